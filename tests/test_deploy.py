@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.main import get_command
 
 from experiments import tacit
@@ -134,16 +142,91 @@ def test_an_image_is_made_of_the_program_alone_and_runs_as_nobody_special() -> N
     targets = {target for service in SERVICES.values() for target in mounts(service)}
     assert targets - {"/experiment.toml"} == set(yaml.safe_load(last("VOLUME")))
     assert COMPOSE["x-service"]["build"]["dockerfile"] == "deploy/Containerfile"
-    stages = [rest.split()[0] for name, rest in read if name == "FROM"]
-    assert len(set(stages)) == 1
-    assert stages[0].endswith("/python:3.11-slim")
 
 
-def test_an_image_has_what_a_site_needs_of_the_extras() -> None:
-    (command,) = [rest for name, rest in instructions(DEPLOY / "Containerfile") if ".[" in rest]
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    (extra,) = re.findall(r"\.\[(\w+)\]", command)
-    assert re.search(rf"^{extra} = \[", project, re.MULTILINE)
+def test_an_image_is_built_on_a_base_by_its_digest_alone() -> None:
+    read = instructions(DEPLOY / "Containerfile")
+    assert {rest.split()[0] for name, rest in read if name == "FROM"} == {"${BASE}"}
+    assert read[0] == ("ARG", "BASE")  # without a default
+    check = next(rest for name, rest in read if name == "RUN")
+    for base, code in (("python:3.11-slim", 1), ("", 1), (f"python@sha256:{'0' * 64}", 0)):
+        found = subprocess.run(["sh", "-c", check], env={"BASE": base}, capture_output=True)
+        assert found.returncode == code, base
+    build = COMPOSE["x-service"]["build"]["args"]
+    assert build["BASE"].startswith("${TACIT_BASE:?")
+    assert set(build) == {rest.partition("=")[0] for name, rest in read if name == "ARG"}
+
+
+def pinned(name: str) -> dict[str, str]:
+    """Name to version of a requirements file, each of whose lines has digests."""
+    found = {}
+    text = (DEPLOY / name).read_text(encoding="utf-8").replace("\\\n", "")
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            pin, *hashes = line.split()
+            assert hashes
+            assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes)
+            package, version = pin.split("==")
+            found[package] = version
+    return found
+
+
+def needed(requirements: list[str]) -> set[str]:
+    """Names that requirements ask for here, without extras."""
+    asked = [Requirement(each) for each in requirements]
+    return {
+        canonicalize_name(each.name)
+        for each in asked
+        if each.marker is None or each.marker.evaluate({"extra": ""})
+    }
+
+
+def test_all_that_is_installed_has_a_digest_and_the_version_that_was_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    site, build = pinned("requirements.txt"), pinned("requirements-build.txt")
+    extras = project["project"]["optional-dependencies"]["sites"]
+    assert needed(project["project"]["dependencies"] + extras) <= set(site)
+    assert needed(project["build-system"]["requires"]) <= set(build)
+    for name in site:  # and nothing is left for pip to choose
+        assert needed(metadata.requires(name) or []) <= set(site), name
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line)
+    tested = {canonicalize_name(name): version for name, version in tested.items()}
+    for name, version in (site | build).items():
+        assert tested.get(name, version) == version
+    assert not set(site) & set(pinned("requirements-cuda.txt"))
+    for name, rest in instructions(DEPLOY / "Containerfile"):
+        for command in re.findall(r"pip install [^&]*", rest) if name == "RUN" else ():
+            assert "--require-hashes" in command or "--no-deps --no-index" in command
+
+
+def test_pins_are_made_from_what_pip_would_install(tmp_path: Path) -> None:
+    def report(name: str, *found: tuple[str, str, str]) -> Path:
+        items = [
+            {
+                "metadata": {"name": package, "version": version},
+                "download_info": {"archive_info": {"hashes": {"sha256": digest}}},
+            }
+            for package, version, digest in found
+        ]
+        path = tmp_path / name
+        path.write_text(json.dumps({"install": items}))
+        return path
+
+    one = report("one", ("An_Example", "1.0+cpu", "a"), ("other", "2", "b"))
+    two = report("two", ("an.example", "1.0", "c"), ("more", "3", "d"))
+
+    def made(*options: str) -> list[str]:
+        command = [sys.executable, DEPLOY / "pin.py", *options, one, two]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        return run.stdout.replace(" \\\n   ", "").splitlines()
+
+    assert made() == [
+        "an-example==1.0 --hash=sha256:a --hash=sha256:c",
+        "more==3 --hash=sha256:d",
+        "other==2 --hash=sha256:b",
+    ]
+    assert made("--only-in") == ["more==3 --hash=sha256:d"]
 
 
 def test_the_experiment_to_begin_with_has_a_node_for_each_site() -> None:
@@ -163,9 +246,24 @@ def test_a_unit_file_starts_the_command_itself(name: str) -> None:
     assert service["User"] != "root"
     assert service["UMask"] == "0077"
     assert service["ProtectSystem"] == "strict"
+    assert service["LimitCORE"] == "0"  # a core would hold records, keys and noise
+    assert service["SystemCallFilter"] == "@system-service"
+    assert service["ProtectProc"] == "invisible"
     if words[0] == "train":
         assert given["resume_if_there"]
         assert str(given["out"]).startswith(state)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_knows_every_line_of_a_unit_file(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name.replace("@", "@wards")
+    text = (DEPLOY / name).read_text(encoding="utf-8")
+    path.write_text(text.replace("/opt/tacit/bin/tacit", sys.executable))
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True
+    )
+    assert name.partition("@")[0] not in found.stderr, found.stderr
 
 
 def test_a_site_is_not_started_again_where_that_mends_nothing() -> None:

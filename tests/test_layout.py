@@ -23,10 +23,10 @@ LONGEST = 800
 # Who may import whom: each of these imports of tacit what stands before it, and itself.
 ORDER = (
     "errors",
-    "toml_text",
+    "free_memory",
+    "plain_files",
     "private_files",
     "identities",
-    "free_memory",
     "kernels",
     "privacy",
     "topology",

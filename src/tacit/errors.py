@@ -17,6 +17,7 @@ nothing, is a `NotPrivateWarning`.
 from __future__ import annotations
 
 import difflib
+import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -160,7 +161,7 @@ class NotPrivateWarning(UserWarning):
 
 def _shown(value: object) -> str:
     try:
-        return _line(repr(value), 120)
+        return _line(repr(os.fspath(value) if isinstance(value, os.PathLike) else value), 120)
     except (ValueError, RecursionError):  # an integer of thousands of digits; nested too deeply
         return f"({type(value).__name__})"
 

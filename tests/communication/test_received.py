@@ -612,14 +612,18 @@ def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
 def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat: Seat) -> None:
     plan = seat.job.plan
     own = begun(seat, {}, reserved=30)
-    right = plan.release.epsilon_curve(plan.nodes[0], [(0, 30)], 0, own.evaluation_steps)
+    right = [plan.release.epsilon(plan.nodes[0], [(0, 30), (0, at)]) for at in own.evaluation_steps]
+
+    def shown(run: RunState, which: str) -> list[float | None]:
+        return [run.spent(which, at) for at in run.evaluation_steps]
+
     denied = begun(seat, {"list of reserved steps": "[[], []]"}, reserved=30)
     assert (denied.until, denied.message) == (own.until, own.message)
-    assert denied.curves["most"] == right
+    assert shown(denied, "most") == right
     more = begun(seat, {"list of reserved steps": "[[[0, 60]], [[0, 60], [0, 60]]]"}, reserved=30)
     assert (more.until, more.message) == (own.until, own.message)
-    assert all(m > r for m, r in zip(more.curves["most"], right, strict=True))
-    assert more.curves["least"] == right
+    assert all(m > r for m, r in zip(shown(more, "most"), right, strict=True))
+    assert shown(more, "least") == right
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), max_size=12))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import io
+import os
 from dataclasses import replace
 
 import pytest
 from data_server import Server
 from rich.console import Console
 
-from tacit.data import load, sources
-from tacit.data.files import MIRROR_VARIABLE, DownloadError, content_sha256, download
+from tacit.data import files, load, sources
+from tacit.data.files import MIRROR_VARIABLE, DownloadError, content, content_sha256, download
 from tacit.data.formats.idx import MNIST, load_idx_images
 from tacit.errors import InputError
 
@@ -157,3 +159,26 @@ def test_the_checksum_is_of_the_content(tmp_path):
     packed.write_bytes(gzip.compress(b"abc"))
     abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2
     assert content_sha256(plain) == content_sha256(packed) == abc
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
+def test_what_unpacks_to_too_many_times_its_size_is_refused_while_it_unpacks(
+    tmp_path, monkeypatch, pack
+):
+    rows = b"1,2,3\n" * 100_000
+    path = tmp_path / "rows"
+    path.write_bytes(pack(rows))
+    with content(path) as (stream, packed):
+        assert packed
+        assert stream.read() == rows  # so few bytes are unpacked from any file
+    monkeypatch.setattr(files, "_ALWAYS", 1000)
+    most = files.MOST_TIMES * path.stat().st_size
+    assert most < len(rows)
+    with content(path) as (stream, _):
+        assert len(stream.read(most // 2)) == most // 2
+        with pytest.raises(OSError, match="if you trust it, unpack it"):
+            stream.read()
+    random = os.urandom(10_000)
+    path.write_bytes(pack(random))
+    with content(path) as (stream, _):
+        assert stream.read() == random

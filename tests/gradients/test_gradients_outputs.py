@@ -105,7 +105,7 @@ def test_training_is_that_of_the_prediction_alone(
 def test_a_file_names_the_output_and_a_run_can_be_scored(tmp_path: Path) -> None:
     task = {"model": f"{__name__}:build_network", "output": "logits"}
     result = run(None, task=task, out=tmp_path / "run")
-    found = evaluate_run(tmp_path / "run", f"{__name__}:given")
+    found = evaluate_run(tmp_path / "run", f"{__name__}:given", trust=True)
     assert result.test_accuracy is not None
     assert found.accuracy == pytest.approx(result.test_accuracy["consensus"])
     by_name = run(None, task={**task, "output": f"{__name__}:first"})
@@ -120,7 +120,7 @@ def test_a_function_that_was_passed_cannot_be_found_again(tmp_path: Path) -> Non
     task = {"model": f"{__name__}:build_network"}
     run(None, task=task, output=first, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"task\.output = 'module:function'"):
-        evaluate_run(tmp_path / "run", f"{__name__}:given")
+        evaluate_run(tmp_path / "run", f"{__name__}:given", trust=True)
 
 
 @pytest.mark.parametrize(

@@ -227,8 +227,15 @@ BEGIN UPDATE seal SET image = zeroblob(32), signature = x'{signature}'; END;
 """
 
 
+# What reads like a table may be a view that never ends: it is not looked into.
+VIEW = """
+DROP TABLE entry;
+CREATE VIEW entry AS SELECT 1 AS id, NULL AS content, NULL AS digest;
+"""
+
+
 @pytest.mark.parametrize(
-    "addition", [UNDO, "CREATE TABLE other (id);", "CREATE INDEX other ON entry (content);"]
+    "addition", [UNDO, VIEW, "CREATE TABLE other (id);", "CREATE INDEX other ON entry (content);"]
 )
 def test_nothing_else_may_be_in_the_file(path: Path, addition: str) -> None:
     """A trigger would undo what is reserved, and leave a chain that is sound."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.topology import GRAPHS, GraphSchedule, build_schedule, graph_of
+from tacit.topology import GRAPHS, GraphSchedule, build_schedule, graph_of, graphs
 from tacit.topology.graphs import (
     complete,
     directed_ring,
@@ -167,6 +167,20 @@ def test_a_wrong_line_is_named(write: Write, content: str, line: int, named: str
         read_graph_file(write(content), 4)
     assert refused.value.where == "topology.graph"
     assert named in str(refused.value)
+
+
+def test_a_file_holds_so_many_graphs_and_edges_and_no_more(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "_MOST_GRAPHS", 3)
+    monkeypatch.setattr(graphs, "_MOST_EDGES", 5)
+    assert len(read_graph_file(write("0 1\n\n1 2\n\n2 3\n3 0\n"), 4)) == 3
+    for content in ("0 1\n\n" * 4, "0 1\n" * 6):
+        line = 7 if content.count("\n\n") else 6
+        with pytest.raises(InputError, match=rf"line {line}: 3 graphs and 5 edges are the most"):
+            read_graph_file(write(content), 4)
+    with pytest.raises(InputError, match=r"net\.txt, line 1 must be two node numbers"):
+        read_graph_file(write("0 " * 2**20), 4)
 
 
 def test_a_node_out_of_range_is_told_the_range(write: Write) -> None:

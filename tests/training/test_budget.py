@@ -24,6 +24,7 @@ from tacit.privacy.ledger.shared import account_files
 from tacit.training.budget import (
     RunLedger,
     affordable,
+    costs,
     epsilon_spent,
     extremes,
     node_keys,
@@ -357,3 +358,40 @@ def test_a_run_without_a_shared_ledger_books_in_its_own(tmp_path: Path) -> None:
         ledger.settle(4)
         assert ledger.charged() == dict.fromkeys(range(4), ((0, 4),))
         assert ledger.shared.accounts == {}
+
+
+@pytest.mark.parametrize("evaluations", [4, 300])
+def test_costs_are_found_when_they_are_asked_for_and_never_too_small(
+    evaluations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(train={"steps": 1200, "batch": 10})
+    steps = [1200 * (number + 1) // evaluations for number in range(evaluations)]
+    release, asked = plan.release, 0
+    exact = type(release).epsilon
+
+    def counted(*arguments: Any) -> float | None:
+        nonlocal asked
+        asked += 1
+        return exact(*arguments)
+
+    monkeypatch.setattr(type(release), "epsilon", counted)
+    cost = costs(plan, [1, 2], {3: [(0, 5)]}, 5, steps)
+    assert asked == 0
+    own = extremes(plan, [1, 2])["most"]
+    for step in (300, 301, 600, 1200):
+        found, bound = cost("own", step), exact(release, own, [(5, step)])
+        assert found is not None
+        assert bound is not None
+        assert found >= bound * (1 - 1e-3)
+        assert found <= bound * 1.02 if step in steps else found <= bound * 2
+        assert cost("own", step) == found
+    assert asked <= 5  # the last one bounds the others
+    most, least = cost("most", 1200), cost("least", 1200)
+    assert least is not None
+    assert most is not None
+    assert least <= cost("own", 1200) <= most  # type: ignore[operator]
+
+
+def test_without_accounting_nothing_is_spent() -> None:
+    plan = plan_of(privacy={"noise_std": None, "epsilon": "none"})
+    assert costs(plan, [0], {}, 0, [1, 6])("most", 1) is None

@@ -36,19 +36,6 @@ def test_a_mechanism_holds_the_multipliers_of_the_steps_it_is_asked_for() -> Non
     assert plan.release.mechanism(node).noise_multiplier == pytest.approx(each)
 
 
-@pytest.mark.parametrize("batch", ["all", 10])
-def test_the_epsilon_curve_bounds_each_prefix(batch: int | str) -> None:
-    plan = plan_of([50, 50], epsilon=1.0, algorithm={"name": "dyn-mu"}, train={"batch": batch})
-    node = plan.nodes[0]
-    curve = plan.release.epsilon_curve(node, [(0, 2)], 2, [2, 4, STEPS])
-    prefixes = [plan.release.epsilon(node, [(0, 2), (2, mark)]) for mark in (2, 4, STEPS)]
-    for found, exact in zip(curve, prefixes, strict=True):
-        assert found is not None
-        assert exact is not None
-        assert exact * (1 - 2e-3) <= found <= exact * (1 + 2e-2)
-    assert list(curve) == sorted(value for value in curve if value is not None)
-
-
 # Identity
 
 

@@ -60,7 +60,6 @@ def test_a_plan_without_noise_accounts_for_nothing() -> None:
     for node in plan.nodes:
         assert (node.noise_scale, node.epsilon, node.budget, node.delta) == (0, None, None, None)
     assert plan.release.epsilon(plan.nodes[0], [(0, STEPS)]) is None
-    assert plan.release.epsilon_curve(plan.nodes[0], [], 0, [1, STEPS]) == (None, None)
 
 
 def test_without_noise_it_clips_only_if_asked() -> None:

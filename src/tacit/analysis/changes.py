@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacit import plain_files
 from tacit.errors import InputError
 
 __all__ = ["UNSET", "changed", "flat_keys", "grid_points", "read_toml"]
@@ -65,13 +65,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         InputError: it cannot be read, is no TOML, or holds more than sections.
     """
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise InputError("FILE", str(path), f"{reason}: give a readable TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError("FILE", str(path), f"is not valid TOML: {error}") from None
+    raw = plain_files.read_toml(path, "FILE", "experiment")
     for name, section in raw.items():
         if not isinstance(section, dict):
             raise InputError(name, section, "must be a section with keys of its own")

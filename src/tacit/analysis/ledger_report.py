@@ -47,7 +47,7 @@ from tacit.privacy.ledger.spent import (
     released,
     run_mechanism,
 )
-from tacit.report.documents.base import Document, parse, plain_json, read
+from tacit.report.documents.base import Document, parse_file, plain_json, read
 from tacit.report.documents.ledger import (
     LedgerAccount,
     LedgerFile,
@@ -125,7 +125,7 @@ def _terms(path: Path) -> TrustTerms | None:
     file = (path if path.is_dir() else path.parent) / "result.json"
     if not file.is_file():
         return None
-    terms = parse(file.read_bytes(), str(file)).get("trust")
+    terms = parse_file(file).get("trust")
     return None if terms is None else read(TrustTerms, terms, f"{file}: trust")
 
 

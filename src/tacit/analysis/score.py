@@ -19,14 +19,16 @@ from tacit.gradients import with_output
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
+from tacit.plain_files import check_plain
 from tacit.report.documents.run import ModelShape, ResultDocument, read_result
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.training.prepare import DTYPES
-from tacit.training.run_folder.folder import read_config
+from tacit.training.run_folder.folder import trusted_config
 
 __all__ = ["Score", "evaluate_run", "load_model"]
 
 _RECORDS_AT_ONCE = 1024
+_OF_TRAINING = ("task.augmentation", "nodes.source")
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,23 @@ class Score:
         return f"{self.dataset}: {told} on {self.records:,} records"
 
 
-def load_model(run: str | Path) -> nn.Module:
+def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
     """The consensus model of a run folder, in evaluation mode.
 
     That of a run on features takes records as they are before, and makes their features itself.
 
+    Args:
+        run: the run folder.
+        trust: whether functions that its experiment names (`module:function`) may be imported and
+            called; of somebody else's folder that is code of theirs.
+
     Raises:
-        InputError: the folder holds no finished model, or its module was passed as an object.
+        InputError: the folder holds no finished model, its module was passed as an object, or it
+            names functions that are not trusted.
     """
     folder = Path(run)
-    config = read_config(folder)
+    unused = ("task.dataset", "task.loss", "task.output", "task.metric", *_OF_TRAINING)
+    config = trusted_config(folder, trust, unused=unused)
     if config.task.model == GIVEN:
         raise InputError(
             "RUN",
@@ -90,6 +99,7 @@ def load_model(run: str | Path) -> nn.Module:
     ).to(DTYPES[config.train.dtype])
     path = folder / "model.safetensors"
     try:
+        check_plain(path)
         module.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
@@ -106,7 +116,13 @@ def load_model(run: str | Path) -> nn.Module:
     return WithFeatures(features, config.input_bound, module).eval()
 
 
-def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | None = None) -> Score:
+def evaluate_run(
+    run: str | Path,
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    *,
+    trust: bool = False,
+) -> Score:
     """Score the consensus model of a run.
 
     Args:
@@ -114,18 +130,21 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
         dataset: whose test records, as `[task].dataset` names them (all records of a data set
             without a test part); by default those of the run.
         data_dir: where to look for it; by default the run's `[task].data_dir`.
+        trust: as in `load_model`; a function that `dataset` names is the user's own.
 
     Raises:
-        InputError: the folder, the data set, or the fit of the two is wrong.
+        InputError: the folder, the data set, or the fit of the two is wrong, or it names functions
+            that are not trusted.
     """
-    config = read_config(Path(run))
+    unused = ("task.dataset", *_OF_TRAINING) if dataset else _OF_TRAINING
+    config = trusted_config(Path(run), trust, unused=unused)
     if config.task.output == GIVEN:
         raise InputError(
             "RUN",
             str(run),
             "its output= was passed as a function: name it as task.output = 'module:function'",
         )
-    module = with_output(load_model(run), find_output(config.task.output))
+    module = with_output(load_model(run, trust=trust), find_output(config.task.output))
     name = dataset or config.task.dataset
     records = _records(config, name, data_dir)
     shape = _shape(Path(run), _result(Path(run)))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ from tacit import __version__
 from tacit.analysis.ledger_report import check_contained, confirm, ledger_document
 from tacit.config import Config
 from tacit.errors import FormatError, InputError
+from tacit.plain_files import read_plain
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import lacking_steps
 from tacit.privacy.mechanisms.base import against, observer
 from tacit.private_files import plain_errors, write_private
-from tacit.report.documents.base import as_dict, dump, load, parse, plain_json, read
+from tacit.report.documents.base import as_dict, dump, load_file, parse_file, plain_json, read
 from tacit.report.documents.ledger import (
     ConfirmedStatement,
     DefinedName,
@@ -183,7 +185,7 @@ def write_statement(
         statement = document.model_copy(update={"digest": _digest(plain_json(document))})
     contents = dump(statement).encode(), statement_page(plain_json(statement)).encode()
     for path, content in zip(paths, contents, strict=True):
-        if path.exists() and path.read_bytes() != content:
+        if path.exists() and not _says(path, content):
             expected = "is there and says something else: move it away, or choose another --out"
             raise InputError("statement", str(path), expected)
     with plain_errors("statement", folder):
@@ -194,12 +196,18 @@ def write_statement(
     return paths
 
 
+def _says(path: Path, content: bytes) -> bool:
+    with suppress(OSError):
+        return read_plain(path, len(content)) == content
+    return False
+
+
 def _earlier_statement(path: Path, document: Statement) -> Statement | None:
     """The statement that is there already, if it differs in its date alone."""
     try:
-        values = parse(path.read_bytes(), str(path))
+        values = parse_file(path)
         earlier = read(Statement, values, str(path))
-    except (OSError, InputError):
+    except InputError:
         return None
     dated = document.model_copy(update={"date": earlier.date, "digest": earlier.digest})
     return earlier if earlier == dated and earlier.digest == _digest(values) else None
@@ -300,7 +308,7 @@ def _trial_mark(run: Path) -> TrialMark | None:
     path = run / "trial.json"
     if not path.is_file():
         return None
-    mark = load(TrialMark, path.read_bytes(), str(path))
+    mark = load_file(TrialMark, path)
     if mark.cost == "random-stopping":
         expected = (
             "is the winner of a secret number of trials: what it costs is no composition of steps "
@@ -346,13 +354,13 @@ def _result(run: Path) -> ResultDocument:
     """The result of a private, accounted run."""
     path = run / "result.json"
     try:
-        result = load(ResultDocument, path.read_bytes(), str(path))
-    except OSError:
-        expected = "has no result.json: name a run folder, or let the run come to a stop (--resume)"
-        raise InputError("RUN", str(run), expected) from None
+        result = load_file(ResultDocument, path)
     except FormatError:
         raise
     except InputError as error:
+        if not path.is_file():
+            what = "has no result.json: name a run folder, or let the run come to a stop (--resume)"
+            raise InputError("RUN", str(run), what) from None
         raise InputError("RUN", str(path), f"a result that is whole ({error})") from None
     if not result.private:
         reason = result.not_private_reason
@@ -429,10 +437,9 @@ def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatemen
             ledger is older than the statement, or another.
     """
     try:
-        values = parse(Path(path).read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError, InputError) as error:
-        reason = error.expected if isinstance(error, InputError) else "it is not UTF-8 text"
-        reason = (error.strerror or reason) if isinstance(error, OSError) else reason
+        values = parse_file(path)
+    except InputError as error:
+        reason = error.expected
         expected = f"must be the statement.json that `tacit privacy statement` wrote ({reason})"
         raise InputError("statement", str(path), expected) from None
     if values.get("kind") != KIND:

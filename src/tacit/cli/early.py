@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import InputError
-from tacit.toml_text import read_toml
+from tacit.plain_files import read_toml
 
 __all__ = ["check_files"]
 

@@ -42,6 +42,7 @@ from tacit.cli.options import (
     ResumeIfThere,
     Run,
     Set,
+    Trust,
     print_written,
     waiting,
     write_page,
@@ -399,6 +400,7 @@ def audit(
         Path | None,
         typer.Option("--planted", help="Canaries that were planted in the run, and their coins."),
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Test and attack the code that trains, and say what it leaks.
@@ -413,7 +415,9 @@ def audit(
     from tacit.report.documents.base import dump
 
     if planted is not None:
-        found = auditing.audit_deployed(file, planted, confidence=confidence, delta=delta)
+        found = auditing.audit_deployed(
+            file, planted, confidence=confidence, delta=delta, trust=trust
+        )
         lines = [dump(auditing.deployed_document(found))] if as_json else None
         for line in lines or auditing.deployed_lines(found):
             typer.echo(line)
@@ -427,7 +431,7 @@ def audit(
     for name, value in {"--set": set_, "--steps": steps, "--colluding": colluding}.items():
         if run is not None and value is not None and value != []:
             raise InputError(name, value, "a run is audited as it is")
-    experiment = file if run is None else auditing.run_experiment(run)
+    experiment = file if run is None else auditing.run_experiment(run, trust)
     with auditing.audit_progress() as progress:
         report = auditing.audit_file(experiment, set_ or (), options, progress=progress)
     document = auditing.audit_document(report)
@@ -462,13 +466,14 @@ def evaluate(
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", help="Where to look for it; default: the run's.")
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Score the consensus model of a run on test records."""
     from tacit.analysis.score import evaluate_run
     from tacit.report.documents.base import plain_json
 
-    score = evaluate_run(run, data, data_dir)
+    score = evaluate_run(run, data, data_dir, trust=trust)
     if as_json:
         typer.echo(json.dumps(plain_json(asdict(score)), indent=2))
         return

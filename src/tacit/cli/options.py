@@ -26,6 +26,7 @@ __all__ = [
     "ResumeIfThere",
     "Run",
     "Set",
+    "Trust",
     "print_written",
     "waiting",
     "write_page",
@@ -68,6 +69,10 @@ LogLines = Annotated[
     ),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Call functions that the run's config.toml names as its own."),
+]
 Page = Annotated[
     Path | None,
     typer.Option("--page", metavar="HTML", help="Write it as a page to a new file, too."),

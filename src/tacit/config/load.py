@@ -31,8 +31,8 @@ from tacit.config.schema import (
 )
 from tacit.config.tables import complete_for_table
 from tacit.errors import InputError, is_meant, nearest
+from tacit.plain_files import parse_toml, read_toml
 from tacit.privacy.mechanisms.clipping import ASSUMED
-from tacit.toml_text import parse_toml, read_toml
 
 __all__ = [
     "GIVEN",

@@ -3,25 +3,28 @@
 A downloaded file gets its name only once its content was checked. Files may be anybody's work, so
 sizes are checked before they are allocated: a few bytes of gzip may announce terabytes, and a
 header may announce what does not follow. What a file announces is compared with what it can hold
-and with the memory that is free, and no more is read than was announced.
+and with the memory that is free, and no more is read than was announced. What is unpacked may be
+so many times as large as its file (`MOST_TIMES`), and no more.
 """
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import hashlib
+import io
 import math
 import os
 import tempfile
 import textwrap
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from rich.console import Console
@@ -36,6 +39,7 @@ from rich.progress import (
 
 from tacit.errors import InputError
 from tacit.free_memory import host_bytes, in_words
+from tacit.plain_files import open_plain
 
 __all__ = [
     "MIRROR_VARIABLE",
@@ -57,9 +61,10 @@ __all__ = [
 #: What reading and decompressing raise, `UnfitFileError` included.
 UNREADABLE = (OSError, EOFError, zlib.error)
 
-_GZIP = b"\x1f\x8b"
-# A byte of deflate, which gzip and zip hold, makes 1,032 at most.
-_MOST_A_BYTE = 1032
+_OPENERS: Mapping[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open}
+#: How many times as large as its file what is unpacked may be: text and images make 3 to 30.
+MOST_TIMES = 100
+_ALWAYS = 1 << 24  # bytes that may be unpacked from any file
 _PIECE_BYTES = 1 << 20
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -79,29 +84,61 @@ def check_size(size: int, packed: int | None = None) -> None:
         UnfitFileError: it does not fit.
     """
     shown = in_words(min(size, 10**18))
-    if packed is not None and size > _MOST_A_BYTE * packed:
-        raise UnfitFileError(f"announces {shown}, which its {in_words(packed)} cannot hold")
+    if packed is not None and size > _most_of(packed):
+        raise UnfitFileError(
+            f"announces {shown}, and {in_words(packed)} of it are there: {_UNPACK}"
+        )
     free = host_bytes()
     # Once as they are read, and once as the numbers of a run.
     if 2 * size > free:
         raise UnfitFileError(f"announces {shown}, for which {in_words(free)} of memory are too few")
 
 
+_UNPACK = f"more than {MOST_TIMES} times as much is not unpacked (if you trust it, unpack it)"
+
+
+def _most_of(packed: int) -> int:
+    return max(_ALWAYS, MOST_TIMES * packed)
+
+
+class _Unpacked(io.RawIOBase):
+    """What is unpacked from a file, up to so many bytes; no more is ever asked for."""
+
+    def __init__(self, stream: IO[bytes], packed: int) -> None:
+        self._stream, self._packed, self._left = stream, packed, _most_of(packed)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._stream.read(len(buffer))
+        self._left -= len(piece)
+        if self._left < 0:
+            raise UnfitFileError(
+                f"unpacks to more than {in_words(_most_of(self._packed))}, and "
+                f"{in_words(self._packed)} of it are there: {_UNPACK}"
+            )
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
 @contextmanager
-def content(path: Path) -> Iterator[tuple[IO[bytes], bool]]:
-    """The content of a file as a stream, decompressed if it is gzip, and whether it is.
+def content(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
+    """The content of a plain file as a stream, unpacked if it is gzip or bzip2, and whether it is.
 
     Raises:
-        OSError, EOFError, zlib.error: if it cannot be read or decompressed (`UNREADABLE`).
+        OSError, EOFError, zlib.error: if it cannot be read or unpacked (`UNREADABLE`), or is larger
+            than its file may make it.
     """
-    with path.open("rb") as file:
-        packed = file.read(len(_GZIP)) == _GZIP
+    with open_plain(path) as file:
+        opener = _OPENERS.get(file.read(2))
         file.seek(0)
-        if not packed:
+        if opener is None:
             yield file, False
             return
-        with gzip.GzipFile(fileobj=file) as unpacked:
-            yield cast(IO[bytes], unpacked), True
+        with opener(file) as stream:
+            bounded = _Unpacked(stream, os.fstat(file.fileno()).st_size)
+            yield io.BufferedReader(bounded, _PIECE_BYTES), True
 
 
 def read_content(path: Path, most: int) -> bytes:
@@ -245,7 +282,7 @@ def content_sha256(path: Path) -> str:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file as it is, in hexadecimal, read in pieces."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

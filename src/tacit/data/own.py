@@ -45,7 +45,7 @@ from tacit.data.files import UnfitFileError, check_size, read_member
 from tacit.data.tables.reading import TABLE_READERS, read_table
 from tacit.data.tables.schema import Schema
 from tacit.errors import InputError, nearest
-from tacit.models.imports import call_function, import_function
+from tacit.models.imports import call_function, import_function, names_function
 
 __all__ = ["READERS", "load_own", "record_digests", "record_layout"]
 
@@ -75,8 +75,8 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
             or if several nodes would read the same file; on `node 3 (PATH)`, if the records of
             node 3 cannot be trained on or are shaped otherwise than those of the first node.
     """
-    read = _from_function if _is_function(source) else _from_file
-    if len(nodes) > 1 and _NODE not in source and not _is_function(source):
+    read = _from_function if names_function(source) else _from_file
+    if len(nodes) > 1 and _NODE not in source and not names_function(source):
         expected = (
             f"must have {_NODE} in it, such as data/{_NODE}.npz: nodes {nodes[0]} and {nodes[1]} "
             "of this process would read the same records"
@@ -95,11 +95,6 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
                 expected = f"must be {wanted[key]}, as those of node {nodes[0]}"
                 raise InputError(f"{name}, {key}", found, expected)
     return datasets
-
-
-def _is_function(source: str) -> bool:
-    module, colon, name = source.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), name])
 
 
 def record_layout(dataset: Dataset) -> dict[str, str]:

@@ -30,6 +30,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tacit.features.maps import FeatureMap
+from tacit.plain_files import check_plain
 from tacit.private_files import make_private_folder, plain_errors, remove_files, write_private
 
 __all__ = ["Kept"]
@@ -137,6 +138,7 @@ def _restore(path: Path, out: Tensor) -> bool:
     try:
         if path.is_symlink() or not 0 <= path.stat().st_size - size <= _ROOM:
             return False
+        check_plain(path)
         with safe_open(str(path), framework="pt") as file:
             written = file.metadata() or {}
             if written.get("format_version") != _FORMAT or list(file.keys()) != ["features"]:

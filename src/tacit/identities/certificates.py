@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import os
-import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tacit.errors import InputError
 from tacit.identities.names import Address, Role, host_of, is_name
+from tacit.plain_files import read_plain
 
 __all__ = [
     "MALFORMED",
@@ -87,19 +86,10 @@ def read_file(path: Path, where: str, most: int = _MOST_BYTES) -> bytes:
         InputError: it is not there, is no plain file, cannot be read, or is larger.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise InputError(where, str(path), "must be a plain file")
-            content = file.read(most + 1)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(where, str(path), f"must be a file that can be read ({reason})") from None
-    if len(content) > most:
-        raise InputError(where, str(path), f"must be at most {most} bytes long")
-    return content
+        return read_plain(path, most)
+    except OSError as error:
+        expected = f"must be a file that can be read ({error.strerror})"
+        raise InputError(where, str(path), expected) from None
 
 
 def key_pem(key: Ed25519PrivateKey) -> bytes:

@@ -12,7 +12,13 @@ from typing import Any
 
 from tacit.errors import InputError, describe, nearest
 
-__all__ = ["call_function", "import_function"]
+__all__ = ["call_function", "import_function", "names_function"]
+
+
+def names_function(reference: object) -> bool:
+    """Whether something has the form `module:function`."""
+    module_name, colon, name = reference.partition(":") if isinstance(reference, str) else ("",) * 3
+    return bool(colon) and all(part.isidentifier() for part in [*module_name.split("."), name])
 
 
 def import_function(reference: str, where: str) -> Callable[..., Any]:
@@ -28,7 +34,7 @@ def import_function(reference: str, where: str) -> Callable[..., Any]:
             import, or it holds no such callable.
     """
     module_name, _, name = reference.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), name]):
+    if not names_function(reference):
         raise InputError(where, reference, "must be module:function, as in my_data:load")
     importlib.invalidate_caches()
     try:

@@ -6,7 +6,8 @@ that is a matter of weights (`mixing`), so graphs hold no self loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InputError, nearest
+from tacit.plain_files import open_plain
 
 __all__ = [
     "GRAPHS",
@@ -43,6 +45,8 @@ _REDRAWS = 100
 _PURPOSE = 3  # of the public seed; data splits have 1, partitions 2
 # An edge takes some 100 bytes until a run has begun.
 _MOST_EDGES = 10_000_000
+_MOST_GRAPHS = 10_000  # of a file, which take some 3 ms each until a run has begun
+_MOST_BYTES = 2**28  # of a file
 _MOST_PAIRS = 1_000_000_000  # that a drawn graph decides on, 200 million a second
 
 
@@ -277,28 +281,42 @@ def read_graph_file(path: Path, nodes: int) -> tuple[Graph, ...]:
     separate the graphs of a sequence. Duplicates and self loops are harmless.
 
     Raises:
-        InputError: on `topology.graph`, naming file and line.
+        InputError: on `topology.graph`, naming file and line; also for more than 256 MiB, 10,000
+            graphs, or 10 million edges in all.
     """
     where = "topology.graph"
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open_plain(path, _MOST_BYTES) as file:
+            lines = io.TextIOWrapper(file, encoding="utf-8-sig")
+            graphs = tuple(graph_of(nodes, block) for block in _blocks(lines, path, nodes))
     except OSError as error:
         raise InputError(where, str(path), f"cannot be read ({error.strerror})") from None
-    except ValueError:  # bytes that are not text, or a path that is none
+    except UnicodeDecodeError:
         raise InputError(where, str(path), "is not a text file") from None
-    blocks: list[list[Edge]] = [[]]
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            if blocks[-1]:
-                blocks.append([])
-            continue
-        content = line.split("#", 1)[0].split()
-        if content:
-            blocks[-1].append(_edge(content, f"{path.name}, line {number}", nodes))
-    graphs = tuple(graph_of(nodes, block) for block in blocks if block)
     if not graphs:
         raise InputError(where, str(path), "holds no edge: write one 'source target' pair a line")
     return graphs
+
+
+def _blocks(lines: Iterable[str], path: Path, nodes: int) -> Iterator[list[Edge]]:
+    """The edges of each graph of a file."""
+    block: list[Edge] = []
+    graphs, edges = 0, 0
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            if block:
+                yield block
+                block = []
+            continue
+        content = line.split("#", 1)[0].split(None, 2)  # a third word is wrong, whatever follows
+        if content:
+            graphs, edges = graphs + (not block), edges + 1
+            if graphs > _MOST_GRAPHS or edges > _MOST_EDGES:
+                most = f"{_MOST_GRAPHS:,} graphs and {_MOST_EDGES:,} edges are the most of a file"
+                raise InputError("topology.graph", str(path), f"line {number}: {most}")
+            block.append(_edge(content, f"{path.name}, line {number}", nodes))
+    if block:
+        yield block
 
 
 def _edge(content: list[str], place: str, nodes: int) -> Edge:

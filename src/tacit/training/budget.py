@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +27,7 @@ __all__ = [
     "RunLedger",
     "affordable",
     "claimed_spent",
+    "costs",
     "epsilon_by_colluders",
     "epsilon_spent",
     "extremes",
@@ -347,6 +350,60 @@ def epsilon_spent(
             known[kind] = release.epsilon(node, intervals)
         epsilons.append(known[kind])
     return tuple(epsilons)
+
+
+_EXACTLY = 200  # evaluations for each of which epsilon is found
+_MORE = 1.02
+
+
+def costs(
+    plan: Plan,
+    hosted: Sequence[int],
+    charged: Mapping[int, Sequence[Interval]],
+    first: int,
+    evaluation_steps: Sequence[int],
+) -> Callable[[str, int], float | None]:
+    """Gives the most and the least that a node has spent by a step: upper bounds.
+
+    The nodes of this process count beside the extremes of all, since what others have reserved is
+    their word. What one of them has spent at most stands as "own", too.
+
+    A value is found once, when it is asked for: that after the next evaluation, and of more than
+    200 evaluations after one with at most 2 % more steps. Epsilon never falls from step to step,
+    so that what holds after a later step, or after the last one, holds after an earlier one.
+
+    Args:
+        plan: of the run.
+        hosted: nodes of this process.
+        charged: what each node was charged before.
+        first: the step up to which all of that is charged.
+        evaluation_steps: ascending; the last one is that of the run.
+
+    Returns:
+        Epsilon by "most", "least" or "own" and a step.
+    """
+    every, own, until = extremes(plan), extremes(plan, hosted), evaluation_steps[-1]
+    marks = [until]
+    for step in reversed(evaluation_steps):
+        if step < marks[-1] and (len(evaluation_steps) <= _EXACTLY or step * _MORE <= marks[-1]):
+            marks.append(step)
+    marks.reverse()
+
+    @cache
+    def after(node: int, step: int) -> float | None:
+        charges = [*charged.get(node, ()), (first, step)]
+        found = plan.release.epsilon(plan.nodes[node], charges)
+        return found if found is None or step == until else min(found, after(node, until) or 0.0)
+
+    def cost(which: str, step: int) -> float | None:
+        mark = marks[min(bisect_left(marks, step), len(marks) - 1)]
+        if which == "own":
+            return after(own["most"].node, mark)
+        values = [after(node, mark) for node in {every[which].node, own[which].node}]
+        known = [value for value in values if value is not None]
+        return (max if which == "most" else min)(known, default=None)
+
+    return cost
 
 
 def epsilon_by_colluders(

@@ -320,7 +320,7 @@ def _train(
         peers.at(k)
         peers.check()
         if k >= run.reserved and run.ledger is not None:
-            run.reserved = min(k + block, run.until)
+            run.book(min(k + block, run.until))
             run.ledger.reserve(k, run.reserved)
         _delay(run, k)
         run.state = advanced(run.plan, run.state, k, run.context)
@@ -358,12 +358,12 @@ def _train(
 
 def _begin_reserving(run: RunState) -> None:
     """Find up to which step all is reserved; and reserve what a new session draws again."""
-    run.reserved = max(run.step, run.own_paid)
+    run.book(max(run.step, run.own_paid))
     if run.ledger is None:
         return
     reserved = [intervals[-1][1] for intervals in run.since.values() if intervals]
     if reserved:  # a process that comes back makes the same messages again: they are charged once
-        run.reserved = max(run.reserved, min(reserved))
+        run.book(max(run.reserved, min(reserved)))
         return
     if run.step < run.until:
         for first, until in drawn_again(run.job, run.job.hosted, run.step):
@@ -415,8 +415,8 @@ def _reserve_all(run: RunState, ledger: RunLedger) -> None:
     """Reserve all planned steps, made or not."""
     if run.reserved < run.until:
         ledger.reserve(run.reserved, run.until)
-        run.reserved = run.until
     run.paid, run.own_paid = max(run.paid, run.until), max(run.own_paid, run.until)
+    run.book(max(run.reserved, run.until))
 
 
 def _stopped(run: RunState, hooks: Hooks, asked: bool, called: bool) -> str:
@@ -660,7 +660,7 @@ def _standing(run: RunState) -> Standing:
     return Standing(
         step=run.step,
         steps=run.until,
-        epsilon=run.spent("own", max(run.step, run.reserved)),
+        epsilon=run.booked,
         budget=extremes(run.plan, run.job.hosted)["most"].budget,
         bytes_sent=int(run.communication.exchange.bytes_sent.sum()),
     )

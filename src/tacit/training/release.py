@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -333,20 +333,6 @@ class Release:
         if not intervals or not self.active_steps(node, intervals):
             return 0.0
         return privacy.epsilon(self.mechanism(node, intervals), delta=node.delta)
-
-    def epsilon_curve(
-        self,
-        node: NodeRelease,
-        before: Sequence[Interval],
-        first: int,
-        evaluation_steps: Sequence[int],
-    ) -> tuple[float | None, ...]:
-        """Certified epsilon when `before` was released and steps `first..step`, for each step."""
-        if not self.setup.accounted or node.delta is None:
-            return (None,) * len(evaluation_steps)
-        found = [self.epsilon(node, [*before, (first, step)]) or 0.0 for step in evaluation_steps]
-        # Epsilon never falls from step to step, so a later bound holds for an earlier step too.
-        return tuple(reversed(list(accumulate(reversed(found), min))))
 
 
 def make_release(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -29,7 +28,7 @@ from tacit.training.budget import (
     RunLedger,
     affordable,
     claimed_spent,
-    extremes,
+    costs,
     node_keys,
     pair_keys,
 )
@@ -98,7 +97,7 @@ class RunState:
     step: int
     seconds_before: float
     evaluation_steps: tuple[int, ...]
-    curves: dict[str, tuple[float | None, ...]]
+    costs: Callable[[str, int], float | None]
     rows: list[Measurement]
     suboptimality: Suboptimality | None = None  # f(x) - f*, where it is asked for
     averages: Averages | None = None  # of models, where the experiment asks for them, once begun
@@ -109,6 +108,7 @@ class RunState:
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
     reserved: int = 0  # steps up to this one are reserved by this session, or were paid before
+    booked: float | None = None  # epsilon of these, of this process's node that spends most
     since: Mapping[int, Sequence[Interval]] = field(default_factory=dict)
     """What this session had reserved already for this process's nodes, where it comes back."""
     paid: int = 0  # steps up to this one stay charged everywhere, whether they are sent or not
@@ -149,6 +149,10 @@ class RunState:
             return averages.common.to(self.job.dtype)
         return consensus_of(self.job, self.models, self.state)
 
+    def book(self, until: int) -> None:
+        """Note up to which step all is reserved, and what that costs."""
+        self.reserved, self.booked = until, self.spent("own", until)
+
     def average(self) -> None:
         """Take the models after the step that was just made into the averages."""
         weight = step_weight(self.job.config.train.average, self.step - 1, self.plan.steps)
@@ -170,11 +174,7 @@ class RunState:
 
         `own`: of this process's node that spends most.
         """
-        curve, step = self.curves[which], max(step, self.paid)
-        return next(
-            (value for at, value in zip(self.evaluation_steps, curve, strict=True) if at >= step),
-            curve[-1],
-        )
+        return self.costs(which, max(step, self.paid))
 
 
 def begin(
@@ -283,7 +283,7 @@ def begin(
         step=step,
         seconds_before=seconds,
         evaluation_steps=evaluation_steps,
-        curves=_curves(job, charged, terms.paid, evaluation_steps),
+        costs=costs(job.plan, job.hosted, charged, terms.paid, evaluation_steps),
         rows=rows,
         started=known,
         message=terms.message,
@@ -620,37 +620,6 @@ def _agreed_end(peers: Peers, plan: Plan, first: int, own: int) -> tuple[int, in
             )
     until = min(ends)
     return (until, peers.rank) if until == own else (until, ends.index(until))
-
-
-def _curves(
-    job: Job, charged: Mapping[int, Sequence[Interval]], first: int, evaluation_steps: Sequence[int]
-) -> dict[str, tuple[float | None, ...]]:
-    """The most and the least that a node has spent by each step; up to `first`, all is charged.
-
-    The nodes of this process count beside the extremes of all, since what others have reserved is
-    their word. What one of them has spent at most stands as "own", too.
-    """
-    plan = job.plan
-    every, own = extremes(plan), extremes(plan, job.hosted)
-
-    @cache
-    def curve(node: int) -> tuple[float | None, ...]:
-        return plan.release.epsilon_curve(
-            plan.nodes[node], charged.get(node, ()), first, evaluation_steps
-        )
-
-    def curves(which: str) -> Iterator[tuple[float | None, ...]]:
-        return zip(*map(curve, sorted({every[which].node, own[which].node})), strict=True)
-
-    return {
-        "most": tuple(max(row, key=_none_first) for row in curves("most")),
-        "least": tuple(min(row, key=_none_first) for row in curves("least")),
-        "own": curve(own["most"].node),
-    }
-
-
-def _none_first(value: float | None) -> float:
-    return -1.0 if value is None else value
 
 
 def _run_id(ledger: RunLedger | None) -> str:

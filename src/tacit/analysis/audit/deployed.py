@@ -48,6 +48,7 @@ from tacit.features.maps import known_features
 from tacit.gradients import StackedModel
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
+from tacit.plain_files import check_plain
 from tacit.privacy import ADD_OR_REMOVE_ONE
 from tacit.privacy.mechanisms.composed import Scheduled, schedule
 from tacit.private_files import new_private_file, plain_errors, sync_folder
@@ -56,7 +57,7 @@ from tacit.report.documents.run import ResultDocument, read_result
 from tacit.report.protection import upper_words
 from tacit.report.wording import lower_text
 from tacit.training.prepare import DTYPES, find_augmentation
-from tacit.training.run_folder.folder import MODEL, RESULT, read_config
+from tacit.training.run_folder.folder import MODEL, RESULT, trusted_config
 
 __all__ = [
     "DeployedAudit",
@@ -276,6 +277,7 @@ def read_planted(file: str | Path) -> Planted:
         InputError: it cannot be read, or is no such file.
     """
     try:
+        check_plain(file)
         with safe_open(str(file), framework="pt") as opened:
             version = (opened.metadata() or {}).get("format_version")
         tensors = load_file(str(file))
@@ -288,6 +290,9 @@ def read_planted(file: str | Path) -> Planted:
     return Planted(**tensors)
 
 
+_OF_MODEL = ("task.model",)
+
+
 def audit_deployed(
     run: str | Path,
     planted: str | Path | Planted,
@@ -296,6 +301,7 @@ def audit_deployed(
     nodes: Sequence[Any] | None = None,
     confidence: float = 0.95,
     delta: float | None = None,
+    trust: bool = False,
 ) -> DeployedAudit:
     """Guess the coins from the common model that a run released, and state what that refutes.
 
@@ -307,11 +313,15 @@ def audit_deployed(
             tell canaries from the other records. None: that is left out.
         confidence: of the bounds.
         delta: at which epsilon is stated; None takes the run's.
+        trust: whether functions that the run's experiment names may be imported and called.
 
     Raises:
-        InputError: the run is not finished, not accounted or not of these canaries.
+        InputError: the run is not finished, not accounted or not of these canaries, or it names
+            functions that are not trusted.
     """
     folder = Path(run)
+    unused = ("task.dataset", "task.metric", "nodes.source", *(() if model is None else _OF_MODEL))
+    config = trusted_config(folder, trust, unused=unused)
     result = _result(folder)
     canaries = planted if isinstance(planted, Planted) else read_planted(planted)
     own = tuple(sorted(set(canaries.nodes.tolist())))
@@ -323,7 +333,7 @@ def audit_deployed(
         raise InputError("RUN", str(run), "has no certified epsilon for the nodes of the canaries")
     stated = max(d for _, d in known) if delta is None else delta
     times = 2 if result.relation == ADD_OR_REMOVE_ONE else 1
-    scores = _scores(folder, result, canaries, model, nodes)
+    scores = _scores((folder, config), result, canaries, model, nodes)
     guessed = guess(scores, canaries.included.numpy())
     mechanisms = _mechanisms(folder, own)
     family = None
@@ -397,7 +407,7 @@ def _result(folder: Path) -> ResultDocument:
 
 
 def _scores(
-    folder: Path,
+    run: tuple[Path, Config],
     result: ResultDocument,
     canaries: Planted,
     model: nn.Module | None,
@@ -410,9 +420,9 @@ def _scores(
     down to a canary, and the difference of the two forms of each canary. Gradients are averaged
     along the way. No coin is looked at.
     """
-    start, end = _engines(folder, result, canaries, model)
-    engine, clip = start[0], getattr(read_config(folder).algorithm.options, "clip", None) or 1.0
-    config = read_config(folder)
+    config = run[1]
+    start, end = _engines(run, result, canaries, model)
+    engine, clip = start[0], getattr(config.algorithm.options, "clip", None) or 1.0
     bound, own = config.input_bound, sorted(set(canaries.nodes.tolist()))
     others = [(canaries.other_inputs, canaries.other_targets)]
     if nodes is not None:
@@ -453,10 +463,10 @@ def _seen(config: Config, result: ResultDocument, inputs: Tensor) -> Tensor:
 
 
 def _engines(
-    folder: Path, result: ResultDocument, canaries: Planted, model: nn.Module | None
+    run: tuple[Path, Config], result: ResultDocument, canaries: Planted, model: nn.Module | None
 ) -> tuple[tuple[StackedModel, Tensor], Tensor]:
     """The gradient engine with the start `[1, d]`, and the released model `[1, d]`."""
-    config = read_config(folder)
+    folder, config = run
     assert result.model_shape is not None
     for key, value in (("task.loss", config.task.loss), ("task.output", config.task.output)):
         if value == GIVEN:
@@ -486,6 +496,7 @@ def _engines(
     )
     start = engine.start(1, dtype, torch.device("cpu")).clone()
     try:
+        check_plain(folder / MODEL)
         tensors = load_file(folder / MODEL)
         released = [tensors[slot.name].reshape(-1).to(dtype) for slot in engine.layout.slots]
         end = torch.cat(released)[None]

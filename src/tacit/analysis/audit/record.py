@@ -7,24 +7,26 @@ from pathlib import Path
 from tacit.analysis.audit.report import claim_verdict
 from tacit.errors import InputError
 from tacit.report import write_report
-from tacit.report.documents.base import parse
+from tacit.report.documents.base import parse_file
 from tacit.report.documents.claims import Attack, AuditDocument, AuditedModel
 from tacit.report.documents.run import AuditFailure, RunAudit, read_result
-from tacit.training.run_folder.folder import RESULT, RunFolder
+from tacit.training.run_folder.folder import RESULT, RunFolder, trusted_config
 
 __all__ = ["record_audit", "run_experiment"]
 
 
-def run_experiment(run: Path) -> Path:
-    """The experiment file of a finished run.
+def run_experiment(run: Path, trust: bool) -> Path:
+    """The experiment file of a finished run, whose functions may then be imported and called.
 
     Raises:
-        InputError: it is not the folder of a run with a result that can be read.
+        InputError: it is not the folder of a run with a result that can be read, or names functions
+            that are not trusted; see `trusted_config`.
     """
     for name in ("config.toml", "result.json"):
         if not (run / name).is_file():
             raise InputError("FILE", str(run), f"is a folder without {name}: name a finished run")
     read_result(run / RESULT)
+    trusted_config(run, trust)
     return run / "config.toml"
 
 
@@ -48,7 +50,7 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
     name = next(name for name in names if not (run / name).exists())
     try:
         result = read_result(run / RESULT)
-        alarms = sum(bool(parse(file.read_bytes(), str(file))["defect"]) for file in earlier)
+        alarms = sum(bool(parse_file(file)["defect"]) for file in earlier)
     except (InputError, KeyError, OSError) as error:
         raise InputError(
             "FILE", str(run), f"has a result.json or an audit.json that cannot be read: {error}"

@@ -15,10 +15,11 @@ from pathlib import Path
 from tacit.analysis.compare.figure import run_digest
 from tacit.config import Config
 from tacit.errors import FormatError, InputError
+from tacit.plain_files import read_plain
 from tacit.private_files import make_private_folder, write_private
-from tacit.report.documents.base import dump, parse
+from tacit.report.documents.base import dump, parse_file
 from tacit.report.documents.figure import CompareDocument, CompareMark
-from tacit.report.documents.metrics import Measurement, read_measurement
+from tacit.report.documents.metrics import MOST_SERIES, Measurement, read_measurement
 from tacit.report.documents.run import ResultDocument, read_result
 from tacit.training.run_folder import checkpoint as checkpoints
 
@@ -70,7 +71,7 @@ class Store:
                 content = CompareMark(format="tacit compare", format_version=CompareMark.version)
                 write_private(mark, dump(content, indent=None).encode())
             (path / "runs").mkdir(mode=0o700, exist_ok=True)
-            values = parse(mark.read_bytes(), str(mark))
+            values = parse_file(mark)
         except OSError as error:
             raise InputError("--out", str(path), f"cannot be used ({error.strerror})") from None
         except InputError as error:
@@ -145,7 +146,7 @@ def read_ended(path: Path) -> ResultDocument | None:
 def read_rows(path: Path) -> list[Measurement]:
     """`metrics.jsonl` in the order of steps; of a step that stands twice the later counts."""
     try:
-        lines = (path / "metrics.jsonl").read_bytes().splitlines()
+        lines = read_plain(path / "metrics.jsonl", MOST_SERIES).splitlines()
     except OSError:
         return []
     # The last line of a run that was killed is torn.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tacit.errors import InputError
 from tacit.private_files import locked, make_private_folder, plain_errors, write_private
-from tacit.report.documents.base import Document, dump, load
+from tacit.report.documents.base import Document, dump, load_file
 from tacit.report.documents.tune import PrivateDraws, SearchDocument, TuneDocument
 
 __all__ = ["SearchFolder", "write_document"]
@@ -50,7 +50,7 @@ class SearchFolder:
             if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
                 raise InputError("--out", str(path), "holds no search to resume")
             return None
-        document = load(SearchDocument, mark.read_bytes(), str(mark))
+        document = load_file(SearchDocument, mark)
         if document.digest != digest:
             expected = "holds another search: a search resumes with the file that it began with"
             raise InputError("--out", str(path), expected)
@@ -102,7 +102,7 @@ class SearchFolder:
         path = self.private / "draws.json"
         if not path.is_file():
             return None
-        return tuple(load(PrivateDraws, path.read_bytes(), str(path)).settings)
+        return tuple(load_file(PrivateDraws, path).settings)
 
     def keep_draws(self, settings: Sequence[int]) -> None:
         """Write them down, durably, before the first trial."""
@@ -126,7 +126,7 @@ class SearchFolder:
     def result(self) -> TuneDocument | None:
         """`tune.json` of a search that is done."""
         path = self.path / "tune.json"
-        return load(TuneDocument, path.read_bytes(), str(path)) if path.is_file() else None
+        return load_file(TuneDocument, path) if path.is_file() else None
 
 
 def write_document(path: Path, document: Document) -> None:

@@ -33,7 +33,7 @@ from tacit.report.documents.run import ResultDocument, read_result
 from tacit.training.hooks import Progress
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
-from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, read_config
+from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
 
 __all__ = ["SearchMonitor", "Trial", "run_final", "run_trials", "score_of"]
 
@@ -162,7 +162,7 @@ def _run(
         _execute(prepare(config), path, path.exists() or half_made(path), watch)
         return
     if (path / "config.toml").is_file():
-        _execute(_warned(prepare(read_config(path)), plan), path, True, watch)
+        _execute(_warned(prepare(trusted_config(path, False, own=config)), plan), path, True, watch)
         return
     budgets = plan.epsilon[setting]
     for share in _SMALLER:

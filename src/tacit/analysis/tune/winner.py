@@ -14,12 +14,18 @@ from tacit.analysis.tune.costs import SearchPlan, with_ledger
 from tacit.analysis.tune.folder import SearchFolder
 from tacit.analysis.tune.trials import SearchMonitor, Trial, run_final, run_trials, score_of
 from tacit.config import Config, to_toml
+from tacit.plain_files import read_plain
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.spent import combined, run_mechanism
 from tacit.private_files import make_private_folder, plain_errors, sync_folder, write_private
 from tacit.report import write_report
 from tacit.report.documents.base import dump
-from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurements
+from tacit.report.documents.metrics import (
+    MOST_SERIES,
+    Measurement,
+    PrivateMeasurement,
+    read_measurements,
+)
 from tacit.report.documents.run import read_result
 from tacit.report.documents.tune import TrialDocument, TuneDocument
 
@@ -103,7 +109,7 @@ def _shown(plan: SearchPlan, folder: SearchFolder, best: Trial) -> Path:
         }
     )
     path = best.path / "metrics.jsonl"
-    rows = read_measurements(path.read_text(encoding="utf-8"), str(path))
+    rows = read_measurements(read_plain(path, MOST_SERIES).decode(), str(path))
     contents = {
         "config.toml": to_toml(plan.trials[best.setting]).encode(),
         "metrics.jsonl": "".join(dump(_public(row), indent=None) + "\n" for row in rows).encode(),

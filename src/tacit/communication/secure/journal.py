@@ -38,6 +38,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.communication.secure.frames import digest_of
 from tacit.errors import InputError
+from tacit.plain_files import read_plain
 from tacit.private_files import (
     LOCK,
     locked,
@@ -207,7 +208,7 @@ class Journal:
         if not path.exists():
             return None
         with plain_errors(_FILES, path):
-            content = path.read_bytes()[:_LONGEST_SESSION]
+            content = read_plain(path, _LONGEST_SESSION)
         try:
             return Session.model_validate_json(content)
         except ValidationError:

@@ -28,6 +28,7 @@ from tacit.data.files import (
     UNREADABLE,
     PublishedFile,
     UnfitFileError,
+    content,
     file_sha256,
     find_file,
     obtain,
@@ -242,7 +243,11 @@ def _from_archive(path: Path, folder: str) -> Source:
     """The batches of an archive, read in one pass: going back would decompress it again."""
     wanted = {f"{folder}/{name}{suffix}" for name in (*_TRAIN, *_TEST) for suffix in ("", ".bin")}
     contents: dict[str, bytes] = {}
-    with _readable(path), tarfile.open(path) as archive:
+    with (
+        _readable(path),
+        content(path) as (stream, _),
+        tarfile.open(fileobj=stream, mode="r|") as archive,
+    ):
         for member in archive:
             name = member.name.removeprefix("./")
             file = archive.extractfile(member) if name in wanted and member.isfile() else None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,15 +13,14 @@ import torch
 from torch import Tensor
 
 from tacit.data.datasets import Dataset, TaskData
-from tacit.data.files import UnfitFileError, find_file
+from tacit.data.files import UnfitFileError, content, find_file
 from tacit.errors import InputError
 from tacit.free_memory import host_bytes, in_words
 
 __all__ = ["load_svmlight"]
 
 _WHERE = "task.dataset"
-_OPENERS: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
-_PACKED = tuple(_OPENERS)
+_PACKED = (".gz", ".bz2")
 _BYTES = 4  # of a float32
 _LONGEST_LINE = 1 << 28
 # What a record and each of its values take at most while they are read: they grow by copying.
@@ -97,10 +94,9 @@ def _parse(path: Path) -> _Columns:
     # Imported here because it is slow, and only this data set needs it.
     from sklearn.datasets import load_svmlight_file
 
-    opened = _OPENERS.get(path.suffix, open)
     lines = None
     try:
-        with opened(path, "rb") as stream:
+        with content(path) as (stream, _):
             lines = _Lines(stream, host_bytes())
             records, targets = load_svmlight_file(lines, dtype=np.float32, zero_based=True)
     except UnfitFileError as error:

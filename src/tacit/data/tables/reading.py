@@ -21,6 +21,7 @@ from tacit.data.files import UNREADABLE, UnfitFileError, content
 from tacit.data.tables.fields import Table, field_text
 from tacit.errors import InputError, RecordsError
 from tacit.free_memory import host_bytes, in_words
+from tacit.plain_files import check_plain
 
 __all__ = ["TABLE_READERS", "as_table", "found_separator", "is_frame", "read_header", "read_table"]
 
@@ -192,6 +193,7 @@ class _Parquet:
             expected = "Parquet needs PyArrow: pip install 'tacit[tables]', or give a CSV file"
             raise InputError(where, str(path), expected) from None
         try:
+            check_plain(path)
             return parquet.ParquetFile(path)
         except Exception as error:
             expected = f"cannot be read as Parquet ({type(error).__name__})"

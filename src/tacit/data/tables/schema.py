@@ -34,7 +34,7 @@ from tacit.data.tables.fields import Table, rows
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target
 from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, is_meant, nearest, plain_rule
-from tacit.toml_text import read_toml
+from tacit.plain_files import read_toml
 
 __all__ = ["ENDING", "MISSING_WORDS", "Schema", "default_schema", "find_schema"]
 

@@ -40,6 +40,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tacit.errors import FormatError, InputError
+from tacit.plain_files import read_plain
 from tacit.private_files import appearing
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
 
 KEY_FILE = "ledger.key"
 _KEY_BYTES = 32
+_MOST_KEY_BYTES = 2**16
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def find_key(folder: Path) -> LedgerKey | None:
     """
     path = folder / KEY_FILE
     try:
-        secret = path.read_bytes()
+        secret = read_plain(path, _MOST_KEY_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -373,6 +375,10 @@ def verified(connection: sqlite3.Connection, path: str) -> Log:
         InputError: the file is damaged or edited, is signed with another key than that which lies
             beside it, or has another format version.
     """
+    # First of all: what reads like a table of ours may be a view that never ends.
+    if connection.execute("SELECT sql FROM sqlite_master").fetchall() != [(s,) for s in _SCHEMA]:
+        expected = "an unedited ledger: tables, triggers or the like were changed or added"
+        raise InputError("ledger", path, expected)
     (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise InputError("ledger", path, f"an undamaged ledger: {verdict}")
@@ -385,13 +391,11 @@ def verified(connection: sqlite3.Connection, path: str) -> Log:
             "SELECT cast(image AS BLOB), cast(signature AS BLOB) FROM seal"
         ).fetchall()
         version, public = log.entries[0]["format_version"], log.entries[0].get("public_key", "")
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         expected = f"an undamaged ledger: {type(error).__name__}: {error}"
         raise InputError("ledger", path, expected) from None
     if version != FORMAT_VERSION:
         raise FormatError(path, version, FORMAT_VERSION)
-    if connection.execute("SELECT sql FROM sqlite_master").fetchall() != [(s,) for s in _SCHEMA]:
-        expected = "an unedited ledger: tables, triggers or the like were changed or added"
         raise InputError("ledger", path, expected)
     head = b""
     for place, row in enumerate(connection.execute("SELECT * FROM entry ORDER BY id"), start=1):

@@ -41,6 +41,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tacit.errors import InputError
+from tacit.plain_files import check_plain
 from tacit.privacy.ledger.file import (
     FORMAT_VERSION,
     LedgerKey,
@@ -336,11 +337,13 @@ def _entered_run(
 
 
 def _check_exists(path: str | Path) -> None:
-    """Raise InputError where there is no file to open: SQLite would make one."""
-    if not Path(path).is_file():
-        raise InputError(
-            "ledger", str(path), "there is no file: must be the file of an existing ledger"
-        )
+    """Raise InputError where there is no file to open (SQLite would make one), or a huge one."""
+    try:
+        check_plain(path)
+    except OSError as error:
+        reason = "there is no file" if isinstance(error, FileNotFoundError) else error.strerror
+        expected = f"{reason}: must be the file of an existing ledger"
+        raise InputError("ledger", str(path), expected) from None
 
 
 class Closing(ABC):

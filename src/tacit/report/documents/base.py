@@ -15,14 +15,17 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from tacit.errors import FormatError, InputError, plain_rule
+from tacit.plain_files import read_plain
 
 __all__ = [
+    "MOST_BYTES",
     "Count",
     "Document",
     "Flag",
@@ -34,13 +37,17 @@ __all__ = [
     "as_dict",
     "dump",
     "load",
+    "load_file",
     "parse",
+    "parse_file",
     "plain_json",
     "read",
 ]
 
 Item = TypeVar("Item")
 AnyDocument = TypeVar("AnyDocument", bound="Document")
+
+MOST_BYTES = 2**26  # of a document; read, it takes some 25 times as much memory at most
 
 
 def _optional_number(value: object) -> float | None:
@@ -64,7 +71,8 @@ def _number(value: object) -> float:
 
 Text = Annotated[str, Strict()]
 Flag = Annotated[bool, Strict()]
-Count = Annotated[int, Strict(), Field(ge=0)]
+_LARGEST = 2**63 - 1  # that an array of integers holds
+Count = Annotated[int, Strict(), Field(ge=0, le=_LARGEST)]
 Number = Annotated[float, PlainValidator(_number)]
 OptionalNumber = Annotated[float | None, PlainValidator(_optional_number)]
 # A list is given up at its first wrong entry: the errors of millions would take all memory.
@@ -153,6 +161,24 @@ def load(model: type[AnyDocument], text: str | bytes, where: str) -> AnyDocument
             wrong: naming file, field and value.
     """
     return read(model, parse(text, where), where)
+
+
+def load_file(model: type[AnyDocument], path: Path) -> AnyDocument:
+    """A document from its file; errors are those of `load` and `parse_file`."""
+    return read(model, parse_file(path), str(path))
+
+
+def parse_file(path: str | Path) -> dict[str, Any]:
+    """A JSON object as it stands in a plain file of `MOST_BYTES` at most, not yet checked.
+
+    Raises:
+        InputError: it cannot be read, holds more, or is none.
+    """
+    try:
+        content = read_plain(path, MOST_BYTES)
+    except OSError as error:
+        raise InputError("file", str(path), f"cannot be read ({error.strerror})") from None
+    return parse(content, str(path))
 
 
 def parse(text: str | bytes, where: str) -> dict[str, Any]:

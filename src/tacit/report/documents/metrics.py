@@ -11,6 +11,7 @@ from tacit.report.documents.base import Count, OptionalNumber, RunDocument, load
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 
 __all__ = [
+    "MOST_SERIES",
     "GradientNorms",
     "Measurement",
     "PrivateMeasurement",
@@ -112,6 +113,9 @@ class PrivateMeasurement(RunDocument):
     clip_rate: OptionalNumber
     records_left_out: Count | None
     augmented_lagrangian: OptionalNumber
+
+
+MOST_SERIES = 2**28  # bytes of `metrics.jsonl`: half a million evaluations
 
 
 def read_measurements(text: str, where: str) -> tuple[Measurement, ...]:

@@ -20,7 +20,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tacit.errors import InputError
+from tacit.plain_files import parse_toml, read_plain
 from tacit.report.documents.base import (
+    MOST_BYTES,
     Count,
     Flag,
     Items,
@@ -30,7 +32,13 @@ from tacit.report.documents.base import (
     Text,
     load,
 )
-from tacit.report.documents.metrics import Measurement, Scores, leading, read_measurements
+from tacit.report.documents.metrics import (
+    MOST_SERIES,
+    Measurement,
+    Scores,
+    leading,
+    read_measurements,
+)
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
 
@@ -387,11 +395,11 @@ def read_run_folder(folder: Path) -> RecordedRun:
     path = folder / "config.toml"
     config = _read_text(path)
     try:
-        tomllib.loads(config)
+        parse_toml(config)
     except tomllib.TOMLDecodeError as error:
         raise InputError(str(path), str(error), "must be TOML") from error
     path = folder / "metrics.jsonl"
-    measurements = read_measurements(_read_text(path), str(path))
+    measurements = read_measurements(_read_text(path, MOST_SERIES), str(path))
     return RecordedRun(config, measurements, result)
 
 
@@ -400,9 +408,9 @@ def read_result(path: Path) -> ResultDocument:
     return load(ResultDocument, _read_text(path), str(path))
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, most: int = MOST_BYTES) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_plain(path, most).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         what = f"{path.name} cannot be read ({why})"

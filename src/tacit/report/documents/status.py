@@ -6,12 +6,12 @@ Nothing in it is measured on private records: no training loss, no clip rate, no
 from __future__ import annotations
 
 import os
-import stat
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from tacit.errors import InputError
+from tacit.plain_files import read_plain
 from tacit.report.documents.base import (
     Count,
     Document,
@@ -151,17 +151,12 @@ def read_status(folder: Path) -> StatusDocument:
     """
     path = folder / STATUS
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would never end
-            raise InputError(STATUS, str(path), "is no file")
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
+        content = read_plain(path, _LARGEST)
     except FileNotFoundError:
         expected = "is not there: no process has run here yet, or an older tacit made this folder"
         raise InputError(STATUS, str(path), expected) from None
     except OSError as error:
         raise InputError(STATUS, str(path), f"cannot be read ({error.strerror})") from None
-    if len(content) > _LARGEST:
-        raise InputError(STATUS, str(path), f"has more than {_LARGEST} bytes: it is damaged")
     try:
         status = load(StatusDocument, content, STATUS)
         moment_of(status.updated)

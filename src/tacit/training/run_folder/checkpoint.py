@@ -24,6 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tacit.errors import InputError
+from tacit.plain_files import check_plain
 from tacit.private_files import plain_errors, remove_files, sync_folder, write_private
 
 __all__ = [
@@ -204,6 +205,7 @@ def _read_whole(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         DamagedError: see `read`.
     """
     try:
+        check_plain(path)
         with safe_open(str(path), framework="pt") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tacit.config import Config, Promise, load_config, to_toml
+from tacit.data.sources import SOURCES
 from tacit.errors import InputError
+from tacit.models.imports import names_function
 from tacit.private_files import (
     append_line,
     locked,
@@ -39,7 +41,15 @@ from tacit.report.documents.base import Document, dump
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
 from tacit.report.documents.run import ResultDocument
 
-__all__ = ["RunFolder", "check_new", "created", "half_made", "read_config", "reopened"]
+__all__ = [
+    "RunFolder",
+    "check_new",
+    "created",
+    "half_made",
+    "read_config",
+    "reopened",
+    "trusted_config",
+]
 
 MODEL, NODES, RESULT, REPORT = (
     "model.safetensors",
@@ -245,8 +255,56 @@ def _flat(config: Config) -> dict[tuple[str, str], Any]:
 
 
 def read_config(path: Path) -> Config:
-    """The resolved experiment of a run folder."""
+    """The resolved experiment of a run folder, to be looked at: whoever calls what it names asks
+    `trusted_config`.
+    """
     saved = path / "config.toml"
     if not os.path.isfile(saved):
         raise InputError("RUN", str(path), "is not a run folder: config.toml is missing")
     return load_config(saved, saved=True)
+
+
+def trusted_config(
+    path: Path, trust: bool, *, unused: Sequence[str] = (), own: Config | None = None
+) -> Config:
+    """The resolved experiment of a run folder, whose functions may then be imported and called.
+
+    A run folder may be anybody's: what it records is data, and becomes code by the user's word
+    alone.
+
+    Args:
+        path: the run folder.
+        trust: whether that word was given.
+        unused: keys that are not looked at, such as `task.dataset`.
+        own: the user's own experiment: what it names is trusted.
+
+    Raises:
+        InputError: it names a function of a user, without that word.
+    """
+    config = read_config(path)
+    for section, key in () if trust else _OF_FUNCTIONS:
+        values = getattr(getattr(config, section), key)
+        known = own is not None and getattr(getattr(own, section), key) == values
+        if known or f"{section}.{key}" in unused:
+            continue
+        for value in values if isinstance(values, tuple) else (values,):
+            of_ours = key == "dataset" and f"{str(value).partition(':')[0]}:PATH" in SOURCES
+            if names_function(value) and not of_ours:
+                expected = (
+                    f"the run in {path} names a function, which would be imported and called with "
+                    "your rights: if it is yours, or you have read it, pass --trust (trust=True)"
+                )
+                raise InputError(f"{section}.{key}", value, expected)
+    return config
+
+
+_OF_FUNCTIONS = (
+    ("task", "dataset"),
+    ("task", "model"),
+    ("task", "loss"),
+    ("task", "output"),
+    ("task", "metric"),
+    ("task", "features"),
+    ("task", "augmentation"),
+    ("nodes", "source"),
+)

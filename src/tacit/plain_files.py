@@ -1,18 +1,80 @@
-"""TOML that somebody else wrote: read in bounded time and memory.
+"""Files that others may have written: opened only if they are plain, and read within a bound.
 
-It needs errors alone, so that a file can be looked into before PyTorch is loaded.
+A path may come from another party, and lead to a pipe that never ends, to a device, or to more
+than memory holds. `OSError` is raised as the system raises it, with a reason of one line. TOML is
+read here too, so that an experiment can be looked into before PyTorch is loaded.
 """
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import InputError
+from tacit.free_memory import host_bytes, in_words
 
-__all__ = ["parse_toml", "read_toml"]
+__all__ = ["check_plain", "open_plain", "parse_toml", "read_plain", "read_toml"]
+
+
+def open_plain(path: str | Path, most: int | None = None) -> io.BufferedReader:
+    """A plain file, to be read; nothing waits for a pipe, and no device is read.
+
+    Args:
+        path: the file.
+        most: how many bytes it may hold; by default any number.
+
+    Raises:
+        OSError: it cannot be opened, is no plain file, or holds more.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a zero byte
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    found, reason = os.fstat(descriptor), ""
+    if stat.S_ISDIR(found.st_mode):
+        reason = os.strerror(errno.EISDIR)
+    elif not stat.S_ISREG(found.st_mode):
+        reason = "is no plain file"
+    elif most is not None and found.st_size > most:
+        reason = f"holds more than {in_words(most)}"
+    if reason:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, reason, str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_plain(path: str | Path, most: int) -> bytes:
+    """All of a plain file.
+
+    Args:
+        path: the file.
+        most: how many bytes it may hold.
+
+    Raises:
+        OSError: as `open_plain`.
+    """
+    with open_plain(path, most) as file:
+        return file.read(os.fstat(file.fileno()).st_size)  # what is added meanwhile is left out
+
+
+def check_plain(path: str | Path) -> None:
+    """Refuse what a library must not open: no plain file, or more than memory holds twice.
+
+    Raises:
+        OSError: as `open_plain`; also if it is too large.
+    """
+    with open_plain(path) as file:
+        size, free = os.fstat(file.fileno()).st_size, host_bytes()
+    if 2 * size > free:
+        reason = f"holds {in_words(size)}, for which {in_words(free)} of memory are too few"
+        raise OSError(errno.EINVAL, reason, str(path))
+
 
 _MOST_BYTES = 2**24
 _TABLES = (".csv", ".csv.gz", ".tsv", ".parquet", ".pq")
@@ -45,11 +107,7 @@ def read_toml(path: Path, where: str, wanted: str) -> dict[str, Any]:
         expected = f"is the folder of a run, whose experiment is {path / 'config.toml'}"
         raise InputError(where, str(path), expected)
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise InputError(where, str(path), f"must be at most {_MOST_BYTES:,} bytes")
-        values = parse_toml(content.decode("utf-8"))
+        values = parse_toml(read_plain(path, _MOST_BYTES).decode("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(where, str(path), f"is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
