@@ -103,15 +103,20 @@ def builders(folder: Path) -> Path:
     return folder
 
 
-def clone(folder: Path) -> Path:
-    """The working tree as a clone has it: without what git ignores."""
+def tracked() -> list[Path]:
+    """The files of the working tree that git does not ignore."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    for name in filter(None, names.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    return folder
+    paths = (ROOT / name for name in names.split("\0") if name)
+    return [path for path in paths if path.is_file()]
+
+
+def clone(folder: Path) -> None:
+    """Copy the working tree, as a clone has it."""
+    for path in tracked():
+        target = folder / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
 
 
 class Shell:
