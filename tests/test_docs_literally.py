@@ -1,12 +1,13 @@
 """README, the first steps, the tutorials and the how-to pages are followed to the letter.
 
-Each page in a clone of its own, from an environment that is empty at first: the page's own commands
-install, or, where it has none, those of `docs/start/index.md`, which it presupposes. Its blocks are
-worked through in order. A block under `<!-- file: NAME -->` is written to that file; what is
-typed at a shell is typed at one shell (`$ ` in any block, every line of ```sh); ```python is run in
-the interpreter of that shell, one for a page. A command must end with 0, or as `ENDS` says, and the
-words of what ```console prints below it must be the same; numbers may differ. At the end, the
-environment holds what the commands name, what that requires, and nothing else.
+Each page in a clone of its own, from an environment that is empty at first. The page's commands
+install; before a page that makes no environment come those of `docs/start/index.md`, which it
+presupposes. (Pages that need no more than these share what they installed, in a fresh clone each.)
+The blocks are worked through in order. A block under `<!-- file: NAME -->` is written to that file;
+what is typed at a shell is typed at one shell (`$ ` in any block, every line of ```sh); ```python
+is run in the interpreter of that shell, one for a page. A command must end with 0, or as `ENDS`
+says, and the words of what ```console prints below it must be the same; numbers may differ. At the
+end, the environment holds what the commands name, what that requires, and nothing else.
 
 What is not run, or not as it stands, is in the tables below, with the reason.
 """
@@ -56,9 +57,15 @@ def commands(page: Path) -> list[str]:
     return [command for block in blocks(page) for command, _ in typed(block)]
 
 
+def prelude(page: Path) -> list[str]:
+    """What is typed before a page that makes no environment: the first steps, if none is made."""
+    made = any("venv .venv" in line or line == "make demo" for line in commands(page))
+    return [] if made else commands(START)
+
+
 def installs(page: Path) -> bool:
-    """Whether a page has commands of its own that install."""
-    return any("pip install" in line or line == "make demo" for line in commands(page))
+    """Whether a page installs anything itself, so that its environment is its own."""
+    return not prelude(page) or any("pip install" in line for line in commands(page))
 
 
 class Followed:
@@ -141,6 +148,8 @@ def shell(page: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
     if installs(page):
         folder = request.getfixturevalue("tmp_path")
         shell = Shell(folder, request.getfixturevalue("wheels"))
+        for command in prelude(page):
+            Followed(START, shell).type(command)
     else:
         shell = request.getfixturevalue("started")
         shell.again()
@@ -157,7 +166,7 @@ def test_a_page_is_followed_to_the_letter(page: Path, shell: Shell) -> None:
         if not (DATA / name).is_dir():
             pytest.skip(f"no folder {DATA / name}: set TACIT_DATA_DIR to the real files")
     Followed(page, shell).follow()
-    named = [each for line in commands(page if installs(page) else START) for each in fetched(line)]
+    named = [each for line in [*prelude(page), *commands(page)] for each in fetched(line)]
     of_python = {"pip", "setuptools"}
     assert installed(shell.environment) - of_python == {*required(named), OURS} - of_python
 

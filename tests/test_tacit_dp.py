@@ -63,7 +63,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     for line in (
         "python -m venv .venv",
         ". .venv/bin/activate",
-        "pip install . && pip wheel --no-deps --wheel-dir .. .",
+        "pip install .",
+        "pip wheel --no-index --no-deps --wheel-dir .. .",
     ):
         done = made.run(line)
         assert done.returncode == 0, done.stderr
