@@ -231,7 +231,7 @@ def fetched(line: str) -> list[str]:
                 next(words)
             elif ours := re.fullmatch(r"\.(?:\[([\w,]+)\])?", word):
                 found += requirements(ours[1].split(",") if ours[1] else ())
-            elif not word.startswith("-"):
+            elif not word.startswith("-") and not word.endswith(".whl"):
                 found.append(word)
     return found
 

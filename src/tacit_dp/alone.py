@@ -2,6 +2,6 @@
 
 from tacit_dp import check_alone
 
-__all__: list[str] = []
+__all__ = ()
 
 check_alone()

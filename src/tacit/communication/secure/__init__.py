@@ -2,6 +2,6 @@
 
 from tacit.errors import optional
 
-__all__: list[str] = []
+__all__ = ()
 
 optional("zenoh")  # which its modules import as usual
