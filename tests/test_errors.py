@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.errors import InputError, nearest
+from tacit.algorithms import ALGORITHMS
+from tacit.errors import InputError, is_meant, nearest
+from tacit.report.measures import MEASURES
 
 HOSTILE = st.recursive(
     st.text() | st.integers() | st.floats() | st.none() | st.binary(),
@@ -50,6 +53,28 @@ def test_a_long_value_is_cut_short(value: Any) -> None:
 def test_the_end_of_a_long_path_can_still_be_read() -> None:
     assert "/name.toml'" in str(InputError("file", "/long" * 10_000 + "/name.toml", "give one"))
     assert len(str(InputError("k" * 10_000, 1, "e" * 10_000))) < 1300
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "meant"),
+    [
+        ("AUROC", MEASURES, "auc"),
+        ("roc_auc", MEASURES, "auc"),
+        ("f1_score", MEASURES, "f1"),
+        ("acc", MEASURES, "accuracy"),
+        ("Balanced Accuracy", MEASURES, "balanced-accuracy"),
+        ("privsgp_vr", ALGORITHMS, "privsgp-vr"),
+        ("choco", ALGORITHMS, "choco-sgd"),
+        ("fedprox", ALGORITHMS, None),
+        ("fedadam", ALGORITHMS, None),
+        ("scaffold", ALGORITHMS, None),
+        ("log-loss", MEASURES, None),
+    ],
+)
+def test_a_slip_is_recognised_and_another_word_is_not(
+    word: str, known: Iterable[str], meant: str | None
+) -> None:
+    assert is_meant(word, known) == meant
 
 
 def test_the_nearest_word_or_all() -> None:

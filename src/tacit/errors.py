@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ import tacit_dp.alone  # noqa: F401  (`tacit/__init__.py` may be another project
 __all__ = [
     "BudgetError",
     "DivergenceError",
+    "FormatError",
     "InputError",
     "LeakError",
     "NotPrivateWarning",
@@ -35,8 +36,10 @@ __all__ = [
     "RecordsError",
     "TacitError",
     "describe",
+    "is_meant",
     "nearest",
     "optional",
+    "plain_rule",
     "public_line",
 ]
 
@@ -78,6 +81,20 @@ class InputError(TacitError, ValueError):
         self.value = value
         self.expected = expected
         super().__init__(f"{_line(where, 200)} = {_shown(value)}: {_line(expected, 1000)}")
+
+
+class FormatError(InputError):
+    """A file of a format that another version of tacit writes.
+
+    Args:
+        file: where it lies.
+        found: the version of its format.
+        known: the one that this version of tacit reads.
+    """
+
+    def __init__(self, file: str, found: object, known: object) -> None:
+        expected = f"this version of tacit reads format {known}: use the version that wrote it"
+        super().__init__(f"{file}: format_version", found, expected)
 
 
 class RecordsError(InputError):
@@ -160,17 +177,87 @@ def _line(text: str, most: int) -> str:
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def is_meant(word: str, known: Iterable[str], alike: float = 0.66) -> str | None:
+    """The known word that is meant, of which another is a slip; None: none is near enough.
+
+    Capitals count for nothing, and a space or an underscore is a hyphen.
+
+    >>> is_meant("AUROC", ["accuracy", "auc"]), is_meant("fedprox", ["fedavg", "dpdo"])
+    ('auc', None)
+    """
+    bare, plain = _bare(word[:100]), {_bare(option): option for option in sorted(known)}
+    begun = [option for option in plain if len(bare) > 2 and option.startswith(bare)]
+    whole = [option for option in plain if option in bare.split("-")]
+    for found in (begun, whole):
+        if len(found) == 1:
+            return plain[found[0]]
+    close = difflib.get_close_matches(bare, plain, n=1, cutoff=alike)
+    return plain[close[0]] if close else None
+
+
+def nearest(word: str, known: Iterable[str], alike: float = 0.66) -> str:
     """Say which known word is meant, or list them all: the end of an error message.
 
     >>> nearest("epsilo", ["epsilon", "delta"])
     "did you mean 'epsilon'?"
     """
     options = sorted(known)
-    close = difflib.get_close_matches(word[:100], options, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return "known are: " + ", ".join(options)
+    close = is_meant(word, options, alike)
+    return f"known are: {', '.join(options)}" if close is None else f"did you mean {close!r}?"
+
+
+def _bare(word: str) -> str:
+    return word.lower().replace("_", "-").replace(" ", "-")
+
+
+def plain_rule(faults: Sequence[Mapping[str, Any]]) -> str:
+    """What would be right in the place of a value that pydantic refused, in plain words.
+
+    Args:
+        faults: as `ValidationError.errors` has them; of a value that may be of several kinds, why
+            it is none of each.
+    """
+    first = faults[0]
+    rules = dict.fromkeys(_rule(each) for each in faults if each["input"] is first["input"])
+    return ", or ".join(list(rules)[:3])
+
+
+def _rule(fault: Mapping[str, Any]) -> str:
+    kind, context = str(fault["type"]), fault.get("ctx", {})
+    if kind == "union_tag_invalid":
+        tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
+        close = is_meant(str(context["tag"]), tags)
+        hint = "" if close is None else f"did you mean {close!r}? "
+        return f"{hint}must be one of {', '.join(map(repr, tags))}"
+    for end in ("_type", "_parsing", "_from_float"):
+        kind = kind.removesuffix(end)
+    if kind in _RULES:
+        plain = {name: f"{x:g}" if isinstance(x, float) else x for name, x in context.items()}
+        return _RULES[kind].format(**plain)
+    message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should ")
+    return f"must {message}" if message.startswith(("be ", "have ")) else message
+
+
+_RULES = {
+    "bool": "must be true or false",
+    "dict": "must be a section with keys of its own",
+    "extra_forbidden": "is not known",
+    "float": "must be a number",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "int": "must be a whole number",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list": "must be a list",
+    "missing": "must be given",
+    "model": "must be a section with keys of its own",
+    "model_attributes": "must be a section with keys of its own",
+    "string": "must be a text",
+    "string_too_short": "must not be empty",
+    "too_long": "must have {max_length} of them at most",
+    "too_short": "must have {min_length} of them or more",
+    "tuple": "must be a list",
+}
 
 
 def describe(error: BaseException) -> str:

@@ -484,6 +484,17 @@ def test_evaluate_refuses_a_damaged_run(run: Path, name: str, content: bytes | N
     assert str(run) in answer.refusal
 
 
+def test_a_result_of_a_later_version_is_answered_alike_by_all_commands(run: Path) -> None:
+    later = {**strict_json((run / "result.json").read_text()), "format_version": 99}
+    (run / "result.json").write_text(json.dumps(later))
+    commands = [("report",), ("evaluate",), ("privacy", "statement"), ("audit",)]
+    answers = [tacit(*words, run) for words in commands]
+    assert {answer.code for answer in answers} == {2}
+    (line,) = {answer.refusal for answer in answers}
+    expected = "this version of tacit reads format 1: use the version that wrote it"
+    assert line.strip() == f"tacit: {run}/result.json: format_version = 99: {expected}"
+
+
 def test_evaluate_says_what_to_do_about_models_and_data_that_were_objects(tmp_path: Path) -> None:
     import tacit as library
 

@@ -176,6 +176,25 @@ def test_what_is_wrong_is_said_in_one_line(words: tuple[str, ...], said: str, fo
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.parametrize("columns", [None, ["sex", "admission", "diagnosis", "readmitted"]])
+@pytest.mark.parametrize("first", range(3))
+def test_a_record_in_the_place_of_names_is_not_shown(
+    folder: Path, columns: list[str] | None, first: int
+) -> None:
+    """Of a table without a header, whatever its columns are and whatever is asked of it."""
+    records = pd.read_csv("patients.csv", dtype=str)[columns or slice(None)].iloc[first:]
+    private = records.iloc[0].astype(str)
+    records.to_csv("bare.csv", index=False, header=False)
+    for flag in ("--csv", "--public-csv"):
+        table = ("--csv", "patients.csv") if flag == "--public-csv" else ()
+        for target in ("readmitted", *private):
+            answer = tacit("init", *table, flag, "bare.csv", "--target", target)
+            assert answer.code == 2
+            assert answer.refusal.startswith(f"tacit: {flag} = 'bare.csv': ")
+            assert not [text for text in private if len(text) > 3 and text in answer.refusal]
+    assert not list(folder.glob("bare.*toml"))
+
+
 def test_it_asks_on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = "patients.csv\nsample.csv\nreadmitted\nhospital\n1.5\n"
     monkeypatch.setattr(sys, "stdin", Terminal(answers))

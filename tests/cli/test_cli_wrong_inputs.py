@@ -53,6 +53,18 @@ WRONG: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("train broken.toml", 2, ("broken.toml", "not valid TOML")),
     ("train binary.toml", 2, ("binary.toml", "UTF-8")),
     ("train figure.toml", 2, ("[figure]", "tacit compare")),
+    ("plan p.schema.toml", 2, ("p.schema.toml", "is the schema of a table", "task.schema")),
+    ("train p.csv", 2, ("p.csv", "is a table", "tacit init --csv p.csv")),
+    ("launch p.parquet --processes 2", 2, ("p.parquet", "tacit init --parquet p.parquet")),
+    ("audit p.csv", 2, ("p.csv", "tacit init --csv p.csv")),
+    ("plan {run}", 2, ("is the folder of a run", "run/config.toml")),
+    (PLAN + "task.dataset=csv:p.csv --set task.schema={file}", 2, ("is an experiment", "schema")),
+    (PLAN + "task.dataset=csv:p.csv --set task.schema=p.csv", 2, ("task.schema", "is a table")),
+    ("train {file} --epsilon 2", 2, ("--epsilon", "--set privacy.epsilon=2")),
+    ("plan {file} --learning-rate 2", 2, ("--set algorithm.learning_rate=2",)),
+    ("audit {file} --batch-size=7", 2, ("--set train.batch=VALUE",)),
+    ("train {file} --lr 2", 2, ("--lr", "--set SECTION.KEY=VALUE")),
+    ("plan {file} --set epsilon=2", 2, ("--set", "privacy.epsilon=2")),
     ("train {file} --resume", 2, ("--resume", "--out")),
     ("train {file} --out {run}", 2, ("out", "exists already", "--resume")),
     ("train {file} --out nope --resume", 2, ("nope", "no run to resume")),
@@ -109,6 +121,11 @@ WRONG: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     (PLAN + "privacy.delta=0", 2, ("privacy.delta", "between 0 and 1")),
     (PLAN + "privacy.delta=2", 2, ("privacy.delta", "between 0 and 1")),
     (PLAN + "algorithm.name=dp2", 2, ("algorithm.name", "dp2-sgd")),
+    (PLAN + "algorithm.name=fedprox", 2, ("is no algorithm here; known are", "tacit algorithms")),
+    (PLAN + "task.metric=AUROC", 2, ("task.metric", "did you mean 'auc'?")),
+    (PLAN + "task.class_weights=balanced", 2, ("[1.0, 8.5]", "tacit privacy labels")),
+    (PLAN + "nodes.partition=by:ward", 2, ("by:ward", "records can be divided by:label")),
+    (PLAN + "train.views=x", 2, ("train.views", "whole number")),
     (
         PLAN + "algorithm.name=dp2-sgd --set algorithm.momentum=0.9",
         2,
@@ -125,7 +142,7 @@ WRONG: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     (PLAN + "task.model=mpl", 2, ("task.model", "mlp")),
     (PLAN + "task.loss=hinge", 2, ("task.loss", "cross-entropy")),
     (PLAN + "task.outputs=3", 2, ("task.dataset", "0 to 2")),
-    (PLAN + "faults.drop=2", 2, ("faults.drop", "less than 1")),
+    (PLAN + "faults.drop=2", 2, ("faults.drop", "below 1")),
     # Data.
     (TRAIN + "task.dataset=nope", 2, ("task.dataset", "known are", "module:function")),
     (TRAIN + "task.dataset=svmlight:nope.txt", 2, ("nope.txt",)),
@@ -157,6 +174,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict
     (folder / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (folder / "figure.toml").write_text('[task]\ndataset = "digits"\n[figure]\n')
     (folder / "half").mkdir()
+    (folder / "p.csv").write_text("age,died\n1,no\n")
+    (folder / "p.parquet").write_bytes(b"PAR1")
+    schema = '[target]\ncolumn = "died"\nkind = "class"\nlabels = ["no", "yes"]\n'
+    (folder / "p.schema.toml").write_text(schema + '[columns.age]\nkind = "boolean"\n')
     seeded = ("--set", "privacy.noise_seed=1", "--set", "train.steps=2")
     assert tacit("train", "experiment.toml", "--out", "run", "--quiet", *seeded).code == 0
     own = write_module(folder, OWN)

@@ -13,6 +13,7 @@ import tomli_w
 from experiments import experiment, tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
+from tacit.config.load import key_meant
 from tacit.errors import InputError, TacitError
 from tacit.training.planner import build_plan
 
@@ -129,6 +130,32 @@ def test_a_mutated_experiment_is_read_or_refused_in_one_line(seed: int) -> None:
         assert line.isprintable()
         assert len(line) < 1500
     assert accepted < 100
+
+
+PYDANTIC = ("Input should", "Value error", "valid ", "Extra inputs", "Field required", "tag ")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_no_message_has_the_words_of_the_library_that_checks(section: str) -> None:
+    """Of each key, whatever it is given: what would be right is said in plain English."""
+    small = [*NUMBERS, "", "none", "a:b", [], [[]], ["a"] * 4, [None], {}, {"a": 1}, None]
+    for key in keys()[section]:
+        rows = [name for name, row in ALGORITHMS.items() if key in row.options.model_fields]
+        made = {"algorithm": {"name": rows[0]}} if section == "algorithm" and rows else {}
+        for value in small:
+            section_of = {**made.get(section, {}), key: value}
+            line = refusal({**experiment(), **made, section: section_of})
+            assert not [word for word in PYDANTIC if word in line], line
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_key_without_its_section_is_told_where_it_belongs(section: str) -> None:
+    for key in keys()[section]:
+        if key not in SECTIONS:
+            home = key_meant(key)
+            assert home is not None
+            assert home in refusal({key: 2.0})
+            assert home.endswith(f".{key}")
 
 
 def test_what_is_accepted_is_planned_or_refused_soon() -> None:

@@ -149,7 +149,7 @@ def test_fields_of_other_types_are_refused_in_a_line(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format_version": 2}, "must be of format 1; it is of 2"),
+        ({"format_version": 2}, "format_version = 2: this version of tacit reads format 1"),
         ({"kind": "tacit signature"}, "it is another document"),
         ({"more": 1}, "more: Extra inputs"),
         ({"issue": 7}, "must be signed by its authority"),

@@ -318,7 +318,9 @@ def test_another_format_version_is_named(path: Path) -> None:
         edit = CHANGED.format('"format_version": 4', '"format_version": 5', "1")
         connection.execute(edit)
     connection.close()
-    with pytest.raises(InputError, match="format 4; this is 5"):
+    with pytest.raises(
+        InputError, match="format_version = 5: this version of tacit reads format 4"
+    ):
         Ledger.open(path, digest="d1")
 
 

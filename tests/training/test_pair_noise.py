@@ -165,7 +165,7 @@ def test_the_pairs_belong_to_the_identity_of_a_run() -> None:
     ("sections", "where", "told"),
     [
         ({"settings": {"colluding": NODES}}, "privacy.colluding", "below the number of nodes"),
-        ({"settings": {"colluding": -1}}, "privacy.colluding", "greater than or equal to 0"),
+        ({"settings": {"colluding": -1}}, "privacy.colluding", "0 or more"),
         ({"settings": {"pair_noise": 0.0}}, "privacy.pair_noise", "above 0"),
         ({"settings": {"pair_noise": 1e5}}, "privacy.pair_noise", "at most"),
         ({"settings": {"accounting": "published"}}, "privacy.noise", "independent noise"),

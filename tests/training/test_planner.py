@@ -417,6 +417,9 @@ def test_a_delta_of_one_over_j_is_called_out() -> None:
 def test_seeded_noise_is_called_not_private() -> None:
     assert any("NOT PRIVATE" in text for text in plan_of([5, 5], noise_seed=0).warnings)
     assert plan_of([5, 5]).warnings == ()
+    (large,) = plan_of([5, 5], epsilon=100.0).warnings
+    assert large.startswith("epsilon = 100 is next to no protection: ")
+    assert "with probability 100.0 % at most" in large
 
 
 def test_a_list_of_budgets_needs_one_a_node() -> None:

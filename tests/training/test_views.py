@@ -182,9 +182,9 @@ def test_every_algorithm_runs_with_views_or_says_why_not(name: str) -> None:
     [
         ({"task": {"augmentation": "flp"}}, "task.augmentation", "did you mean 'flip'"),
         ({"task": {"augmentation": "nowhere_at_all:views"}}, "task.augmentation", "no module"),
-        ({"train": {"views": 0}}, "train.views", "greater than or equal to 1"),
+        ({"train": {"views": 0}}, "train.views", "1 or more"),
         ({"train": {"views": 1.5}}, "train.views", "whole number"),
-        ({"train": {"views": 100_000}}, "train.views", "less than or equal"),
+        ({"train": {"views": 100_000}}, "train.views", "at most"),
     ],
 )
 def test_what_makes_no_views_is_refused(

@@ -13,7 +13,7 @@ from torch import nn
 from tacit import data
 from tacit.config import GIVEN, Config
 from tacit.data.tables import find_schema, is_table
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 from tacit.features.maps import WithFeatures, known_features
 from tacit.gradients import with_output
 from tacit.models import architectures as models
@@ -185,6 +185,8 @@ def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
 def _result(folder: Path) -> ResultDocument:
     try:
         return read_result(folder / "result.json")
+    except FormatError:
+        raise
     except InputError:
         raise InputError(
             "RUN", str(folder), "has no result yet: let it finish, or continue it with --resume"

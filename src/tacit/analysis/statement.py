@@ -25,7 +25,7 @@ from typing import Any
 from tacit import __version__
 from tacit.analysis.ledger_report import check_contained, confirm, ledger_document
 from tacit.config import Config
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import lacking_steps
@@ -346,18 +346,13 @@ def _result(run: Path) -> ResultDocument:
     """The result of a private, accounted run."""
     path = run / "result.json"
     try:
-        values = parse(path.read_bytes(), str(path))
-        version = values.get("format_version", ResultDocument.version)
-        if version != ResultDocument.version:
-            expected = f"a result of format {ResultDocument.version}; this is {version}"
-            raise InputError("RUN", str(path), expected)
-        result = read(ResultDocument, values, str(path))
+        result = load(ResultDocument, path.read_bytes(), str(path))
     except OSError:
         expected = "has no result.json: name a run folder, or let the run come to a stop (--resume)"
         raise InputError("RUN", str(run), expected) from None
+    except FormatError:
+        raise
     except InputError as error:
-        if error.where == "RUN":
-            raise
         raise InputError("RUN", str(path), f"a result that is whole ({error})") from None
     if not result.private:
         reason = result.not_private_reason
@@ -442,12 +437,10 @@ def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatemen
         raise InputError("statement", str(path), expected) from None
     if values.get("kind") != KIND:
         raise InputError("statement", str(path), f"a JSON of the kind {KIND!r}")
-    version = values.get("format_version")
-    if version != Statement.version:
-        expected = f"a statement of format {Statement.version}; this is {version}"
-        raise InputError("statement", str(path), expected)
     try:
-        statement = read(Statement, values, "its JSON")
+        statement = read(Statement, values, str(path))
+    except FormatError:
+        raise
     except InputError as error:
         raise InputError("statement", str(path), f"a whole statement: {error}") from None
     try:

@@ -7,16 +7,15 @@ Only files are looked for: everything else of an experiment is read where it is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tacit.errors import InputError
-from tacit.toml_text import parse_toml
+from tacit.toml_text import read_toml
 
 __all__ = ["check_files"]
 
-_MOST_BYTES = 2**24  # more is refused where it is read
 _FILES = ("csv", "parquet", "svmlight")  # kinds of data sets that name a file after a colon
 
 
@@ -28,12 +27,10 @@ def check_files(file: Path, overrides: Sequence[str]) -> None:
         overrides: `section.key=value` strings.
 
     Raises:
-        InputError: naming the key, the file, and where it was looked for.
+        InputError: naming the key, the file, and where it was looked for; or what the file is
+            in place of an experiment.
     """
-    if not os.path.exists(file):
-        expected = "No such file or directory: give a readable TOML file"
-        raise InputError("experiment file", str(file), expected)
-    task = _task(file, overrides)
+    task = _task(read_toml(file, "experiment file", "experiment"), overrides)
     folders = [Path(), Path(os.path.expanduser(str(task.get("data_dir", "data"))))]
     for key in ("dataset", "test"):
         kind, _, wanted = str(task.get(key, "")).partition(":")
@@ -48,13 +45,8 @@ def _check(where: str, value: str, wanted: str, folders: Iterable[Path]) -> None
         raise InputError(where, value, f"there is no file {looked}: name one, or task.data_dir")
 
 
-def _task(file: Path, overrides: Sequence[str]) -> dict[str, Any]:
+def _task(experiment: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The section `[task]` as far as it can be read here."""
-    try:
-        with file.open("rb") as content:
-            experiment = parse_toml(content.read(_MOST_BYTES).decode())
-    except (OSError, ValueError, RecursionError):
-        return {}
     task = experiment.get("task", {})
     if "figure" in experiment:  # whose lines may each have a data set of their own
         return {}

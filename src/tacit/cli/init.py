@@ -110,7 +110,7 @@ def _propose_and_write(
     out: Path | None,
 ) -> None:
     from tacit.config.start import Start
-    from tacit.data.tables.propose import FIRST_RECORDS, Roles, propose
+    from tacit.data.tables.propose import FIRST_RECORDS, Roles, propose, refuse_record
     from tacit.data.tables.reading import found_separator, read_table
     from tacit.data.tables.schema import default_schema
 
@@ -121,10 +121,12 @@ def _propose_and_write(
             raise InputError("--public-csv", str(public_csv), expected)
         separator = found_separator(public_csv, "--public-csv")
         seen = read_table(public_csv, "--public-csv", separator)
+        refuse_record(seen, "--public-csv", str(public_csv))
         source = f"the public sample {public_csv}"
     else:
         separator = found_separator(table, f"--{kind}")
         seen = read_table(table, f"--{kind}", separator, most=FIRST_RECORDS)
+        refuse_record(seen, f"--{kind}", str(table))
         source = f"the header and the first {FIRST_RECORDS} records of {table}, which is private"
     target, node, labels, values = roles
     interactive_node = node is None and settings[0] is None

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -50,7 +51,7 @@ from tacit.cli.relay import relay
 from tacit.cli.services import is_there, own_rank, was_done
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
-from tacit.errors import InputError, TacitError, public_line
+from tacit.errors import InputError, TacitError, is_meant, public_line
 from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
@@ -529,9 +530,8 @@ def _run(command: Any) -> None:
             _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
         if isinstance(error, OSError) and lacks_room(error):
             _no_room(error)
-        usage = getattr(error, "format_message", None)  # of typer: a wrong command or option
-        if usage is not None:
-            line = f"{usage()} ('tacit --help' lists commands and options)"
+        if hasattr(error, "format_message"):  # of typer: a wrong command or option
+            line = _usage(error)
             _fail(line, InputError.exit_code, line)
         if os.environ.get("TACIT_TRACEBACK"):
             raise
@@ -541,6 +541,25 @@ def _run(command: Any) -> None:
             1,
             f"a defect of ours: {type(error).__name__}",
         )
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with a command line: an option that is a key of experiments is named as one."""
+    option, context = getattr(error, "option_name", ""), error.ctx
+    parameters = [] if context is None else context.command.params
+    known = [name for parameter in parameters for name in parameter.opts]
+    if option and option not in known and "--set" in known:
+        from tacit.config.load import key_meant
+
+        key = key_meant(option.lstrip("-"))
+        if key is None and is_meant(option, known) is None:
+            return (
+                f"{option} is no option: a key of the experiment is written --set SECTION.KEY=VALUE"
+            )
+        if key is not None:
+            after = (after for given, after in pairwise(sys.argv) if given == option)
+            return f"{option} is a key of the experiment: write --set {key}={next(after, 'VALUE')}"
+    return f"{error.format_message()} ('tacit --help' lists commands and options)"
 
 
 def _no_room(error: OSError) -> NoReturn:

@@ -15,6 +15,7 @@ from typing import Any
 
 import tomli_w
 
+from tacit.algorithms import ALGORITHMS
 from tacit.config.checks import check, check_promise, check_suboptimality, check_views
 from tacit.config.schema import (
     GIVEN,
@@ -29,9 +30,9 @@ from tacit.config.schema import (
     Train,
 )
 from tacit.config.tables import complete_for_table
-from tacit.errors import InputError, nearest
+from tacit.errors import InputError, is_meant, nearest
 from tacit.privacy.mechanisms.clipping import ASSUMED
-from tacit.toml_text import parse_toml
+from tacit.toml_text import parse_toml, read_toml
 
 __all__ = [
     "GIVEN",
@@ -44,12 +45,12 @@ __all__ = [
     "Task",
     "Topology",
     "Train",
+    "key_meant",
     "load_config",
     "read_sections",
     "to_toml",
 ]
 
-_MOST_BYTES = 2**24
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
@@ -298,32 +299,35 @@ def _read(source: str | Path | Mapping[str, Any] | Config) -> dict[str, Any]:
         sections = {}
         for name, section in source.items():
             if not isinstance(section, Mapping):
-                raise InputError(str(name), section, "must be a section with keys of its own")
+                home = key_meant(str(name))
+                hint = "" if home is None else f": did you mean {home}, a key of that section?"
+                expected = f"must be a section with keys of its own{hint}"
+                raise InputError(str(name), section, expected)
             sections[str(name)] = dict(section)
         return sections
-    path = Path(source)
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        text = content.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise InputError(
-            "experiment file", str(path), f"{reason}: give a readable TOML file"
-        ) from None
-    if len(content) > _MOST_BYTES:
-        raise InputError("experiment file", str(path), f"must be at most {_MOST_BYTES:,} bytes")
-    try:
-        return _read(parse_toml(text))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError("experiment file", str(path), f"is not valid TOML: {error}") from None
+    return _read(read_toml(Path(source), "experiment file", "experiment"))
+
+
+def key_meant(word: str) -> str | None:
+    """The key of an experiment that a word without its section means: `privacy.epsilon`."""
+    sections: dict[str, Any] = {
+        name: field.annotation.model_fields  # type: ignore[union-attr]
+        for name, field in Config.model_fields.items()
+    }
+    options = {key for row in ALGORITHMS.values() for key in row.options.model_fields}
+    homes = dict.fromkeys(sorted(options), "algorithm")
+    homes |= {key: name for name, keys in sections.items() for key in keys if key not in homes}
+    meant = is_meant(word, homes)
+    return None if meant is None else f"{homes[meant]}.{meant}"
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot and section and name):
-        raise InputError("--set", override, "must read section.key=value")
+        home = None if dot else key_meant(section)
+        hint = "" if home is None else f": did you mean {home}={value.strip()}?"
+        raise InputError("--set", override, f"must read section.key=value{hint}")
     try:
         parsed = parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

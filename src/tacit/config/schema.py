@@ -21,7 +21,7 @@ from pydantic import (
 from tacit.algorithms import ALGORITHMS, Algorithm, Options, Size
 from tacit.algorithms.base import refuse_idle
 from tacit.config.values import Whole, average_rule, plain_values, whole_number
-from tacit.errors import InputError, nearest
+from tacit.errors import InputError, nearest, plain_rule
 from tacit.gradients import AUGMENTATIONS
 from tacit.report.measures import MEASURES
 
@@ -153,6 +153,16 @@ class Task(TableKeys):
             raise ValueError(f"must be {known} (or 'module:function' for your own)")
         return value
 
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _class_weights(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError(
+                "must be a list with one public weight a class, such as [1.0, 8.5] (`tacit privacy "
+                "labels` counts private labels under noise, and writes one)"
+            )
+        return value
+
     @field_validator("augmentation")
     @classmethod
     def _augmentation(cls, value: str | None) -> str | None:
@@ -254,7 +264,8 @@ class AlgorithmSection(Section):
     def __init__(self, /, name: Any = "dyn-d2p", options: Any = None, **given: Any) -> None:
         """Check the options, given as such or one by one, against those of the algorithm."""
         if not isinstance(name, str) or name not in ALGORITHMS:
-            raise InputError("algorithm.name", name, nearest(str(name), ALGORITHMS))
+            expected = f"is no algorithm here; {nearest(str(name), ALGORITHMS)}"
+            raise InputError("algorithm.name", name, f"{expected} (`tacit algorithms` tells them)")
         if not isinstance(options, Options | Mapping | None):
             raise InputError(
                 "algorithm.options", options, f"must be a mapping, or options of {name}"
@@ -477,7 +488,8 @@ def _refusal(
     model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, title: str = ""
 ) -> InputError:
     """The first thing that is wrong with the values of a section."""
-    first = error.errors(include_url=False)[0]
+    faults = error.errors(include_url=False)
+    first = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
     key = str(first["loc"][0]) if first["loc"] else ""
     where = f"{title or _title(model)}.{key}"
     if first["type"] == "extra_forbidden":
@@ -486,11 +498,7 @@ def _refusal(
         close = nearest(key, known)
         hint = f"{close} ({listed})" if close.startswith("did") else listed
         return InputError(where, values[key], f"unknown key; {hint}")
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
-    message = "be a whole number" if first["type"].startswith("int_") else message
-    return InputError(
-        where, values.get(key), f"must {message}" if message.startswith("be ") else message
-    )
+    return InputError(where, values.get(key), plain_rule(faults))
 
 
 def _refuse_foreign(name: str, kind: type[Options], values: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tacit.data.datasets import TaskData, class_labels
-from tacit.errors import InputError, nearest
+from tacit.errors import InputError, is_meant, nearest
 
 __all__ = [
     "PARTITION",
@@ -187,7 +187,10 @@ def _by_column(division: Division) -> list[np.ndarray]:
     columns, nodes = division.data.columns, division.nodes
     if division.column not in columns:
         if columns:
-            expected = nearest(f"by:{division.column}", [f"by:{name}" for name in columns])
+            meant = is_meant(division.column, columns)
+            hint = "" if meant is None else f"did you mean 'by:{meant}'? "
+            known = ", ".join(f"by:{name}" for name in columns)
+            expected = f"{hint}records can be divided {known}"
         else:
             expected = (
                 f"{division.data.name} has no columns to divide by: a function of your own gives "

@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 
 __all__ = [
     "Hex16",
@@ -111,8 +111,7 @@ def read_signed(form: type[AnySigned], content: bytes, path: Path, writer: str) 
     if document.kind != form.KIND:
         raise refuse(f"must be what `{writer}` wrote: it is another document")
     if document.format_version != form.VERSION:
-        expected = f"must be of format {form.VERSION}; it is of {document.format_version}: "
-        raise refuse(expected + "use the version of tacit that wrote it")
+        raise FormatError(str(path), document.format_version, form.VERSION)
     if _text(document.model_dump()) != content:
         raise refuse(f"must be what `{writer}` wrote, to the byte: it was changed")
     return document

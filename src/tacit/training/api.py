@@ -57,8 +57,8 @@ def train(
             A LightningModule brings its loss along (`tacit.models.lightning`), unless
             `[task].loss` is set.
         nodes: each node's `(inputs, targets)` or `Dataset`; or, with a schema, each node's frame
-            of pandas or polars, or one frame with the schema's node column. By default
-            `[task].dataset` is loaded and split.
+            of pandas or polars or the path of its table, or one frame or path of all with the
+            schema's node column. By default `[task].dataset` is loaded and split.
         test: public test records, likewise; by default those of `[task].dataset`.
         loss: in place of `[task].loss`: a name, or a function (outputs `[r, ...]`, targets
             `[r, ...]`) -> mean loss over the records, a scalar.
@@ -67,8 +67,8 @@ def train(
             larger numbers are better.
         output: which part of what the model returns is the prediction: a key, an attribute, a
             position, or a function of what it returns; by default `[task].output`.
-        schema: what is public of the columns of frames: a path, a mapping or a `Schema`; by
-            default `[task].schema`.
+        schema: what is public of the columns of tables: a path, a mapping or a `Schema`; by
+            default `[task].schema`, and of a path in `nodes` the schema beside it.
         callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
             One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.

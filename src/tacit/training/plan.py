@@ -16,6 +16,7 @@ from typing import Any
 
 from tacit.config import Config, Promise, to_toml
 from tacit.privacy.published import FormulaCondition
+from tacit.report.protection import epsilon_words, protection
 from tacit.topology import Mixing
 from tacit.training.faults import FaultPlan
 from tacit.training.release import NodeRelease, Release
@@ -91,9 +92,27 @@ class Plan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know, each one line: first that a run guarantees nothing."""
-        first = self.not_private_warning
+        """What the user should know, each one line: first that a run guarantees next to nothing."""
+        first = self.not_private_warning or self._weak_warning
         return self.cautions if first is None else (first, *self.cautions)
+
+    @property
+    def _weak_warning(self) -> str | None:
+        """What a budget is worth that is too large to protect much; None of any other."""
+        if not self.accounted:
+            return None
+        spent = [
+            (node.epsilon, node.delta or 0.0) for node in self.nodes if node.epsilon is not None
+        ]
+        weakest = protection(spent)
+        if weakest.kind != "bad":
+            return None
+        largest = max(epsilon for epsilon, _ in spent)
+        return (
+            f"epsilon = {epsilon_words(largest)} is {weakest.words.lower()}: whoever sees all "
+            "messages guesses right whether a record was there with probability "
+            f"{weakest.right_guess} at most; see docs/concepts/choosing-epsilon.md"
+        )
 
     @property
     def not_private_reason(self) -> str | None:

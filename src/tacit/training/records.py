@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,8 @@ from torch import Tensor
 from tacit import data
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, Schema, StackedData
-from tacit.data.tables import find_schema, is_frame, public_records
+from tacit.data.tables import default_schema, find_schema, is_frame, public_records
+from tacit.data.tables.reading import read_table
 from tacit.errors import InputError, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
@@ -49,22 +51,38 @@ class TrainingRecords:
 def node_records(
     nodes: Any, schema: str | Path | Mapping[str, Any] | Schema | None
 ) -> tuple[Any, Schema | None]:
-    """What a user gives as the nodes' records: one frame is split by the schema's node column.
+    """What a user gives as the nodes' records: one table is split by the schema's node column.
 
     Args:
-        nodes: a frame of pandas or polars, or anything else, which is returned as it is.
-        schema: a path, a mapping or a `Schema`.
+        nodes: a frame of pandas or polars, the path of a table, a list that may have paths in it,
+            or anything else, which is returned as it is.
+        schema: a path, a mapping or a `Schema`; of the path of a table, by default that beside it.
 
     Raises:
-        InputError: the schema is wrong, or a frame has none.
+        InputError: the schema is wrong, a table has none, or a path leads to no table.
     """
+    if schema is None and isinstance(nodes, (str, os.PathLike)):
+        schema = default_schema(os.fspath(nodes))
     declared = None if schema is None else Schema.of(schema)
-    if not is_frame(nodes):
+    if isinstance(nodes, (list, tuple)):
+        return [_opened(part, f"nodes[{i}]", declared) for i, part in enumerate(nodes)], declared
+    table = _opened(nodes, "nodes", declared)
+    if table is nodes and not is_frame(nodes):
         return nodes, declared
     if declared is None:
         expected = "is a frame, and needs schema=, which says what its columns are"
         raise InputError("nodes", type(nodes).__name__, expected)
-    return declared.split(nodes), declared
+    return declared.split(table), declared
+
+
+def _opened(value: Any, where: str, schema: Schema | None) -> Any:
+    """The table of a path; anything else as it is."""
+    if not isinstance(value, (str, os.PathLike)):
+        return value
+    if schema is None:
+        expected = "is the path of a table, and needs schema=, which says what its columns are"
+        raise InputError(where, os.fspath(value), expected)
+    return read_table(Path(os.path.expanduser(value)), where, schema.separator)
 
 
 def load_records(
@@ -171,7 +189,7 @@ def _public(
 ) -> Dataset | None:
     """Public test records: as given, of the data set, or as the experiment names them."""
     if test is not None:
-        return _dataset(test, "test", schema)
+        return _dataset(_opened(test, "test", schema), "test", schema)
     if named is not None or config.task.test is None:
         return None if named is None else named.test
     if schema is None:

@@ -242,7 +242,7 @@ def test_a_folder_is_taken_up_only_if_a_comparison_made_it(tmp_path: Path) -> No
     store = Store.open(tmp_path / "empty")
     assert Store.open(tmp_path / "empty") == store
     (store.path / "format.json").write_text('{"format_version": 2}')
-    with pytest.raises(InputError, match="format version 2"):
+    with pytest.raises(InputError, match="format_version = 2"):
         Store.open(store.path)
     (store.path / "format.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):

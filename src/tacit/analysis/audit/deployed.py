@@ -43,7 +43,7 @@ from tacit.analysis.audit.trade_off import (
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, bounded_inputs
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 from tacit.features.maps import known_features
 from tacit.gradients import StackedModel
 from tacit.models import architectures as models
@@ -281,7 +281,9 @@ def read_planted(file: str | Path) -> Planted:
         tensors = load_file(str(file))
     except (OSError, SafetensorError) as error:
         raise InputError("--planted", str(file), f"cannot be read ({error})") from None
-    if version != FORMAT_VERSION or set(tensors) != set(Planted.__dataclass_fields__):
+    if version is not None and version != FORMAT_VERSION:
+        raise FormatError(str(file), version, FORMAT_VERSION)
+    if version is None or set(tensors) != set(Planted.__dataclass_fields__):
         raise InputError("--planted", str(file), "is no file of canaries that were planted")
     return Planted(**tensors)
 

@@ -19,11 +19,12 @@ def run_experiment(run: Path) -> Path:
     """The experiment file of a finished run.
 
     Raises:
-        InputError: it is not the folder of a run with a result.
+        InputError: it is not the folder of a run with a result that can be read.
     """
     for name in ("config.toml", "result.json"):
         if not (run / name).is_file():
             raise InputError("FILE", str(run), f"is a folder without {name}: name a finished run")
+    read_result(run / RESULT)
     return run / "config.toml"
 
 

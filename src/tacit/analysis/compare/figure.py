@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
 from tacit.config import Config, load_config, to_toml
-from tacit.errors import InputError, nearest
+from tacit.errors import InputError, nearest, plain_rule
 from tacit.report.measures import MEASURES
 
 __all__ = [
@@ -326,16 +326,11 @@ def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Mod
     try:
         return model(**values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = str(first["loc"][0]) if first["loc"] else ""
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
-        if first["type"] == "extra_forbidden":
-            message = f"unknown key; {nearest(key, model.model_fields)}"
-        elif first["type"] == "missing":
-            message = "is needed"
-        elif message.startswith("be "):
-            message = f"must {message}"
-        raise InputError(f"{where}.{key}", values.get(key), message) from None
+        faults = error.errors(include_url=False)
+        key = str(faults[0]["loc"][0]) if faults[0]["loc"] else ""
+        unknown = faults[0]["type"] == "extra_forbidden"
+        hint = f"unknown key; {nearest(key, model.model_fields)}" if unknown else plain_rule(faults)
+        raise InputError(f"{where}.{key}", values.get(key), hint) from None
     except TypeError as error:
         raise InputError(where, values, str(error)) from None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tacit.analysis.compare.figure import run_digest
 from tacit.config import Config
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 from tacit.private_files import make_private_folder, write_private
 from tacit.report.documents.base import dump, parse
 from tacit.report.documents.figure import CompareDocument, CompareMark
@@ -77,13 +77,8 @@ class Store:
             if error.where == "--out":
                 raise
             raise InputError("--out", str(path), f"its {_MARK} is damaged") from None
-        version = values.get("format_version")
-        if version != CompareMark.version:
-            raise InputError(
-                "--out",
-                str(path),
-                f"has format version {version}; this is tacit for version {CompareMark.version}",
-            )
+        if values.get("format_version") != CompareMark.version:
+            raise FormatError(str(mark), values.get("format_version"), CompareMark.version)
         return cls(path)
 
     def find(self, line: str, config: Config) -> RunPlace:

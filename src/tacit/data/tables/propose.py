@@ -21,7 +21,7 @@ from tacit.data.tables.fields import Table
 from tacit.data.tables.schema import MISSING_WORDS, Schema
 from tacit.errors import InputError, nearest
 
-__all__ = ["FIRST_RECORDS", "Roles", "propose", "schema_text"]
+__all__ = ["FIRST_RECORDS", "Roles", "propose", "refuse_record", "schema_text"]
 
 FIRST_RECORDS = 100
 """How many records of a private file are read."""
@@ -82,6 +82,29 @@ def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -
             )
         declared["node"] = {"column": roles.node, "values": list(values)}
     return Schema(**declared)
+
+
+def refuse_record(table: Table, where: str, path: str) -> None:
+    """Refuse a table whose first line is a record, of which nothing may be shown.
+
+    A name is unlike what stands below it: no number above numbers, and no value that comes again.
+
+    Raises:
+        InputError: on `where`, whose value is the table's `path`.
+    """
+    like = unlike = 0
+    for name, texts in table.items():
+        values = _values(texts)
+        if (_numbers(values) or _dates(values)) is not None:
+            same = (_numbers([name]) or _dates([name])) is not None
+        elif len(values) > _MOST_LABELS:  # names or remarks: it may be one of them or not
+            continue
+        else:
+            same = name in values
+        like, unlike = like + same, unlike + (not same)
+    if like >= unlike:
+        expected = "must begin with a line of names: its first line looks like a record"
+        raise InputError(where, path, expected)
 
 
 def _target(texts: Sequence[str | None], roles: Roles, public: bool) -> dict[str, Any]:

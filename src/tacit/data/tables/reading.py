@@ -57,9 +57,10 @@ def as_table(value: object, where: str) -> Table:
         found = f"{type(value).__name__}: {type(error).__name__}"
         raise RecordsError(where, found, "must be a table whose columns can be read") from error
     if len(table) < len(columns):
-        raise InputError(where, list(columns), "must name every column once")
+        found = f"{len(columns)} columns"  # whose names, without a header, are a record
+        raise InputError(where, found, "must name every column once")
     if len({len(texts) for texts in table.values()}) > 1:
-        raise InputError(where, list(columns), "must have columns of one length")
+        raise InputError(where, f"{len(columns)} columns", "must be of one length")
     return table
 
 
@@ -97,7 +98,7 @@ def found_separator(path: Path, where: str) -> str:
     for sign in SEPARATORS:
         with contextlib.suppress(InputError):  # with quotes, only the right one may be readable
             counts[sign] = len(read_header(path, where, sign))
-    if not counts:
+    if max(counts.values(), default=0) < 2 and SEPARATORS[0] not in counts:
         read_header(path, where)  # says why
     return max(counts, key=lambda sign: counts[sign])
 

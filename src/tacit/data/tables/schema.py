@@ -33,8 +33,8 @@ from tacit.data.files import find_file
 from tacit.data.tables.fields import Table, rows
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target
 from tacit.data.tables.reading import as_table
-from tacit.errors import InputError, nearest
-from tacit.toml_text import parse_toml
+from tacit.errors import InputError, is_meant, nearest, plain_rule
+from tacit.toml_text import read_toml
 
 __all__ = ["ENDING", "MISSING_WORDS", "Schema", "default_schema", "find_schema"]
 
@@ -43,7 +43,6 @@ MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 """Fields that count as missing, unless the schema says otherwise."""
 
 _WHERE = "task.schema"
-_MOST_BYTES = 1 << 24
 
 
 def _one_sign(value: str) -> str:
@@ -114,7 +113,7 @@ class Schema(BaseModel):
             case Mapping():
                 return cls(**{str(key): part for key, part in value.items()})
             case str() | Path():
-                return cls(**_read(Path(os.path.expanduser(value))))
+                return cls(**read_toml(Path(os.path.expanduser(value)), _WHERE, "schema"))
             case _:
                 expected = "must be the path of a schema file, a mapping, or a tacit.Schema"
                 raise InputError("schema", type(value).__name__, expected)
@@ -317,27 +316,13 @@ def find_schema(path: str, data_dir: Path) -> Schema:
     return Schema.of(found)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise InputError(_WHERE, str(path), f"must be at most {_MOST_BYTES:,} bytes")
-        return parse_toml(content.decode("utf-8"))
-    except OSError as error:
-        raise InputError(_WHERE, str(path), f"{error.strerror}: give a readable file") from None
-    except (ValueError, RecursionError) as error:  # what TOML and UTF-8 raise are ValueErrors
-        if isinstance(error, InputError):
-            raise
-        raise InputError(_WHERE, str(path), f"is not valid TOML: {error}") from None
-
-
 _KINDS: tuple[str, ...] = ("number", "category", "boolean", "date", "ignore", "class")
 
 
 def _refusal(values: Mapping[str, Any], error: ValidationError) -> InputError:
     """The first thing that is wrong with a schema."""
-    first = error.errors(include_url=False)[0]
+    faults = error.errors(include_url=False)
+    first = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
     # Between the keys of a tagged union stands its tag.
     place = [str(part) for part in first["loc"]]
     keys = [part for level, part in enumerate(place) if not _is_tag(values, place, level)]
@@ -345,12 +330,14 @@ def _refusal(values: Mapping[str, Any], error: ValidationError) -> InputError:
     found: Any = values
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    if first["type"] == "union_tag_invalid":  # it is named by what holds it
+        where, found = f"{where}.kind", first["ctx"]["tag"]
     if first["type"] == "extra_forbidden":
-        message = "unknown key"
-    if first["type"] == "missing":
-        message = "must be given"
-    return InputError(where, found, f"must {message}" if message.startswith("be ") else message)
+        lacking = [str(one["loc"][-1]) for one in faults if one["type"] == "missing"]
+        meant = is_meant(keys[-1], Schema.model_fields if len(keys) == 1 else lacking)
+        hint = "" if meant is None else f"; did you mean {meant!r}?"
+        return InputError(where, found, f"unknown key{hint}")
+    return InputError(where, found, plain_rule(faults))
 
 
 def _is_tag(values: Any, place: list[str], level: int) -> bool:

@@ -39,7 +39,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tacit import __version__
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 from tacit.private_files import appearing
 
 __all__ = [
@@ -389,9 +389,7 @@ def verified(connection: sqlite3.Connection, path: str) -> Log:
         expected = f"an undamaged ledger: {type(error).__name__}: {error}"
         raise InputError("ledger", path, expected) from None
     if version != FORMAT_VERSION:
-        writer = log.entries[0].get("tacit_version")
-        expected = f"a ledger of format {FORMAT_VERSION}; this is {version}, of tacit {writer}"
-        raise InputError("ledger", path, expected)
+        raise FormatError(path, version, FORMAT_VERSION)
     if connection.execute("SELECT sql FROM sqlite_master").fetchall() != [(s,) for s in _SCHEMA]:
         expected = "an unedited ledger: tables, triggers or the like were changed or added"
         raise InputError("ledger", path, expected)

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, Strict, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError, plain_rule
 
 __all__ = [
     "Count",
@@ -173,48 +173,17 @@ def parse(text: str | bytes, where: str) -> dict[str, Any]:
 def read(model: type[AnyDocument], values: Mapping[str, Any], where: str) -> AnyDocument:
     """A document from a parsed JSON object; arguments and errors are those of `load`."""
     if "format_version" in model.model_fields and values.get("format_version") != model.version:
-        field = f"{where}: format_version"
         if "format_version" not in values:
-            raise InputError(field, None, "this field is missing")
-        raise InputError(
-            field,
-            values["format_version"],
-            f"this version of tacit reads format {model.version}: use the version that wrote it",
-        )
+            raise InputError(f"{where}: format_version", None, "must be given")
+        raise FormatError(where, values["format_version"], model.version)
     try:
         return model.model_validate(plain_json(values))
     except RecursionError:
         raise InputError(where, "a JSON object", "must not be nested so deeply") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        faults = error.errors(include_url=False)
+        first = faults[0]
         path = [where, *(part for part in first["loc"] if isinstance(part, str))]
         value = None if first["type"] == "missing" else first["input"]
         value = first.get("ctx", {}).get("value", value)
-        raise InputError(": ".join(path), value, _expected(first)) from None
-
-
-def _expected(error: ErrorDetails) -> str:
-    """What would be right, in plain words."""
-    kind, context = error["type"], error.get("ctx", {})
-    if kind == "string_type" and isinstance(error["loc"][-1], int):
-        return "must be a list of strings"
-    if kind == "greater_than_equal" and context["ge"] > 0:
-        return f"must be {context['ge']} or more"
-    if kind == "literal_error":
-        names = context["expected"].replace(" or ", ", ").replace("'", "")
-        return f"must be one of {names}"
-    return _EXPECTED.get(kind, error["msg"])
-
-
-_EXPECTED = {
-    "missing": "this field is missing",
-    "extra_forbidden": "this field is not known",
-    "string_type": "must be a string",
-    "bool_type": "must be true or false",
-    "int_type": "must be an integer of 0 or more",
-    "greater_than_equal": "must be an integer of 0 or more",
-    "tuple_type": "must be a list",
-    "dict_type": "must be a JSON object",
-    "model_type": "must be a JSON object",
-    "model_attributes_type": "must be a JSON object",
-}
+        raise InputError(": ".join(path), value, plain_rule(faults)) from None

@@ -214,11 +214,8 @@ def _read_whole(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise DamagedError("checkpoint", str(path), f"cannot be read ({reason})") from None
     version = metadata.get("format_version")
     if version != str(FORMAT_VERSION):
-        raise DamagedError(
-            "checkpoint",
-            str(path),
-            f"has format version {version}; this is tacit for version {FORMAT_VERSION}",
-        )
+        expected = f"this version of tacit reads format {FORMAT_VERSION}: use the one that wrote it"
+        raise DamagedError(f"{path}: format_version", version, expected)
     if noted != _content(metadata, tensors) or metadata["step"] != str(_step(path)):
         raise DamagedError("checkpoint", str(path), "is damaged: its digest does not match")
     return metadata, tensors
