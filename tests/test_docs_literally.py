@@ -24,11 +24,11 @@ from pathlib import Path
 
 import pytest
 
-from environments import OURS, Shell, builders, fetched, installed, required
+from environments import LIMIT, OURS, Shell, builders, fetched, installed, required
 from pages import FOLLOWED as PAGES
 from pages import Block, blocks, name_of, plain_words, typed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TACIT_DATA_DIR", ROOT.parent / "shared" / "data")).resolve()
@@ -113,7 +113,7 @@ class Python:
     def run(self, block: Block, page: str) -> None:
         assert self._process.stdin is not None
         asked = {"code": block.code, "line": block.line, "page": page}
-        timer = threading.Timer(280, self._process.kill)
+        timer = threading.Timer(LIMIT, self._process.kill)
         timer.start()
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()

@@ -118,7 +118,7 @@ def without(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("module", "door"), ONE_FROM, ids=" by ".join)
+@pytest.mark.parametrize(("module", "door"), ONE_FROM, ids=list(map(" by ".join, ONE_FROM)))
 def test_a_missing_package_is_one_line_that_says_what_to_install(
     module: str, door: str, folder: Path
 ) -> None:
