@@ -57,6 +57,8 @@ clean:
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing tacit into .venv (once; PyTorch is large)"
+	@# Of that name there is a stranger's project, and this one was called so once: neither may stay.
+	@$(BIN)/python -m pip --quiet uninstall --yes tacit 2>/dev/null || true
 	$(PIP) --editable .
 	@touch $@
 

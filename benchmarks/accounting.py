@@ -9,7 +9,7 @@ start (nothing remembered but imports); *again* is the same schedule with slight
 which is what calibration and further nodes ask. Where thousands of levels differ, dp_accounting is
 timed on a few of them and the time is scaled up, which the table says.
 
-dp_accounting comes with `pip install 'tacit[test]'`; the PRV accountant is optional
+dp_accounting comes with `pip install '.[test]'`; the PRV accountant is optional
 (`pip install prv-accountant==0.2.0`), and its column says so where it is missing.
 """
 

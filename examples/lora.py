@@ -1,6 +1,6 @@
 """Train LoRA adapters on a Hugging Face model: three nodes with texts of their own.
 
-    pip install 'tacit[huggingface]'
+    pip install '.[huggingface]'
     python examples/lora.py
 
 Only the adapters and the classifier are trained, noised and sent; all other weights are frozen and
@@ -12,11 +12,16 @@ attn_implementation="eager")` is a model that was trained on public texts.
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification
+
+try:
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification
+except ImportError as missing:
+    sys.exit(f"{missing}: run pip install '.[huggingface]' in a clone of the repository")
 
 import tacit
 

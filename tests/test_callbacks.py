@@ -170,7 +170,7 @@ def _json(text: str) -> Any:
 
 def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(InputError, match=re.escape("pip install 'tacit[mlflow]'")):
+    with pytest.raises(InputError, match=re.escape("pip install '.[mlflow]'")):
         MLflow()
 
 

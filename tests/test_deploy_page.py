@@ -1,8 +1,9 @@
 """The page on deploying is followed literally: every machine is a folder, every command is run.
 
-What stands before `$ ` is the machine. `scp` copies between folders, a command that ends with ` &`
-goes on in the background, and `pkill` ends what its machine has started. Only the relay's address
-is another one.
+What stands before `$ ` is the machine. All machines share the environment that the page's own
+commands make, in a clone, with the packages of these commands and no others. `scp` copies between
+folders, a command that ends with ` &` goes on in the background, and `pkill` ends what its machine
+has started. Only the relay's address is another one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +22,8 @@ from pathlib import Path
 
 import pytest
 
+from environments import OURS, Shell, builders, fetched, installed, required
+from pages import blocks
 from ports import free_address
 from tacit.privacy.ledger.ledger import read_ledger, step_runs
 
@@ -47,8 +49,8 @@ def until(found: Callable[[], bool], what: str) -> None:
 class Machines:
     """Folders, and what was started in them."""
 
-    def __init__(self, folder: Path, address: str) -> None:
-        self.folder, self.address = folder, address
+    def __init__(self, folder: Path, address: str, programs: Path) -> None:
+        self.folder, self.address, self.programs = folder, address, programs
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         for name in MACHINES:
             (folder / name).mkdir()
@@ -69,8 +71,8 @@ class Machines:
             self.running["west"].send_signal(signal.SIGCONT)
             assert self.running[machine].wait(LIMIT) == -signal.SIGKILL
             return
-        programs = {"tacit": [sys.executable, "-m", "tacit"], "python": [sys.executable]}
-        words = [*programs.get(words[0], words[:1]), *words[1:]]
+        if words[0] in ("tacit", "python"):
+            words[0] = str(self.programs / words[0])
         if command.endswith("&"):
             log = (here / "log.txt").open("ab")
             self.running[machine] = subprocess.Popen(
@@ -109,8 +111,8 @@ class Machines:
 
 
 @contextmanager
-def machines(folder: Path) -> Iterator[Machines]:
-    found = Machines(folder, free_address())
+def machines(folder: Path, programs: Path) -> Iterator[Machines]:
+    found = Machines(folder, free_address(), programs)
     try:
         yield found
     finally:
@@ -119,8 +121,27 @@ def machines(folder: Path) -> Iterator[Machines]:
             process.wait(LIMIT)
 
 
-@pytest.mark.timeout(600)
-def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the page's own commands have put `tacit` and `python`."""
+    folder = tmp_path_factory.mktemp("installed")
+    shell = Shell(folder, builders(folder / "wheels"))
+    lines = [
+        line for block in blocks(PAGE) if block.language == "sh" for line in block.code.splitlines()
+    ]
+    for line in lines:
+        done = shell.run(line)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    of_python = {"pip", "setuptools"}
+    named = {*required(each for line in lines for each in fetched(line)), OURS}
+    assert installed(shell.environment) - of_python == named - of_python
+    return shell.environment / "bin"
+
+
+@pytest.mark.timeout(900)
+def test_the_page_does_what_it_says(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)
@@ -129,7 +150,7 @@ def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lines = [line for code in codes for line in code.splitlines()]
     steps = [line.partition("$ ") for line in lines]
     assert {machine for machine, _, _ in steps} == set(MACHINES)
-    with machines(tmp_path) as all_:
+    with machines(tmp_path, programs) as all_:
         for name in SITES:
             for file in _FILE.finditer(text):
                 (tmp_path / name / file["name"]).write_text(file["code"], encoding="utf-8")

@@ -1,12 +1,12 @@
 """The documentation does what it says: its code runs, and it names every key there is.
 
-How a page is run: in a folder of its own that holds a copy of `examples/`, its blocks one after
-another. A block under `<!-- file: NAME -->` is written to that file; ```python is executed, in one
-namespace a page (as doctest where it starts with >>>); ```toml is read as an experiment, of the
-digits where it names no data set, and planned where that is cheap; of ```console and ```sh the
-`tacit ...` and `python examples/...` lines are run, `make demo` as what the Makefile says it is,
-`train` and `launch` for 3 steps. A page that names image files is run where `TACIT_DATA_DIR` has
-them.
+README, the tutorials and the how-to pages are followed to the letter by `test_docs_literally.py`;
+here their experiments are read. How another page is run: in a folder of its own that holds a copy
+of `examples/`, its blocks one after another. A block under `<!-- file: NAME -->` is written to that
+file; ```python is executed, in one namespace a page (as doctest where it starts with >>>); ```toml
+is read as an experiment, of the digits where it names no data set, and planned where that is cheap;
+of ```console and ```sh the `tacit ...` and `python examples/...` lines are run, `train` and
+`launch` for 3 steps. A page that names image files is run where `TACIT_DATA_DIR` has them.
 Where output is printed below a command, the words of the real output must be the same; numbers
 may differ.
 """
@@ -24,8 +24,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +38,8 @@ from sklearn.datasets import load_digits
 import tacit
 from experiments import experiment, tree, wait_tacit
 from experiments import tacit as command_line
+from pages import FOLLOWED as LITERALLY
+from pages import Block, blocks, name_of, plain_words, prose
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.analysis.compare import FigureOptions, load_figure
 from tacit.analysis.tune import load_search
@@ -66,46 +67,13 @@ DATA = Path(os.environ.get("TACIT_DATA_DIR", ROOT.parent / "shared" / "data")).r
 EXAMPLE = "falling_push"
 WIDTH = "110"
 
-_BLOCK = re.compile(
-    r"(?:^<!-- file: (?P<file>\S+) -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
 _QUOTE = re.compile(
     r"^<!-- from: (?P<file>\S+) -->\n+```text\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _IMAGES = re.compile(r'^dataset = "((?:fashion-)?mnist)"', re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 _NOT_SET = "–"
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page, the file it is to be written to, and its first line's number."""
-
-    language: str
-    code: str
-    file: str | None
-    line: int
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(
-            match["language"],
-            match["code"],
-            match["file"],
-            text.count("\n", 0, match.start("code")) + 1,
-        )
-        for match in _BLOCK.finditer(text)
-    ]
-
-
-def prose(page: Path) -> str:
-    """A page without its blocks."""
-    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(autouse=True)
@@ -148,8 +116,8 @@ def example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Algorithm[Any, Any
 # Pages run.
 
 
-def run_page(page: Path, folder: Path) -> None:
-    """Every block of a page, in order."""
+def run_page(page: Path, folder: Path, languages: Collection[str]) -> None:
+    """Every block of a page that is in one of these languages, in order."""
     for name in _IMAGES.findall(page.read_text(encoding="utf-8")):
         if not (DATA / name).is_dir():
             pytest.skip(f"no folder {DATA / name}: set TACIT_DATA_DIR to the real files")
@@ -163,7 +131,7 @@ def run_page(page: Path, folder: Path) -> None:
     for block in blocks(page):
         if block.file is not None:
             (folder / block.file).write_text(block.code, encoding="utf-8")
-        if block.language in runners and not (block.file and block.language == "python"):
+        if block.language in languages and not (block.file and block.language == "python"):
             runners[block.language](block)
 
 
@@ -216,7 +184,6 @@ def commands(code: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for line in code.replace("\\\n", " ").splitlines():
         command = line.removeprefix("$ ").split(" # ")[0].strip()
-        command = demo_command() if command == "make demo" else command
         if command.startswith(("tacit ", "python examples/")):
             found.append((command, ""))
         elif found and not line.startswith("$ "):
@@ -224,35 +191,23 @@ def commands(code: str) -> list[tuple[str, str]]:
     return [(command, printed.strip()) for command, printed in found]
 
 
-def demo_command() -> str:
-    """What `make demo` runs."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    recipe = re.search(r"^demo:.*\n\t\$\(BIN\)/(tacit .+)$", makefile, re.MULTILINE)
-    assert recipe is not None
-    return recipe[1]
+FOLLOWED = [*LITERALLY, DOCS / "how-to" / "deploy.md"]
 
 
-def plain_words(output: str) -> list[str]:
-    """Words of an output without the lines of tables, every number as #."""
-    without_lines = re.sub("[\u2500-\u257f]", " ", output)
-    return _NUMBER.sub("#", without_lines).split()
-
-
-# The page on deploying is followed by a test of its own, with a folder for every machine.
-RUN = [page for page in PAGES if page.name != "deploy.md"]
-
-
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", sorted({*PAGES} - {*FOLLOWED}), ids=name_of)
 def test_a_page_runs(page: Path, folder: Path, example: Algorithm[Any, Any]) -> None:
-    run_page(page, folder)
+    run_page(page, folder, ("python", "toml", "console", "sh"))
+
+
+@pytest.mark.parametrize("page", LITERALLY, ids=name_of)
+def test_experiments_of_a_page_are_read(page: Path, folder: Path) -> None:
+    run_page(page, folder, ("toml",))
 
 
 def test_each_kind_of_block_is_found() -> None:
     """A block that no rule recognises would silently not be run."""
     found = [block for page in PAGES for block in blocks(page)]
     assert {"python", "toml", "console", "sh"} <= {block.language for block in found}
-    run = [name for block in found for name, _ in commands(block.code)]
-    assert demo_command() in run
     for page in PAGES:
         fences = re.findall(r"^```", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert len(fences) == 2 * len(blocks(page)), page.name
@@ -556,11 +511,6 @@ def test_make_commands_exist() -> None:
         )
     }
     assert {"demo", "test"} <= used <= targets
-
-
-def name_of(file: Path) -> str:
-    """Its path within the repository."""
-    return str(file.relative_to(ROOT))
 
 
 FIGURES = [file for file in EXPERIMENTS if "[figure]" in file.read_text(encoding="utf-8")]

@@ -86,7 +86,7 @@ def test_an_example_with_packages_of_others_runs(
 ) -> None:
     packages, printed = WITH_EXTRAS[name]
     for package in packages:
-        pytest.importorskip(package, reason=f"{package} is not installed (tacit[huggingface])")
+        pytest.importorskip(package, reason=f"{package} is not installed (the extra huggingface)")
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert re.search(printed, capsys.readouterr().out)
     assert list(Path().iterdir()) == []  # what it writes, it removes

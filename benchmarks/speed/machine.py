@@ -26,7 +26,7 @@ def machine() -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Of Python and of what tacit computes with; contenders tell theirs in their notes."""
     found = {"python": sys.version.split()[0]}
-    for name in ("tacit", "torch", "numpy", "scipy", "cryptography"):
+    for name in ("tacit-dp", "torch", "numpy", "scipy", "cryptography"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -17,4 +17,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    import tacit_dp
+
+    tacit_dp.main()

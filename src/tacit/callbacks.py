@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.config import to_toml
-from tacit.errors import InputError
+from tacit.errors import optional
 from tacit.report.documents.base import as_dict
 from tacit.report.documents.metrics import PublicMeasurement
 from tacit.training.hooks import Callback, Progress
@@ -93,19 +93,6 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
-def _package(name: str, extra: str) -> Any:
-    """An optional package.
-
-    Raises:
-        InputError: it is not installed; says how to install it.
-    """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        expected = f"needs a package that cannot be imported: pip install 'tacit[{extra}]'"
-        raise InputError("callbacks", extra, f"{expected} ({error})") from None
-
-
 class MLflow(Callback):
     """Logs to MLflow, in a run of its own.
 
@@ -115,7 +102,7 @@ class MLflow(Callback):
         run_name: of the run; by default one that MLflow makes.
 
     Raises:
-        InputError: MLflow is not installed.
+        InputError: MLflow is not installed (`tacit.errors.optional`).
     """
 
     def __init__(
@@ -125,7 +112,7 @@ class MLflow(Callback):
         tracking_uri: str | None = None,
         run_name: str | None = None,
     ) -> None:
-        self._client = _package("mlflow", "mlflow").MlflowClient(tracking_uri)
+        self._client = optional("mlflow").MlflowClient(tracking_uri)
         self._experiment, self._name, self.run_id = experiment, run_name, ""
 
     def on_start(self, plan: Plan) -> None:
@@ -165,7 +152,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | Path = "tensorboard") -> None:
-        self._writer_class = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._writer_class = optional("torch.utils.tensorboard").SummaryWriter
         self._folder = str(folder)
         self._writer: Any = None
 
@@ -204,7 +191,7 @@ class WeightsAndBiases(Callback):
     """
 
     def __init__(self, project: str = "tacit", **options: Any) -> None:
-        self._wandb = _package("wandb", "wandb")
+        self._wandb = optional("wandb")
         self._options = {"project": project, **options}
         self.run: Any = None
 

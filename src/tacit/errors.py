@@ -1,6 +1,6 @@
 """The errors a user of tacit may meet, each with the exit code the command line gives it.
 
-A leaf: imports nothing, and every other module may import it.
+A leaf: imports nothing of tacit, and every other module may import it.
 
 | error | exit code | meaning |
 |---|---|---|
@@ -20,7 +20,11 @@ import difflib
 import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
 from typing import Any
+
+import tacit_dp.alone  # noqa: F401  (`tacit/__init__.py` may be another project's)
 
 __all__ = [
     "BudgetError",
@@ -35,6 +39,7 @@ __all__ = [
     "describe",
     "is_meant",
     "nearest",
+    "optional",
     "plain_rule",
     "public_line",
 ]
@@ -259,6 +264,36 @@ _RULES = {
 def describe(error: BaseException) -> str:
     """An exception's type and message on one line."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", 300, placeholder=" ...")
+
+
+OPTIONAL = MappingProxyType(
+    {
+        "zenoh": ("sites", "eclipse-zenoh>=1.9"),
+        "pyarrow": ("tables", "pyarrow>=17"),
+        "matplotlib": ("pictures", "matplotlib>=3.8"),
+        "mlflow": ("mlflow", "mlflow-skinny>=2.14"),
+        "torch.utils.tensorboard": ("tensorboard", "tensorboard>=2.16"),
+        "wandb": ("wandb", "wandb>=0.17"),
+        "pandas": ("", "pandas>=2.2"),
+        "polars": ("", "polars>=1.0"),
+    }
+)
+"""Of a module that is imported only where it is used: its extra, if any, and what to install."""
+
+
+def optional(module: str) -> Any:
+    """Import a module of a package that is not installed with tacit: every such import is by this.
+
+    Raises:
+        InputError: it cannot be imported; says what to install.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        extra, requirement = OPTIONAL[module]
+        in_a_clone = f"pip install '.[{extra}]' in a clone of the repository, or " if extra else ""
+        remedy = f"cannot be imported ({error}): run {in_a_clone}pip install '{requirement}'"
+        raise InputError("package", module, remedy, public=True) from None
 
 
 _OF_FILES = ("out", "checkpoint", "ledger", "session", "RUN")  # errors that speak of files alone

@@ -84,8 +84,9 @@ def test_without_matplotlib_all_but_the_pictures_is_written(
     assert answer.code == 0
     assert answer.json["complete"] == 2
     assert answer.err == (
-        "tacit: no figure-*.svg is drawn: matplotlib is not installed "
-        "(pip install 'tacit[pictures]')\n"
+        "tacit: no figure-*.svg is drawn: package = 'matplotlib': cannot be imported (import of "
+        "matplotlib halted; None in sys.modules): run pip install '.[pictures]' in a clone of the "
+        "repository, or pip install 'matplotlib>=3.8'\n"
     )
     assert {path.name for path in Path("here").iterdir()} == {
         "format.json",

@@ -245,7 +245,7 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             read_table(tmp_path / name, "here")
         assert SECRET not in str(caught.value)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install 'tacit\[tables\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[tables\]'"):
         read_table(tmp_path / "t.parquet", "here")
 
 

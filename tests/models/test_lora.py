@@ -13,9 +13,9 @@ import tacit
 
 pytestmark = pytest.mark.slow  # the two packages take seconds to load
 
-peft = pytest.importorskip("peft", reason="peft is not installed (tacit[huggingface])")
+peft = pytest.importorskip("peft", reason="peft is not installed (the extra huggingface)")
 transformers = pytest.importorskip(
-    "transformers", reason="transformers is not installed (tacit[huggingface])"
+    "transformers", reason="transformers is not installed (the extra huggingface)"
 )
 
 PAD, WORDS, LENGTH = 0, 30, 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +12,6 @@ from tacit.cli.options import Json, Page, Set, waiting, write_page
 from tacit.errors import InputError
 
 __all__ = ["compare"]
-
-_NO_PICTURES = (
-    "tacit: no figure-*.svg is drawn: matplotlib is not installed (pip install 'tacit[pictures]')"
-)
 
 
 def compare(
@@ -70,11 +65,11 @@ def compare(
     html = compare_page(document)
     store.write_document(figure_document)
     written = [store.write("compare.html", html)]
-    if importlib.util.find_spec("matplotlib") is None:
-        typer.echo(_NO_PICTURES, err=True)
-    else:
+    try:
         from tacit.report.pictures import svg_picture
-
+    except InputError as missing:
+        typer.echo(f"tacit: no figure-*.svg is drawn: {missing}", err=True)
+    else:
         for axis in document["x"]:
             picture = svg_picture(document["title"], panels(document, axis), picture_note(document))
             written.append(store.write(f"figure-{axis}.svg", picture))

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from tacit.cli.options import Json
-from tacit.errors import InputError
 
 __all__ = ["relay"]
 
@@ -42,13 +41,7 @@ def relay(
     Sites connect outwards to it, and nobody connects to them. It prints who connects and leaves:
     with --json, one JSON object a line.
     """
-    try:
-        from tacit.communication.secure.relay import run_relay
-    except ModuleNotFoundError as error:
-        if error.name != "zenoh":
-            raise
-        expected = "needs a package that is not installed: pip install 'tacit[sites]'"
-        raise InputError("tacit relay", str(site), expected) from None
+    from tacit.communication.secure.relay import run_relay
     from tacit.identities import load_site
 
     loaded = load_site(site)

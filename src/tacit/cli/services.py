@@ -61,7 +61,6 @@ def was_done(out: Path, config: Config, site: Path | None) -> bool:
         InputError: it has, and the run is of another experiment; or the site folder is not as it
             must be.
     """
-    from tacit.communication.secure.sites import session_folder, session_lasts
     from tacit.report.documents.status import read_status
     from tacit.training.run_folder.folder import reopened
 
@@ -72,7 +71,10 @@ def was_done(out: Path, config: Config, site: Path | None) -> bool:
             return False
     except InputError:  # a run that was killed, or none: what is there decides
         return False
-    if rank is not None and session_lasts(session_folder(out, rank)):
-        return False  # other sites may lack messages of this one, which was ended before
+    if site is not None and rank is not None:
+        from tacit.communication.secure.sites import session_folder, session_lasts
+
+        if session_lasts(session_folder(out, rank)):
+            return False  # other sites may lack messages of this one, which was ended before
     with reopened(folder, config):
         return True

@@ -16,6 +16,7 @@ Modules: `mechanisms` (frozen statements), `accounting` (certified bounds), `cal
 cancels between nodes is worth), `ledger` (what was spent).
 """
 
+import tacit_dp.alone  # noqa: F401
 from tacit.privacy import published
 from tacit.privacy.accounting.accounting import (
     delta,

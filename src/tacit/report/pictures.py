@@ -3,6 +3,7 @@
 They draw the panels of the page. matplotlib is an extra, so this module is imported only when a
 picture is drawn.
 """
+# ruff: noqa: E402
 
 from __future__ import annotations
 
@@ -13,6 +14,9 @@ from collections.abc import Sequence
 from io import StringIO
 from types import MappingProxyType
 
+from tacit.errors import optional
+
+optional("matplotlib")
 from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from typing import Any
 
 from tacit.data.files import UNREADABLE, UnfitFileError, content
 from tacit.data.tables.fields import Table, field_text
-from tacit.errors import InputError, RecordsError
+from tacit.errors import InputError, RecordsError, optional
 from tacit.free_memory import host_bytes, in_words
 from tacit.plain_files import check_plain
 
@@ -187,11 +187,9 @@ class _Parquet:
         return as_table(table if most is None else table.slice(0, most), where)
 
     def _open(self, path: Path, where: str) -> Any:
-        try:
-            from pyarrow import parquet
-        except ImportError:
-            expected = "Parquet needs PyArrow: pip install 'tacit[tables]', or give a CSV file"
-            raise InputError(where, str(path), expected) from None
+        optional("pyarrow")
+        from pyarrow import parquet
+
         try:
             check_plain(path)
             return parquet.ParquetFile(path)

@@ -32,13 +32,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from tacit import __version__
 from tacit.errors import FormatError, InputError
 from tacit.plain_files import read_plain
 from tacit.private_files import appearing
@@ -251,7 +251,7 @@ def entered() -> dict[str, str]:
     """When something is entered, and by which version."""
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "tacit_version": metadata.version("tacit"),
+        "tacit_version": __version__,
     }
 
 

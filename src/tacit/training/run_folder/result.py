@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from tacit.algorithms.accounting import noised_sums
 from tacit.communication import compression
 from tacit.communication.colours import Outgoing, opened
 from tacit.config import Config
-from tacit.errors import InputError
+from tacit.errors import InputError, optional
 from tacit.features.maps import WithFeatures
 from tacit.privacy.published import FormulaCondition
 from tacit.report.documents.metrics import Scores, leading
@@ -166,12 +165,12 @@ class Result:
         Raises:
             InputError: pandas is not installed.
         """
-        frame = _package("pandas").DataFrame(summary.columns(self.metrics, private=private))
+        frame = optional("pandas").DataFrame(summary.columns(self.metrics, private=private))
         return frame.set_index("step")
 
     def to_polars(self, *, private: bool = False) -> Any:
         """The same as a `polars.DataFrame`, with the step as a column."""
-        return _package("polars").DataFrame(summary.columns(self.metrics, private=private))
+        return optional("polars").DataFrame(summary.columns(self.metrics, private=private))
 
     def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
         """A trained copy of the module, in evaluation mode: a node's, or of the consensus.
@@ -195,18 +194,6 @@ class Result:
         if self.job.features is None:
             return module.eval()
         return WithFeatures(self.job.features, self.job.config.input_bound, module).eval()
-
-
-def _package(name: str) -> Any:
-    """An optional package.
-
-    Raises:
-        InputError: it is not installed.
-    """
-    try:
-        return import_module(name)
-    except ImportError:
-        raise InputError("result", name, f"is not installed: pip install {name}") from None
 
 
 def result_document(

@@ -1,0 +1,7 @@
+"""To import this is to ask whether `tacit` is ours, and whole; an ImportError says what is not."""
+
+from tacit_dp import check_alone
+
+__all__ = ()
+
+check_alone()
