@@ -94,10 +94,10 @@ def load_model(run: str | Path) -> nn.Module:
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError("RUN", str(path), f"cannot be loaded ({reason})") from None
-    if config.task.features is None:
+    if config.task.feature_map is None:
         return module.eval()
     features = known_features(
-        config.task.features,
+        config.task.feature_map,
         shape.record_shape or (),
         shape.input_shape,
         DTYPES[config.train.dtype],
@@ -143,7 +143,7 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
     )
     dtype = DTYPES[config.train.dtype]
     inputs = records.inputs.to(models.input_dtype(module, records.inputs[:1], dtype))
-    if config.input_bound is not None and config.task.features is None:
+    if config.input_bound is not None and config.task.feature_map is None:
         inputs = data.bounded_inputs(inputs, config.input_bound)
     with torch.no_grad():
         outputs = torch.cat([module(part) for part in torch.split(inputs, _RECORDS_AT_ONCE)])
@@ -176,6 +176,7 @@ def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
         schema=find_schema(task.schema, directory) if table and task.schema is not None else None,
         test=task.test if same else None,
         test_share=task.test_share if same else None,
+        declared=task.declared,
     )
     records = loaded.train if loaded.test is None else loaded.test
     data.check_dataset(records, "--data", loaded.classes)
