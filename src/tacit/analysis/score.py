@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from tacit import data
 from tacit.config import GIVEN, Config
+from tacit.data.formats.svmlight import Declared
 from tacit.data.tables import find_schema, is_table
 from tacit.errors import InputError
 from tacit.features.maps import WithFeatures, known_features
@@ -127,9 +129,10 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
         )
     module = with_output(load_model(run), find_output(config.task.output))
     name = dataset or config.task.dataset
-    records = _records(config, name, data_dir)
     shape = _shape(Path(run), _result(Path(run)))
     expected = shape.record_shape or shape.input_shape
+    declared = replace(config.task.declared, features=math.prod(expected), outputs=shape.outputs)
+    records = _records(config, name, data_dir, declared)
     if tuple(records.inputs.shape[1:]) != expected:
         raise InputError(
             "--data",
@@ -163,7 +166,9 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
     )
 
 
-def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
+def _records(
+    config: Config, name: str, data_dir: str | None, declared: Declared
+) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
     directory = Path(data_dir or config.task.data_dir)
@@ -176,7 +181,7 @@ def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
         schema=find_schema(task.schema, directory) if table and task.schema is not None else None,
         test=task.test if same else None,
         test_share=task.test_share if same else None,
-        declared=task.declared,
+        declared=declared,
     )
     records = loaded.train if loaded.test is None else loaded.test
     data.check_dataset(records, "--data", loaded.classes)

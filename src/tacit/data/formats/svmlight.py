@@ -191,7 +191,7 @@ def _labels(declared: Declared, test: _Records | None) -> Labels | None:
         expected = "its targets are no labels of classes: set task.loss = 'mse'"
         raise InputError(_WHERE, where, expected)
     labels = tuple(int(label) for label in shown)
-    if outputs not in (None, len(labels)):
+    if loss == "cross-entropy" and outputs not in (None, len(labels)):
         expected = f"{test.path.name} shows {len(labels)} labels: name all of them in task.labels"
         raise InputError("task.outputs", outputs, expected)
     return labels
