@@ -125,7 +125,7 @@ def of_idx(folder: Path, nodes: Nodes) -> Given:
     pixels = np.zeros((sum(map(len, nodes)), 28, 28), np.uint8)
     flat = [record for records in nodes for record in records]
     for image, (inputs, _) in zip(pixels, flat, strict=True):
-        image[0, :3] = [abs(int(value * 20)) for value in inputs]
+        image[0, :3] = [abs(int(value * 20)) % 256 for value in inputs]
     labels = np.array([label for _, label in flat], np.uint8)
     for half in ("train", "t10k"):
         for name, array in (("images-idx3", pixels), ("labels-idx1", labels)):
