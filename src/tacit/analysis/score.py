@@ -166,9 +166,7 @@ def evaluate_run(run: str | Path, dataset: str | None = None, data_dir: str | No
     )
 
 
-def _records(
-    config: Config, name: str, data_dir: str | None, declared: Declared
-) -> data.Dataset:
+def _records(config: Config, name: str, data_dir: str | None, declared: Declared) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
     directory = Path(data_dir or config.task.data_dir)

@@ -241,8 +241,11 @@ def _field(value: object, name: str, where: str) -> Tensor:
         return _as_tensor(value, where)
     rows = [_as_tensor(row, where) for row in value]
     if name == "inputs":
-        plain = [not hasattr(row, "dtype") for row in value]
-        rows = [row.double() if bare else row for row, bare in zip(rows, plain, strict=True)]
+        plain = (list, tuple, int, float)  # what is none of these has a type of its own
+        rows = [
+            row.double() if isinstance(given, plain) else row
+            for row, given in zip(rows, value, strict=True)
+        ]
     return _stack(rows, name.removesuffix("s"), where)
 
 
