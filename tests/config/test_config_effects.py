@@ -407,7 +407,7 @@ READ: Sections = {
     "nodes": {"count": 3},
 }
 FILES: Sections = {
-    "task": {"dataset": "svmlight:some.svm", "data_dir": "one"},
+    "task": {"dataset": "svmlight:some.svm", "data_dir": "one", "features": 4},
     "nodes": {"count": 3},
 }
 TABLE: Sections = {
@@ -440,6 +440,8 @@ KEYS: Mapping[str, Key] = {
     ),
     "task.input_bound": Key((None, 0.1)),
     "task.features": Key((None, "effects_data:squares")),
+    "task.labels": Key(([-1, 1], [1, -1]), FILES, given=False),
+    "task.index_base": Key((0, 1), FILES, given=False),
     "task.features_cache": Key(
         elsewhere="tests/training/test_feature_runs.py::test_features_are_kept_where_the_file_says"
     ),

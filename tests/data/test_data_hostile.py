@@ -25,13 +25,14 @@ from tacit.data.formats import svmlight
 from tacit.data.formats.adult import read_adult
 from tacit.data.formats.cifar10 import python_batch
 from tacit.data.formats.idx import read_idx
-from tacit.data.formats.svmlight import load_svmlight
+from tacit.data.formats.svmlight import Declared, load_svmlight
 from tacit.errors import InputError
 
 MIB = 2**20
 SECRET = 86421357  # a value of a private record: no line may hold it
 INPUTS = np.full((6, 4), SECRET, np.float64)
 TARGETS = np.array([0, 1, 0, 1, 1, 0])
+SMALL = Declared(features=3, loss="logistic")
 
 
 def zipped(content: bytes) -> bytes:
@@ -220,12 +221,12 @@ def test_a_bomb_of_records_is_refused(
     tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "small").write_text("1 1:1\n")
-    load_svmlight("small", tmp_path)  # what it imports is not counted
+    load_svmlight("small", tmp_path, SMALL)  # what it imports is not counted
     lines = b"1 1:1\n" * (4 * MIB // 6)
     (tmp_path / f"set.{ending}").write_bytes({"gz": gzip, "bz2": bz2}[ending].compress(lines))
     monkeypatch.setattr(svmlight, "host_bytes", lambda: 2 * MIB)
     refused(
-        lambda: load_svmlight(f"set.{ending}", tmp_path),
+        lambda: load_svmlight(f"set.{ending}", tmp_path, SMALL),
         "holds more than 24966 records, and 2.1 MB of memory are too few",
     )
 
@@ -233,7 +234,7 @@ def test_a_bomb_of_records_is_refused(
 def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svmlight, "_LONGEST_LINE", MIB)
     (tmp_path / "set.gz").write_bytes(bomb(b"1 1:1\n1 "))
-    refused(lambda: load_svmlight("set.gz", tmp_path), "line 2 is longer than 1.05 MB")
+    refused(lambda: load_svmlight("set.gz", tmp_path, SMALL), "line 2 is longer than 1.05 MB")
 
 
 def test_a_batch_of_an_archive_may_not_announce_gigabytes(tmp_path: Path) -> None:
@@ -260,8 +261,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "0.safetensors": lambda path: load_own(str(path), (0,)),
     "images": read_idx,
     "images.gz": read_idx,
-    "set": lambda path: load_svmlight(path.name, path.parent),
-    "set.gz": lambda path: load_svmlight(path.name, path.parent),
+    "set": lambda path: load_svmlight(path.name, path.parent, SMALL),
+    "set.gz": lambda path: load_svmlight(path.name, path.parent, SMALL),
     "adult.data": read_adult,
 }
 ADULT = (

@@ -13,17 +13,21 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from tacit.data import Dataset, load, load_own, partition, record_layout
+from tacit.config import Config, load_config
+from tacit.data import Dataset, Schema, load, load_own, partition, record_layout
 from tacit.data.own import record_digests
-from tacit.errors import InputError
+from tacit.errors import InputError, RecordsError
+from tacit.training.prepare import prepare
 
 INPUTS = np.arange(12.0).reshape(4, 3)
 TARGETS = np.array([0, 2, 1, 2])
@@ -418,3 +422,79 @@ def test_another_key_gives_other_digests() -> None:
 def test_every_record_has_one(count: int) -> None:
     inputs = torch.arange(count * 2, dtype=torch.float32).reshape(count, 2)
     assert len(set(record_digests(inputs, KEY).tolist())) == count
+
+
+SCHEMA = Schema.of(
+    {
+        "confirmed_public": True,
+        "target": {"column": "died", "kind": "class", "labels": ["0", "1"]},
+        "node": {"column": "site", "values": ["north", "south"]},
+        "columns": {"age": {"kind": "number", "low": 0, "high": 100}},
+    }
+)
+
+
+def write_site(path: Path, *sites: str) -> None:
+    lines = [f"{site},{20 + row},{row % 2}" for row, site in enumerate(sites)]
+    path.write_text("\n".join(["site,age,died", *lines, ""]))
+
+
+def test_a_node_reads_no_other_sites_file(tmp_path: Path) -> None:
+    write_site(tmp_path / "0.csv", "north", "north")
+    write_site(tmp_path / "1.csv", "south", "south", "north")
+    write_site(tmp_path / "2.csv", "north")
+    source = f"{tmp_path}/{{node}}.csv"
+    assert len(load_own(source, (0,), SCHEMA)[0]) == 2
+    with pytest.raises(RecordsError) as caught:
+        load_own(source, (1,), SCHEMA)
+    assert caught.value.where == f"column 'site' of node 1 ({tmp_path}/1.csv)"
+    assert (caught.value.value, "must be 'south'" in str(caught.value)) == ("1 of 3 records", True)
+    assert "north" not in str(caught.value)
+    with pytest.raises(InputError, match="none is node 2: declare one value a node"):
+        load_own(source, (2,), SCHEMA)
+    # A table without the column is taken at its word.
+    (tmp_path / "1.csv").write_text("age,died\n20,0\n30,1\n")
+    assert len(load_own(source, (1,), SCHEMA)[0]) == 2
+
+
+def run_of(folder: Path, ending: str, **sections: Any) -> Config:
+    own = {"count": 2, "data": "by-rank", "source": f"{folder}/{{node}}.{ending}"}
+    task = {"model": "logistic", **sections}
+    return load_config({"task": task, "nodes": own, "algorithm": {"name": "dp-sgd"}})
+
+
+def test_frames_of_another_site_are_refused_too() -> None:
+    frame = pd.DataFrame({"site": ["north", "south"], "age": [40, 50], "died": [0, 1]})
+    config = load_config({"task": {"model": "logistic"}, "nodes": {"count": 2}}, count=2)
+    with pytest.raises(RecordsError, match=r"column 'site' of nodes\[1\] = '1 of 2 records'"):
+        prepare(config, nodes=[frame[:1], frame], schema=SCHEMA)
+
+
+def test_equal_files_are_a_warning_on_the_own_screen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for node, order in enumerate(([0, 1, 2, 3], [3, 1, 0, 2])):
+        save_npz(tmp_path / f"{node}.npz", inputs=INPUTS[order], targets=TARGETS[order])
+    said = f"the records of node 1 ({tmp_path}/1.npz) are those of node 0 ({tmp_path}/0.npz)"
+    job = prepare(run_of(tmp_path, "npz", outputs=3))
+    assert said in caplog.text
+    assert said not in str(job.plan)  # which others are told of
+    caplog.clear()
+    save_npz(tmp_path / "1.npz", inputs=INPUTS + 1, targets=TARGETS)
+    prepare(run_of(tmp_path, "npz", outputs=3))
+    assert "are those of" not in caplog.text
+
+
+def test_targets_of_another_shape_name_the_nodes_file(tmp_path: Path) -> None:
+    for node in (0, 1):
+        save_npz(tmp_path / f"{node}.npz", inputs=INPUTS, targets=TARGETS[:, None])
+    with pytest.raises(InputError) as caught:
+        prepare(run_of(tmp_path, "npz", outputs=3))
+    assert caught.value.where == f"node 0 ({tmp_path}/0.npz)"
+    assert caught.value.value == "targets [4, 1] of torch.int64"
+    save_npz(tmp_path / "1.npz", inputs=INPUTS, targets=np.array([0, 1, 7, 7]))
+    save_npz(tmp_path / "0.npz")
+    with pytest.raises(RecordsError) as wrong:
+        prepare(run_of(tmp_path, "npz", outputs=3))
+    assert wrong.value.where == f"node 1 ({tmp_path}/1.npz)"
+    assert wrong.value.value == "2 of 4 records"

@@ -14,9 +14,10 @@ from tacit.data import PARTITIONS, Dataset, TaskData, partition
 from tacit.errors import InputError
 
 
-def task(labels: np.ndarray, **columns: np.ndarray) -> TaskData:
-    inputs = torch.zeros(len(labels), 1)
-    return TaskData("some", Dataset(inputs, torch.tensor(labels)), columns=columns)
+def task(labels: np.ndarray, classes: int | None = None, **columns: np.ndarray) -> TaskData:
+    inputs, values = torch.zeros(len(labels), 1), {"site": ("c", "a", "b")}
+    records = Dataset(inputs, torch.tensor(labels))
+    return TaskData("some", records, None, classes, columns, values)
 
 
 def class_counts(parts: tuple[np.ndarray, ...], labels: np.ndarray) -> np.ndarray:
@@ -29,8 +30,9 @@ def divisions(draw: st.DrawFn) -> tuple[str, np.ndarray, int, dict[str, Any]]:
     """A kind, labels, a number of nodes and parameters that go together."""
     labels = np.array(draw(st.lists(st.integers(0, 4), min_size=1, max_size=60)))
     kind = draw(st.sampled_from(["iid", "equal", "dirichlet", "shards", "by:label"]))
-    most = len(set(labels.tolist())) if kind == "by:label" else len(labels)
-    nodes = draw(st.integers(1, most))
+    if kind == "by:label":
+        labels = np.unique(labels, return_inverse=True)[1]
+    nodes = labels.max() + 1 if kind == "by:label" else draw(st.integers(1, len(labels)))
     alphas = st.sampled_from([1e-300, 0.01, 0.5, 100.0, 1e300])
     parameters: dict[str, st.SearchStrategy[Any]] = {
         "dirichlet": st.fixed_dictionaries({"alpha": alphas}),
@@ -118,16 +120,25 @@ def test_shards_are_runs_of_sorted_labels():
     assert (np.count_nonzero(counts, axis=1) <= 2).all()
 
 
-def test_by_column_gives_one_value_to_each_node():
+def test_by_column_gives_one_declared_value_to_each_node():
     site = np.array(["b", "c", "a", "b", "a"])
     parts = partition("by:site", task(np.zeros(5, dtype=int), site=site), 3, 0)
-    assert [part.tolist() for part in parts] == [[2, 4], [0, 3], [1]]
+    assert [part.tolist() for part in parts] == [[1], [2, 4], [0, 3]]
 
 
-def test_by_column_deals_more_values_round_robin():
-    age = np.array([50.0, 10.0, 40.0, 20.0, 30.0, 10.0])
-    parts = partition("by:age", task(np.zeros(6, dtype=int), age=age), 2, 0)
-    assert [part.tolist() for part in parts] == [[0, 1, 4, 5], [2, 3]]
+def test_labels_are_divided_as_they_are_declared():
+    labels = np.array([1, 0, 1, 2])
+    for classes in (3, None):
+        parts = partition("by:label", task(labels, classes), 3, 0)
+        assert [part.tolist() for part in parts] == [[1], [0, 2], [3]]
+    with pytest.raises(InputError, match=r"node 3 \(3\) has no records"):
+        partition("by:label", task(labels, 4), 4, 0)
+    signs = TaskData(
+        "some",
+        Dataset(torch.zeros(3, 1), torch.tensor([1, -1, 1])),
+        values={"label": (-1, 1)},
+    )
+    assert [part.tolist() for part in partition("by:label", signs, 2, 0)] == [[1], [0, 2]]
 
 
 def test_negative_labels_can_be_divided():
@@ -138,6 +149,8 @@ def test_negative_labels_can_be_divided():
 
 REAL = TaskData("some", Dataset(torch.zeros(4, 1), torch.zeros(4)))
 LABELS = task(np.array([0, 1, 0, 1]), mixed=np.array([1, "a", None, 2], dtype=object))
+TWO = task(np.array([0, 1, 0, 1]), 2)
+SITES = task(np.array([0, 1, 0, 1]), site=np.array(["a", "b", "a", "c"]))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +161,11 @@ LABELS = task(np.array([0, 1, 0, 1]), mixed=np.array([1, "a", None, 2], dtype=ob
         ("", LABELS, 2, {}, "nodes.partition", "known are: by:COLUMN, dirichlet, equal"),
         ("by:lable", LABELS, 2, {}, "nodes.partition", "did you mean 'by:label'"),
         ("by:label", REAL, 2, {}, "nodes.partition", "some has no columns"),
-        ("by:mixed", LABELS, 2, {}, "nodes.partition", "all numbers or all text"),
-        ("by:label", LABELS, 3, {}, "nodes.count", "column 'label' has only 2 distinct values"),
+        ("by:mixed", LABELS, 2, {}, "nodes.partition", r"return TaskData\(values=\{'mixed': "),
+        ("by:label", LABELS, 1, {}, "nodes.partition", "2 of 4 records.*must hold one of 0: other"),
+        ("by:label", TWO, 3, {}, "nodes.count", "column 'label' has 2 declared values.*write 2"),
+        ("by:label", TWO, 1, {}, "nodes.count", "column 'label' has 2 declared values.*write 2"),
+        ("by:site", SITES, 2, {}, "nodes.count", "column 'site' has 3 declared values.*write 3"),
         ("iid", LABELS, 5, {}, "nodes.count", "must be 1 to 4"),
         ("iid", LABELS, 0, {}, "nodes.count", "must be 1 to 4"),
         ("dirichlet", LABELS, 5, {"alpha": 1.0}, "nodes.count", "must be 1 to 4"),

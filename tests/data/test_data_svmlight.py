@@ -7,6 +7,7 @@ import gzip
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacit
-from tacit.data import load
+from tacit.config import load_config
+from tacit.data import TaskData, load
 from tacit.data.formats import svmlight
-from tacit.errors import InputError
+from tacit.data.formats.svmlight import Declared
+from tacit.errors import InputError, RecordsError
+from tacit.training.prepare import Job, prepare
 
 TRAIN = "+1 1:0.5 3:2\n-1 2:1 # a comment\n\n-1 5:-1e-3\n"
 TEST = "-1 1:4\n+1 4:0.25\n"
@@ -26,6 +30,13 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
 }
+
+
+def read(folder: Path, name: str = "set", **declared: Any) -> TaskData:
+    """A file, with what is declared of it: that its targets are -1 and 1 if nothing else is."""
+    wanted = {} if {"labels", "outputs"} & declared.keys() else {"loss": "logistic"}
+    wanted = {"loss": "cross-entropy", **wanted, **declared}
+    return load(f"svmlight:{name}", data_dir=folder, declared=Declared(**wanted))
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -49,7 +60,7 @@ def dense(text: str, features: int, first: int) -> list[list[float]]:
 
 
 def test_train_and_test_lie_side_by_side(tmp_path: Path) -> None:
-    data = load("svmlight:a9a", data_dir=write(tmp_path, a9a=TRAIN, a9a_t=TEST))
+    data = read(write(tmp_path, a9a=TRAIN, a9a_t=TEST), "a9a", features=5)
     assert data.name == "svmlight:a9a"
     assert data.test is not None
     assert data.train.inputs.dtype == torch.float32
@@ -63,7 +74,7 @@ def test_train_and_test_lie_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_file_alone_has_no_test_records(tmp_path: Path) -> None:
-    data = load("svmlight:alone", data_dir=write(tmp_path, alone=TRAIN))
+    data = read(write(tmp_path, alone=TRAIN), "alone", features=5)
     assert data.test is None
     assert data.train.inputs.shape == (3, 5)
 
@@ -73,7 +84,7 @@ def test_a_file_alone_has_no_test_records(tmp_path: Path) -> None:
 def test_files_may_be_packed(tmp_path: Path, ending: str, test_ending: str) -> None:
     (tmp_path / f"set{ending}").write_bytes(PACK[ending](TRAIN.encode()))
     (tmp_path / f"set.t{test_ending}").write_bytes(PACK[test_ending](TEST.encode()))
-    data = load(f"svmlight:set{ending}", data_dir=tmp_path)
+    data = read(tmp_path, f"set{ending}", features=5)
     assert data.test is not None
     assert (len(data.train), len(data.test)) == (3, 2)
 
@@ -87,11 +98,11 @@ def test_the_data_folder_comes_before_the_current_one(
     write(here, both="1 1:1\n-1 1:2\n", only="1 1:5\n")
     write(there, both="1 1:3\n")
     monkeypatch.chdir(here)
-    assert len(load("svmlight:both", data_dir=there).train) == 1
-    assert len(load("svmlight:only", data_dir=there).train) == 1
-    assert len(load(f"svmlight:{here / 'both'}", data_dir=there).train) == 2
+    assert len(read(there, "both", features=1).train) == 1
+    assert len(read(there, "only", features=1).train) == 1
+    assert len(read(there, str(here / "both"), features=1).train) == 2
     monkeypatch.setenv("HOME", str(here))
-    assert len(load("svmlight:~/both", data_dir=there).train) == 2
+    assert len(read(there, "~/both", features=1).train) == 2
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -114,12 +125,7 @@ def test_reads_what_was_written(
         )
         lines = []
         for record, row in enumerate(rows):
-            # The first record names every index, zeros too, so that the width is known.
-            kept = [
-                f"{column + first}:{value!r}"
-                for column, value in enumerate(row)
-                if value or (record == 0 and count == halves[0])
-            ]
+            kept = [f"{column + first}:{value!r}" for column, value in enumerate(row) if value]
             lines.append(" ".join([str(record % 2 * 2 - 1), *kept]))
         tables.append(rows)
         texts.append("\n".join(lines))
@@ -127,54 +133,112 @@ def test_reads_what_was_written(
         folder = write(Path(name), set=texts[0])
         if halves[1]:
             write(folder, set_t=texts[1])
-        read = load("svmlight:set", data_dir=folder)
-    np.testing.assert_array_equal(read.train.inputs, np.array(tables[0], np.float32))
-    assert (read.test is not None) == (halves[1] > 0)
-    if read.test is not None:
-        np.testing.assert_array_equal(read.test.inputs, np.array(tables[1], np.float32))
+        found = read(folder, features=width, index_base=first)
+    np.testing.assert_array_equal(found.train.inputs, np.array(tables[0], np.float32))
+    assert (found.test is not None) == (halves[1] > 0)
+    if found.test is not None:
+        np.testing.assert_array_equal(found.test.inputs, np.array(tables[1], np.float32))
 
 
-def test_one_index_0_in_either_file_shifts_both(tmp_path: Path) -> None:
-    data = load("svmlight:set", data_dir=write(tmp_path, set="1 1:7 2:8\n", set_t="-1 0:9\n"))
+def test_test_records_show_what_is_not_declared(tmp_path: Path) -> None:
+    test = "2 0:9 3:1\n4 1:1\n"
+    data = read(write(tmp_path, set="4 1:7 2:8\n2 3:1\n", set_t=test), loss="cross-entropy")
     assert data.test is not None
-    assert data.train.inputs.tolist() == [[0, 7, 8]]
-    assert data.test.inputs.tolist() == [[9, 0, 0]]
+    assert data.train.inputs.tolist() == [[0, 7, 8, 0], [0, 0, 0, 1]]
+    assert data.test.inputs.tolist() == [[9, 0, 0, 1], [0, 1, 0, 0]]
+    assert (data.train.targets.tolist(), data.test.targets.tolist()) == ([1, 0], [0, 1])
+    assert data.classes == 2
 
 
 @pytest.mark.parametrize(
-    ("labels", "expected"),
+    ("labels", "declared", "expected"),
     [
-        ("+1 -1 1", [1, -1, 1]),
-        ("1 1 1", [1, 1, 1]),
-        ("0 1 0", [0, 1, 0]),
-        ("1 2 1", [0, 1, 0]),
-        ("3 1 2", [2, 0, 1]),
-        ("0 4 2", [0, 4, 2]),
-        ("1.0 2.0 2.0", [0, 1, 1]),
+        ("+1 -1 1", {"loss": "logistic"}, [1, -1, 1]),
+        ("+1 -1 1", {"labels": (-1, 1)}, [1, 0, 1]),
+        ("0 1 0", {"loss": "logistic"}, [0, 1, 0]),
+        ("2 4 2", {"loss": "logistic", "labels": (2, 4)}, [0, 1, 0]),
+        ("1 1 1", {"labels": (1, 2)}, [0, 0, 0]),
+        ("3 1 2", {"labels": (1, 2, 3)}, [2, 0, 1]),
+        ("3 4 5", {"labels": (5, 3, 4)}, [1, 2, 0]),
+        ("0 4 2", {"outputs": 5}, [0, 4, 2]),
+        ("1.0 2.0 2.0", {"outputs": 3}, [1, 2, 2]),
     ],
 )
-def test_whole_targets_are_class_labels(tmp_path: Path, labels: str, expected: list[int]) -> None:
+def test_labels_are_what_is_declared(
+    tmp_path: Path, labels: str, declared: dict[str, Any], expected: list[int]
+) -> None:
     text = "".join(f"{label} 1:1\n" for label in labels.split())
-    data = load("svmlight:set", data_dir=write(tmp_path, set=text))
+    data = read(write(tmp_path, set=text), features=1, **declared)
     assert data.train.targets.dtype == torch.int64
     assert data.train.targets.tolist() == expected
-    assert data.classes is None  # how many there are is not counted
+    named = declared.get("labels") or range(declared.get("outputs", 0))
+    assert data.classes == (len(named) or None)
 
 
-@pytest.mark.parametrize("labels", ["0.5 1 2", "2 3 4", "-1 0 1", "-2 1 1", "1e12 0 0"])
-def test_other_targets_are_numbers(tmp_path: Path, labels: str) -> None:
+@pytest.mark.parametrize("loss", ["mse", "own:loss"])
+@pytest.mark.parametrize("labels", ["0.5 1 2", "0 1 1", "-1 1 1", "1e12 0 0"])
+def test_targets_of_other_losses_are_numbers(tmp_path: Path, labels: str, loss: str) -> None:
     text = "".join(f"{label} 1:1\n" for label in labels.split())
-    data = load("svmlight:set", data_dir=write(tmp_path, set=text))
+    data = read(write(tmp_path, set=text), loss=loss, features=1)
     assert data.train.targets.dtype == torch.float32
     assert data.train.targets.tolist() == [float(np.float32(label)) for label in labels.split()]
     assert data.classes is None
 
 
-def test_labels_count_from_the_lowest_of_both_files(tmp_path: Path) -> None:
-    data = load("svmlight:set", data_dir=write(tmp_path, set="2 1:1\n3 1:1\n", set_t="1 1:1\n"))
-    assert data.test is not None
-    assert data.train.targets.tolist() == [1, 2]
-    assert data.test.targets.tolist() == [0]
+SECRET = "86421"
+FITS = "1 1:1\n0 2:1\n"
+BOTH = {"features": 2, "outputs": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "test", "declared", "words"),
+    [
+        (FITS, None, {}, "write task.features (how many features a record has): what"),
+        (FITS, None, {"loss": "cross-entropy"}, "task.features (how many features a record has), "),
+        (FITS, None, {"loss": "cross-entropy", "features": 2}, "write task.labels (such as [1, 2,"),
+        (FITS, None, {"outputs": 2}, "in set.t, which show it"),
+        (FITS + f"1 {SECRET}:1\n", None, BOTH, "must have indices from 1 to 2 (task.index_base"),
+        (FITS + "1 0:1\n", None, BOTH, "must have indices from 1 to 2 (task.index_base, task.f"),
+        (FITS + f"{SECRET} 1:1\n", None, BOTH, "must have one of the labels 0, 1 (task.labels)"),
+        (FITS + "-1 1:1\n", None, BOTH, "for labels of -1 and 1 set task.loss = 'logistic'"),
+        (FITS + "2 1:1\n", None, {"features": 2}, "must have labels of -1 and 1, or of 0 and 1"),
+        (FITS + "1 1:1 3:1\n", FITS, {"outputs": 2}, "not declared follows from set.t"),
+        (FITS + "2 1:1\n", FITS, {"loss": "cross-entropy"}, "not declared follows from set.t"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_the_node(
+    tmp_path: Path, content: str, test: str | None, declared: dict[str, Any], words: str
+) -> None:
+    write(tmp_path, set=content, **({} if test is None else {"set_t": test}))
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, **declared)
+    line = str(refused.value)
+    assert words in line
+    assert "\n" not in line
+    assert SECRET not in line
+    if content != FITS:
+        assert isinstance(refused.value, RecordsError)
+        assert "1 of 3 records" in line
+        assert "1 of 3 records" not in refused.value.reported()
+
+
+@pytest.mark.parametrize(
+    ("test", "declared", "words"),
+    [
+        ("0 1:1\n1 1:1\n", {"labels": (1, 2)}, "test records do not fit: they must have one of"),
+        ("1 4:1\n", {"labels": (1, 2), "features": 2}, "do not fit: they must have indices from"),
+        ("1 1:1\n3 1:1\n", {"outputs": 3}, "set.t shows 2 labels: name all of them in task.lab"),
+        ("-1 1:1\n1 1:1\n", {"loss": "cross-entropy"}, "set task.loss = 'logistic', or task.labe"),
+        ("0.5 1:1\n1 1:1\n", {"loss": "cross-entropy"}, "are no labels of classes: set task.loss"),
+    ],
+)
+def test_test_records_that_do_not_fit_are_named(
+    tmp_path: Path, test: str, declared: dict[str, Any], words: str
+) -> None:
+    write(tmp_path, set="1 1:1\n2 2:1\n", set_t=test)
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, **declared)
+    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +246,6 @@ def test_labels_count_from_the_lowest_of_both_files(tmp_path: Path) -> None:
     [
         ("", "holds no record"),
         ("# only a comment\n", "holds no record"),
-        ("1\n-1\n", "no record has a feature"),
         ("hello context\n", "must hold lines such as '1 1:0.5 3:2'"),
         ("1 1:2 x:3\n", "must hold lines"),
         ("1 1 2 3\n", "must hold lines"),
@@ -191,7 +254,11 @@ def test_labels_count_from_the_lowest_of_both_files(tmp_path: Path) -> None:
         ("1 -3:1\n", "with ascending indices"),
         ("1 99999999999:1\n", "OverflowError"),
         ("1 2000000000:1\n", "would take 8 GB, and 4.29 GB of memory are free"),
-        ("nan 1:1\n", "1 of 1 records': targets must be finite"),
+        ("nan 1:1\n", "line 1 cannot be read"),
+        ("1 1:1\n1 1_0:1\n", "line 2 cannot be read"),
+        ("1 1:1_5\n", "line 1 cannot be read"),
+        ("1 1:inf\n", "line 1 cannot be read"),
+        ("1 1:1e400\n", "1 of 1 records': inputs must be finite"),
         ("1 1:1\n1 1:1e39\n", "1 of 2 records': inputs must be finite"),
     ],
 )
@@ -200,7 +267,7 @@ def test_what_is_no_such_text_is_refused(
 ) -> None:
     monkeypatch.setattr(svmlight, "host_bytes", lambda: 2**32)
     with pytest.raises(InputError) as refused:
-        load("svmlight:set", data_dir=write(tmp_path, set=content))
+        read(write(tmp_path, set=content), features=2_000_000_000 if "2000000000" in content else 3)
     assert refused.value.where == "task.dataset"
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -214,19 +281,8 @@ def test_a_damaged_archive_is_refused(
     path = tmp_path / f"set{ending}"
     path.write_bytes(damage(PACK[ending](TRAIN.encode() * 50)))
     with pytest.raises(InputError, match="must hold lines") as refused:
-        load(f"svmlight:set{ending}", data_dir=tmp_path)
+        read(tmp_path, f"set{ending}", features=5)
     assert refused.value.value == str(path)
-
-
-def test_test_records_may_not_have_more_features(tmp_path: Path) -> None:
-    write(tmp_path, set="1 1:1 2:1\n", set_t="1 4:1\n")
-    with pytest.raises(InputError, match=r"have 4 features.*of set 2: write '4:0' at") as refused:
-        load("svmlight:set", data_dir=tmp_path)
-    assert refused.value.value == str(tmp_path / "set.t")
-    # What the message says helps.
-    write(tmp_path, set="1 1:1 2:1 4:0\n")
-    data = load("svmlight:set", data_dir=tmp_path)
-    assert data.train.inputs.tolist() == [[1, 1, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -272,3 +328,25 @@ def test_training_on_a_file(tmp_path: Path) -> None:
     )
     assert result.test_accuracy is not None
     assert result.test_accuracy["consensus"] > 0.9
+
+
+def test_more_records_change_neither_labels_nor_parameters(tmp_path: Path) -> None:
+    """One line more used to shift everybody's labels, and another to make 30 parameters of 27."""
+    lines = [f"{1 + k % 3} {1 + k % 8}:{k}.5" for k in range(90)]
+    task = {"dataset": "svmlight:set", "model": "logistic", "data_dir": str(tmp_path)}
+    task |= {"features": 8, "labels": [0, 1, 2, 3]}
+
+    def prepared() -> Job:
+        sections = {"task": task, "nodes": {"count": 1}, "algorithm": {"name": "dp-sgd"}}
+        return prepare(load_config(sections))
+
+    write(tmp_path, set="\n".join(lines))
+    one = prepared()
+    write(tmp_path, set="\n".join([*lines, "0 1:0.1"]))
+    other = prepared()
+    assert other.model.parameters_count == one.model.parameters_count == 36
+    assert other.train.targets[:90].equal(one.train.targets)
+    assert other.train.inputs[:90].equal(one.train.inputs)
+    write(tmp_path, set="\n".join([*lines, "1 9:5"]))
+    with pytest.raises(RecordsError, match=r"1 of 91 records.* indices from 1 to 8"):
+        prepared()

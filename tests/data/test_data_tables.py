@@ -6,6 +6,7 @@ import csv
 import gzip
 import math
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
 from tacit import Schema
 from tacit.data.formats.adult import CATEGORIES, COLUMNS, LABELS, NUMBERS, read_adult
-from tacit.data.tables.fields import canonical, field_text
+from tacit.data.tables.fields import canonical, field_text, read_number
 from tacit.data.tables.reading import read_header, read_table
 from tacit.data.tables.schema import default_schema
 from tacit.errors import InputError, RecordsError
@@ -433,3 +434,37 @@ def test_a_table_without_a_line_of_names_quotes_no_record(tmp_path: Path) -> Non
         said = str(caught.value).replace(str(path), "")  # a folder may be called by any number
         assert "Alice" not in said
         assert "34" not in said
+
+
+@pytest.mark.parametrize(
+    "text", ["1_0", "inf", "-Infinity", "1e400", "nan0", "0x10", "\u0661\u0662", "1,5", "1e", "."]
+)
+def test_no_reader_takes_these_for_a_number(text: str) -> None:
+    column = {"kind": "number", "low": 0, "high": 100}
+    target = {"column": "y", "kind": "number", "low": 0, "high": 1}
+    schema = Schema.of({"confirmed_public": True, "target": target, "columns": {"x": column}})
+    for table in ({"x": [text, "3"], "y": ["0", "1"]}, {"x": ["3", "3"], "y": ["0", text]}):
+        with pytest.raises(RecordsError, match=r"1 of 2 records.*must be finite numbers") as caught:
+            schema.dataset(table)
+        assert text not in str(caught.value)
+    for value in (float("inf"), float("-inf")):
+        with pytest.raises(RecordsError, match="must be finite numbers"):
+            schema.dataset(pd.DataFrame({"x": [value, 3.0], "y": [0.0, 1.0]}))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+def test_what_python_writes_is_a_number(value: float) -> None:
+    assert read_number(repr(value)) == value
+    assert read_number(f"{value:+.17E}") == value
+
+
+def test_equal_values_that_are_written_in_two_ways_stay_what_they_are() -> None:
+    """The text of a field is its own: the first of two that are equal does not decide it."""
+    column = {"kind": "category", "values": ["1.1", "1.2"], "unknown": "other"}
+    target = {"column": "y", "kind": "class", "labels": ["0", "1"]}
+    schema = Schema.of({"confirmed_public": True, "target": target, "columns": {"x": column}})
+    values = [Decimal("1.10"), Decimal("1.1"), Decimal("1.2")]
+    whole = schema.dataset(pd.DataFrame({"x": values, "y": [0, 0, 1]}))
+    less = schema.dataset(pd.DataFrame({"x": values[1:], "y": [0, 1]}))
+    assert whole.inputs[1:].equal(less.inputs)

@@ -87,8 +87,7 @@ def test_a_label_that_was_not_declared_is_refused_and_not_told(label: int) -> No
     with pytest.raises(RecordsError) as refused:
         prepared(nodes([0, 1], [label, 3, label]), {"outputs": 5})
     assert str(refused.value) == (
-        "task.dataset of node 1 = '2 of 3 records': the model has 5 outputs, so classes must lie "
-        "in 0..4"
+        "nodes[1] = '2 of 3 records': the model has 5 outputs, so classes must lie in 0..4"
     )
     assert refused.value.reported() == (
         "its own records break a rule: the model has 5 outputs, so classes must lie in 0..4"

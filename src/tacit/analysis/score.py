@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from tacit import data
 from tacit.config import GIVEN, Config
+from tacit.data.formats.svmlight import Declared
 from tacit.data.tables import find_schema, is_table
 from tacit.errors import FormatError, InputError
 from tacit.features.maps import WithFeatures, known_features
@@ -104,10 +106,10 @@ def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError("RUN", str(path), f"cannot be loaded ({reason})") from None
-    if config.task.features is None:
+    if config.task.feature_map is None:
         return module.eval()
     features = known_features(
-        config.task.features,
+        config.task.feature_map,
         shape.record_shape or (),
         shape.input_shape,
         DTYPES[config.train.dtype],
@@ -146,9 +148,10 @@ def evaluate_run(
         )
     module = with_output(load_model(run, trust=trust), find_output(config.task.output))
     name = dataset or config.task.dataset
-    records = _records(config, name, data_dir)
     shape = _shape(Path(run), _result(Path(run)))
     expected = shape.record_shape or shape.input_shape
+    declared = replace(config.task.declared, features=math.prod(expected), outputs=shape.outputs)
+    records = _records(config, name, data_dir, declared)
     if tuple(records.inputs.shape[1:]) != expected:
         raise InputError(
             "--data",
@@ -162,7 +165,7 @@ def evaluate_run(
     )
     dtype = DTYPES[config.train.dtype]
     inputs = records.inputs.to(models.input_dtype(module, records.inputs[:1], dtype))
-    if config.input_bound is not None and config.task.features is None:
+    if config.input_bound is not None and config.task.feature_map is None:
         inputs = data.bounded_inputs(inputs, config.input_bound)
     with torch.no_grad():
         outputs = torch.cat([module(part) for part in torch.split(inputs, _RECORDS_AT_ONCE)])
@@ -182,7 +185,7 @@ def evaluate_run(
     )
 
 
-def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
+def _records(config: Config, name: str, data_dir: str | None, declared: Declared) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
     directory = Path(data_dir or config.task.data_dir)
@@ -195,6 +198,7 @@ def _records(config: Config, name: str, data_dir: str | None) -> data.Dataset:
         schema=find_schema(task.schema, directory) if table and task.schema is not None else None,
         test=task.test if same else None,
         test_share=task.test_share if same else None,
+        declared=declared,
     )
     records = loaded.train if loaded.test is None else loaded.test
     data.check_dataset(records, "--data", loaded.classes)

@@ -283,7 +283,11 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
             *_trust_assumptions(ledger.trust),
             *(() if data_ledger is None else (_ALL_RUNS,)),
-            *(() if config.task.features is None else (_FEATURES.format(config.task.features),)),
+            *(
+                ()
+                if config.task.feature_map is None
+                else (_FEATURES.format(config.task.feature_map),)
+            ),
             *(() if mark is None else (_CHOSEN,)),
         ),
         not_covered=result.not_covered,

@@ -20,7 +20,7 @@ from tacit.config.schema import (
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import ASSUMED
 
-__all__ = ["check", "check_promise", "check_suboptimality", "check_views"]
+__all__ = ["check", "check_declared", "check_promise", "check_suboptimality", "check_views"]
 
 
 def check(
@@ -46,6 +46,37 @@ def check(
     _check_budgets(privacy, nodes.count)
     _check_ledger(privacy, assumed=algorithm.options.clip_norm == ASSUMED)
     _check_faults(faults, nodes.count)
+
+
+def check_declared(task: Task) -> None:
+    """Refuse what is declared of a file that is none, and labels that do not go with the rest.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+    declared = task.declared
+    of_file = {
+        "features": declared.features,
+        "labels": declared.labels,
+        "index_base": declared.index_base,
+    }
+    for key, value in of_file.items():
+        if value is not None and not task.dataset.startswith("svmlight:"):
+            expected = (
+                "is declared of a file svmlight:PATH, and this data set is none: leave it out"
+            )
+            raise InputError(f"task.{key}", value, expected)
+    labels = declared.labels
+    if labels is None:
+        return
+    wanted = {"logistic": 2, "cross-entropy": task.outputs}.get(task.loss)
+    if task.loss == "mse" or wanted not in (None, len(labels)):
+        expected = (
+            "are classes, and task.loss = 'mse' is of numbers: leave them out"
+            if task.loss == "mse"
+            else f"must be {wanted} labels, as many as the other keys of [task] say"
+        )
+        raise InputError("task.labels", list(labels), expected)
 
 
 CONVEX_MODELS, CONVEX_LOSSES = ("logistic", "linear"), ("cross-entropy", "logistic", "mse")
@@ -98,7 +129,7 @@ def check_views(task: Task, train: Train, algorithm: AlgorithmSection) -> None:
             f"makes views of a record over which its gradient is averaged, and {algorithm.name} "
             "takes moments of the records as they are: leave it out",
         )
-    elif task.features is not None:
+    elif task.feature_map is not None:
         raise InputError(
             "task.augmentation",
             task.augmentation,

@@ -16,7 +16,13 @@ from typing import Any
 import tomli_w
 
 from tacit.algorithms import ALGORITHMS
-from tacit.config.checks import check, check_promise, check_suboptimality, check_views
+from tacit.config.checks import (
+    check,
+    check_declared,
+    check_promise,
+    check_suboptimality,
+    check_views,
+)
 from tacit.config.schema import (
     GIVEN,
     AlgorithmSection,
@@ -105,6 +111,7 @@ class Config(Section):
         if made["task"].augmentation is not None:
             made["train"] = _completed(made["train"], DEFAULT_VIEWS)
         super().__init__(**made)
+        check_declared(self.task)
         check_views(self.task, self.train, self.algorithm)
         if self.train.suboptimality:
             check_suboptimality(self.task, self.nodes, self.algorithm)

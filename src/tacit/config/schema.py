@@ -21,6 +21,7 @@ from pydantic import (
 from tacit.algorithms import ALGORITHMS, Algorithm, Options, Size
 from tacit.algorithms.base import refuse_idle
 from tacit.config.values import Whole, average_rule, plain_values, whole_number
+from tacit.data.formats.svmlight import Declared
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.gradients import AUGMENTATIONS
 from tacit.report.measures import MEASURES
@@ -55,6 +56,9 @@ LEAST_DELTA = 1e-100
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True), Whole]
 Number = Annotated[int, Field(ge=0, le=10**9, strict=True), Whole]  # of a node, or of a step
+Text = Annotated[str, Field(min_length=1)]
+Features = Count | Text | tuple[Count, Text]
+Label = Annotated[int, Field(ge=-(2**31), lt=2**31, strict=True), Whole]  # as a file has it
 Chance = Annotated[float, Field(ge=0, lt=1)]
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS, strict=True), Whole]  # of gossip, in a step
 Seed = Annotated[
@@ -117,11 +121,17 @@ class Task(TableKeys):
     `module:function`; not set, the model returns its prediction alone. `features` is a fixed public
     map of a record's inputs, which the model takes in their place: `scattering`, `scattering:J` or
     `module:function`. `features_cache` is a private folder where a node's features are kept.
+
+    What is public of an svmlight file is declared: an integer as `features` is how many a record
+    has (a list of two: so many, and then the map), `labels` are its labels, class 0 first, and
+    `index_base` is the index of the first feature.
     """
 
     dataset: str = GIVEN
     model: str = "mlp"
-    features: Annotated[str, Field(min_length=1)] | None = None
+    features: Features | None = None
+    labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=10_000)] | None = None
+    index_base: Annotated[int, Field(ge=0, le=1, strict=True), Whole] | None = None
     features_cache: Annotated[str, Field(min_length=1)] | None = None
     outputs: Count | None = None
     output: Number | Annotated[str, Field(min_length=1)] | None = None
@@ -134,15 +144,23 @@ class Task(TableKeys):
 
     @field_validator("features")
     @classmethod
-    def _features(cls, value: str | None) -> str | None:
-        kind, colon, argument = (value or "scattering").partition(":")
+    def _features(cls, value: Features | None) -> Features | None:
+        kind, colon, argument = (_split(value)[1] or "scattering").partition(":")
         scales = int(argument) if argument.isdecimal() and len(argument) < 3 else 0
         known = 1 <= scales <= MOST_SCALES if colon else True
         if not (known if kind == "scattering" else colon):
             raise ValueError(
                 f"must be 'scattering', 'scattering:J' with J from 1 to {MOST_SCALES}, or "
-                "'module:function' for your own"
+                "'module:function' for your own; a whole number is how many features the records "
+                "of an svmlight file have, and [54, 'module:function'] is both"
             )
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError("must name every label once")
         return value
 
     @field_validator("loss")
@@ -188,6 +206,17 @@ class Task(TableKeys):
         if len(set(names)) < len(names):
             raise ValueError("must name each metric once")
         return tuple(names)
+
+    @property
+    def feature_map(self) -> str | None:
+        """The fixed public map of a record's inputs, as it is named; None: there is none."""
+        return _split(self.features)[1]
+
+    @property
+    def declared(self) -> Declared:
+        """What is public of an svmlight file."""
+        count = _split(self.features)[0]
+        return Declared(count, self.labels, self.index_base, self.outputs, self.loss)
 
 
 class Nodes(Section):
@@ -469,6 +498,13 @@ def _numbers(value: Any, expected: str, most: float) -> float | tuple[float, ...
     if not numbers:
         raise ValueError(expected)
     return tuple(float(number) for number in numbers) if listed else float(numbers[0])
+
+
+def _split(features: Features | None) -> tuple[int | None, str | None]:
+    """How many features are declared, and the name of a map of them."""
+    if isinstance(features, tuple):
+        return features
+    return (None, features) if isinstance(features, str) else (features, None)
 
 
 def _title(model: type[BaseModel]) -> str:

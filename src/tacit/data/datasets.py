@@ -56,7 +56,7 @@ class Dataset:
     def __init__(self, inputs: Tensor | ArrayLike, targets: Tensor | ArrayLike) -> None:
         for name, given in (("inputs", inputs), ("targets", targets)):
             # A tensor stays the very object that it is, its gradients too.
-            value = given if isinstance(given, Tensor) else _as_tensor(given, f"Dataset.{name}")
+            value = given if isinstance(given, Tensor) else _field(given, name, f"Dataset.{name}")
             object.__setattr__(self, name, value)
         for name, value in (("Dataset.inputs", self.inputs), ("Dataset.targets", self.targets)):
             check_layout(value, name)
@@ -86,8 +86,8 @@ class TaskData:
             where targets are not class labels, or where nobody has said it.
         columns: attributes of the training records, each `[records]`, by which they can be
             divided. `label` is added where the training targets are class labels.
-        values: the declared values of some of the columns, in order: the first is node 0's. Of
-            other columns they are those that occur, sorted.
+        values: the declared values of columns by which records are divided, in order: the first is
+            node 0's. Of `label` they are the classes, unless they are given.
         notes: what is good to know of the data, each one line; public.
 
     Raises:
@@ -100,7 +100,7 @@ class TaskData:
     test: Dataset | None = None
     classes: int | None = None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    values: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -176,7 +176,9 @@ def as_dataset(value: object, where: str) -> Dataset:
         case Dataset():
             return _dataset(value.inputs.detach(), value.targets.detach(), where)
         case (inputs, targets):
-            return _dataset(_as_tensor(inputs, where), _as_tensor(targets, where), where)
+            return _dataset(
+                _field(inputs, "inputs", where), _field(targets, "targets", where), where
+            )
         case TorchDataset():
             return _dataset(*_read_records(value, where), where)
         case _:
@@ -229,6 +231,24 @@ def _dataset(inputs: Tensor, targets: Tensor, where: str) -> Dataset:
         raise InputError(where, error.value, error.expected) from error
 
 
+def _field(value: object, name: str, where: str) -> Tensor:
+    """The inputs or the targets of all records.
+
+    A list has no type of its own, and no record may decide the type of the others: numbers of
+    inputs are floating, and targets are all whole or all not.
+    """
+    if not isinstance(value, list | tuple):
+        return _as_tensor(value, where)
+    rows = [_as_tensor(row, where) for row in value]
+    if name == "inputs":
+        plain = (list, tuple, int, float)  # what is none of these has a type of its own
+        rows = [
+            row.double() if isinstance(given, plain) else row
+            for row, given in zip(rows, value, strict=True)
+        ]
+    return _stack(rows, name.removesuffix("s"), where)
+
+
 def _as_tensor(value: object, where: str) -> Tensor:
     """A tensor of the numbers in `value`, sharing memory where it can."""
     if isinstance(value, Tensor):
@@ -254,8 +274,8 @@ def _as_tensor(value: object, where: str) -> Tensor:
 
 
 def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Tensor]:
-    inputs: list[Tensor] = []
-    targets: list[Tensor] = []
+    inputs: list[object] = []
+    targets: list[object] = []
     try:
         # A map-style data set need not raise IndexError at its end: its length has to say.
         items: Iterable[object] = (
@@ -266,8 +286,8 @@ def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Te
         for item in items:
             match item:
                 case (one_input, one_target):
-                    inputs.append(_as_tensor(one_input, where))
-                    targets.append(_as_tensor(one_target, where))
+                    inputs.append(one_input)
+                    targets.append(one_target)
                 case _:
                     expected = "every record must be an (input, target) pair"
                     raise InputError(where, _kind(item), expected)
@@ -276,15 +296,20 @@ def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Te
     except (Exception, SystemExit) as error:  # whatever the user's data set raises
         found = f"{_kind(records)}: {type(error).__name__}"  # its text may quote a record
         raise RecordsError(where, found, "its records must be readable") from error
-    return _stack(inputs, "input", where), _stack(targets, "target", where)
+    return _field(inputs, "inputs", where), _field(targets, "targets", where)
 
 
 def _stack(rows: list[Tensor], name: str, where: str) -> Tensor:
     if not rows:
         raise InputError(where, "no records", "must hold at least one record")
-    unlike = sum(row.shape != rows[0].shape for row in rows)
+    first = rows[0]
+    unlike = sum(row.shape != first.shape for row in rows)
     if unlike:
-        rule = f"every {name} must have the same shape as the first, {list(rows[0].shape)}"
+        rule = f"every {name} must have the same shape as the first, {list(first.shape)}"
+        raise RecordsError(where, f"{unlike:,} of {len(rows):,} records", rule)
+    unlike = sum(row.is_floating_point() != first.is_floating_point() for row in rows)
+    if unlike:
+        rule = f"every {name} must be whole, or every {name} a floating-point number"
         raise RecordsError(where, f"{unlike:,} of {len(rows):,} records", rule)
     return torch.stack(rows)
 

@@ -47,7 +47,7 @@ from tacit.data.tables.schema import Schema
 from tacit.errors import InputError, nearest
 from tacit.models.imports import call_function, import_function, names_function
 
-__all__ = ["READERS", "load_own", "record_digests", "record_layout"]
+__all__ = ["READERS", "load_own", "own_name", "record_digests", "record_layout"]
 
 _WHERE = "nodes.source"
 _NODE = "{node}"
@@ -73,7 +73,8 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
     Raises:
         InputError: on `nodes.source`, if a file is missing, has another form or lacks an array,
             or if several nodes would read the same file; on `node 3 (PATH)`, if the records of
-            node 3 cannot be trained on or are shaped otherwise than those of the first node.
+            node 3 cannot be trained on, say that they are another node's, or are shaped otherwise
+            than those of the first node.
     """
     read = _from_function if names_function(source) else _from_file
     if len(nodes) > 1 and _NODE not in source and not names_function(source):
@@ -84,9 +85,11 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
         raise InputError(_WHERE, source, expected)
     datasets: list[Dataset] = []
     for node in nodes:
-        name = f"node {node} ({source.replace(_NODE, str(node))})"
+        name = own_name(source, node)
         records = read(source, node, schema)
-        dataset = as_dataset(records, name) if schema is None else schema.dataset(records, name)
+        dataset = (
+            as_dataset(records, name) if schema is None else schema.dataset(records, name, node)
+        )
         check_dataset(dataset, name)
         datasets.append(dataset)
         wanted = record_layout(datasets[0])
@@ -95,6 +98,11 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
                 expected = f"must be {wanted[key]}, as those of node {nodes[0]}"
                 raise InputError(f"{name}, {key}", found, expected)
     return datasets
+
+
+def own_name(source: str, node: int) -> str:
+    """What an error calls a node's own records."""
+    return f"node {node} ({source.replace(_NODE, str(node))})"
 
 
 def record_layout(dataset: Dataset) -> dict[str, str]:

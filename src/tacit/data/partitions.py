@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tacit.data.datasets import TaskData, class_labels
-from tacit.errors import InputError, is_meant, nearest
+from tacit.errors import InputError, RecordsError, is_meant, nearest
 
 __all__ = [
     "PARTITION",
@@ -183,7 +183,7 @@ def _shards(division: Division) -> list[np.ndarray]:
 
 
 def _by_column(division: Division) -> list[np.ndarray]:
-    """One value of a column to a node, in order; round robin if there are more values."""
+    """One declared value of a column to a node, whether or not it occurs."""
     columns, nodes = division.data.columns, division.nodes
     if division.column not in columns:
         if columns:
@@ -194,37 +194,51 @@ def _by_column(division: Division) -> list[np.ndarray]:
         else:
             expected = (
                 f"{division.data.name} has no columns to divide by: a function of your own gives "
-                "them as TaskData(columns={'hospital': ...}), a table as [node] of its schema"
+                "them as TaskData(columns={'hospital': ...}, values=...), a table as [node] of its "
+                "schema"
             )
         raise InputError("nodes.partition", division.kind, expected)
-    declared = division.data.values.get(division.column)
-    if declared is not None:
-        return _by_declared(division, declared)
-    try:
-        values, rank = np.unique(columns[division.column], return_inverse=True)
-    except TypeError as error:  # numbers beside text, or None
-        expected = "the values of the column must be all numbers or all text"
-        raise InputError("nodes.partition", division.kind, expected) from error
-    if len(values) < nodes:
-        expected = f"column {division.column!r} has only {len(values)} distinct values"
-        raise InputError("nodes.count", nodes, expected)
-    return [np.flatnonzero(rank % nodes == node) for node in range(nodes)]
-
-
-def _by_declared(division: Division, declared: tuple[str, ...]) -> list[np.ndarray]:
-    """One declared value of a column to a node, whether or not it occurs."""
+    declared = _declared(division)
     column, nodes = division.column, division.nodes
-    if len(declared) < nodes:
-        expected = f"column {column!r} has {len(declared)} declared values: give at most as many"
+    if len(declared) != nodes:
+        expected = (
+            f"column {column!r} has {len(declared)} declared values, and each is a node: write "
+            f"{len(declared)}, or divide by another column"
+        )
         raise InputError("nodes.count", nodes, expected)
-    places = {value: place for place, value in enumerate(declared)}
-    rank = np.array([places[value] for value in division.data.columns[column].tolist()])
-    parts = [np.flatnonzero(rank % nodes == node) for node in range(nodes)]
+    owners = division.data.columns[column]
+    parts = [np.flatnonzero(owners == value) for value in declared]
+    others = len(owners) - sum(map(len, parts))
+    if others:
+        rule = (
+            f"column {column!r} must hold one of {', '.join(map(str, declared))}: others are "
+            "declared as task.labels of an svmlight file, or values= of a TaskData"
+        )
+        raise RecordsError("nodes.partition", f"{others:,} of {len(owners):,} records", rule)
     for node, part in enumerate(parts):
         if len(part) == 0:
-            expected = f"node {node} ({', '.join(declared[node::nodes])}) has no records"
+            expected = f"node {node} ({declared[node]}) has no records"
             raise InputError("nodes.partition", division.kind, expected)
     return parts
+
+
+def _declared(division: Division) -> tuple[str | int, ...]:
+    """The declared values of a column, node 0's first; labels are those of the classes.
+
+    Which node a value goes to must not follow from which values occur: that no record has one is
+    private, too.
+    """
+    data, column = division.data, division.column
+    if column in data.values:
+        return data.values[column]
+    if column == "label" and class_labels(data.train) is not None:
+        # Where nobody has said how many classes there are, the number of nodes says it.
+        return tuple(range(division.nodes if data.classes is None else data.classes))
+    expected = (
+        f"which node a value goes to is declared, and not found in the records: return "
+        f"TaskData(values={{{column!r}: (...)}}) with all values, node 0's first"
+    )
+    raise InputError("nodes.partition", division.kind, expected)
 
 
 def _labels(division: Division) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from tacit.data.formats.adult import load_adult
 from tacit.data.formats.cifar10 import load_cifar10
 from tacit.data.formats.digits import load_digits
 from tacit.data.formats.idx import FASHION_MNIST, MNIST, load_idx_images
-from tacit.data.formats.svmlight import load_svmlight
+from tacit.data.formats.svmlight import Declared, load_svmlight
 from tacit.data.held_out import hold_out
 from tacit.data.tables.schema import Schema
 from tacit.data.tables.source import is_table, load_table
@@ -35,6 +35,7 @@ class Request:
         seed: the public seed, for splits.
         schema: of a table; None: that beside its file.
         test: the table that `[task].test` names, of public test records.
+        declared: what is public of a file that does not say it itself.
     """
 
     argument: str
@@ -42,6 +43,7 @@ class Request:
     seed: int
     schema: Schema | None = None
     test: str | None = None
+    declared: Declared = field(default_factory=Declared)
 
 
 Loader = Callable[[Request], TaskData]
@@ -55,6 +57,7 @@ def load(
     schema: Schema | None = None,
     test: str | None = None,
     test_share: float | None = None,
+    declared: Declared | None = None,
 ) -> TaskData:
     """Load a data set.
 
@@ -68,6 +71,7 @@ def load(
         test: a table of public test records, for a table: `csv:FILE` or `parquet:FILE`.
         test_share: the share of the training records that is held out for testing, and so
             declared public, where there are no test records.
+        declared: what is public of an svmlight file.
 
     Raises:
         InputError: on `task.test` or `task.test_share` if it does not go with the data set, on
@@ -79,7 +83,8 @@ def load(
     name, colon, argument = dataset.partition(":")
     loader = SOURCES.get(f"{name}:PATH" if colon else name)
     if loader is not None:
-        data = loader(Request(argument, data_dir.expanduser(), seed, schema, test))
+        folder = data_dir.expanduser()
+        data = loader(Request(argument, folder, seed, schema, test, declared or Declared()))
     elif colon:
         data = _from_user(dataset)
     else:
@@ -124,7 +129,9 @@ SOURCES: MappingProxyType[str, Loader] = MappingProxyType(
         "fashion-mnist": lambda request: load_idx_images(FASHION_MNIST, request.data_dir),
         "cifar10": lambda request: load_cifar10(request.data_dir),
         "adult": lambda request: load_adult(request.data_dir),
-        "svmlight:PATH": lambda request: load_svmlight(request.argument, request.data_dir),
+        "svmlight:PATH": lambda request: load_svmlight(
+            request.argument, request.data_dir, request.declared
+        ),
         "csv:PATH": partial(_table, "csv"),
         "parquet:PATH": partial(_table, "parquet"),
     }

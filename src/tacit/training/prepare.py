@@ -181,7 +181,8 @@ def prepare(
     _LOG.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted, instead)
     raw, classes = records.train, records.classes
-    shown = "task.dataset" if test is None else "test"
+    named = "task.dataset" if config.task.test is None else "task.test"
+    shown = named if test is None else "test"
     features = _features(config, records, shown, dtype, device)
     if features is not None:
         _LOG.info("computing the features of all records")
@@ -233,6 +234,13 @@ def prepare(
         )
     except RecordsError as error:  # a few of them were tried
         raise RecordsError(shown, "some of its records", error.expected) from None
+    except InputError as error:
+        if error.where != "task.dataset" or public is not None:
+            raise
+        # Made-up records were tried, which are shaped and typed as those of every node.
+        shape = [int(train.sizes[0]), *first.targets.shape[1:]]
+        found = f"targets {shape} of {first.targets.dtype}"
+        raise InputError(records.whose[0], found, error.expected) from None
     engine = replace(engine, moments=moments)
     chosen = config.algorithm
     keeps = chosen.definition.table(chosen.options) is not None
@@ -240,14 +248,18 @@ def prepare(
         gradients.refuse_coins(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     held_out = None if public is None else _held_out(config, public, kind, dtype, device)
-    _check_fit(config, loss, outputs, example if held_out is None else held_out, shown)
+    _check_outputs(config, outputs)
+    if held_out is not None:
+        _check_fit(loss.check, outputs, held_out.targets, shown)
     if not train.bytes:
         train = replace(train, stored=train.stored.to(kind))
     loaded = train if features is None else raw
     train = _bounded_records(config, train)
-    _check_records(model, loss, outputs, train, hosted)
+    _check_records(model, loss, outputs, train, records.whose)
     ignorant = Baselines()
-    if held_out is not None:
+    if held_out is None:  # of made-up targets, once it is known that those of the nodes will do
+        _check_fit(loss.check, outputs, example.targets, shown)
+    else:
         check_metrics(metrics, loss, outputs, held_out.targets, config.train.evaluate_records)
         ignorant = baselines(metrics, loss, outputs, held_out.targets)
     settled, rule = with_clip(config, engine, held_out)
@@ -490,7 +502,7 @@ def _features(
         dtype: of the run.
         device: of the run.
     """
-    if config.task.features is None:
+    if config.task.feature_map is None:
         if config.task.features_cache is not None:
             expected = "goes with task.features: name these, or leave it out"
             raise InputError("task.features_cache", config.task.features_cache, expected)
@@ -500,7 +512,7 @@ def _features(
     if public is not None:
         _check_public(public, first, where, None)
         examples = data.stack([_few(public)], dtype, device).inputs
-    return find_features(config.task.features, examples, dtype, device)
+    return find_features(config.task.feature_map, examples, dtype, device)
 
 
 def _check_public(public: Dataset, first: Dataset, where: str, classes: int | None) -> None:
@@ -522,24 +534,31 @@ def _held_out(
     return replace(records, inputs=_bounded(config, records.inputs))
 
 
-def _check_fit(config: Config, loss: Loss, outputs: Tensor, shown: Dataset, where: str) -> None:
-    """The model's outputs must fit public records, and what is declared of them.
-
-    Args:
-        config: the experiment.
-        loss: of the task.
-        outputs: of a few records, `[few, ...]`.
-        shown: public test records, or those that were made up.
-        where: they are from.
-    """
+def _check_outputs(config: Config, outputs: Tensor) -> None:
+    """The model must give as many numbers for a record as are declared."""
     declared, given = config.task.outputs, outputs[0].numel()
     if declared is not None and declared != given:
         expected = f"the model gives {given} numbers for a record: write that, or leave it out"
         raise InputError("task.outputs", declared, expected)
+
+
+def _check_fit(
+    check: Callable[[Tensor, Tensor], None], outputs: Tensor, targets: Tensor, where: str
+) -> None:
+    """Ask targets for a rule of the loss.
+
+    Args:
+        check: `check` of a loss, or `check_records` for private targets.
+        outputs: of a few records, `[few, ...]`.
+        targets: `[r, ...]`.
+        where: what an error calls them.
+    """
     try:
-        loss.check(outputs, shown.targets)
-    except RecordsError as error:
-        raise RecordsError(where, str(error.value), error.expected) from None
+        check(outputs, targets)
+    except InputError as error:
+        if error.where != "task.dataset":
+            raise
+        raise type(error)(where, error.value, error.expected) from None
 
 
 def _few(public: Dataset) -> Dataset:
@@ -605,7 +624,7 @@ def _bounded(config: Config, inputs: Tensor) -> Tensor:
 
 
 def _check_records(
-    model: nn.Module, loss: Loss, outputs: Tensor, train: StackedData, hosted: Sequence[int]
+    model: nn.Module, loss: Loss, outputs: Tensor, train: StackedData, whose: Sequence[str]
 ) -> None:
     """Ask every node's records for the public rules, before anything is sent.
 
@@ -613,21 +632,16 @@ def _check_records(
         RecordsError: naming the node and the rule, and how many records break it.
     """
     ids = not train.bytes and not train.stored.is_floating_point()
-    ends = zip(hosted, train.offsets.tolist(), train.sizes.tolist(), strict=True)
-    for node, start, size in ends:
+    ends = zip(whose, train.offsets.tolist(), train.sizes.tolist(), strict=True)
+    for name, start, size in ends:
         rows = slice(start, start + size)
-        try:
-            loss.check_records(outputs, train.targets[rows])
-        except RecordsError as error:
-            where = f"{error.where} of node {node}"
-            raise RecordsError(where, str(error.value), error.expected) from None
+        _check_fit(loss.check_records, outputs, train.targets[rows], name)
         if not ids:
             continue
         wrong = models.failures(model, train.stored[rows])
         if wrong:
             rule = "every id must have a row in the model's embeddings"
-            count = f"{wrong:,} of {size:,} records"
-            raise RecordsError(f"task.dataset of node {node}", count, rule)
+            raise RecordsError(name, f"{wrong:,} of {size:,} records", rule)
 
 
 def _build_model(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tacit import data
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, Schema, StackedData
+from tacit.data.own import own_name, record_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
 from tacit.data.tables.reading import read_table
 from tacit.errors import InputError, RecordsError
@@ -22,6 +27,8 @@ from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
 
 __all__ = ["TrainingRecords", "features_of", "load_records", "node_records", "with_features"]
+
+_LOG = logging.getLogger("tacit")
 
 NO_TEST_RECORDS = (
     "no test records: nothing will be scored. For a table name public records in task.test, or "
@@ -35,6 +42,7 @@ class TrainingRecords:
 
     Args:
         train: the records of this process's nodes.
+        whose: what an error calls the records of each of these nodes.
         test: public test records; None: there are none.
         classes: as declared; None: nobody did, or there are none.
         schema: by which they were read, if they are a table.
@@ -42,6 +50,7 @@ class TrainingRecords:
     """
 
     train: StackedData
+    whose: tuple[str, ...]
     test: Dataset | None
     classes: int | None
     schema: Schema | None
@@ -118,14 +127,11 @@ def load_records(
         raise InputError("task.test_share", config.task.test_share, expected)
     given = nodes is not None or config.task.dataset == GIVEN
     named = None if given else _load(config, schema)
-    if nodes is not None:
-        local = [_dataset(nodes[node], f"nodes[{node}]", schema) for node in hosted]
-        for node, records in zip(hosted, local, strict=True):
-            data.check_dataset(records, f"nodes[{node}]")
+    whose = tuple(_whose(config, node, is_given=nodes is not None) for node in hosted)
+    if own:
+        local = _own(config, nodes, schema, hosted, whose)
+        _warn_of_equal(local, whose)
         train = data.stack(local, dtype, device)
-    elif own:
-        assert config.nodes.source is not None
-        train = data.stack(data.load_own(config.nodes.source, hosted, schema), dtype, device)
     else:
         assert named is not None
         train = _divided(config, named, dtype, device, hosted)
@@ -136,6 +142,7 @@ def load_records(
         notes = (*notes, *named.notes)
     return TrainingRecords(
         train=train if instead is None else instead,
+        whose=whose,
         test=public,
         classes=declared if named is None else named.classes,
         schema=schema,
@@ -162,7 +169,53 @@ def _load(config: Config, schema: Schema | None) -> data.TaskData:
         schema=schema,
         test=task.test,
         test_share=task.test_share,
+        declared=task.declared,
     )
+
+
+def _whose(config: Config, node: int, *, is_given: bool) -> str:
+    """What an error calls the records of a node."""
+    if is_given:
+        return f"nodes[{node}]"
+    source = config.nodes.source
+    return f"task.dataset of node {node}" if source is None else own_name(source, node)
+
+
+def _own(
+    config: Config,
+    nodes: Sequence[Any] | None,
+    schema: Schema | None,
+    hosted: Sequence[int],
+    whose: Sequence[str],
+) -> list[Dataset]:
+    """The records that each node has of its own, as they are given or as the experiment says."""
+    if nodes is None:
+        assert config.nodes.source is not None
+        return data.load_own(config.nodes.source, hosted, schema)
+    local = [
+        _dataset(nodes[node], name, schema, node) for node, name in zip(hosted, whose, strict=True)
+    ]
+    for name, records in zip(whose, local, strict=True):
+        data.check_dataset(records, name)
+    return local
+
+
+def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
+    """Say on the own screen that nodes hold the very same records, in whatever order."""
+    key = secrets.token_bytes(32)
+    counts = Counter(map(len, local))
+    first: dict[bytes, str] = {}
+    for name, records in zip(whose, local, strict=True):
+        if counts[len(records)] < 2:
+            continue
+        digest = np.sort(record_digests(records.inputs, key)).tobytes()
+        other = first.setdefault(digest, name)
+        if other != name:
+            _LOG.warning(
+                "the records of %s are those of %s: is one of them another site's file?",
+                name,
+                other,
+            )
 
 
 def _divided(
@@ -198,8 +251,8 @@ def _public(
     return public_records(config.task.test, Path(config.task.data_dir), schema)
 
 
-def _dataset(value: Any, where: str, schema: Schema | None) -> Dataset:
-    return data.as_dataset(value, where) if schema is None else schema.dataset(value, where)
+def _dataset(value: Any, where: str, schema: Schema | None, node: int | None = None) -> Dataset:
+    return data.as_dataset(value, where) if schema is None else schema.dataset(value, where, node)
 
 
 def with_features(

@@ -455,7 +455,7 @@ def _scores(
 
 def _seen(config: Config, result: ResultDocument, inputs: Tensor) -> Tensor:
     """Inputs of records as the model sees them: their features, if there are any."""
-    name, shape = config.task.features, result.model_shape
+    name, shape = config.task.feature_map, result.model_shape
     if name is None or shape is None:
         return inputs
     record, dtype = shape.record_shape or (), DTYPES[config.train.dtype]

@@ -99,7 +99,7 @@ def recommend_for(given: Given, facts: Facts) -> Recommendation:
     """
     task = task_choices(given, facts)
     start = Config(**merged(given, [_algorithm(given), *task]))
-    facts = facts.seen_through(start.task.features, DTYPES[start.train.dtype])
+    facts = facts.seen_through(start.task.feature_map, DTYPES[start.train.dtype])
     rest, plan = _drafted(given, task, facts)
     choices = [*task, *rest]
     config, noise = plan.config, mean_noise(plan)

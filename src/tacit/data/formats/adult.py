@@ -251,7 +251,7 @@ def load_adult(
         read_adult(obtain(file, data_dir, folders, advice)) for file in (train_file, test_file)
     )
     columns = {name: train[name] for name in CATEGORIES}
-    return TaskData("adult", _encoded(train), _encoded(test), len(LABELS), columns)
+    return TaskData("adult", _encoded(train), _encoded(test), len(LABELS), columns, CATEGORIES)
 
 
 def read_adult(path: Path) -> Table:

@@ -1,23 +1,31 @@
-"""Files in the format of svmlight and LIBSVM: one `target index:value ...` line a record."""
+"""Files in the format of svmlight and LIBSVM: one `target index:value ...` line a record.
+
+How many features a record has, from which index they count and which labels there are is public,
+and decides the shape of every message. So none of it is read off the records: it is declared, or
+follows from a public file of test records, and a record that does not fit is refused.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import UnfitFileError, content, find_file
-from tacit.errors import InputError
+from tacit.data.tables.fields import NUMBER
+from tacit.errors import InputError, RecordsError
 from tacit.free_memory import host_bytes, in_words
 
-__all__ = ["load_svmlight"]
+__all__ = ["Declared", "load_svmlight"]
 
 _WHERE = "task.dataset"
 _PACKED = (".gz", ".bz2")
@@ -26,46 +34,76 @@ _LONGEST_LINE = 1 << 28
 # What a record and each of its values take at most while they are read: they grow by copying.
 _RECORD_BYTES = 48
 _VALUE_BYTES = 36
+_LINE = re.compile(
+    rf"\s*(?:{NUMBER}(?:\s+qid:[0-9]+)?(?:\s+[0-9]+:{NUMBER})*)?\s*(?:#.*)?".encode(), re.DOTALL
+)
+_MOST_CLASSES = 10_000
+_BEYOND = 2**31  # labels of this size and above are no classes
+_SIGNS = frozenset({-1, 0, 1})
+_SHOWN = 10  # labels, in an error
+
+Labels = tuple[int, ...] | Literal["signs", "numbers"]
+"""Of classes, class 0 first; or -1 / 1, or 0 / 1, as they stand; or any numbers."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is public of a file, as far as somebody has said it.
+
+    Args:
+        features: how many numbers a record has.
+        labels: the labels that there may be, class 0 first.
+        index_base: the index of the first feature, 0 or 1.
+        outputs: how many classes there are; without `labels`, these are 0 to `outputs` - 1.
+        loss: as `[task].loss` names it: what targets are to it. None: that of no name.
+    """
+
+    features: int | None = None
+    labels: tuple[int, ...] | None = None
+    index_base: int | None = None
+    outputs: int | None = None
+    loss: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class _Columns:
+class _Records:
     """What a file holds.
 
     Args:
         path: the file.
-        records: sparse float32 `[records, width]`, column i for the index i.
+        sparse: float32 `[records, width]`, column i for the index i; an index that occurs is
+            stored also where its value is 0.
         targets: float64 `[records]`.
-        indices: every index that occurs, also with an explicit 0 as its value.
     """
 
     path: Path
-    records: Any
-    targets: np.ndarray
-    indices: np.ndarray
+    sparse: Any
+    targets: NDArray[np.float64]
 
 
-def load_svmlight(argument: str, data_dir: Path) -> TaskData:
-    """Read a file of records, and its test records where they lie beside it.
+def load_svmlight(argument: str, data_dir: Path, declared: Declared) -> TaskData:
+    """Read a file of records, and its public test records where they lie beside it.
 
     Test records are those of `PATH.t`, as LIBSVM's data sets are named; for `PATH.gz` and
-    `PATH.bz2` likewise of `PATH.t`, and each with any of these endings. Indices count from 0 if
-    an index 0 occurs in either file, and from 1 otherwise.
+    `PATH.bz2` likewise of `PATH.t`, and each with any of these endings. What is not declared is
+    that of the test records: their largest index, whether an index 0 occurs, and the labels that
+    occur. Without them indices count from 1.
 
     Args:
         argument: the path, plain, gzip (`.gz`) or bzip2 (`.bz2`). A relative one is looked for in
             `data_dir` first, then in the current directory.
         data_dir: a folder.
+        declared: what is public of both files.
 
     Returns:
-        Inputs dense float32 `[records, features]`; test records are filled up with zeros to the
-        width of the training records. Targets int64 `[records]` where all are -1 or 1 (kept), or
-        whole numbers from 0 (kept) or from 1 (then counted from 0): class labels. Other targets
-        are numbers, float32.
+        Inputs dense float32 `[records, features]`. Targets `[records]`: int64, the class of each
+        label, or -1, 0 and 1 as they stand where the loss is logistic and no labels are declared;
+        float32 where the loss is of numbers, or one of the user's own without declared labels.
 
     Raises:
-        InputError: on `task.dataset`, if the file is missing, is no such text, holds no record or
-            no feature, does not fit in memory, or if its test records have more features.
+        InputError: if the file is missing or no such text, if nothing says what is public of it,
+            if the test records do not fit that, or if the dense records do not fit in memory.
+        RecordsError: if records do not fit what is public; says how many.
     """
     if not argument:
         raise InputError(_WHERE, "svmlight:", "must name a file after the colon")
@@ -74,23 +112,93 @@ def load_svmlight(argument: str, data_dir: Path) -> TaskData:
     if path is None:
         looked = " or ".join(dict.fromkeys(str(folder / wanted) for folder in folders))
         raise InputError(_WHERE, f"svmlight:{argument}", f"there is no file {looked}")
-    tables = [_parse(path)]
     stem = path.name.removesuffix(path.suffix) if path.suffix in _PACKED else path.name
     test_path = find_file([f"{stem}.t{ending}" for ending in ("", *_PACKED)], [path.parent])
-    if test_path is not None:
-        tables.append(_parse(test_path))
-    first = min(int(table.indices.min(initial=1)) for table in tables)
-    features = _features(tables, first)
-    targets = _as_targets([table.targets for table in tables])
-    train, *test = (
-        Dataset(_dense(table, first, features), values)
-        for table, values in zip(tables, targets, strict=True)
+    test = None if test_path is None else _parse(test_path)
+    known, labels = _public(f"svmlight:{argument}", declared, test, f"{stem}.t")
+    held_out = None
+    if test is not None:
+        try:
+            held_out = _dataset(test, known, labels)
+        except RecordsError as error:
+            expected = f"the test records do not fit: they {error.expected}"
+            raise InputError(f"{_WHERE}, {test.path}", error.value, expected) from None
+    try:
+        train = _dataset(_parse(path), known, labels)
+    except RecordsError as error:
+        source = "" if test is None else f"; what is not declared follows from {test.path.name}"
+        raise RecordsError(error.where, str(error.value), f"{error.expected}{source}") from None
+    return TaskData(
+        f"svmlight:{argument}",
+        train,
+        held_out,
+        classes=len(labels) if isinstance(labels, tuple) else None,
+        values={"label": (-1, 1)} if labels == "signs" and _has_signs(test) else {},
     )
-    # How many classes there are is not counted: `[task].outputs` or the test records say it.
-    return TaskData(f"svmlight:{argument}", train, test[0] if test else None)
 
 
-def _parse(path: Path) -> _Columns:
+def _public(
+    name: str, declared: Declared, test: _Records | None, test_name: str
+) -> tuple[Declared, Labels]:
+    """What is declared, completed by what public test records show; and what targets are.
+
+    Raises:
+        InputError: neither says it; names the keys that do.
+    """
+    base, features = declared.index_base, declared.features
+    if base is None:
+        base = 1 if test is None else min(1, int(test.sparse.indices.min(initial=1)))
+    if features is None and test is not None:
+        features = int(test.sparse.indices.max(initial=base - 1)) + 1 - base
+    labels = _labels(declared, test)
+    if labels is None or not features:
+        keys = [] if features else ["task.features (how many features a record has)"]
+        if labels is None:
+            keys.append(
+                "task.labels (such as [1, 2, 3]) or task.outputs (how many classes there are, for "
+                "labels from 0), or task.loss = 'logistic' for labels of -1 and 1"
+            )
+        expected = (
+            f"write {', and '.join(keys)}: what shapes every message must not be read off private "
+            f"records. Or put public test records in {test_name}, which show it. Indices count "
+            "from 1 unless task.index_base = 0"
+        )
+        raise InputError(_WHERE, name, expected)
+    return replace(declared, features=features, index_base=base), labels
+
+
+def _labels(declared: Declared, test: _Records | None) -> Labels | None:
+    """What targets are, by what is public; None: nothing says it."""
+    loss, outputs = declared.loss, declared.outputs
+    if declared.labels is not None:
+        return declared.labels
+    if loss not in ("cross-entropy", "logistic"):
+        return "numbers"
+    shown = None if test is None else np.unique(test.targets)
+    if loss == "logistic" and (shown is None or set(shown.tolist()) <= _SIGNS):
+        return "signs"
+    if test is None or shown is None:
+        return None if outputs is None else tuple(range(outputs))
+    where = str(test.path)
+    if _has_signs(test):
+        expected = "its labels are -1 and 1: set task.loss = 'logistic', or task.labels = [-1, 1]"
+        raise InputError(_WHERE, where, expected)
+    whole = bool(((shown == np.floor(shown)) & (np.abs(shown) < _BEYOND)).all())
+    if not whole or len(shown) > _MOST_CLASSES:
+        expected = "its targets are no labels of classes: set task.loss = 'mse'"
+        raise InputError(_WHERE, where, expected)
+    labels = tuple(int(label) for label in shown)
+    if loss == "cross-entropy" and outputs not in (None, len(labels)):
+        expected = f"{test.path.name} shows {len(labels)} labels: name all of them in task.labels"
+        raise InputError("task.outputs", outputs, expected)
+    return labels
+
+
+def _has_signs(test: _Records | None) -> bool:
+    return test is not None and bool((test.targets == -1).any() & (np.abs(test.targets) == 1).all())
+
+
+def _parse(path: Path) -> _Records:
     # Imported here because it is slow, and only this data set needs it.
     from sklearn.datasets import load_svmlight_file
 
@@ -98,7 +206,7 @@ def _parse(path: Path) -> _Columns:
     try:
         with content(path) as (stream, _):
             lines = _Lines(stream, host_bytes())
-            records, targets = load_svmlight_file(lines, dtype=np.float32, zero_based=True)
+            sparse, targets = load_svmlight_file(lines, dtype=np.float32, zero_based=True)
     except UnfitFileError as error:
         raise InputError(_WHERE, str(path), str(error)) from error
     except Exception as error:  # a damaged file may raise anything, and its text may quote records
@@ -110,7 +218,7 @@ def _parse(path: Path) -> _Columns:
         raise InputError(_WHERE, str(path), expected) from error
     if len(targets) == 0:
         raise InputError(_WHERE, str(path), "holds no record")
-    return _Columns(path, records, np.asarray(targets, np.float64), np.asarray(records.indices))
+    return _Records(path, sparse, np.asarray(targets, np.float64))
 
 
 class _Lines:
@@ -137,49 +245,60 @@ class _Lines:
                     f"holds more than {self.count - 1} records, and {in_words(self._memory)} of "
                     "memory are too few for them"
                 )
+            if not _LINE.fullmatch(line):  # scikit-learn would take 1_0 for a number
+                raise ValueError
             yield line
 
 
-def _features(tables: Sequence[_Columns], first: int) -> int:
-    """How many features the training records have, which must suffice for the test records."""
-    last, *test = (int(table.indices.max(initial=first - 1)) for table in tables)
-    features = last + 1 - first
-    if features == 0:
-        raise InputError(_WHERE, str(tables[0].path), "no record has a feature")
-    if test and test[0] > last:
-        expected = (
-            f"the test records have {test[0] + 1 - first} features, the training records of "
-            f"{tables[0].path.name} {features}: write '{test[0]}:0' at the end of one of its "
-            "lines to widen them"
-        )
-        raise InputError(_WHERE, str(tables[1].path), expected)
-    size, free = sum(len(table.targets) for table in tables) * features * _BYTES, host_bytes()
+def _dataset(records: _Records, known: Declared, labels: Labels) -> Dataset:
+    """The records of a file, each of which must fit what is public.
+
+    Raises:
+        RecordsError: saying how many records do not.
+    """
+    first, features, count = known.index_base, known.features, len(records.targets)
+    assert first is not None
+    assert features is not None
+    size, free = count * features * _BYTES, host_bytes()
     if size > free:
         expected = (
             f"its dense records would take {in_words(size)}, and {in_words(free)} of memory are "
             "free: choose fewer features or records"
         )
-        raise InputError(_WHERE, str(tables[0].path), expected)
-    return features
-
-
-def _dense(table: _Columns, first: int, features: int) -> Tensor:
-    """The records of a file as float32 `[records, features]`; the index `first` is column 0."""
+        raise InputError(_WHERE, str(records.path), expected)
+    indices = records.sparse.indices.astype(np.int64)
+    (places,) = np.nonzero((indices < first) | (indices >= first + features))
+    wrong = np.zeros(count, bool)
+    wrong[np.searchsorted(records.sparse.indptr, places, side="right") - 1] = True
+    last = first + features - 1
+    rule = f"must have indices from {first} to {last} (task.index_base, task.features)"
+    _refuse(wrong, records, rule)
+    targets = _targets(records, known, labels)
     from scipy.sparse import csr_array  # as slow as scikit-learn, which needs it anyway
 
-    records = table.records
-    parts = (records.data, table.indices - first, records.indptr)
-    dense = csr_array(parts, shape=(len(table.targets), features)).toarray()
-    return torch.from_numpy(dense)
+    parts = (records.sparse.data, indices - first, records.sparse.indptr)
+    return Dataset(torch.from_numpy(csr_array(parts, shape=(count, features)).toarray()), targets)
 
 
-def _as_targets(given: Sequence[np.ndarray]) -> list[Tensor]:
-    """The targets of all files as class labels if they can be that, else as numbers."""
-    present = np.unique(np.concatenate(given))
-    signs = bool(np.isin(present, (-1, 1)).all())
-    # Beyond 2^31 they are no classes, and nothing finite is too large for int64 below it.
-    whole = bool(((present == np.floor(present)) & (present < 2**31)).all())
-    if not signs and not (whole and present[0] in (0, 1)):
-        return [torch.from_numpy(values).to(torch.float32) for values in given]
-    lowest = 0 if signs else int(present[0])
-    return [torch.from_numpy(values.astype(np.int64) - lowest) for values in given]
+def _targets(records: _Records, known: Declared, labels: Labels) -> Tensor:
+    """Class numbers, signs or numbers, of what stands first in each line."""
+    if labels == "numbers":
+        return torch.from_numpy(records.targets).to(torch.float32)
+    named = np.array(sorted(_SIGNS) if labels == "signs" else labels)
+    order = np.argsort(named)
+    places = np.searchsorted(named, records.targets, sorter=order).clip(max=len(named) - 1)
+    words = ", ".join(map(str, named[:_SHOWN])) + (", ..." if len(named) > _SHOWN else "")
+    rule = f"must have one of the labels {words} (task.labels)"
+    if labels == "signs":
+        rule = "must have labels of -1 and 1, or of 0 and 1 (others are named in task.labels)"
+    elif known.labels is None and known.loss == "cross-entropy":
+        rule += "; for labels of -1 and 1 set task.loss = 'logistic'"
+    _refuse(named[order[places]] != records.targets, records, rule)
+    return torch.from_numpy(named[order[places]] if labels == "signs" else order[places])
+
+
+def _refuse(wrong: NDArray[np.bool_], records: _Records, rule: str) -> None:
+    count = int(wrong.sum())
+    if count:
+        found = f"{count:,} of {len(wrong):,} records"
+        raise RecordsError(f"{_WHERE}, {records.path}", found, rule)

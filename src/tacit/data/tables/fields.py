@@ -14,13 +14,17 @@ from typing import Any, TypeVar
 
 from tacit.errors import RecordsError
 
-__all__ = ["Table", "canonical", "field_text", "read_each", "rows"]
+__all__ = ["NUMBER", "Table", "canonical", "field_text", "read_each", "read_number", "rows"]
 
 Table = Mapping[str, Sequence[str | None]]
 """Columns by name, all of one length."""
 
 _Read = TypeVar("_Read")
 _WHOLE = re.compile(r"(-?\d+)\.0+")
+NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+"""What a number is in any text that is read: no underscores, no infinity, no digits but ASCII's."""
+
+_NUMBER = re.compile(NUMBER)
 _MOST_EXACT = 2**53  # above, floating numbers skip whole ones
 
 
@@ -54,6 +58,12 @@ def field_text(value: Any) -> str | None:
             return str(value.isoformat())
         case _:
             return canonical(str(value))
+
+
+def read_number(text: str) -> float | None:
+    """The finite number that a text is; None: it is none."""
+    value = float(text) if _NUMBER.fullmatch(text) else math.inf
+    return value if math.isfinite(value) else None
 
 
 def read_each(

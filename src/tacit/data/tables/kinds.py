@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tacit.data.tables.fields import field_text, read_each
+from tacit.data.tables.fields import field_text, read_each, read_number
+from tacit.errors import InputError
 
 __all__ = [
     "BooleanColumn",
@@ -175,13 +176,13 @@ class NumberColumn(_Scaled):
 
     @property
     def _rule(self) -> str:
-        return "must be numbers"
+        return "must be finite numbers"
 
     def _filled(self) -> float:
         return float(self._unit(np.array([self._middle]))[0])
 
     def _read(self, text: str) -> float | None:
-        return _number(text)
+        return read_number(text)
 
     def _unit(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return _to_unit(np.clip(values, self.low, self.high), self.low, self.high, self.scale)
@@ -423,10 +424,10 @@ class NumberTarget(_Part):
 
     def encode(self, texts: Texts, words: Words, where: str) -> NDArray[Any]:
         """Float32 `[records]`, within [-1, 1]."""
-        rule = "must be numbers, and none may be missing"
+        rule = "must be finite numbers, and none may be missing"
 
         def read(text: str | None) -> float | None:
-            return None if text is None or text in words else _number(text)
+            return None if text is None or text in words else read_number(text)
 
         values = np.array(read_each(texts, read, where, rule), dtype=np.float64)
         clipped = np.clip(values, self.low, self.high)
@@ -459,6 +460,21 @@ class NodeColumn(_Part):
         rule = "must be nodes that the schema declares, and none may be missing"
         return read_each(texts, lambda text: text if text in known else None, where, rule)
 
+    def check(self, texts: Texts, node: int, where: str) -> None:
+        """Refuse the records of another node than the one that they are given as.
+
+        Raises:
+            InputError: the node has no declared value.
+            RecordsError: the column of some records says otherwise; says how many.
+        """
+        at = f"column {self.column!r} of {where}"
+        if node >= len(self.values):
+            expected = f"none is node {node}: declare one value a node, or ignore the column"
+            raise InputError(f"{at}, [node] values", list(self.values), expected)
+        own = self.values[node]
+        rule = f"must be {own!r} in every record, which the schema declares for node {node}"
+        read_each(texts, lambda text: text if text == own else None, at, rule)
+
 
 def _numbers(read: Any, texts: Texts, words: Words, where: str, rule: str) -> list[float]:
     """Numbers of fields, NaN where they are missing."""
@@ -469,14 +485,6 @@ def _numbers(read: Any, texts: Texts, words: Words, where: str, rule: str) -> li
         return number
 
     return read_each(texts, read_or_missing, where, rule)
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return None if math.isnan(value) else value
 
 
 def _truth(text: str) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import tomli_w
 
-from tacit.data.tables.fields import Table
+from tacit.data.tables.fields import Table, read_number
 from tacit.data.tables.schema import MISSING_WORDS, Schema
 from tacit.errors import InputError, nearest
 
@@ -161,11 +161,8 @@ def _values(texts: Sequence[str | None]) -> list[str]:
 
 def _numbers(texts: Sequence[str]) -> list[float] | None:
     """The numbers that all texts are; None where one is none, or there are none."""
-    try:
-        numbers = [float(text) for text in texts]
-    except ValueError:
-        return None
-    return numbers if numbers and all(map(math.isfinite, numbers)) else None
+    numbers = [number for text in texts if (number := read_number(text)) is not None]
+    return numbers if numbers and len(numbers) == len(texts) else None
 
 
 def _dates(texts: Sequence[str]) -> list[datetime.date] | None:

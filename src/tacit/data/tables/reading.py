@@ -79,13 +79,16 @@ def _frame_columns(frame: object) -> Mapping[object, list[Any]]:
 
 
 def _fields(values: Iterable[Any]) -> list[str | None]:
-    known: dict[Any, str | None] = {}
-    texts = []
+    known: dict[str, str | None] = {}
+    texts: list[str | None] = []
     for value in values:
-        key = (type(value), value)  # since True == 1
-        if key not in known:
-            known[key] = field_text(value)
-        texts.append(known[key])
+        # Texts alone are looked up: of other values, equal ones may be written in two ways.
+        if type(value) is not str:
+            texts.append(field_text(value))
+            continue
+        if value not in known:
+            known[value] = field_text(value)
+        texts.append(known[value])
     return texts
 
 

@@ -174,12 +174,14 @@ class Schema(BaseModel):
         parts = [str(plain[key]) for key in sorted(plain)]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
-    def dataset(self, table: object, where: str = "table") -> Dataset:
+    def dataset(self, table: object, where: str = "table", node: int | None = None) -> Dataset:
         """Inputs and targets of a table: a map of each record alone.
 
         Args:
             table: a frame of pandas or polars, or what `read_table` gives.
             where: what an error names.
+            node: whose records these are, which the node's column, if there is one, must say; None:
+                those of any.
 
         Returns:
             Inputs float32 `[records, len(features)]` within [-1, 1]; targets int64 `[records]`,
@@ -196,6 +198,8 @@ class Schema(BaseModel):
             raise InputError(where, list(columns), expected)
         if rows(columns) == 0:
             raise InputError(where, "no records", "must hold at least one record")
+        if node is not None and self.node is not None and self.node.column in columns:
+            self.node.check(columns[self.node.column], node, where)
         at = f"column {target!r} of {where}"
         targets = self.target.encode(columns[target], frozenset(self.missing_words), at)
         return Dataset(self._encoded(columns, where), torch.from_numpy(targets))

@@ -16,7 +16,7 @@ from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
 from tacit.communication import compression
 from tacit.communication.colours import Outgoing, opened
-from tacit.config import Config
+from tacit.config import GIVEN, Config
 from tacit.errors import InputError, optional
 from tacit.features.maps import WithFeatures
 from tacit.privacy.published import FormulaCondition
@@ -329,14 +329,19 @@ def _trust_terms(
 
 
 def _declared_public(config: Config) -> tuple[str, ...]:
-    """The test records that were records of the nodes, if there are any."""
-    share = config.task.test_share
-    if share is None:
-        return ()
-    return (
-        f"the share of {share:g} of the records that was held out for testing and declared public "
-        "(task.test_share), and all scores on it",
+    """What of the nodes' records was declared public: test records, and whose each record is."""
+    share, partition = config.task.test_share, config.nodes.partition
+    given = config.task.dataset == GIVEN or config.nodes.data == "by-rank"
+    by_labels = not given and partition in ("dirichlet", "shards")
+    held_out = (
+        f"the share of {share or 0:g} of the records that was held out for testing and declared "
+        "public (task.test_share), and all scores on it"
     )
+    divided = (
+        f"who holds which record: nodes.partition = '{partition}' divides one data set by the "
+        "labels of all its records, and epsilon is of the records of each node as they are divided"
+    )
+    return (*([] if share is None else [held_out]), *([divided] if by_labels else []))
 
 
 def _metrics_by_node(
