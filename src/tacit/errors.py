@@ -106,6 +106,10 @@ class PeerError(TacitError):
     public = True
 
 
+class AbsentError(PeerError):
+    """Processes of the run did not come to where all meet."""
+
+
 class GoneError(PeerError):
     """A site for which something waits has been left out of the run, which goes on without it."""
 

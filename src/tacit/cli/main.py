@@ -47,10 +47,10 @@ from tacit.cli.options import (
 )
 from tacit.cli.privacy import privacy_app
 from tacit.cli.relay import relay
-from tacit.cli.services import is_there, own_rank, was_done
+from tacit.cli.services import ends_alone, is_there, own_rank, was_done
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
-from tacit.errors import InputError, TacitError, public_line
+from tacit.errors import AbsentError, InputError, TacitError, public_line
 from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
@@ -141,12 +141,16 @@ def train(
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
     config = load_config(file, overrides=set_ or ())
+
+    def done_already(destination: Path) -> None:
+        tell(DONE_ALREADY)
+        _print_result(destination, own_rank(site) or 0, quiet, as_json)
+
     if resume_if_there:
         resume = is_there(out, resume=resume)
         describe_process(rank=own_rank(site), run=None if out is None else out.name)
         if out is not None and was_done(out, config, site):
-            tell(DONE_ALREADY)
-            _print_result(out, own_rank(site) or 0, quiet, as_json)
+            done_already(out)
             return
     destination, rank, goes_on = out or Path(), 0, resume
     made: list[int] = []
@@ -184,14 +188,20 @@ def train(
                 cluster=cluster,
             )
 
-    result = with_processes(
-        config,
-        take_part,
-        resume=resume,
-        allow_insecure_network=allow_insecure_network,
-        site=site,
-        out=out,
-    )
+    try:
+        result = with_processes(
+            config,
+            take_part,
+            resume=resume,
+            allow_insecure_network=allow_insecure_network,
+            site=site,
+            out=out,
+        )
+    except AbsentError:
+        if not (resume_if_there and out is not None and ends_alone(out)):
+            raise
+        done_already(out)  # nobody is left who would wait for this process
+        return
     if not (quiet or as_json):
         closing_line(result, rank, rank == 0 and goes_on and not made)
     _print_result(destination, rank, quiet, as_json)

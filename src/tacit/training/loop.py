@@ -462,16 +462,17 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
     communication.finish()
     hooks.metrics(take_rows(run, whole=True))
     run.notes = (*run.notes, *map(_left_out, gone_ranks(run.peers).values()))
-    own = {} if run.ledger is None else run.ledger.charged()
-    charged = together(run.peers, "list of steps reserved at the end", job, own)
-    epsilon = epsilon_spent(plan, charged)
     models = run.models.expand(len(job.hosted), -1).contiguous()
-    consensus = run.consensus
-    if run.peers.processes > 1 and models_public(job):
-        consensus = communication.mean(Released(run.models))
     own_models = {folders.NODES: {"parameters": models}}
     if run.folder is not None and run.folder is not run.common_folder:
         run.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
+    # From here on each process has its models, so that none needs another once rank 0 has the rest.
+    own = {} if run.ledger is None else run.ledger.charged()
+    charged = together(run.peers, "list of steps reserved at the end", job, own)
+    epsilon = epsilon_spent(plan, charged)
+    consensus = run.consensus
+    if run.peers.processes > 1 and models_public(job):
+        consensus = communication.mean(Released(run.models))
     document = None
     if run.peers.rank == 0:
         against = epsilon_by_colluders(plan, charged)
@@ -482,6 +483,10 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
         write_report(run.common_folder.path)
     # Nobody leaves before rank 0 has written everything down.
     summary, *_ = run.peers.share("summary of the result", _summary(document), SUMMARY)
+    if run.folder is not None and run.folder is not run.common_folder and run.status != "stopped":
+        run.folder.write_known()
+        # Whoever is lost before it has heard of the result finds all the others again.
+        run.peers.share("sign that the result is known", True, FLAG)
     sent = list(summary.bytes_sent_by_node or ())
     if len(sent) != len(plan.nodes):
         raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")

@@ -26,7 +26,7 @@ from tacit.communication.cluster.cluster import START_UP, Cluster, Place
 from tacit.communication.cluster.store import KeyValueStore, host_store, open_board
 from tacit.communication.cluster.watch import Watch
 from tacit.communication.received import TOKEN
-from tacit.errors import InputError, PeerError
+from tacit.errors import AbsentError, InputError
 
 __all__ = [
     "address_of",
@@ -188,7 +188,8 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
         pause: seconds between looks.
 
     Raises:
-        PeerError: not all ranks came in time; names those that are missing.
+        AbsentError: not all ranks came in time; names those that are missing.
+        PeerError: the store was lost.
     """
     hellos, answers = ([f"{word}/{one}" for one in range(processes)] for word in ("hello", "all"))
     store.put(hellos[rank], TOKEN.write(secrets.token_hex(8)))
@@ -209,7 +210,7 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
                 if (store.get(answers[one]) != token if token else store.get(hellos[one]) is None)
             ]
             named = ("rank " if len(late) == 1 else "ranks ") + ", ".join(map(str, late))
-            raise PeerError(f"{named} did not come to the rendezvous within {limit:g} s")
+            raise AbsentError(f"{named} did not come to the rendezvous within {limit:g} s")
         time.sleep(pause)
 
 

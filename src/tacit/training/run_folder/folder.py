@@ -41,11 +41,12 @@ from tacit.report.documents.run import ResultDocument
 
 __all__ = ["RunFolder", "check_new", "created", "half_made", "read_config", "reopened"]
 
-MODEL, NODES, RESULT, REPORT = (
+MODEL, NODES, RESULT, REPORT, KNOWN = (
     "model.safetensors",
     "nodes.safetensors",
     "result.json",
     "report.html",
+    "result-known",
 )
 
 # Keys that change what is recorded or how fast it is computed, never what is released.
@@ -129,6 +130,11 @@ class RunFolder:
         contents = {name: _safetensors(tensors) for name, tensors in models.items()}
         with plain_errors("out", self.path / RESULT):
             write_together(self.path, {**contents, RESULT: dump(result).encode()})
+
+    def write_known(self) -> None:
+        """Say that the models of this process and the result of the run were written."""
+        with plain_errors("out", self.path / KNOWN):
+            write_private(self.path / KNOWN, b"")
 
     def withdraw_result(self) -> None:
         """Remove the result of an earlier session: the run goes on, and will have spent more."""
