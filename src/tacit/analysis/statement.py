@@ -41,7 +41,7 @@ from tacit.report.documents.ledger import (
     StatementRun,
     StatementTask,
 )
-from tacit.report.documents.run import ResultDocument, RunAudit
+from tacit.report.documents.run import LET_IT_END, NOT_THERE, ResultDocument, RunAudit
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.statement_page import statement_page
@@ -353,7 +353,7 @@ def _result(run: Path) -> ResultDocument:
             raise InputError("RUN", str(path), expected)
         result = read(ResultDocument, values, str(path))
     except OSError:
-        expected = "has no result.json: name a run folder, or let the run come to a stop (--resume)"
+        expected = f"has no result.json: {LET_IT_END}" if run.is_dir() else NOT_THERE
         raise InputError("RUN", str(run), expected) from None
     except InputError as error:
         if error.where == "RUN":

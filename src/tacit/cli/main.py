@@ -26,7 +26,7 @@ from tacit.cli.compare import compare
 from tacit.cli.early import check_files
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
-from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
+from tacit.cli.interrupts import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept
 from tacit.cli.launch import launch
 from tacit.cli.logs import LogFormat, as_json_lines, describe_process, log_error, log_lines
 from tacit.cli.options import (
@@ -202,6 +202,12 @@ def train(
             raise
         done_already(out)  # nobody is left who would wait for this process
         return
+    if result.status == "stopped" and rank == 0:
+        more = "" if resume_if_there else " with --resume"
+        tell(
+            f"stopped cleanly after step {result.steps} of {result.plan.steps}: the same command"
+            f"{more} goes on in {destination}"
+        )
     if not (quiet or as_json):
         closing_line(result, rank, rank == 0 and goes_on and not made)
     _print_result(destination, rank, quiet, as_json)
@@ -300,7 +306,8 @@ def plan(
         }
         _optimise(config, options, page, as_json)
         return
-    with process_group(config, allow_insecure_network=allow_insecure_network) as cluster:
+    group = process_group(config, allow_insecure_network=allow_insecure_network)
+    with kept(ANEW), group as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
             job = prepare(config, peers=peers)
@@ -327,7 +334,7 @@ def _recommend(
     path = default_path(file) if out is None else out
     if os.path.lexists(path):
         raise InputError("--out", str(path), "exists, and is not overwritten: name another")
-    with waiting(_PREPARING, hidden=as_json):
+    with kept(ANEW), waiting(_PREPARING, hidden=as_json):
         found = recommend(file, overrides=overrides, trust=trust)
     write_recommended(found, path)
     if as_json:
@@ -352,7 +359,7 @@ def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_jso
     from tacit.report.documents.base import dump, plain_json
     from tacit.report.optimise_page import optimise_page
 
-    with waiting(_PREPARING, hidden=as_json):
+    with kept(ANEW), waiting(_PREPARING, hidden=as_json):
         optimum = optimise(config, OptimiseOptions(**options))
     document = optimise_document(optimum)
     if page is not None:
@@ -437,7 +444,7 @@ def audit(
         if run is not None and value is not None and value != []:
             raise InputError(name, value, "a run is audited as it is")
     experiment = file if run is None else auditing.run_experiment(run)
-    with auditing.audit_progress() as progress:
+    with kept(ANEW), auditing.audit_progress() as progress:
         report = auditing.audit_file(experiment, set_ or (), options, progress=progress)
     document = auditing.audit_document(report)
     if run is not None:
@@ -520,8 +527,9 @@ def _run(command: Any) -> None:
         sys.exit(done.exit_code)
     except TacitError as error:
         _fail(str(error), error.exit_code, public_line(error))
-    except KeyboardInterrupt:
-        _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
+    except KeyboardInterrupt as error:
+        line = "; ".join([INTERRUPTED, *map(str, error.args)])
+        _fail(line, EXIT_CODE, line)
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError):  # which rich makes of a pipe that is gone
             sys.exit(0)

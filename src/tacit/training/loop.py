@@ -57,7 +57,7 @@ from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.run_folder.result import Claim, Result, result_document
-from tacit.training.run_folder.status import Standing, written_status
+from tacit.training.run_folder.status import Standing, begun_by, written_status
 from tacit.training.shared_budgets import check_shared, open_shared
 from tacit.training.stacked_context import StackedContext
 from tacit.training.state import (
@@ -208,6 +208,13 @@ def _folders(
     holds them until the run is closed.
     """
     alone, path, common_folder = peers.processes == 1, out, None
+    begun = begun_by(out, peers.rank) if out is not None and resume else None
+    if begun not in (None, peers.processes) and not peers.authenticated:
+        expected = (
+            f"the run in {out} was begun by {begun}, and goes on with as many: start {begun} "
+            f"(`tacit launch --processes {begun} --resume`), or begin another run in a new folder"
+        )
+        raise InputError("number of processes", peers.processes, expected, public=True)
     if out is not None and not alone:
         path = out / f"rank-{peers.rank:04d}"
         if peers.rank == 0:

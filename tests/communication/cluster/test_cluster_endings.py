@@ -111,7 +111,7 @@ def test_a_process_that_is_killed_at_the_end_is_started_again_once(
     # Where all that is left is to say so, those that have done it end with 0 and are gone.
     assert set(first.values()) <= others | {4}
     again = [rank for rank in range(3) if first.get(rank) != 0]
-    # Who has gone does not come back: what is left of them waits for nothing, and ends all the same.
+    # Who has gone does not come back: the others wait in vain, and end all the same.
     alone = apart and len(again) < 3
     short = dict.fromkeys(again, impatient) if alone else {}
     answers = start(*(["--set", "train.timeout=5"] * alone), ranks=again, tamper=short)

@@ -37,7 +37,7 @@ from tacit.private_files import (
 )
 from tacit.report.documents.base import Document, dump
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
-from tacit.report.documents.run import ResultDocument
+from tacit.report.documents.run import NOT_THERE, ResultDocument
 
 __all__ = ["RunFolder", "check_new", "created", "half_made", "read_config", "reopened"]
 
@@ -213,7 +213,10 @@ def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
     """
     saved = path / "config.toml"
     if not os.path.isfile(saved):
-        raise InputError("out", str(path), "holds no run to resume: config.toml is missing")
+        expected = "holds no run to resume: config.toml is missing"
+        if not os.path.lexists(path):
+            expected = "holds no run to resume, it is not there: begin it without --resume"
+        raise InputError("out", str(path), expected)
     before, now = _flat(load_config(saved, saved=True)), _flat(config)
     for key in sorted(before.keys() | now.keys()):
         if key not in FREE_KEYS and before.get(key) != now.get(key):
@@ -254,5 +257,6 @@ def read_config(path: Path) -> Config:
     """The resolved experiment of a run folder."""
     saved = path / "config.toml"
     if not os.path.isfile(saved):
-        raise InputError("RUN", str(path), "is not a run folder: config.toml is missing")
+        missing = "is not a run folder: config.toml is missing"
+        raise InputError("RUN", str(path), missing if os.path.lexists(path) else NOT_THERE)
     return load_config(saved, saved=True)

@@ -26,7 +26,7 @@ from tacit.report.documents.status import (
     read_status,
 )
 
-__all__ = ["Standing", "StatusWriter", "say_done", "written_status"]
+__all__ = ["Standing", "StatusWriter", "begun_by", "say_done", "written_status"]
 
 _BETWEEN = 1.0  # seconds between two looks
 _TO_END = 5.0  # seconds that a write which is under way may take
@@ -181,3 +181,16 @@ def say_done(folder: Path) -> None:
     with suppress(InputError, OSError):
         ended = read_status(folder).model_copy(update={"state": "done", "last_error": None})
         write_passing(folder / STATUS, dump(ended).encode())
+
+
+def begun_by(out: Path, rank: int) -> int | None:
+    """How many processes have begun the run in this folder, as far as a status here says it.
+
+    Args:
+        out: the run folder.
+        rank: of the process that asks.
+    """
+    for folder in (out / f"rank-{rank:04d}", out / "rank-0000", out):
+        with suppress(InputError):
+            return len(read_status(folder).sites) or 1
+    return None
