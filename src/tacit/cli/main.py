@@ -507,9 +507,6 @@ def main() -> None:
     # Before torch is loaded. Threads that spin while they wait made a small run on a busy machine
     # six times slower (5.1 s against 0.8 s); on an idle one it makes no difference.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if os.environ.get("WORLD_SIZE"):
-        # A store that is lost makes torch print stack traces; we say it in one line.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     with log_lines(sys.argv[1:]):
         _run(typer.main.get_command(app))
 

@@ -6,7 +6,9 @@ Whoever has ended the run is done and waits for nobody, and nobody is waited for
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from communication.cluster.crew import (
+    LIMIT,
     Member,
     assert_ends_as,
     charged,
@@ -23,7 +26,9 @@ from communication.cluster.crew import (
     simulated,
     until,
 )
+from communication.cluster.joined import variables
 from communication.cluster.tampering import Tamper, around, at_step, raise_signal
+from communication.cluster.test_cluster_watch import KEEPER, line_of
 from experiments import Answer, strict_json, write_experiment
 from tacit.communication.cluster.rendezvous import connect
 from tacit.report.documents.status import STATUS
@@ -114,8 +119,13 @@ def test_a_process_that_is_killed_at_the_end_is_started_again_once(
     # Who has gone does not come back: the others wait in vain, and end all the same.
     alone = apart and len(again) < 3
     short = dict.fromkeys(again, impatient) if alone else {}
-    answers = start(*(["--set", "train.timeout=5"] * alone), ranks=again, tamper=short)
-    assert set(codes(answers).values()) == {0}, answers
+    left = again
+    for _ in range(3):  # where rank 0 ends first, another may have to look for it once more
+        answers = start(*(["--set", "train.timeout=5"] * alone), ranks=left, tamper=short)
+        left = [rank for rank in left if answers[rank].code != 0]
+        if not left:
+            break
+    assert left == [], answers
     assert all(state_of(homes[rank] / "run" if apart else out, rank) == "done" for rank in again)
     if not apart:
         assert result_of(out)["status"] == "done"
@@ -128,6 +138,45 @@ def test_a_process_that_is_killed_at_the_end_is_started_again_once(
 def impatient() -> None:
     """Starting takes seconds at most, in place of ten minutes."""
     connect.__kwdefaults__["start_up"] = 1.0
+
+
+BOARD = """
+import os, tacit
+from tacit.communication.cluster.store import open_board
+port = int(os.environ["MASTER_PORT"])
+board = open_board("127.0.0.1", port, prefix="", keeper="it", opening=60, limit=60)
+print("ready", flush=True)
+while True:
+    board.put("a", "b")
+    board.get("a")
+"""
+
+
+def test_a_rendezvous_that_is_lost_is_said_without_frames_of_cpp() -> None:
+    """Also by a program of a user's own, where the error is not caught."""
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    assert keeper.stdout is not None
+    port = line_of(keeper)
+    program = subprocess.Popen(
+        [sys.executable, "-c", BOARD],
+        env={**os.environ, **variables(1, 2, int(port))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert line_of(program) == "ready"
+        keeper.kill()
+        _, said = program.communicate(timeout=LIMIT)
+    finally:
+        for process in (keeper, program):
+            process.kill()
+            process.wait(LIMIT)
+    assert said.splitlines()[-1].startswith("tacit.errors.PeerError: the rendezvous at ")
+    assert said.count("Traceback") == 1
+    assert "frame #" not in said
 
 
 # Stopped before the first step.
