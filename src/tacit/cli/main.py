@@ -203,11 +203,9 @@ def train(
         done_already(out)  # nobody is left who would wait for this process
         return
     if result.status == "stopped" and rank == 0:
-        more = "" if resume_if_there else " with --resume"
-        tell(
-            f"stopped cleanly after step {result.steps} of {result.plan.steps}: the same command"
-            f"{more} goes on in {destination}"
-        )
+        more = "" if resume_if_there else f" with --out {destination} --resume"
+        made_of = f"{result.steps} of {result.plan.steps}"
+        tell(f"stopped cleanly after step {made_of}: the same command{more} goes on")
     if not (quiet or as_json):
         closing_line(result, rank, rank == 0 and goes_on and not made)
     _print_result(destination, rank, quiet, as_json)
