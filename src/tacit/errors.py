@@ -107,7 +107,7 @@ class PeerError(TacitError):
 
 
 class AbsentError(PeerError):
-    """Processes of the run did not come to where all meet."""
+    """Not all processes of the run came to where they meet."""
 
 
 class GoneError(PeerError):

@@ -26,7 +26,7 @@ from tacit.communication.cluster.cluster import START_UP, Cluster, Place
 from tacit.communication.cluster.store import KeyValueStore, host_store, open_board
 from tacit.communication.cluster.watch import Watch
 from tacit.communication.received import TOKEN
-from tacit.errors import AbsentError, InputError
+from tacit.errors import AbsentError, InputError, PeerError
 
 __all__ = [
     "address_of",
@@ -188,8 +188,7 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
         pause: seconds between looks.
 
     Raises:
-        AbsentError: not all ranks came in time; names those that are missing.
-        PeerError: the store was lost.
+        PeerError: not all ranks came in time; names those that are missing.
     """
     hellos, answers = ([f"{word}/{one}" for one in range(processes)] for word in ("hello", "all"))
     store.put(hellos[rank], TOKEN.write(secrets.token_hex(8)))
@@ -210,7 +209,7 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
                 if (store.get(answers[one]) != token if token else store.get(hellos[one]) is None)
             ]
             named = ("rank " if len(late) == 1 else "ranks ") + ", ".join(map(str, late))
-            raise AbsentError(f"{named} did not come to the rendezvous within {limit:g} s")
+            raise PeerError(f"{named} did not come to the rendezvous within {limit:g} s")
         time.sleep(pause)
 
 
@@ -242,7 +241,7 @@ def connect(
 
     Raises:
         InputError: a variable is missing or wrong, or an address is public.
-        PeerError: not all came in time.
+        AbsentError: not all came in time.
     """
     place = read_place(environment, allow_insecure_network=allow_insecure_network)
     if place is None:
@@ -259,8 +258,11 @@ def connect(
         )
 
     run = f"tacit/{place.run_id}"
-    rendezvous = store(f"{run}/rendezvous/")
-    token = meet(rendezvous, place.rank, place.processes, start_up)
+    try:
+        rendezvous = store(f"{run}/rendezvous/")
+        token = meet(rendezvous, place.rank, place.processes, start_up)
+    except PeerError as error:
+        raise AbsentError(str(error)) from None
     rendezvous.close()
     own = f"{run}/attempt/{token}/"
     watch = Watch(

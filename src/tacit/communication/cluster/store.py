@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
-from tacit.errors import AbsentError, InputError, PeerError
+from tacit.errors import InputError, PeerError
 
 __all__ = ["KeyValueStore", "SharedFacts", "host_store", "open_board"]
 
@@ -163,12 +163,12 @@ def open_board(
         limit: seconds that a later call may take.
 
     Raises:
-        AbsentError: nothing answers there.
+        PeerError: nothing answers there.
     """
     deadline = time.monotonic() + opening
     while not _answers(address, port):
         if time.monotonic() > deadline:
-            raise AbsentError(
+            raise PeerError(
                 f"nothing answers at MASTER_ADDR:MASTER_PORT = {address}:{port} "
                 f"after {opening:g} s: {keeper} should keep the rendezvous there"
             )
