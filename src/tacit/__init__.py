@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import tacit_dp.alone  # noqa: F401
 
 __version__ = "0.1.0"
+
+if os.environ.get("WORLD_SIZE"):
+    # A store that is lost makes torch print stack traces; we say it in one line. Torch reads this
+    # when it is loaded.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 if TYPE_CHECKING:
     from tacit import callbacks

@@ -130,6 +130,10 @@ class PeerError(TacitError):
     public = True
 
 
+class AbsentError(PeerError):
+    """Not all processes of the run came to where they meet."""
+
+
 class GoneError(PeerError):
     """A site for which something waits has been left out of the run, which goes on without it."""
 

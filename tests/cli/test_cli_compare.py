@@ -152,6 +152,7 @@ def test_an_interrupt_stops_cleanly_and_a_rerun_goes_on(file: Path) -> None:
     assert process.returncode == 0, err
     assert "run it again to go on" in " ".join(out.split())
     assert "one, seed 0: stopped: by the user" in err
+    assert err.endswith("stopped: what ran is kept: the same command goes on\n")
     (folder,) = runs.iterdir()
     document = tacit(*arguments, "--json").json
     assert (document["complete"], document["made"]) == (2, 2)

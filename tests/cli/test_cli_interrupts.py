@@ -64,6 +64,18 @@ def test_an_interrupt_while_it_loads_is_one_line(module: str, command: str) -> N
     assert (process.returncode, said) == (130, LINE)
 
 
+def test_sigterm_before_a_clean_stop_is_possible_is_one_line() -> None:
+    """A service that is stopped while it starts; it ends as the signal ends any process."""
+    answer = 'print("here", flush=True); time.sleep(300)'
+    process = started("torch", answer, "train", "examples/digits.toml")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    (line,) = said.splitlines()
+    assert line.startswith("tacit: ended by SIGTERM before a clean stop was possible")
+    assert "--resume-if-there" in line
+
+
 def test_a_second_interrupt_ends_at_once_while_the_first_is_answered() -> None:
     answer = """
             try:

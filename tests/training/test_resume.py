@@ -789,6 +789,8 @@ def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path
     assert "Traceback" not in err
     assert "stopping after this step" in err
     assert "stopped: by the user" in out
+    assert "stopped cleanly after step " in err
+    assert f"the same command with --out {run} --resume goes on" in err
     content = result(run)
     assert content["status"] == "stopped"
     steps = content["steps"]

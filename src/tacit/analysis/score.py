@@ -22,7 +22,7 @@ from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
 from tacit.plain_files import check_plain
-from tacit.report.documents.run import ModelShape, ResultDocument, read_result
+from tacit.report.documents.run import LET_IT_END, ModelShape, ResultDocument, read_result
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.training.prepare import DTYPES
 from tacit.training.run_folder.folder import trusted_config
@@ -211,9 +211,7 @@ def _result(folder: Path) -> ResultDocument:
     except FormatError:
         raise
     except InputError:
-        raise InputError(
-            "RUN", str(folder), "has no result yet: let it finish, or continue it with --resume"
-        ) from None
+        raise InputError("RUN", str(folder), f"has no result yet: {LET_IT_END}") from None
 
 
 def _shape(folder: Path, result: ResultDocument) -> ModelShape:

@@ -43,7 +43,7 @@ from tacit.report.documents.ledger import (
     StatementRun,
     StatementTask,
 )
-from tacit.report.documents.run import ResultDocument, RunAudit
+from tacit.report.documents.run import LET_IT_END, NOT_THERE, ResultDocument, RunAudit
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.statement_page import statement_page
@@ -363,8 +363,8 @@ def _result(run: Path) -> ResultDocument:
         raise
     except InputError as error:
         if not path.is_file():
-            what = "has no result.json: name a run folder, or let the run come to a stop (--resume)"
-            raise InputError("RUN", str(run), what) from None
+            expected = f"has no result.json: {LET_IT_END}" if run.is_dir() else NOT_THERE
+            raise InputError("RUN", str(run), expected) from None
         raise InputError("RUN", str(path), f"a result that is whole ({error})") from None
     if not result.private:
         reason = result.not_private_reason

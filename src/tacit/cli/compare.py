@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from tacit.cli.early import check_files
+from tacit.cli.interrupts import kept
 from tacit.cli.options import Json, Page, Set, waiting, write_page
 from tacit.errors import InputError
 
 __all__ = ["compare"]
+
+_KEPT = "what ran is kept: the same command goes on"
 
 
 def compare(
@@ -55,11 +58,14 @@ def compare(
     figure = comparing.load_figure(files, comparing.FigureOptions(tuple(set_ or ()), quick, seeds))
     store = comparing.Store.open(out or _folder(files, quick))
     with (
+        kept(_KEPT),
         stop_signals() as asked_to_stop,
         comparing.watching(asked_to_stop, hidden=as_json) as monitor,
     ):
         gathered = comparing.gather(figure, store, jobs=jobs, monitor=monitor)
-    with waiting("bounding what all runs cost together", hidden=as_json):
+    if asked_to_stop():
+        typer.echo(f"stopped: {_KEPT}", err=True)
+    with kept(_KEPT), waiting("bounding what all runs cost together", hidden=as_json):
         figure_document = comparing.figure_document(gathered, store)
     document = plain_json(figure_document)
     html = compare_page(document)

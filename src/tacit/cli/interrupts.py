@@ -18,18 +18,41 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["EXIT_CODE", "INTERRUPTED", "interrupt", "interrupted", "last_words", "one_line"]
+__all__ = [
+    "ANEW",
+    "EXIT_CODE",
+    "INTERRUPTED",
+    "interrupt",
+    "interrupted",
+    "kept",
+    "last_words",
+    "one_line",
+]
 
 EXIT_CODE = 130
 INTERRUPTED = "interrupted before a clean stop was possible"
+ANEW = "nothing was written: the same command begins anew"
+_TERMINATED = (
+    "ended by SIGTERM before a clean stop was possible: what was written is kept; tacit train goes "
+    "on with --resume-if-there, any other command when it is given again"
+)
 
 
-def _plainly() -> str:
-    return f"tacit: {INTERRUPTED}\n"
+def _plainly(line: str = INTERRUPTED, code: int = EXIT_CODE) -> str:
+    return f"tacit: {line}\n"
 
 
-last_words: Callable[[], str] = _plainly
-"""What an interrupt says; to be set where log lines have another form."""
+last_words: Callable[..., str] = _plainly
+"""What an interrupt says, or a line with its exit code; to be set where lines have another form."""
+
+
+@contextmanager
+def kept(what: str) -> Iterator[None]:
+    """Within, an interrupt says as well what is kept of the work, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(what) from None
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -48,14 +71,23 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(EXIT_CODE)
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Say one line, and end as the signal ends a process that does not handle it."""
+    os.write(2, last_words(_TERMINATED, 128 + number).encode())
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Within, and until the process has ended, an interrupt says one line.
+    """Within, and until the process has ended, an interrupt says one line, and SIGTERM another.
 
     For the outermost function of a process: the handlers stay as they are when it is left.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored by the shell
         signal.signal(signal.SIGINT, interrupt)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     usual = sys.unraisablehook
 
     def quiet(problem: Any) -> None:

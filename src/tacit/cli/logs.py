@@ -97,9 +97,8 @@ def log_lines(arguments: Sequence[str]) -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [(logger.level, logger.propagate) for logger in loggers]
 
-    def last_words() -> str:
-        code = interrupts.EXIT_CODE
-        return handler.line("error", interrupts.INTERRUPTED, datetime.now(UTC), exit_code=code)
+    def last_words(line: str = interrupts.INTERRUPTED, code: int = interrupts.EXIT_CODE) -> str:
+        return handler.line("error", line, datetime.now(UTC), exit_code=code)
 
     for logger in loggers:
         logger.addHandler(handler)

@@ -27,7 +27,7 @@ from tacit.cli.compare import compare
 from tacit.cli.early import check_files
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
-from tacit.cli.interrupts import EXIT_CODE, INTERRUPTED, interrupted
+from tacit.cli.interrupts import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept
 from tacit.cli.launch import launch
 from tacit.cli.logs import LogFormat, as_json_lines, describe_process, log_error, log_lines
 from tacit.cli.options import (
@@ -49,10 +49,10 @@ from tacit.cli.options import (
 )
 from tacit.cli.privacy import privacy_app
 from tacit.cli.relay import relay
-from tacit.cli.services import is_there, own_rank, was_done
+from tacit.cli.services import ends_alone, is_there, own_rank, was_done
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
-from tacit.errors import InputError, TacitError, is_meant, public_line
+from tacit.errors import AbsentError, InputError, TacitError, is_meant, public_line
 from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
@@ -143,12 +143,16 @@ def train(
     if resume and out is None:
         raise InputError("--resume", True, "name the run folder to continue with --out")
     config = load_config(file, overrides=set_ or ())
+
+    def done_already(destination: Path) -> None:
+        tell(DONE_ALREADY)
+        _print_result(destination, own_rank(site) or 0, quiet, as_json)
+
     if resume_if_there:
         resume = is_there(out, resume=resume)
         describe_process(rank=own_rank(site), run=None if out is None else out.name)
         if out is not None and was_done(out, config, site):
-            tell(DONE_ALREADY)
-            _print_result(out, own_rank(site) or 0, quiet, as_json)
+            done_already(out)
             return
     destination, rank, goes_on = out or Path(), 0, resume
     made: list[int] = []
@@ -186,14 +190,24 @@ def train(
                 cluster=cluster,
             )
 
-    result = with_processes(
-        config,
-        take_part,
-        resume=resume,
-        allow_insecure_network=allow_insecure_network,
-        site=site,
-        out=out,
-    )
+    try:
+        result = with_processes(
+            config,
+            take_part,
+            resume=resume,
+            allow_insecure_network=allow_insecure_network,
+            site=site,
+            out=out,
+        )
+    except AbsentError:
+        if not (resume_if_there and out is not None and ends_alone(out)):
+            raise
+        done_already(out)  # nobody is left who would wait for this process
+        return
+    if result.status == "stopped" and rank == 0:
+        more = "" if resume_if_there else f" with --out {destination} --resume"
+        made_of = f"{result.steps} of {result.plan.steps}"
+        tell(f"stopped cleanly after step {made_of}: the same command{more} goes on")
     if not (quiet or as_json):
         closing_line(result, rank, rank == 0 and goes_on and not made)
     _print_result(destination, rank, quiet, as_json)
@@ -292,7 +306,8 @@ def plan(
         }
         _optimise(config, options, page, as_json)
         return
-    with process_group(config, allow_insecure_network=allow_insecure_network) as cluster:
+    group = process_group(config, allow_insecure_network=allow_insecure_network)
+    with kept(ANEW), group as cluster:
         peers: Peers = ALONE if cluster is None else cluster
         with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
             job = prepare(config, peers=peers)
@@ -319,7 +334,7 @@ def _recommend(
     path = default_path(file) if out is None else out
     if os.path.lexists(path):
         raise InputError("--out", str(path), "exists, and is not overwritten: name another")
-    with waiting(_PREPARING, hidden=as_json):
+    with kept(ANEW), waiting(_PREPARING, hidden=as_json):
         found = recommend(file, overrides=overrides, trust=trust)
     write_recommended(found, path)
     if as_json:
@@ -344,7 +359,7 @@ def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_jso
     from tacit.report.documents.base import dump, plain_json
     from tacit.report.optimise_page import optimise_page
 
-    with waiting(_PREPARING, hidden=as_json):
+    with kept(ANEW), waiting(_PREPARING, hidden=as_json):
         optimum = optimise(config, OptimiseOptions(**options))
     document = optimise_document(optimum)
     if page is not None:
@@ -432,7 +447,7 @@ def audit(
         if run is not None and value is not None and value != []:
             raise InputError(name, value, "a run is audited as it is")
     experiment = file if run is None else auditing.run_experiment(run, trust)
-    with auditing.audit_progress() as progress:
+    with kept(ANEW), auditing.audit_progress() as progress:
         report = auditing.audit_file(experiment, set_ or (), options, progress=progress)
     document = auditing.audit_document(report)
     if run is not None:
@@ -496,9 +511,6 @@ def main() -> None:
     # Before torch is loaded. Threads that spin while they wait made a small run on a busy machine
     # six times slower (5.1 s against 0.8 s); on an idle one it makes no difference.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if os.environ.get("WORLD_SIZE"):
-        # A store that is lost makes torch print stack traces; we say it in one line.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     with log_lines(sys.argv[1:]):
         _run(typer.main.get_command(app))
 
@@ -516,8 +528,9 @@ def _run(command: Any) -> None:
         sys.exit(done.exit_code)
     except TacitError as error:
         _fail(str(error), error.exit_code, public_line(error))
-    except KeyboardInterrupt:
-        _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
+    except KeyboardInterrupt as error:
+        line = "; ".join([INTERRUPTED, *map(str, error.args)])
+        _fail(line, EXIT_CODE, line)
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError):  # which rich makes of a pipe that is gone
             sys.exit(0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tacit.cli.early import check_files
+from tacit.cli.interrupts import kept
 from tacit.cli.options import File, Json, Set, waiting
 from tacit.errors import InputError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
-_STOPPED = "stopped: go on with --resume; trials that have ended are kept"
+_KEPT = "trials that have ended are kept: the same command with --resume goes on"
 
 
 def tune(
@@ -64,13 +65,14 @@ def tune(
     if not as_json:
         tuning.plan_table(tuning.plan_document(planned))
     with (
+        kept(_KEPT),
         tuning.SearchFolder.begin(target, digest, planned.epsilon) as folder,
         stop_signals(hidden=as_json) as asked_to_stop,
     ):
         watch = tuning.SearchMonitor(begin=_begin(planned, as_json), should_stop=asked_to_stop)
         document = tuning.run_search(planned, folder, watch)
     if document is None:
-        typer.echo(_STOPPED, err=True)
+        typer.echo(f"stopped: {_KEPT}", err=True)
         return
     if as_json:
         typer.echo(dump(document, {"out": str(target)}))

@@ -57,7 +57,7 @@ from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.run_folder.result import Claim, Result, result_document
-from tacit.training.run_folder.status import Standing, written_status
+from tacit.training.run_folder.status import Standing, begun_by, written_status
 from tacit.training.shared_budgets import check_shared, open_shared
 from tacit.training.stacked_context import StackedContext
 from tacit.training.state import (
@@ -208,6 +208,13 @@ def _folders(
     holds them until the run is closed.
     """
     alone, path, common_folder = peers.processes == 1, out, None
+    begun = begun_by(out, peers.rank) if out is not None and resume else None
+    if begun not in (None, peers.processes) and not peers.authenticated:
+        expected = (
+            f"the run in {out} was begun by {begun}, and goes on with as many: start {begun} "
+            f"(`tacit launch --processes {begun} --resume`), or begin another run in a new folder"
+        )
+        raise InputError("number of processes", peers.processes, expected, public=True)
     if out is not None and not alone:
         path = out / f"rank-{peers.rank:04d}"
         if peers.rank == 0:
@@ -462,16 +469,17 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
     communication.finish()
     hooks.metrics(take_rows(run, whole=True))
     run.notes = (*run.notes, *map(_left_out, gone_ranks(run.peers).values()))
-    own = {} if run.ledger is None else run.ledger.charged()
-    charged = together(run.peers, "list of steps reserved at the end", job, own)
-    epsilon = epsilon_spent(plan, charged)
     models = run.models.expand(len(job.hosted), -1).contiguous()
-    consensus = run.consensus
-    if run.peers.processes > 1 and models_public(job):
-        consensus = communication.mean(Released(run.models))
     own_models = {folders.NODES: {"parameters": models}}
     if run.folder is not None and run.folder is not run.common_folder:
         run.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
+    # From here on each process has its models, so that none needs another once rank 0 has the rest.
+    own = {} if run.ledger is None else run.ledger.charged()
+    charged = together(run.peers, "list of steps reserved at the end", job, own)
+    epsilon = epsilon_spent(plan, charged)
+    consensus = run.consensus
+    if run.peers.processes > 1 and models_public(job):
+        consensus = communication.mean(Released(run.models))
     document = None
     if run.peers.rank == 0:
         against = epsilon_by_colluders(plan, charged)
@@ -482,6 +490,10 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
         write_report(run.common_folder.path)
     # Nobody leaves before rank 0 has written everything down.
     summary, *_ = run.peers.share("summary of the result", _summary(document), SUMMARY)
+    if run.folder is not None and run.folder is not run.common_folder and run.status != "stopped":
+        run.folder.write_known()
+        # Whoever is lost before it has heard of the result finds all the others again.
+        run.peers.share("sign that the result is known", True, FLAG)
     sent = list(summary.bytes_sent_by_node or ())
     if len(sent) != len(plan.nodes):
         raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")

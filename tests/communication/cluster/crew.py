@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +27,7 @@ from safetensors.torch import load_file
 from communication.cluster.joined import kept_store, variables
 from experiments import Answer, strict_json, tacit
 from forks import forked_process
+from ports import free_port
 from tacit.analysis.ledger_report import ledger_document
 from tacit.cli.main import main
 from tacit.privacy.ledger.ledger import read_ledger, step_runs
@@ -81,6 +82,8 @@ def crew(
     *,
     tamper: Mapping[int, Callable[[], None]] | None = None,
     homes: Sequence[Path] = (),
+    ranks: Sequence[int] | None = None,
+    kept_by_rank_0: bool = False,
 ) -> Iterator[list[Member]]:
     """Ranks that run `tacit` with their arguments; none is left afterwards.
 
@@ -90,16 +93,20 @@ def crew(
         arguments: of the command line, by rank.
         tamper: by rank, what is called before the command line.
         homes: their working directories, where they are there already.
+        ranks: those that are started; by default all.
+        kept_by_rank_0: whether rank 0 keeps the store, as where services start the processes.
     """
     token = secrets.token_hex(4)
     members: list[Member] = []
-    with kept_store() as port:
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": str(not kept_by_rank_0)}
+    with nullcontext(free_port()) if kept_by_rank_0 else kept_store() as port:
         try:
-            for rank in range(processes):
+            for rank in range(processes) if ranks is None else ranks:
                 home = homes[rank] if homes else folder / f"home-{token}-{rank}"
                 home.mkdir(parents=True, exist_ok=True)
                 words = [str(word) for word in arguments(rank)]
-                call = (variables(rank, processes, port), home, words, (tamper or {}).get(rank))
+                environment = variables(rank, processes, port, **agent)
+                call = (environment, home, words, (tamper or {}).get(rank))
                 process = forked_process(_rank, *call, daemon=True)
                 process.start()
                 members.append(Member(process, home))

@@ -11,6 +11,7 @@ import os
 import signal
 import struct
 from collections.abc import Callable, Mapping
+from functools import reduce
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,9 @@ def at_step(step: int, act: Tamper) -> None:
 
 
 def around(module: str, name: str, act: Tamper, *, after: bool) -> None:
-    """Do something before or after a function is called."""
-    where = importlib.import_module(module)
+    """Do something before or after a function, or a method `Class.name`, is called."""
+    *owner, name = name.split(".")
+    where = reduce(getattr, owner, importlib.import_module(module))
     function = getattr(where, name)
 
     def acting(*arguments: Any, **named: Any) -> Any:

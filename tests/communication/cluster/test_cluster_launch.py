@@ -242,6 +242,31 @@ def test_what_is_explained_beside_what_rank_0_said() -> None:
     assert words(Ended(0, 130), Ended(1, 130, ours=True)) == []
 
 
+def test_what_a_rank_said_of_itself_alone_stands_beside_what_rank_0_said() -> None:
+    """Rank 0 was told only that it was refused: `see its own screen`, which nobody has."""
+
+    def refused(rank: int, line: str) -> Ended:
+        return Ended(rank, 2, output=f"step 1\ntacit: {line}\n")
+
+    lacks = "nodes.source = 'own/{node}.npz': node 1: there is no file own/1.npz"
+    told = "rank 1: its own data or settings were refused; see its own screen"
+    first = Ended(0, 2)
+    assert words(first, refused(1, lacks)) == [f"tacit: rank 1: {lacks}"]
+    assert words(first, refused(1, lacks), refused(2, told)) == [f"tacit: rank 1: {lacks}"]
+    every = ["node 1: no file", "node 2: no file"]
+    assert words(first, refused(1, every[0]), refused(2, every[1])) == [
+        f"tacit: rank 1: {every[0]}",
+        f"tacit: rank 2: {every[1]}",
+    ]
+    # What all have found, rank 0 has said already.
+    assert words(first, refused(1, "no such data"), refused(2, "no such data")) == []
+    unlike = "algorithm.learning_rate = 0.7: on rank 1, but 0.5 on rank 0"
+    assert words(first, refused(1, unlike)) == []
+    assert words(Ended(0, 3), Ended(1, 3, output="tacit: node 1: no budget")) == [
+        "tacit: rank 1: node 1: no budget"
+    ]
+
+
 def test_a_process_without_an_error_line_is_explained_by_what_it_wrote_last() -> None:
     trace = "Traceback:\n  line 1\nImportError: no such\n\n"
     short = "tacit: rank 1 ended with exit code 9: ImportError: no such"

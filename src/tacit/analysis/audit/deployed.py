@@ -53,7 +53,7 @@ from tacit.privacy import ADD_OR_REMOVE_ONE
 from tacit.privacy.mechanisms.composed import Scheduled, schedule
 from tacit.private_files import new_private_file, plain_errors, sync_folder
 from tacit.report.documents.claims import PlantedAuditDocument
-from tacit.report.documents.run import ResultDocument, read_result
+from tacit.report.documents.run import LET_IT_END, ResultDocument, read_result
 from tacit.report.protection import upper_words
 from tacit.report.wording import lower_text
 from tacit.training.prepare import DTYPES, find_augmentation
@@ -400,7 +400,7 @@ def _result(folder: Path) -> ResultDocument:
     try:
         result = read_result(folder / RESULT)
     except InputError:
-        raise InputError("RUN", str(folder), "has no result yet: let it finish") from None
+        raise InputError("RUN", str(folder), f"has no result yet: {LET_IT_END}") from None
     if result.model_shape is None or not (folder / MODEL).is_file():
         raise InputError("RUN", str(folder), "has no common model")
     return result

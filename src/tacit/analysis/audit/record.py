@@ -9,7 +9,7 @@ from tacit.errors import InputError
 from tacit.report import write_report
 from tacit.report.documents.base import parse_file
 from tacit.report.documents.claims import Attack, AuditDocument, AuditedModel
-from tacit.report.documents.run import AuditFailure, RunAudit, read_result
+from tacit.report.documents.run import LET_IT_END, AuditFailure, RunAudit, read_result
 from tacit.training.run_folder.folder import RESULT, RunFolder, trusted_config
 
 __all__ = ["record_audit", "run_experiment"]
@@ -24,7 +24,7 @@ def run_experiment(run: Path, trust: bool) -> Path:
     """
     for name in ("config.toml", "result.json"):
         if not (run / name).is_file():
-            raise InputError("FILE", str(run), f"is a folder without {name}: name a finished run")
+            raise InputError("FILE", str(run), f"is a folder without {name}: {LET_IT_END}")
     read_result(run / RESULT)
     trusted_config(run, trust)
     return run / "config.toml"

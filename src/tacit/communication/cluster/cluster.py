@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -289,27 +291,28 @@ class Cluster:
         os.environ.update(self.settings)  # which interface gloo binds to
         # Where the process groups of this attempt find each other.
         token, *_ = self.share("process group", secrets.token_hex(8), TOKEN)
-        store = PrefixStore(
-            f"tacit/{token}",
-            TCPStore(
+
+        def connected() -> tuple[TorchChannel, Gatherer[T]]:
+            own = TCPStore(
                 self.place.address,
                 self.place.port,
                 is_master=False,
                 wait_for_workers=False,
                 timeout=timedelta(seconds=self.timeout),
-            ),
-        )
-        place = (store, self.rank, self.processes)
-        channel = open_channel(
-            *place,
-            device,
-            self.timeout,
-            self.diagnose,
-            self.waiting,
-            patience=self.timeout - self.to_blame,
-        )
+            )
+            place = (PrefixStore(f"tacit/{token}", own), self.rank, self.processes)
+            channel = open_channel(
+                *place,
+                device,
+                self.timeout,
+                self.diagnose,
+                self.waiting,
+                patience=self.timeout - self.to_blame,
+            )
+            return channel, open_gatherer(*place, schema, self.timeout, self.diagnose)
+
+        channel, gatherer = self._watched(connected)
         stack.callback(channel.close)
-        gatherer = open_gatherer(*place, schema, self.timeout, self.diagnose)
         stack.callback(gatherer.close)
         return channel, gatherer
 
@@ -341,6 +344,25 @@ class Cluster:
                 raise late()
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
+
+    def _watched(self, work: Callable[[], T]) -> T:
+        """What comes of calls that may never return: where who keeps the store was stopped.
+
+        A thread of its own makes them, and is left alone when the run ends meanwhile.
+        """
+        answer: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(work())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=call, name="tacit-connecting", daemon=True).start()
+        limit = 4 * self.timeout  # two groups, in each of which all assemble and then connect
+        reason = f"the processes could not be connected within {limit:g} s"
+        self._until(answer.done, limit, lambda: self._verdict(PeerError(reason)))
+        return answer.result()
 
     def _late(self, what: str, keys: Sequence[str], limit: float) -> TacitError:
         named = ", ".join(describe_rank(rank, self.hosts) for rank in self._missing(keys))

@@ -93,7 +93,8 @@ def explanation(ended: Sequence[Ended], code: int, *, traceback: bool = False) -
     """What is to be printed beside what rank 0 has printed itself, so that a cause stands once.
 
     Where rank 0 did not end with the exit code of the whole, the error of the first rank that did;
-    of a rank that a signal ended, which one, unless an error has named the rank.
+    else what the others have said of themselves alone, of which rank 0 may have been told the kind.
+    Of a rank that a signal ended, which one, unless an error has named the rank.
 
     Args:
         ended: every process, by rank.
@@ -103,7 +104,7 @@ def explanation(ended: Sequence[Ended], code: int, *, traceback: bool = False) -
     first = ended[0]
     told_by_first = first.code >= 0 and not first.ours and _plain(first.code) == code
     if told_by_first:
-        return []
+        return _own_words(ended, code)
     if code == INTERRUPTED:
         return [f"{ERROR}interrupted before a clean stop was possible"]
     speaker = next((one for one in ended[1:] if one.code >= 0 and _plain(one.code) == code), None)
@@ -116,6 +117,19 @@ def explanation(ended: Sequence[Ended], code: int, *, traceback: bool = False) -
         f"{ERROR}the process of rank {one.rank} was ended by {_signal_name(-one.code)}"
         for one in lost
         if not re.search(rf"\brank {one.rank}\b", printed)
+    ]
+
+
+def _own_words(ended: Sequence[Ended], code: int) -> list[str]:
+    """What other ranks than 0 said of themselves alone, and not all of them the same."""
+    spoke = [one for one in ended[1:] if code in (2, 3) and one.code == code]
+    said = {one.rank: _last_words(one, False).removeprefix(ERROR) for one in spoke}
+    if len(said) == len(ended) - 1 > 1 == len(set(said.values())):
+        return []
+    return [
+        f"{ERROR}rank {rank}: {line}"
+        for rank, line in said.items()
+        if not re.search(r"\branks? \d", line)
     ]
 
 

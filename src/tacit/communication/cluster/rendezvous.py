@@ -26,7 +26,7 @@ from tacit.communication.cluster.cluster import START_UP, Cluster, Place
 from tacit.communication.cluster.store import KeyValueStore, host_store, open_board
 from tacit.communication.cluster.watch import Watch
 from tacit.communication.received import TOKEN
-from tacit.errors import InputError, PeerError
+from tacit.errors import AbsentError, InputError, PeerError
 
 __all__ = [
     "address_of",
@@ -241,7 +241,7 @@ def connect(
 
     Raises:
         InputError: a variable is missing or wrong, or an address is public.
-        PeerError: not all came in time.
+        AbsentError: not all came in time.
     """
     place = read_place(environment, allow_insecure_network=allow_insecure_network)
     if place is None:
@@ -258,8 +258,11 @@ def connect(
         )
 
     run = f"tacit/{place.run_id}"
-    rendezvous = store(f"{run}/rendezvous/")
-    token = meet(rendezvous, place.rank, place.processes, start_up)
+    try:
+        rendezvous = store(f"{run}/rendezvous/")
+        token = meet(rendezvous, place.rank, place.processes, start_up)
+    except PeerError as error:
+        raise AbsentError(str(error)) from None
     rendezvous.close()
     own = f"{run}/attempt/{token}/"
     watch = Watch(

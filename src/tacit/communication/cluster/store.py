@@ -129,9 +129,9 @@ class KeyValueStore:
         self._requests.put((answer, action))
         try:
             return answer.result(self._limit if limit is None else limit)
-        except (TimeoutError, RuntimeError) as error:
+        except (TimeoutError, RuntimeError):
             self._lost = True
-            raise self._loss() from error
+            raise self._loss() from None  # else thirty lines of C++ frames come before it
 
     def _loss(self) -> PeerError:
         return PeerError(

@@ -111,7 +111,7 @@ class Watch:
         self.hosts: Sequence[Sequence[int]] = ()
         self.seen = [Seen() for _ in range(processes)]
         self.looks = 0
-        self.beat, self.silence = beat_of(timeout), silence_of(timeout)
+        self.beat, self.silence, self._timeout = beat_of(timeout), silence_of(timeout), timeout
         self._store, self._rank, self._kept_by_rank_0 = store, rank, kept_by_rank_0
         self._beats = 0
         self._end = ""
@@ -181,27 +181,29 @@ class Watch:
         self._end = self._store.first(_END, "") or self._end
         others = [rank for rank in range(len(self.seen)) if rank != self._rank]
         present = [rank for rank in others if self._has_come(rank)]
-        texts = self._store.get_all([_heart(rank) for rank in present])
-        for rank, text in zip(present, texts, strict=True):
-            seen, heartbeat = self.seen[rank], Heartbeat.read(text, rank)
+        texts = dict(zip(present, self._store.get_all(list(map(_heart, present))), strict=True))
+        for rank in others:
+            seen = self.seen[rank]
+            heartbeat = Heartbeat.read(texts[rank], rank) if rank in texts else Heartbeat()
             moved = heartbeat != seen.heartbeat
             seen.heartbeat = heartbeat
             seen.missed = 0 if moved else seen.missed + 1
             seen.quiet = 0.0 if moved else seen.quiet + passed
         self.looks += 1
-        silent = [rank for rank in present if self.seen[rank].quiet > self.silence]
-        for rank in silent:
-            heartbeat = self.seen[rank].heartbeat
-            if not heartbeat.done and not self._end:
-                self.end(write_report(self._silent(rank)))
+        for rank in others:
+            heartbeat, quiet = self.seen[rank].heartbeat, self.seen[rank].quiet
+            # All have met: one that has not beaten since may have been stopped right after.
+            limit = self.silence if heartbeat.beat >= 0 else self._timeout
+            if quiet > limit and not heartbeat.done and not self._end:
+                self.end(write_report(self._silent(rank, limit)))
 
     def _has_come(self, rank: int) -> bool:
         return self.seen[rank].heartbeat.beat >= 0 or self._store.has([_heart(rank)])
 
-    def _silent(self, rank: int) -> PeerError:
+    def _silent(self, rank: int, limit: float) -> PeerError:
         step = self.seen[rank].heartbeat.step
         at = f", last seen at step {step}" if step >= 0 else ""
-        state = f"was lost{at}: it has given no sign of life for {self.silence:g} s"
+        state = f"was lost{at}: it has given no sign of life for {limit:g} s"
         return lost(rank, self.hosts, state)
 
 

@@ -43,6 +43,8 @@ from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
 
 __all__ = [
+    "LET_IT_END",
+    "NOT_THERE",
     "AlgorithmNames",
     "AuditFailure",
     "ClaimCondition",
@@ -61,6 +63,13 @@ __all__ = [
 ]
 
 Status = Literal["done", "stopped", "diverged", "budget-exhausted"]
+
+# What is said of a run that was cut off before it had a result, and before it had a folder.
+LET_IT_END = "let it finish; if it was cut off, the command that began it goes on with --resume"
+NOT_THERE = (
+    "does not exist: must be the folder that a run wrote; if the run was cut off before it had a "
+    "folder, the command that began it begins it anew, without --resume"
+)
 
 
 class AlgorithmNames(RunDocument):
@@ -389,8 +398,8 @@ def read_run_folder(folder: Path) -> RecordedRun:
     in a format of another version.
     """
     if not folder.is_dir():
-        found = "is no folder" if os.path.lexists(folder) else "does not exist"
-        raise InputError("RUN", str(folder), f"{found}: must be the folder that a run wrote")
+        found = "is no folder: must be the folder that a run wrote"
+        raise InputError("RUN", str(folder), found if os.path.lexists(folder) else NOT_THERE)
     result = read_result(folder / "result.json")
     path = folder / "config.toml"
     config = _read_text(path)
@@ -416,5 +425,5 @@ def _read_text(path: Path, most: int = MOST_BYTES) -> str:
         what = f"{path.name} cannot be read ({why})"
         if isinstance(error, FileNotFoundError):
             what = f"has no {path.name}"
-        expected = f"{what}: give the folder of a finished run, or continue it with --resume"
+        expected = f"{what}: {LET_IT_END}"
         raise InputError("RUN", str(path.parent), expected) from error

@@ -39,7 +39,7 @@ from tacit.private_files import (
 )
 from tacit.report.documents.base import Document, dump
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
-from tacit.report.documents.run import ResultDocument
+from tacit.report.documents.run import NOT_THERE, ResultDocument
 
 __all__ = [
     "RunFolder",
@@ -51,11 +51,12 @@ __all__ = [
     "trusted_config",
 ]
 
-MODEL, NODES, RESULT, REPORT = (
+MODEL, NODES, RESULT, REPORT, KNOWN = (
     "model.safetensors",
     "nodes.safetensors",
     "result.json",
     "report.html",
+    "result-known",
 )
 
 # Keys that change what is recorded or how fast it is computed, never what is released.
@@ -140,6 +141,11 @@ class RunFolder:
         with plain_errors("out", self.path / RESULT):
             write_together(self.path, {**contents, RESULT: dump(result).encode()})
 
+    def write_known(self) -> None:
+        """Say that the models of this process and the result of the run were written."""
+        with plain_errors("out", self.path / KNOWN):
+            write_private(self.path / KNOWN, b"")
+
     def withdraw_result(self) -> None:
         """Remove the result of an earlier session: the run goes on, and will have spent more."""
         with plain_errors("out", self.path / RESULT):
@@ -217,7 +223,10 @@ def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
     """
     saved = path / "config.toml"
     if not os.path.isfile(saved):
-        raise InputError("out", str(path), "holds no run to resume: config.toml is missing")
+        expected = "holds no run to resume: config.toml is missing"
+        if not os.path.lexists(path):
+            expected = "holds no run to resume, it is not there: begin it without --resume"
+        raise InputError("out", str(path), expected)
     before, now = _flat(load_config(saved, saved=True)), _flat(config)
     for key in sorted(before.keys() | now.keys()):
         if key not in FREE_KEYS and before.get(key) != now.get(key):
@@ -260,7 +269,8 @@ def read_config(path: Path) -> Config:
     """
     saved = path / "config.toml"
     if not os.path.isfile(saved):
-        raise InputError("RUN", str(path), "is not a run folder: config.toml is missing")
+        missing = "is not a run folder: config.toml is missing"
+        raise InputError("RUN", str(path), missing if os.path.lexists(path) else NOT_THERE)
     return load_config(saved, saved=True)
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tacit.communication.peers import Peers, PeerState
-from tacit.errors import public_line
+from tacit.errors import InputError, public_line
 from tacit.private_files import write_passing
 from tacit.report.documents.base import dump
 from tacit.report.documents.status import (
@@ -23,9 +23,10 @@ from tacit.report.documents.status import (
     ProcessState,
     SiteStatus,
     StatusDocument,
+    read_status,
 )
 
-__all__ = ["Standing", "StatusWriter", "written_status"]
+__all__ = ["Standing", "StatusWriter", "begun_by", "say_done", "written_status"]
 
 _BETWEEN = 1.0  # seconds between two looks
 _TO_END = 5.0  # seconds that a write which is under way may take
@@ -173,3 +174,23 @@ def written_status(folder: Path | None, peers: Peers) -> Iterator[StatusWriter |
         kind = f"{type(error).__name__}: what it says stands in the log of this process alone"
         writer.end("failed", public_line(error) or kind)
         raise
+
+
+def say_done(folder: Path) -> None:
+    """Write that a process has ended as it should, which was killed before it could."""
+    with suppress(InputError, OSError):
+        ended = read_status(folder).model_copy(update={"state": "done", "last_error": None})
+        write_passing(folder / STATUS, dump(ended).encode())
+
+
+def begun_by(out: Path, rank: int) -> int | None:
+    """How many processes have begun the run in this folder, as far as a status here says it.
+
+    Args:
+        out: the run folder.
+        rank: of the process that asks.
+    """
+    for folder in (out / f"rank-{rank:04d}", out / "rank-0000", out):
+        with suppress(InputError):
+            return len(read_status(folder).sites) or 1
+    return None
