@@ -45,7 +45,7 @@ from tacit.report.documents.run import ResultDocument, RunAudit
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.statement_page import statement_page
-from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS
+from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS, server_words
 from tacit.report.wording import count_text, number_text
 from tacit.training.run_folder.folder import read_config
 
@@ -273,7 +273,7 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             *_view_assumptions(config),
             _end_assumption(result, ledger),
             _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
-            *_trust_assumptions(ledger.trust),
+            *_trust_assumptions(ledger.trust, observer(first.trust_model)),
             *(() if data_ledger is None else (_ALL_RUNS,)),
             *(() if config.task.features is None else (_FEATURES.format(config.task.features),)),
             *(() if mark is None else (_CHOSEN,)),
@@ -320,14 +320,15 @@ def _totals(run: str, ledger: LedgerReport) -> dict[int, float]:
     return totals
 
 
-def _trust_assumptions(terms: TrustTerms | None) -> tuple[str, ...]:
+def _trust_assumptions(terms: TrustTerms | None, model: str) -> tuple[str, ...]:
     """What is assumed of others, where nodes hide behind each other."""
     if terms is None:
         return ()
     rule = _HONEST.format(colluding=count_text(terms.colluding, "node"))
     if len(terms.nodes_by_process) == 1:
         return (rule,)
-    return (rule, _SIGNED_KEYS if terms.keys_signed else _KEYS)
+    server = (server_words(terms),) if model == "secure-sum" else ()
+    return (rule, *server, _SIGNED_KEYS if terms.keys_signed else _KEYS)
 
 
 def _end_assumption(result: ResultDocument, ledger: LedgerReport) -> str:

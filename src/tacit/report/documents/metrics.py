@@ -79,8 +79,8 @@ class PublicMeasurement(RunDocument):
 class Measurement(PublicMeasurement):
     """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
 
-    The last six are measured on private records: None where nodes are apart. Only `suboptimality`,
-    f(x) - f* of the common model, stands there wherever it was asked for.
+    The last six are measured on private records: None where nodes are apart, whose processes have
+    files of their own for them. `suboptimality` is f(x) - f* of the common model, where asked for.
     """
 
     train_loss: OptionalNumber
@@ -112,6 +112,7 @@ class PrivateMeasurement(RunDocument):
     clip_rate: OptionalNumber
     records_left_out: Count | None
     augmented_lagrangian: OptionalNumber
+    suboptimality: OptionalNumber = None
 
 
 def read_measurements(text: str, where: str) -> tuple[Measurement, ...]:

@@ -17,7 +17,6 @@ from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
 from tacit.communication import compression
 from tacit.communication.colours import Outgoing, opened
-from tacit.config import Config
 from tacit.errors import InputError
 from tacit.features.maps import WithFeatures
 from tacit.privacy.published import FormulaCondition
@@ -40,16 +39,10 @@ from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder import summary
 from tacit.training.run_folder.metrics import Evaluation, summaries
+from tacit.training.run_folder.not_covered import not_covered
 from tacit.training.secure_sums import SUMMAND_BYTES
 
 __all__ = ["Claim", "Result", "result_document"]
-
-NOT_COVERED = (
-    "training loss, gradient norms and share of clipped records: measured on private records, "
-    "for the eyes of their node only",
-    "checkpoints: a node's own, never to be shared",
-    "how many records a node holds: public by the relation",
-)
 
 
 @dataclass(frozen=True)
@@ -299,9 +292,7 @@ def result_document(
         gradient_path=job.model.path,
         warnings=plan.warnings,
         notes=(*plan.notes, *notes),
-        not_covered=(*NOT_COVERED, *_declared_public(config), *algorithm.not_covered)
-        if plan.accounted
-        else (),
+        not_covered=not_covered(config) if plan.accounted else (),
         epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
         **more,
     )
@@ -338,17 +329,6 @@ def _trust_terms(
         pairs=() if pairs is None else pairs.pairs,
         deviation=0.0 if pairs is None else pairs.deviation,
         epsilon_by_colluders=tuple(map(tuple, epsilon_by_colluders)),
-    )
-
-
-def _declared_public(config: Config) -> tuple[str, ...]:
-    """The test records that were records of the nodes, if there are any."""
-    share = config.task.test_share
-    if share is None:
-        return ()
-    return (
-        f"the share of {share:g} of the records that was held out for testing and declared public "
-        "(task.test_share), and all scores on it",
     )
 
 
