@@ -145,9 +145,9 @@ _ALL_RUNS = (
     "not depend on what earlier runs released. Where every record joins every step (Gaussian "
     "differential privacy) it also holds for settings chosen by looking (Smith and Thakurta, 2022, "
     "arXiv 2210.17520); for sampled batches that is not proved. It counts the runs in the ledger "
-    "only: whatever else was released from the same records comes on top. Records are known by "
-    "their inputs: those that were scaled or changed between two runs count as others, and of "
-    "records with equal inputs a node is taken to keep its own while all its data stay the same."
+    "only: whatever else was released from the same records comes on top. A run counts for all "
+    "records of a source that it drew on (docs/proofs/ledgers.md). That no source holds another's "
+    "is known by their inputs: records that were scaled or changed between two runs are others."
 )
 _CHOSEN = (
     "The run is a trial of a search, whose best trial is used: every epsilon of a node here is "

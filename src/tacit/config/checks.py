@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.accounting import noised_sums
 from tacit.config.schema import (
+    LEDGER_KEYS,
     AlgorithmSection,
     Faults,
     Nodes,
@@ -219,7 +220,7 @@ def _check_budgets(privacy: Privacy, count: int) -> None:
 def _check_ledger(privacy: Privacy, *, assumed: bool) -> None:
     """Refuse a ledger that would say less than was leaked."""
     if privacy.ledger is None:
-        for key in ("ledger_source", "ledger_epsilon", "ledger_delta"):
+        for key in LEDGER_KEYS[1:]:
             if getattr(privacy, key) is not None:
                 raise InputError(
                     f"privacy.{key}",

@@ -27,6 +27,7 @@ from tacit.report.measures import MEASURES
 
 __all__ = [
     "GIVEN",
+    "LEDGER_KEYS",
     "AlgorithmSection",
     "Faults",
     "Nodes",
@@ -38,6 +39,7 @@ __all__ = [
     "Train",
 ]
 
+LEDGER_KEYS = ("ledger", "ledger_source", "ledger_epsilon", "ledger_delta")  # of `[privacy]`
 GIVEN = "given"  # a data set or model that was passed as an object
 LOSS_NAMES = ("cross-entropy", "mse", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
