@@ -91,7 +91,7 @@ def sources_of(config: Config, node: int, name: str | None = None) -> tuple[str,
     declared = settings.ledger_source
     if declared is not None:
         text = declared if isinstance(declared, str) else declared[node]
-        return tuple(part.strip() for part in text.split(_AND))
+        return tuple(dict.fromkeys(part.strip() for part in text.split(_AND)))
     each = isinstance(settings.ledger_epsilon, tuple) or isinstance(settings.ledger_delta, tuple)
     own = f"node {node}" if name is None else name
     if not _divides(config):
