@@ -190,35 +190,35 @@ def _data_rows(
     entered: dict[str, str] = {}  # a run enters one ledger after the other
     for run in (run for files in known.values() for one in files.values() for run in one.runs):
         entered[run.run_id] = min(run.created, entered.get(run.run_id, run.created))
+    order = {run: place for place, run in enumerate(sorted(entered, key=entered.__getitem__))}
     rows = []
     for source in wanted:
         files = known[source]
         accounts = [one.data for one in files.values() if one.data is not None]
         releases = [
-            (entered[run.run_id], run.run_id, node, _release(run, node, source, mechanisms))
+            _release(run, node, source, mechanisms)
             for one in files.values()
             for run in one.runs
             for node in run.statements
         ]
+        releases.sort(key=lambda release: (order[release.run], release.node))
         rows.append(
             LedgerAccount(
                 data=source,
                 file=", ".join(sorted(_name(path, file) for file in files)),
                 epsilon_budget=min(account.epsilon_budget for account in accounts),
                 delta=min(account.delta for account in accounts),
-                releases=tuple(row for *_, row in sorted(releases, key=lambda item: item[:3])),
+                releases=tuple(releases),
             )
         )
     used = {file: one for source in sorted(wanted) for file, one in known[source].items()}
-    return sorted(rows, key=functools.partial(_first, entered)), used
+    return sorted(rows, key=functools.partial(_first, order)), used
 
 
-def _first(entered: Mapping[str, str], row: LedgerAccount) -> tuple[str, str, int, str]:
+def _first(order: Mapping[str, int], row: LedgerAccount) -> tuple[int, int, str]:
     """By which the accounts of one run stand together, in the order of its nodes."""
-    if not row.releases:
-        return "", "", 0, row.data or ""
-    first = row.releases[0]
-    return entered[first.run], first.run, first.node, row.data or ""
+    first = [(order[release.run], release.node) for release in row.releases[:1]]
+    return (*(first[0] if first else (-1, 0)), row.data or "")
 
 
 def _release(

@@ -178,9 +178,8 @@ def alternatives(nodes: Iterable[Mechanism | None], *, apart: bool) -> tuple[Mec
         nodes: what its nodes released of the source; None: nothing.
         apart: as in `EnteredRun`.
     """
-    known = [mechanism for mechanism in nodes if mechanism is not None]
-    together = [mechanism for mechanism in [combined(known)] if mechanism is not None]
-    return tuple(dict.fromkeys(known if apart else together))
+    possible = nodes if apart else [combined(nodes)]
+    return tuple(dict.fromkeys(one for one in possible if one is not None))
 
 
 def compositions(runs: Iterable[Sequence[Mechanism]], delta: float) -> tuple[Mechanism | None, ...]:
