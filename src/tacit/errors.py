@@ -117,10 +117,19 @@ class RecordsError(InputError):
 
 
 class BudgetError(TacitError):
-    """The privacy budget of one or more nodes forbids what was asked; that is public."""
+    """The privacy budget of one or more nodes forbids what was asked.
+
+    Args:
+        message: one plain line.
+        public: whether others may read it, as where it follows from the experiment alone. What a
+            ledger of data says of its sources and their records is for their owner's eyes.
+    """
 
     exit_code = 3
-    public = True
+
+    def __init__(self, message: str, *, public: bool = True) -> None:
+        self.public = public
+        super().__init__(message)
 
 
 class PeerError(TacitError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from copy import deepcopy
@@ -25,7 +26,13 @@ from tacit.privacy import (
     to_statement,
 )
 from tacit.privacy.ledger.ledger import Ledger, NodeStatement, read_ledger
-from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_files, folder_key
+from tacit.privacy.ledger.shared import (
+    SharedLedgers,
+    WantedAccount,
+    account_file,
+    account_files,
+    folder_key,
+)
 from tacit.report.documents.base import dump, read
 from tacit.report.documents.ledger import LedgerFile, LedgerReport
 
@@ -71,7 +78,13 @@ def share(
     folder_key(folder)
     wanted = [
         WantedAccount(
-            node, np.arange(by * node, by * (node + 1), dtype=np.uint64), None, None, 4.0, 1e-5
+            node,
+            (f"node {node}",),
+            np.arange(by * node, by * (node + 1), dtype=np.uint64),
+            None,
+            None,
+            4.0,
+            1e-5,
         )
         for node in range(nodes)
     ]
@@ -126,8 +139,8 @@ def test_a_folder_of_ledgers_is_composed_over_runs(shared: Path) -> None:
     assert sorted(file["file"] for file in document["files"]) == [file.name for file in files]
     for node, row in enumerate(document["nodes"]):
         assert [release["node"] for release in row["releases"]] == [node, node]
-        assert row["records"] == 10
-        assert row["file"] == f"data-{row['data'][:16]}.sqlite"
+        assert row["data"] == f"node {node}"
+        assert row["file"] == account_file(shared, f"node {node}", node).name
     assert [run["run"] for run in document["runs"]] == ["one", "two"]
     mu = math.sqrt(20 / 9.0**2 + 5 / 6.0**2)
     for row in document["nodes"]:
@@ -150,33 +163,54 @@ def test_reading_changes_nothing(shared: Path) -> None:
     assert {path.name: path.read_bytes() for path in shared.iterdir()} == before
 
 
-def test_data_that_share_records_share_what_was_spent(shared: Path) -> None:
-    """Seven nodes of ten records, then two of thirty: the first had those of three nodes each."""
-    share(shared, "three", MECHANISMS[1], 10, nodes=2, by=30)
+def test_one_run_draws_on_sources_that_it_names(shared: Path) -> None:
+    """Seven nodes of ten records, of which a later run has those of two at one node."""
+    records = np.arange(10, 30, dtype=np.uint64)
+    wanted = [WantedAccount(1, ("node 1", "node 2"), records, None, None, None, 1e-5)]
+    with SharedLedgers.open(shared, wanted, session="three") as running:
+        assert not running.strangers
+        running.enter("three", digest="d", statements={1: to_statement(MECHANISMS[1])}, sent={})
+        running.reserve(0, 10)
     document = ledger_document(shared)
     before, third = 20 / 9.0**2 + 5 / 6.0**2, 10 / 6.0**2
-    assert [row["records"] for row in document["nodes"]] == [10] * 7 + [30] * 2
-    for place, row in enumerate(document["nodes"]):
-        mu = math.sqrt(before + third * (place < 6 or place >= 7))
+    assert [row["data"] for row in document["nodes"]] == [f"node {node}" for node in range(7)]
+    for node, row in enumerate(document["nodes"]):
+        mu = math.sqrt(before + third * (node in (1, 2)))
         assert gaussian_delta(row["epsilon"], mu) == pytest.approx(1e-5, rel=1e-6)
-    wide = document["nodes"][7]
-    assert {(release["run"], release["node"]) for release in wide["releases"]} == {
-        ("three", 0), *((run, node) for run in ("one", "two") for node in range(3)),
-    }  # fmt: skip
-    assert len(wide["histories"]) == 1  # all its records have been through the same
     confirm(document)
     # Of one run only what it drew on, with what else was spent of that.
-    (first, second) = ledger_document(shared, "three")["nodes"]
-    assert (first, second) == tuple(
-        {**row, "releases": narrow["releases"]}
-        for row, narrow in zip(document["nodes"][7:], (first, second), strict=True)
-    )
+    narrow = ledger_document(shared, "three")["nodes"]
+    assert [row["data"] for row in narrow] == ["node 1", "node 2"]
+    assert [row["epsilon"] for row in narrow] == [row["epsilon"] for row in document["nodes"][1:3]]
     assert ledger_document(shared, "four")["nodes"] == []
+
+
+def test_a_document_says_nothing_of_records(tmp_path: Path) -> None:
+    """Two ledgers of the same runs, of which one had another record in the second."""
+    texts = []
+    for name, moved in (("one", 0), ("other", 1)):
+        folder = tmp_path / name
+        folder_key(folder)
+        for run in range(2):
+            digests = np.arange(run * moved, 10 + run * moved, dtype=np.uint64)
+            wanted = [WantedAccount(0, ("hospital",), digests, None, None, 4.0, 1e-5)]
+            with SharedLedgers.open(folder, wanted, session=str(run)) as ledgers:
+                statements = {0: to_statement(MECHANISMS[run])}
+                ledgers.enter(f"run {run}", digest="d", statements=statements, sent={})
+                ledgers.reserve(0, 20)
+        document = ledger_document(folder)
+        for row in (*document["files"], *document["runs"]):
+            for random in ("created", "head", "public_key"):
+                row.pop(random, None)
+        texts.append(json.dumps({**document, "path": ""}))
+        (file,) = account_files(folder)
+        assert len(read_ledger(file).digests) == 8 * (10 + moved)
+    assert texts[0] == texts[1]
 
 
 def test_a_run_that_goes_on_is_left_alone(shared: Path) -> None:
     digests = np.arange(30, 40, dtype=np.uint64)
-    wanted = [WantedAccount(3, digests, None, None, None, 1e-5)]
+    wanted = [WantedAccount(3, ("node 3",), digests, None, None, None, 1e-5)]
     with SharedLedgers.open(shared, wanted, session="three") as running:
         statements = {3: to_statement(MECHANISMS[0])}
         running.enter("three", digest="d", statements=statements, sent={})
@@ -210,7 +244,7 @@ def test_an_older_copy_is_found(shared: Path, own: Path, tmp_path: Path) -> None
     assert len(check_contained(stated, shared)) == 7
     share(shared, "four", MECHANISMS[1], 3)
     assert len(check_contained(stated, shared)) == 7
-    ledger = account_files(shared)[4]
+    ledger = account_file(shared, "node 4", 4)
     assert check_contained(stated, ledger) == [str(ledger)]
     with pytest.raises(InputError, match=r"--ledger .* an older copy, or was continued from one"):
         check_contained(stated, tmp_path / "older")
@@ -219,7 +253,7 @@ def test_an_older_copy_is_found(shared: Path, own: Path, tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"an older copy, or was continued from one"):
         check_contained(stated, tmp_path / "older")
     ledger.unlink()
-    with pytest.raises(InputError, match=r"the one of data [0-9a-f]{32} is missing"):
+    with pytest.raises(InputError, match=r"the one of data node 4, from node 4 on is missing"):
         check_contained(stated, shared)
     assert check_contained(stated, own) == []
 
@@ -279,11 +313,9 @@ def test_a_document_confirms_itself(own: Path, shared: Path) -> None:
         (lambda row: row.update(epsilon=None), "epsilon of data"),
         (lambda row: row.update(left=2.0), "left of data"),
         (lambda row: row.update(delta=1e-4), "epsilon of data"),
-        (lambda row: row.update(releases=row["releases"][:1]), "a whole document"),
+        (lambda row: row.update(releases=row["releases"][:1]), "epsilon of data"),
         (lambda row: row["releases"][1].update(charged=[[0, 4, 1]]), "epsilon of data"),
         (lambda row: row["releases"][1].update(steps=4), "steps of run two at data"),
-        (lambda row: row.update(histories=[[0]]), "epsilon of data"),
-        (lambda row: row.update(histories=[]), "a whole document"),
         (lambda row: row["releases"][1].update(mechanism=0), "epsilon of data"),
         (lambda row: row["releases"][1].update(mechanism=9), "a whole document"),
         (lambda row: row["releases"][1].update(charged=[[0, 99, 1]]), "must lie below 20"),

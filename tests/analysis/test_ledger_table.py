@@ -38,7 +38,6 @@ def row(steps: int = 12, **changes: Any) -> dict[str, Any]:
         "left": 0.7659,
         "delta": 1e-5,
         "releases": [{**release, "steps": steps, "epsilon": 1.2341}],
-        "histories": [[0]],
         **changes,
     }
 
@@ -78,13 +77,13 @@ def test_nodes_of_which_the_same_is_said_are_grouped() -> None:
     assert f"file-0: head {0:064x}, key {fingerprint(PUBLIC)}" in text
 
 
-def test_data_are_named_with_their_records() -> None:
-    rows = [row(data=f"{node}" * 32, records=1_410) for node in range(5)]
+def test_data_are_named_as_their_sources_are() -> None:
+    rows = [row(data=f"ward {node}") for node in range(5)]
     out = printed(document(*rows, files=9))
-    assert "00000000 (1,410 records)" in out
+    assert "ward 0" in out
     assert "and 2 more" in out
     assert "and 3 more files" in out
-    assert "that of the worst record is shown" in " ".join(out.split())
+    assert "of a source is charged to all of them" in " ".join(out.split())
 
 
 def test_what_is_not_finite_is_said_to_be() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
+import tacit
 from experiments import experiment, strict_json, tree
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.statement import (
@@ -22,6 +23,7 @@ from tacit.analysis.statement import (
     write_statement,
 )
 from tacit.config import load_config
+from tacit.data import load as load_data
 from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
@@ -272,10 +274,10 @@ def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
     confirmed = check_statement(second / "statement.json")
     assert confirmed.epsilon <= 1.0 < confirmed.data_epsilon < 2.0
     ledger = stated(second)["data_ledger"]
-    assert [len(row["releases"]) for row in ledger["nodes"]] == [2] * 4
+    assert [(row["data"], len(row["releases"])) for row in ledger["nodes"]] == [("digits", 8)]
     assert "whatever else was released" in stated(second)["assumptions"][-1]
     assert ledger["path"] == "ledgers"
-    assert len(ledger["files"]) == 4
+    assert len(ledger["files"]) == 1
     page = (second / "statement.html").read_text()
     assert "All runs on the same data" in page
     # A statement of the first run, from other ledgers than its own, is refused.
@@ -317,6 +319,43 @@ def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path: Path) -> N
     with pytest.raises(InputError, match="the file of an existing ledger"):
         write_statement(run)
     write_statement(run, ledger=tmp_path / "moved")
+
+
+@pytest.mark.parametrize("kept", [99, 50, 0])
+def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_another(
+    tmp_path: Path, kept: int
+) -> None:
+    """Neighbours under one ledger: all but what is random or noised is equal, byte by byte."""
+    data = load_data("digits", data_dir=Path("data"), seed=0).train
+    read = {}
+    for name, first in (("all", 0), ("some", 100 - kept)):
+        folder = tmp_path / name
+        privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(folder / "ledgers")}
+        privacy |= {"ledger_epsilon": 4.0, "ledger_source": "hospital"}
+        config = experiment(
+            task={"dataset": None, "model": "logistic", "outputs": 10},
+            nodes={"count": 1},
+            privacy=privacy,
+            train={"steps": 2},
+        )
+        for run, start in (("first", 0), ("second", first)):
+            records = slice(start, start + 100)
+            nodes = [(data.inputs[records], data.targets[records])]
+            tacit.train(config, nodes=nodes, out=folder / run)
+        write_statement(folder / "second")
+        run = folder / "second"
+        result = strict_json((run / "result.json").read_text())
+        for noised in ("seconds", "steps_per_second"):
+            result.pop(noised)
+        files = ("statement.json", "statement.html", "config.toml")
+        texts = [*((run / file).read_text() for file in files), json.dumps(result)]
+        random = re.compile(r"[0-9a-f]{8,}|\d{4}-\d\d-\d\d[T \d:+]*|" + re.escape(str(folder)))
+        read[name] = [random.sub("?", text) for text in texts]
+    assert read["all"] == read["some"]
+    (row,) = json.loads((tmp_path / "some" / "second" / "statement.json").read_text())[
+        "data_ledger"
+    ]["nodes"]
+    assert 1.2 < row["epsilon"] < 2.0  # of both runs, though only some of its records were in both
 
 
 def files_of(statement: Path) -> list[dict[str, Any]]:

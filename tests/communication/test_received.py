@@ -529,20 +529,20 @@ def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
     # An earlier run of the ledger of a node's data is none that another may name.
     digests = np.arange(5, dtype=np.uint64)
     folder_key(tmp_path)
-    wanted = [WantedAccount(0, digests, 1.0, 1e-5, None, 1e-5)]
+    wanted = [WantedAccount(0, ("one",), digests, 1.0, 1e-5, None, 1e-5)]
     with SharedLedgers.open(tmp_path, wanted, session="first") as ledgers:
         statements = {0: to_statement(Gaussian(5.0, 3))}
         ledgers.enter(earlier, digest="d", statements=statements, sent={})
         ledgers.reserve(0, 1)
     # Nor is it where the data have changed since: two runs of one name would count as one.
-    longer = [WantedAccount(0, np.arange(6, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
-    moved = [WantedAccount(3, digests, 1.0, 1e-5, None, 1e-5)]
+    longer = [WantedAccount(0, ("one",), np.arange(6, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
+    moved = [WantedAccount(3, ("one",), digests, 1.0, 1e-5, None, 1e-5)]
     for number, here in enumerate((wanted, longer, moved)):
         with SharedLedgers.open(tmp_path, here, session=f"later {number}") as ledgers:
             with pytest.raises(InputError, match="has this run in its ledger"):
                 run_id_of(earlier, ledgers)
             assert run_id_of("cd" * 16, ledgers) == "cd" * 16
-    others = [WantedAccount(0, np.arange(7, 9, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
+    others = [WantedAccount(0, ("two",), np.arange(7, 9, dtype=np.uint64), 1.0, 1e-5, None, 1e-5)]
     with SharedLedgers.open(tmp_path, others, session="others") as ledgers:
         assert run_id_of(earlier, ledgers) == earlier
 

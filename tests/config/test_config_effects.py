@@ -501,6 +501,9 @@ KEYS: Mapping[str, Key] = {
     "privacy.ledger": Key(
         (None, "ledgers"), combined(CERTIFIED, {"privacy": {"noise_seed": None}})
     ),
+    "privacy.ledger_source": Key(
+        elsewhere=ELSEWHERE_LEDGER + "test_the_same_records_under_another_name_are_caught"
+    ),
     "privacy.ledger_epsilon": Key(
         elsewhere=ELSEWHERE_LEDGER + "test_another_seed_with_swapped_budgets_is_refused"
     ),

@@ -322,12 +322,11 @@ def test_a_ledger_killed_before_its_seal_opens(path: Path) -> None:
 def test_another_format_version_is_named(path: Path) -> None:
     used(path)
     with sqlite3.connect(path) as connection:
-        edit = CHANGED.format('"format_version": 4', '"format_version": 5', "1")
+        edit = CHANGED.format('"format_version": 5', '"format_version": 6', "1")
         connection.execute(edit)
     connection.close()
-    with pytest.raises(
-        InputError, match="format_version = 5: this version of tacit reads format 4"
-    ):
+    expected = "format_version = 6: this version of tacit reads format 5"
+    with pytest.raises(InputError, match=expected):
         Ledger.open(path, digest="d1")
 
 

@@ -25,7 +25,6 @@ from tacit.privacy.ledger.ledger import (
     Interval,
     Ledger,
     NodeStatement,
-    data_name,
     read_ledger,
     step_runs,
 )
@@ -112,11 +111,14 @@ def test_fifty_kills_never_leave_less_on_file_than_was_sent(tmp_path: Path) -> N
 
 def wanted() -> list[WantedAccount]:
     digests = {node: np.arange(5 * node, 5 * node + 5, dtype=np.uint64) for node in NODES}
-    return [WantedAccount(node, digests[node], None, None, 3.0, 1e-5) for node in NODES]
+    return [
+        WantedAccount(node, (f"node {node}",), digests[node], None, None, 3.0, 1e-5)
+        for node in NODES
+    ]
 
 
 def file_of(folder: Path, node: int) -> Path:
-    return account_file(folder, data_name(wanted()[node].content))
+    return account_file(folder, f"node {node}", node)
 
 
 def shared_run(

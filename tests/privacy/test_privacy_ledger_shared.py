@@ -48,12 +48,12 @@ from tacit.privacy.ledger.ledger import (
     Ledger,
     Snapshot,
     StepRun,
-    data_name,
     read_ledger,
     step_runs,
 )
 from tacit.privacy.ledger.shared import (
     SharedLedgers,
+    Strangers,
     WantedAccount,
     account_file,
     account_files,
@@ -78,16 +78,27 @@ def digests(node: int, count: int = 10) -> NDArray[np.uint64]:
 
 def wanted(count: int, epsilon: float | None = None, **more: Any) -> list[WantedAccount]:
     rest = {"delta": None, "new_epsilon": 2.0, "new_delta": 1e-5, **more}
-    return [WantedAccount(node, digests(node), epsilon, **rest) for node in range(count)]
+    return [
+        WantedAccount(node, (f"node {node}",), digests(node), epsilon, **rest)
+        for node in range(count)
+    ]
 
 
-def opened(folder: Path, accounts: list[WantedAccount], session: str = "") -> SharedLedgers:
+def holding(node: int, source: str, records: NDArray[np.uint64]) -> WantedAccount:
+    """A node whose records are of one source, or of several joined by a plus."""
+    return WantedAccount(node, tuple(source.split("+")), records, None, None, 2.0, 1e-5)
+
+
+def opened(
+    folder: Path, accounts: list[WantedAccount], session: str = "", *, apart: bool = False
+) -> SharedLedgers:
     folder_key(folder)
-    return SharedLedgers.open(folder, accounts, session=session or secrets.token_hex(8))
+    name = session or secrets.token_hex(8)
+    return SharedLedgers.open(folder, accounts, session=name, apart=apart)
 
 
 def ledgers(folder: Path, node: int) -> Snapshot:
-    return read_ledger(account_file(folder, data_name(wanted(node + 1)[node].content)))
+    return read_ledger(account_file(folder, f"node {node}", node))
 
 
 def spent(snapshot: Snapshot, node: int, without: str | None = None) -> Mechanism | None:
@@ -100,7 +111,8 @@ def enter(
     mechanism: Mechanism = MECHANISM,
     sent: Mapping[int, Sequence[Interval]] | None = None,
 ) -> None:
-    statements = {node: to_statement(mechanism) for node in shared.accounts}
+    numbers = {node for nodes in shared.nodes.values() for node in nodes}
+    statements = {node: to_statement(mechanism) for node in numbers}
     shared.enter(run, digest=f"plan of {run}", statements=statements, sent=sent or {})
 
 
@@ -121,8 +133,8 @@ def test_runs_share_the_books_of_a_node(tmp_path: Path) -> None:
     ran(folder, "two", steps=4, mechanism=OTHER)
     for node in range(2):
         content = ledgers(folder, node)
-        name = data_name(digests(node).astype("<u8").tobytes())
-        assert content.data == DataAccount(name, 10, 2.0, 1e-5)
+        assert content.data == DataAccount(f"node {node}", node, 2.0, 1e-5)
+        assert content.digests == digests(node).astype("<u8").tobytes()
         assert [(run.run_id, run.digest) for run in content.runs] == [
             ("one", "plan of one"),
             ("two", "plan of two"),
@@ -146,8 +158,8 @@ def test_a_killed_run_counts_in_full_and_goes_on_under_its_name(tmp_path: Path) 
         enter(shared, "one")
         shared.reserve(0, 6)
     with opened(tmp_path, wanted(2)) as shared:
-        assert shared.reserved(1, "one") == ((0, 6),)
-        assert shared.reserved(1, "two") == ()
+        assert shared.reserved("node 1", "one") == ((0, 6),)
+        assert shared.reserved("node 1", "two") == ()
         enter(shared, "one", sent={0: (Interval(0, 6),), 1: (Interval(0, 5),)})
         shared.reserve(3, 8)
         shared.settle(7)
@@ -160,8 +172,10 @@ def test_a_killed_run_counts_in_full_and_goes_on_under_its_name(tmp_path: Path) 
 def test_no_account_is_made_before_a_run_is_entered(tmp_path: Path) -> None:
     folder = tmp_path / "ledgers"
     with opened(folder, wanted(2)) as shared:
-        assert [account[1:] for account in shared.accounts.values()] == [(10, 2.0, 1e-5)] * 2
-        assert shared.snapshots == {}
+        assert [account[1:] for account in shared.accounts.values()] == [
+            (node, 2.0, 1e-5) for node in range(2)
+        ]
+        assert not any(shared.snapshots.values())
     assert sorted(path.name for path in folder.iterdir()) == ["admission.lock", KEY_FILE]
 
 
@@ -186,15 +200,18 @@ def test_a_node_may_join_later(tmp_path: Path) -> None:
 def test_the_budget_is_that_of_the_file(tmp_path: Path) -> None:
     ran(tmp_path, "one")
     with opened(tmp_path, wanted(2, new_epsilon=7.0, new_delta=0.1)) as shared:
-        assert shared.accounts[1][1:] == (10, 2.0, 1e-5)
+        assert shared.accounts["node 1"][1:] == (1, 2.0, 1e-5)
     with opened(tmp_path, wanted(2, 2.0, delta=1e-5)) as shared:
-        assert shared.accounts[1][1:] == (10, 2.0, 1e-5)
+        assert shared.accounts["node 1"][1:] == (1, 2.0, 1e-5)
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"epsilon": 2.5}, r"privacy\.ledger_epsilon = 2\.5: the budget in .* was set to 2\.0"),
+        (
+            {"epsilon": 2.5},
+            r"privacy\.ledger_epsilon = 2\.5: the budget of 'node 0' in .* was set to 2\.0",
+        ),
         ({"epsilon": 2.0, "delta": 1e-6}, r"privacy\.ledger_delta = 1e-06: .* set to 1e-05"),
     ],
 )
@@ -206,10 +223,10 @@ def test_another_budget_is_refused(tmp_path: Path, asked: dict[str, Any], said: 
 
 
 def test_a_new_file_needs_a_budget(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"privacy\.ledger_epsilon = None: is needed to make"):
+    with pytest.raises(InputError, match=r"privacy\.ledger_epsilon = None: is needed for"):
         opened(tmp_path, wanted(1, new_epsilon=None))
     with opened(tmp_path, wanted(1, 4.0, new_epsilon=None)) as shared:
-        assert shared.accounts[0].epsilon_budget == 4.0
+        assert shared.accounts["node 0"].epsilon_budget == 4.0
 
 
 # One at a time, and only in the ledger where it began.
@@ -226,27 +243,102 @@ def test_two_runs_cannot_draw_on_one_budget(tmp_path: Path) -> None:
 
 
 def test_a_run_is_kept_out_before_the_other_has_made_a_file(tmp_path: Path) -> None:
-    """Sharing one record is enough; where none is shared, both may run."""
+    """By the source's name; one record under another name makes its node a stranger."""
     folder_key(tmp_path)
-    one = [WantedAccount(0, digests(0), None, None, 2.0, 1e-5)]
-    other = [WantedAccount(0, digests(0, 20)[9:], None, None, 2.0, 1e-5)]
-    apart = [WantedAccount(0, digests(0, 20)[10:], None, None, 2.0, 1e-5)]
+    one = [holding(0, "a", digests(0))]
+    other = [holding(0, "b", digests(0, 20)[9:])]
+    apart = [holding(0, "c", digests(0, 20)[10:])]
     with opened(tmp_path, one) as first:
-        with pytest.raises(InputError, match="on 1 of the 11 different records of this run"):
-            opened(tmp_path, other)
-        enter(first, "one")
-        with pytest.raises(InputError, match="one is running it now"):
-            opened(tmp_path, other)
+        for _ in range(2):
+            with opened(tmp_path, other) as second:
+                assert second.strangers == [Strangers(0, 1, 11, ("a", "b"))]
+            with pytest.raises(InputError, match=r"ledger_source = 'a': .*is running it now"):
+                opened(tmp_path, [holding(3, "a", digests(7))])
+            if not first.snapshots["a"] and not account_files(tmp_path):
+                enter(first, "one")
         with opened(tmp_path, apart) as second:
+            assert not second.strangers
             enter(second, "two")
             second.reserve(0, 1)
-    opened(tmp_path, other).close()
+    opened(tmp_path, one).close()
+
+
+def test_a_busy_source_says_of_records_that_it_held_before(tmp_path: Path) -> None:
+    """Its file cannot be read while it is in use; its run has other records now."""
+    with opened(tmp_path, [holding(0, "a", digests(0))]) as shared:
+        enter(shared, "one")
+    with opened(tmp_path, [holding(0, "a", digests(1))]) as shared:
+        enter(shared, "two")
+        with opened(tmp_path, [holding(0, "b", digests(0))]) as other:
+            assert other.strangers == [Strangers(0, 10, 10, ("a",))]
+
+
+# Sources: who holds a record, and who pays.
+
+PERSONS = 6
+runs_of_nodes = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.lists(
+            st.tuples(
+                st.sampled_from(["a", "b", "c", "a+b", "b+a", "b+c"]),
+                st.sets(st.integers(0, PERSONS - 1), min_size=1),
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs_of_nodes)
+def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[bool, list[tuple[str, set[int]]]]]
+) -> None:
+    """The theorem of docs/proofs/ledgers.md: whatever is declared, dealt, joined and moved."""
+    folder = tmp_path_factory.mktemp("ledgers")
+    paid: dict[int, list[str]] = {who: [] for who in range(PERSONS)}
+    for number, (apart, nodes) in enumerate(runs):
+        run, seen = f"run {number}", set[int]()
+        accounts = []
+        for node, (source, drawn) in enumerate(nodes):
+            here = drawn - seen if apart else drawn
+            seen |= here
+            if here:
+                accounts.append(holding(node, source, np.array(sorted(here), np.uint64)))
+        with opened(folder, accounts, apart=apart) as shared:
+            if shared.strangers:
+                continue
+            enter(shared, run, Gaussian(2.0 + number, 1))
+            shared.reserve(0, 1)
+        for account in accounts:
+            for who in account.digests.tolist():
+                paid[who].append(run)
+    held: dict[int, set[str]] = {who: set() for who in range(PERSONS)}
+    for path in account_files(folder):
+        content = read_ledger(path)
+        assert content.data is not None
+        for who in np.frombuffer(content.digests, "<u8").tolist():
+            held[who].add(content.data.source)
+    spent = (
+        {row.data: row.epsilon for row in ledger_document(folder).nodes}
+        if any(held.values())
+        else {}
+    )
+    for who, made in paid.items():
+        assert bool(made) == bool(held[who])
+        precision = sum((2.0 + int(run.split()[1])) ** -2 for run in made)
+        for source in held[who]:
+            assert delta_of(spent[source], math.sqrt(precision)) <= 1e-5 * (1 + 1e-6)
 
 
 def test_processes_of_one_run_share_a_folder(tmp_path: Path) -> None:
     """They look through the same accounts, also each other's, before one of them enters."""
     ran(tmp_path, "before")
-    halves = [[WantedAccount(node, digests(node), None, None, 2.0, 1e-5)] for node in range(2)]
+    halves = [[one] for one in wanted(2)]
     with ExitStack() as stack:
         both = [stack.enter_context(opened(tmp_path, half, "session")) for half in halves]
         with pytest.raises(InputError, match="one is running it now"):
@@ -254,7 +346,7 @@ def test_processes_of_one_run_share_a_folder(tmp_path: Path) -> None:
         # Not even under the same session may a node run twice, or its data at another node.
         with pytest.raises(InputError, match="one is running it now"):
             opened(tmp_path, halves[0], "session")
-        with pytest.raises(InputError, match="another process of this run has the same"):
+        with pytest.raises(InputError, match="that a single process of a run draws on"):
             opened(tmp_path, [replace(halves[0][0], node=7)], "session")
         for shared in both:
             enter(shared, "now")
@@ -292,9 +384,9 @@ def test_a_reader_does_not_disturb_a_run(tmp_path: Path) -> None:
         enter(shared, "one")
         shared.reserve(0, 3)
         with pytest.raises(InputError, match="one is running it now"):
-            read_ledger(shared.file(0))
+            read_ledger(shared.file("node 0"))
         with pytest.raises(InputError, match="one is running it now"):
-            Ledger.open_account(shared.file(0))
+            Ledger.open_account(shared.file("node 0"))
         shared.reserve(3, 6)
         shared.settle(5)
     assert ledgers(tmp_path, 0).runs[0].charged[0] == ((0, 3), (3, 5))
@@ -328,37 +420,44 @@ def test_a_run_keeps_its_plan_and_mechanism(tmp_path: Path) -> None:
 
 
 def test_books_are_found_by_their_data(tmp_path: Path) -> None:
-    """Whatever number a node has, and in whatever order its records come."""
+    """Whatever number a node has, and in whatever order its records come: by the source's name."""
     ran(tmp_path, "one")
-    turned = [WantedAccount(5, digests(1)[::-1], None, None, 9.0, 1e-5)]
+    turned = [replace(holding(5, "node 1", digests(1)[::-1]), new_epsilon=9.0)]
     with opened(tmp_path, turned) as shared:
-        assert shared.accounts[5][1:] == (10, 2.0, 1e-5)
+        assert shared.accounts["node 1"] == DataAccount("node 1", 5, 2.0, 1e-5)
+        assert not shared.strangers
         enter(shared, "two")
         shared.reserve(0, 3)
-    first, second = ledgers(tmp_path, 1).runs
-    assert (set(first.statements), set(second.statements)) == ({1}, {5})
-    assert second.charged == {5: ((0, 3),)}
+    row = next(row for row in ledger_document(tmp_path).nodes if row.data == "node 1")
+    assert sorted(release.node for release in row.releases) == [1, 5]
+    mu = math.sqrt(STEPS + 3) / 5
+    assert delta_of(row.epsilon, mu) == pytest.approx(1e-5, rel=1e-6)
 
 
-def test_nodes_with_the_same_records_have_one_account(tmp_path: Path) -> None:
-    twins = [WantedAccount(node, digests(0), None, None, 2.0, 1e-5) for node in range(2)]
-    with opened(tmp_path, twins) as shared:
-        assert shared.mates(0) == [0, 1]
+@pytest.mark.parametrize("apart", [False, True])
+def test_nodes_of_one_source_add_up_unless_each_record_is_at_one(
+    tmp_path: Path, apart: bool
+) -> None:
+    twins = [holding(node, "all", digests(0)) for node in range(2)]
+    with opened(tmp_path, twins, apart=apart) as shared:
+        assert not shared.strangers
         enter(shared, "one")
         shared.reserve(0, STEPS)
-    (run,) = ledgers(tmp_path, 0).runs
-    assert run.charged == {0: ((0, STEPS),), 1: ((0, STEPS),)}
-    row = ledger_document(tmp_path).nodes[0]
-    assert delta_of(row.epsilon, math.sqrt(2 * STEPS) / 5) == pytest.approx(1e-5, rel=1e-6)
-    apart = [replace(one, new_epsilon=2.0 + one.node) for one in twins]
-    with pytest.raises(InputError, match="one budget for nodes 0 and 1"):
-        opened(tmp_path / "elsewhere", apart)
+    (row,) = ledger_document(tmp_path).nodes
+    assert [release.node for release in row.releases] == [0, 1]
+    mu = math.sqrt((1 if apart else 2) * STEPS) / 5
+    assert delta_of(row.epsilon, mu) == pytest.approx(1e-5, rel=1e-6)
+    with opened(tmp_path / "elsewhere", [twins[0], holding(1, "other", digests(0))]) as shared:
+        assert [one.sources for one in shared.strangers] == [("all", "other")] * 2
+    unlike = [replace(one, new_epsilon=2.0 + one.node) for one in twins]
+    with pytest.raises(InputError, match="one budget for nodes 0, 1"):
+        opened(tmp_path / "elsewhere", unlike)
 
 
 def test_a_file_under_another_name_is_refused(tmp_path: Path) -> None:
     ran(tmp_path, "one")
     one, _ = account_files(tmp_path)
-    one.rename(account_file(tmp_path, "0" * 32))
+    one.rename(account_file(tmp_path, "another", 0))
     with pytest.raises(InputError, match="the data that it is named after"):
         opened(tmp_path, wanted(3))
 
@@ -385,11 +484,12 @@ def test_an_edited_budget_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, wanted(2))
 
 
-def test_edited_records_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("edit", ["zeroblob(80)", "substr(digests, 9)", "x''"])
+def test_edited_records_are_refused(tmp_path: Path, edit: str) -> None:
     """Else the same records could spend again."""
     ran(tmp_path, "one")
     with sqlite3.connect(account_files(tmp_path)[0]) as connection:
-        connection.execute("UPDATE records SET digests = zeroblob(80)")
+        connection.execute(f"UPDATE records SET digests = {edit}")
         connection.execute("UPDATE seal SET image = zeroblob(32)")
     connection.close()
     with pytest.raises(InputError, match="its records were changed"):
@@ -397,9 +497,9 @@ def test_edited_records_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path: Path) -> None:
-    key, content = folder_key(tmp_path), wanted(1)[0].content
-    path, account = tmp_path / "data-0.sqlite", DataAccount(data_name(content), 10, 1.0, 1e-5)
-    Ledger.create_account(path, key, account, content)
+    key = folder_key(tmp_path)
+    path, account = tmp_path / "data-0.sqlite", DataAccount("digits", 0, 1.0, 1e-5)
+    Ledger.create_account(path, key, account)
     with Ledger.open_account(path) as ledger, pytest.raises(InputError, match="enter it"):
         ledger.reserve(0, 1)
     with pytest.raises(InputError, match="the ledger of one run; it has 0"):
@@ -407,9 +507,9 @@ def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path: Path) -> None:
     with Ledger.open_account(path) as ledger, pytest.raises(InputError, match="a mechanism for"):
         ledger.enter("run", digest="d", statements={})
     with pytest.raises(InputError, match="does not exist yet"):
-        Ledger.create_account(path, key, account, content)
+        Ledger.create_account(path, key, account)
     with pytest.raises(InputError, match="can be written"):
-        Ledger.create_account(tmp_path / "no folder" / "x", key, account, content)
+        Ledger.create_account(tmp_path / "no folder" / "x", key, account)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["data-0.sqlite", KEY_FILE]
 
 

@@ -83,6 +83,27 @@ def test_poisoning_and_the_number_of_colluders_are_always_said(model: str, collu
     assert (f"any {colluding} other node" in text) == (colluding > 0)
 
 
+@pytest.mark.parametrize(
+    ("processes", "colluding", "said"),
+    [
+        ([1, 3], 1, "is the server and 1 of the nodes, so that with the server none of the others"),
+        ([1, 1, 2], 2, "and 1 of the nodes, so that with the server no more than 1 of the others"),
+        ([2, 2], 2, "and 2 of the nodes, so that with the server none of the others may collude"),
+    ],
+)
+def test_a_server_that_is_a_client_counts_as_one(
+    processes: list[int], colluding: int, said: str
+) -> None:
+    """Server and t others would be t + 1: of whom epsilon is not the run's, but the next row's."""
+    rows = [[1.0] * 4] * (min(colluding + 1, 3) + 1)
+    changes = {"colluding": colluding, "epsilon_by_colluders": rows}
+    apart = terms(nodes_by_process=processes, **changes)
+    assert said in " ".join(trust_words("secure-sum", apart, DELTAS).limits)
+    for model, simulated in (("pairwise", apart), ("secure-sum", terms(**changes))):
+        assert "is the server and" not in " ".join(trust_words(model, simulated, DELTAS).limits)
+    assert "the server's own process are among these" in TRUST_MODELS["secure-sum"]
+
+
 def test_terms_are_read_back_as_they_were_written() -> None:
     written = as_dict(terms())
     assert read(TrustTerms, written, "trust") == terms()

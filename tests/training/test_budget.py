@@ -19,7 +19,7 @@ from tacit.config import load_config
 from tacit.data import StackedData
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import from_statement, to_statement
-from tacit.privacy.ledger.ledger import Snapshot, read_ledger
+from tacit.privacy.ledger.ledger import DataAccount, Snapshot, read_ledger
 from tacit.privacy.ledger.shared import account_files
 from tacit.training.budget import (
     RunLedger,
@@ -241,10 +241,12 @@ def test_runs_draw_on_one_budget_until_it_is_used_up(tmp_path: Path) -> None:
     third = on_data(tmp_path)
     total = math.hypot(mu_of(first, 0), mu_of(second, 0), mu_of(third, 0))
     assert gaussian_delta(2.0, total) > 1e-5
-    with pytest.raises(BudgetError, match="the budget of its data is epsilon 2") as refused:
+    with pytest.raises(
+        BudgetError, match=r"the budget of its data \('digits'\) is epsilon 2"
+    ) as no:
         begin(third)
-    assert "it is one of 4 nodes" in str(refused.value)
-    assert [len(one.runs) for one in books_in(tmp_path)] == [2] * 4
+    assert no.value.reported() is None  # for its owner's eyes
+    assert [len(one.runs) for one in books_in(tmp_path)] == [2]
 
 
 def test_what_is_said_to_fit_does_and_little_more_would_not(tmp_path: Path) -> None:
@@ -284,16 +286,20 @@ def test_the_first_run_may_spend_all_and_no_more(tmp_path: Path) -> None:
 
 
 def test_the_budget_of_new_books_is_the_runs_own(tmp_path: Path) -> None:
-    run_all(on_data(tmp_path, ledger_epsilon=None, epsilon=[1.0, 2.0, 3.0, 4.0], delta=1e-4))
-    found = [one.data for one in books_in(tmp_path)]
-    assert [data and data[1:] for data in found] == [
-        (records, float(node + 1), 1e-4) for node, records in enumerate((50, 60, 70, 80))
-    ]
+    run_all(on_data(tmp_path, 3.0, ledger_epsilon=None, delta=1e-4))
+    assert [one.data for one in books_in(tmp_path)] == [DataAccount("digits", 0, 3.0, 1e-4)]
+    own = {"ledger_epsilon": None, "epsilon": [1.0, 2.0, 3.0, 4.0]}
+    with pytest.raises(InputError, match=r"ledger_epsilon = .*: one budget for nodes 0, 1, 2, 3"):
+        begin(on_data(tmp_path / "other", **own))
+    names = ["north", "south", "east", "west"]
+    run_all(on_data(tmp_path / "other", **own, ledger_source=names))
+    found = {one.data for one in books_in(tmp_path / "other")}
+    assert found == {DataAccount(name, n, n + 1.0, 1e-5) for n, name in enumerate(names)}
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"ledger_epsilon": 2.5}, {"ledger_epsilon": [2.0, 2.0, 2.0, 2.1]}, {"ledger_delta": 1e-4}],
+    [{"ledger_epsilon": 2.5}, {"ledger_delta": 1e-4}],
 )
 def test_books_keep_their_budget(tmp_path: Path, changes: dict[str, Any]) -> None:
     run_all(on_data(tmp_path))
@@ -333,7 +339,8 @@ def test_a_cut_off_run_goes_on_with_what_is_left_of_its_data(tmp_path: Path) -> 
         until, reason = affordable(plan, before, 0, ledger)
         assert 0 < until < own
         assert reason is not None
-        assert "all other runs, are charged as well; the budget of node 0 (2, in " in reason
+        assert "are charged as well; the budget of the data of node 0 (privacy.ledger) " in reason
+        assert str(tmp_path) not in reason
     other = mu_of(on_data(tmp_path, 1.8), 0)
     assert gaussian_delta(2.0, math.hypot(other, mu_of(plan, 0, 4 + until))) <= 1e-5
     assert gaussian_delta(2.0, math.hypot(other, mu_of(plan, 0, 5 + until))) > 1e-5

@@ -174,7 +174,11 @@ def test_default_note_and_bytes() -> None:
     assert bytes_per_step(plan, 10, 4).tolist() == [80.0] * 5
     assert bytes_per_step(planned([40] * 5, aggregation="clear"), 10, 4).tolist() == [40.0] * 5
     told = "it and 1 colluding client, whichever they are, a client's own noise counts 2 times"
-    assert any(told in note for note in plan.notes)
+    (note,) = (note for note in plan.notes if told in note)
+    assert "the server is that of rank 0, whose own clients are among those that collude" in note
+    # The server between processes is one of the five, so that with one other node it is two.
+    first, second = plan.release.sums.gain(0, 0), plan.release.sums.against(2).gain(0, 0)
+    assert (first, second) == (pytest.approx(2.0, rel=1e-5), pytest.approx(3**0.5, rel=1e-5))
 
 
 # What is refused.

@@ -29,7 +29,7 @@ from experiments import tacit as command
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import load_config
 from tacit.data import load
-from tacit.errors import BudgetError
+from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import account_files
 from tacit.training.loop import execute
@@ -83,9 +83,15 @@ def write(path: Path, config: dict[str, Any]) -> Path:
 
 
 def given_nodes(
-    folder: Path, epsilon: Any, parts: Sequence[tuple[Tensor, Tensor]], budget: Any = 1.2
+    folder: Path,
+    epsilon: Any,
+    parts: Sequence[tuple[Tensor, Tensor]],
+    budget: Any = 1.2,
+    source: str | list[str] | None = None,
 ) -> Result:
-    config = settled(folder, epsilon, budget, task={"dataset": None, "outputs": 10})
+    named = {} if source is None else {"ledger_source": source}
+    task = {"dataset": None, "outputs": 10}
+    config = settled(folder, epsilon, budget, task=task, privacy=named)
     config["nodes"].pop("count")
     return tacit.train(config, nodes=parts)
 
@@ -98,29 +104,24 @@ def parts(*ranges: Sequence[int]) -> PAIRS:
 
 
 def test_another_seed_with_swapped_budgets_is_refused(tmp_path: Path) -> None:
-    """Of the records that move between the nodes, the budgets would be exceeded."""
-    first = tmp_path / "first.toml", [1.1, 0.4]
-    second = tmp_path / "second.toml", [0.4, 1.1]
-    for seed, (path, budgets) in enumerate((first, second)):
-        write(path, split(tmp_path, budgets, budgets, nodes=2, seed=seed))
-    run = tmp_path / "run"
-    assert command("train", first[0], "--out", run, "--quiet").code == 0
+    """Records move between the nodes, each of which is a source, since each has a budget."""
+    budgets = [1.1, 0.4]
+    files = {
+        "first": split(tmp_path, [0.9, 0.3], budgets, nodes=2),
+        "swapped": split(tmp_path, [0.1, 0.1], budgets[::-1], nodes=2, seed=1),
+        "moved": split(tmp_path, [0.1, 0.1], budgets, nodes=2, seed=1),
+    }
+    files = {name: write(tmp_path / f"{name}.toml", file) for name, file in files.items()}
+    assert command("train", files["first"], "--out", tmp_path / "run", "--quiet").code == 0
     spent = ledger_document(tmp_path / "ledgers")
-    again = command("train", second[0], "--out", tmp_path / "again", "--quiet")
+    assert [row.data for row in spent.nodes] == ["digits, node 0", "digits, node 1"]
+    again = command("train", files["swapped"], "--out", tmp_path / "again", "--quiet")
+    assert again.code == 2
+    assert "was set to 1.1 when it was made" in again.err
+    again = command("train", files["moved"], "--out", tmp_path / "again", "--quiet")
     assert again.code == 3
-    said = re.fullmatch(
-        r"tacit: node 0: the budget of its data is epsilon 0\.4 at delta 1e-05 \(in "
-        r".*data-[0-9a-f]{16}\.sqlite\), 1\.1 is spent, and this run would bring it to 1\.2: "
-        r"nothing is left for a run of this many steps; run ([0-9a-f]{8}), entered ([-\d]+ [:\d]+)"
-        r"\+00:00, has 569 of its 719 records in its ledger; it is one of 2 nodes with .*\n",
-        again.err,
-    )
-    assert said is not None, again.err
-    (entered,) = spent.runs
-    assert said[1] == entered.run[:8]
-    assert said[2] == entered.created.replace("T", " ").removesuffix("+00:00")
-    listed = command("privacy", "ledger", tmp_path / "ledgers").out
-    assert f"run {said[1]}, entered {said[2]}" in " ".join(listed.split())
+    said = r"node 0: \d+ of its 719 .*ledger_source = 'digits, node 0 \+ digits, node 1' at"
+    assert re.search(said, again.err), again.err
     assert not (tmp_path / "again").exists()
     assert ledger_document(tmp_path / "ledgers") == spent
 
@@ -129,18 +130,17 @@ def test_two_nodes_and_then_six_are_refused(tmp_path: Path) -> None:
     tacit.train(split(tmp_path, 1.0, nodes=2))
     with pytest.raises(BudgetError, match=r"1 is spent, and this run would bring it to 1\.4") as no:
         tacit.train(split(tmp_path, 1.0, nodes=6))
-    said = re.search(r"privacy\.epsilon = ([\d.]+) would still fit", str(no.value))
+    said = re.search(
+        r"privacy\.epsilon = ([\d.]+) would still fit; run \w+, entered", str(no.value)
+    )
     assert said is not None
-    assert "one of 6 nodes" in str(no.value)
     fits = float(said[1])
     with pytest.raises(BudgetError):
         tacit.train(split(tmp_path, 1.05 * fits, nodes=6))
     tacit.train(split(tmp_path, fits, nodes=6))
-    document = ledger_document(tmp_path / "ledgers")
-    records = sorted(row.records for row in document.nodes)
-    assert records == [239] * 3 + [240] * 3 + [718, 719]
-    for row in document.nodes:
-        assert 1.1 < row.epsilon <= 1.2
+    (row,) = ledger_document(tmp_path / "ledgers").nodes
+    assert row.data == "digits"
+    assert 1.1 < row.epsilon <= 1.2
 
 
 # However the same records come.
@@ -178,21 +178,43 @@ def extended(pairs: PAIRS) -> PAIRS:
     ]
 
 
-@pytest.mark.parametrize("change", [reordered, relabelled, as_images, dealt_anew, extended])
-def test_the_same_records_are_known_again(tmp_path: Path, change: Any) -> None:
+@pytest.mark.parametrize("change", [reordered, relabelled, as_images, extended])
+def test_the_same_records_draw_on_what_is_left(tmp_path: Path, change: Any) -> None:
+    """Their source has paid, whatever else has joined it."""
     given = held(tmp_path)
     with pytest.raises(BudgetError, match=r"1 is spent, and this run would bring it to 1\.4"):
         given_nodes(tmp_path, 1.0, change(given))
-    # Others are others, and have a budget of their own.
-    given_nodes(tmp_path, 1.0, parts(range(200, 240), range(240, 280)))
+    # Others of another source have a budget of their own.
+    given_nodes(tmp_path, 1.0, parts(range(200, 240), range(240, 280)), source=["new", "newer"])
+
+
+@pytest.mark.parametrize("change", [reordered, relabelled, as_images, dealt_anew, extended])
+def test_the_same_records_under_another_name_are_caught(tmp_path: Path, change: Any) -> None:
+    given = held(tmp_path)
+    changed = change(given)
+    names = [f"new {place}" for place in range(len(changed))]
+    with pytest.raises(BudgetError, match="of a source that it does not name") as caught:
+        given_nodes(tmp_path, 0.1, changed, source=names)
+    # The remedy that is named works, from where the user stands.
+    for _ in changed:
+        said = re.search(r"node (\d): .*ledger_source = '(.*)' at this node", str(caught.value))
+        assert said is not None, str(caught.value)
+        names[int(said[1])] = said[2]
+        try:
+            given_nodes(tmp_path, 0.1, changed, source=names)
+        except BudgetError as error:
+            caught = pytest.ExceptionInfo.from_exception(error)
+            continue
+        break
+    rows = {row.data: row.epsilon for row in ledger_document(tmp_path / "ledgers").nodes}
+    for source in ("node 0", "node 1"):
+        assert rows[source] >= epsilon_of(math.hypot(solved(1.0), solved(0.1))) - 2e-3
 
 
 def test_records_by_another_name_are_known_again(tmp_path: Path) -> None:
     """Split by tacit, passed in Python, and read from files of each node's own."""
     tacit.train(split(tmp_path, 1.0, nodes=3))
-    with pytest.raises(
-        BudgetError, match=r"node 0: .*; run \w+, entered .* has its records in its"
-    ):
+    with pytest.raises(BudgetError, match=r"node 0: 30 of its 30 .*ledger_source = 'digits' at"):
         given_nodes(tmp_path, 1.0, parts(range(30), range(700, 730)))
     for node, one in enumerate((range(40), range(40, 80))):
         (pair,) = parts(one)
@@ -200,48 +222,49 @@ def test_records_by_another_name_are_known_again(tmp_path: Path) -> None:
         np.savez(tmp_path / f"own-{node}.npz", **arrays)
     nodes = {"count": 2, "data": "by-rank", "source": str(tmp_path / "own-{node}.npz")}
     own = settled(tmp_path, 1.0, nodes=nodes)
-    with pytest.raises(BudgetError, match="has its records in its ledger"):
+    with pytest.raises(BudgetError, match=r"ledger_source = 'digits' at"):
         tacit.train(own)
+    with pytest.raises(BudgetError, match=r"its data \('digits'\)"):
+        tacit.train({**own, "privacy": {**own["privacy"], "ledger_source": "digits"}})
 
 
-def test_another_bound_of_inputs_makes_no_other_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"task": {"input_bound": 0.5}},
+        {"nodes": {"count": 5, "partition": "shards", "per_node": 2}},
+        {"train": {"seed": 7}},
+    ],
+)
+def test_other_settings_make_no_other_source(tmp_path: Path, other: dict[str, Any]) -> None:
     tacit.train(split(tmp_path, 1.0, nodes=2))
-    scaled = settled(tmp_path, 1.0, nodes={"count": 2}, task={"input_bound": 0.5})
-    with pytest.raises(BudgetError, match="has its records in its ledger"):
-        tacit.train(scaled)
+    with pytest.raises(BudgetError, match=r"its data \('digits'\) .* 1 is spent"):
+        tacit.train(settled(tmp_path, 1.0, **{"nodes": {"count": 2}, **other}))
 
 
-def test_another_partition_is_refused(tmp_path: Path) -> None:
-    tacit.train(split(tmp_path, 1.0, nodes=3))
-    by_label = {"count": 5, "partition": "shards", "per_node": 2}
-    with pytest.raises(BudgetError, match=r"has .* records in its ledger"):
-        tacit.train(settled(tmp_path, 1.0, nodes=by_label))
+def test_parties_that_name_one_source_add_up(tmp_path: Path) -> None:
+    """Two of them may hold one record: whether they do is not asked."""
+    given_nodes(tmp_path, 0.5, parts(range(40), range(40, 80)), source="both")
+    (row,) = ledger_document(tmp_path / "ledgers").nodes
+    assert row.epsilon == pytest.approx(epsilon_of(math.sqrt(2) * solved(0.5)), rel=2e-3)
 
 
-def test_where_a_run_has_some_of_the_records_it_is_said_which(tmp_path: Path) -> None:
-    given_nodes(tmp_path, 1.0, parts(range(40), range(40, 80)))
-    with pytest.raises(BudgetError) as refused:
-        given_nodes(tmp_path, 1.0, parts(range(300, 350), range(70, 100)), [3.0, 3.0])
-    said = str(refused.value)
-    assert "node 1: the budget of 10 of its 30 records is epsilon 1.2 at delta 1e-05" in said
-    assert "has 10 of its 30 records in its ledger" in said
-    assert "one of" not in said
+def test_a_run_goes_on_only_with_records_that_its_sources_hold(tmp_path: Path) -> None:
+    """Also where it goes on, a node with another source's records does not take part."""
+    given_nodes(tmp_path, 0.3, parts(range(100, 140)), source="other")
+    run, steps = tmp_path / "run", iter([False, True])
+    sections = settled(tmp_path, 0.3, train={"steps": 4})
+    config = load_config({**sections, "nodes": {}, "task": {"outputs": 10}}, count=1)
+    job = prepare(config, nodes=parts(range(40)))
+    assert execute(job, out=run, should_stop=lambda: next(steps, True)).status == "stopped"
+    job = prepare(config, nodes=parts(range(99, 139)))
+    with pytest.raises(BudgetError, match=r"39 of its 40 .*'node 0 \+ other'"):
+        execute(job, out=run, resume=True)
 
 
-def test_nodes_with_equal_records_keep_their_own_budgets(tmp_path: Path) -> None:
-    """Some records are alike; the same data again are the same nodes' again."""
-    same = range(5)
-    given = parts([*same, *range(10, 40)], [*same, *range(50, 80)])
-    given_nodes(tmp_path, [0.3, 1.0], given, [0.6, 1.5])
-    given_nodes(tmp_path, [0.2, 0.5], given, [0.6, 1.5])
-    first, second = ledger_document(tmp_path / "ledgers").nodes
-    assert first.epsilon < 0.6 < 1.0 < second.epsilon
-    # Dealt anew, anyone may have been at the node that spent most.
-    with pytest.raises(BudgetError):
-        given_nodes(tmp_path, 0.2, parts([*same, *range(10, 41)], range(90, 99)), 0.6)
-
-
-def test_whole_clients_must_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_clients_have_sources_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another client's data could change several clients of the earlier run at once."""
     stated = Release.mechanism
 
@@ -252,8 +275,10 @@ def test_whole_clients_must_stay_together(tmp_path: Path, monkeypatch: pytest.Mo
     together = parts(range(30), range(30, 60))
     given_nodes(tmp_path, 0.5, together)
     given_nodes(tmp_path, 0.3, together)
-    with pytest.raises(BudgetError, match="whole clients are protected here, and some of its"):
+    with pytest.raises(BudgetError, match="of a source that it does not name"):
         given_nodes(tmp_path, 0.1, parts(range(20), range(20, 60)))
+    with pytest.raises(InputError, match="a source for each node, in every run: whole clients"):
+        tacit.train(split(tmp_path / "other", 0.1, nodes=2))
 
 
 # Many runs: nobody pays more than their budgets allow.
@@ -275,39 +300,30 @@ def test_whole_clients_must_stay_together(tmp_path: Path, monkeypatch: pytest.Mo
 def test_no_record_pays_more_than_a_budget_it_belongs_to(
     tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[list[int], list[float]]]
 ) -> None:
-    """A register of its own keeps what was released of each record, and what it may pay."""
+    """A register of its own keeps what was released of each record."""
     folder = tmp_path_factory.mktemp("runs")
-    paid, allowed = [0.0] * 12, [math.inf] * 12
+    paid, spent = [0.0] * 12, 0.0
     for places, wanted in runs:
         groups = [[who for who in range(12) if places[who] == node] for node in range(3)]
         epsilons = [one for one, group in zip(wanted, groups, strict=True) if group]
         groups = [group for group in groups if group]
         if len(groups) < 2:
             continue
+        together = math.sqrt(sum(solved(epsilon) ** 2 for epsilon in epsilons))
         try:
-            result = given_nodes(folder, epsilons, parts(*groups))
+            result = given_nodes(folder, epsilons, parts(*groups), source="all")
         except BudgetError:
-            # Refused with reason: some record would have paid more than it may.
-            mus = [solved(epsilon) for epsilon in epsilons]
-            would = [
-                epsilon_of(math.hypot(paid[who], mu))
-                for group, mu in zip(groups, mus, strict=True)
-                for who in group
-            ]
-            assert max(would) > 1.2 - 1e-3
+            # Refused with reason: a record of the source may have paid more than it may.
+            assert epsilon_of(math.hypot(spent, together)) > 1.2 - 1e-3
             continue
+        spent = math.hypot(spent, together)
         for group, node in zip(groups, result.plan.nodes, strict=True):
             for who in group:
                 paid[who] = math.hypot(paid[who], math.sqrt(2) / node.noise_scale)
-                allowed[who] = 1.2
-    for mu, most in zip(paid, allowed, strict=True):
-        assert epsilon_of(mu) <= most + 1e-9 or not mu
     rows = ledger_document(folder / "ledgers").nodes if any(paid) else []
     for row in rows:
-        assert row.epsilon <= 1.2
-    # The ledger's worst is the register's worst: it exaggerates nothing here either.
-    worst = max((row.epsilon for row in rows), default=0.0)
-    assert worst == pytest.approx(epsilon_of(max(paid)), rel=1e-3)
+        assert epsilon_of(max(paid)) <= row.epsilon <= 1.2
+        assert row.epsilon == pytest.approx(epsilon_of(spent), rel=1e-3)
 
 
 def solved(epsilon: float) -> float:
@@ -326,11 +342,12 @@ def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path: 
     launched = wait_tacit("launch", path, "--processes", 2, "--out", tmp_path / "run", "--quiet")
     assert (launched.code, launched.err) == (0, "")
     document = ledger_document(tmp_path / "ledgers")
-    assert sorted(row.records for row in document.nodes) == [359] * 3 + [360, 718, 719]
+    (row,) = document.nodes
+    assert [release.node for release in row.releases] == [0, 1, 0, 1, 2, 3]
+    assert len(account_files(tmp_path / "ledgers")) == 2
     mu = math.hypot(solved(0.5), solved(0.5))
-    for row in document.nodes:
-        assert row.epsilon == pytest.approx(epsilon_of(mu), rel=2e-3)
-    with pytest.raises(BudgetError, match="has its records in its ledger, as 1 more has"):
+    assert row.epsilon == pytest.approx(epsilon_of(mu), rel=2e-3)
+    with pytest.raises(BudgetError, match="has drawn on it, as 1 more"):
         tacit.train(file | {"privacy": file["privacy"] | {"epsilon": 1.0}})
     assert ledger_document(tmp_path / "ledgers") == document
     # Every process's ledger is signed with a key of its own.
@@ -352,7 +369,7 @@ def test_the_ledgers_lie_beside_the_experiment_file(
         assert command("train", file, "--out", "run", "--quiet").code == 0
         assert list(Path().iterdir()) == [Path("run")]
     ledgers = tmp_path / "project" / "ledgers"
-    assert [len(read_ledger(one).runs) for one in account_files(ledgers)] == [2, 2]
+    assert [len(read_ledger(one).runs) for one in account_files(ledgers)] == [2]
     assert command("privacy", "statement", "run").code == 0
 
 

@@ -445,7 +445,7 @@ class Algorithm(Generic[State, Chosen]):
             numbers, and a note of it, or None. Raises InputError where they cannot.
         table: the gradient table that it needs, if any.
         promise_constants: keys of `[promise]` that the convergence bound of its paper reads.
-        not_covered: what epsilon does not cover beside what it never does, for people.
+        not_covered: of the options, what epsilon does not cover beside what it never does.
         message_numbers: numbers in one message of a node before it is compressed, for `tacit plan`;
             with options that compress, a multiple of d.
         default_clip: the clipping bound of a private run that gives none.
@@ -496,7 +496,7 @@ class Algorithm(Generic[State, Chosen]):
     )
     table: Callable[[Chosen], TableRequest | None] = lambda options: None
     promise_constants: tuple[str, ...] = ()
-    not_covered: tuple[str, ...] = ()
+    not_covered: Callable[[Chosen], tuple[str, ...]] = lambda options: ()
     message_numbers: Callable[[Chosen, int], float] = lambda options, parameters: parameters
     default_clip: float = 1.0
     primal_dual: Callable[[State, Chosen], PrimalDual] | None = None

@@ -640,7 +640,7 @@ FEDSPD_DP = Algorithm(
     check=check,
     no_secure_sum="goes on at each client from what that client alone has sent: with sums only, "
     "that would be private state, of which nothing is proved",
-    not_covered=(
+    not_covered=lambda options: (
         "each client's own model and inner iterate: local, never noised; neither they nor their "
         "scores are sent, and loss and accuracy are those of the server's model",
     ),

@@ -76,6 +76,7 @@ from tacit.algorithms.variance_reduction.estimators import (
     by_anchor,
     by_table,
     check_differences,
+    private_state,
     reduced_sums,
     table_request,
 )
@@ -280,5 +281,5 @@ PRIVSGP_VR = replace(
         "push_sum_constant",
         "push_sum_rate",
     ),
-    not_covered=("the gradient table of state = 'private', in memory and in checkpoints",),
+    not_covered=private_state,
 )

@@ -37,6 +37,7 @@ from tacit.communication.colours import Released, opened
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, LABEL_COUNTS, SESSION_ID, Experiment
 from tacit.config import Config, load_config
+from tacit.config.schema import LEDGER_KEYS
 from tacit.data import Schema, StackedData
 from tacit.errors import InputError, PeerError, RecordsError
 from tacit.gradients import Loss
@@ -192,9 +193,7 @@ def _plan(
             "epsilon": epsilon,
             "delta": config.privacy.delta,
             "relation": config.privacy.relation,
-            "ledger": config.privacy.ledger,
-            "ledger_epsilon": config.privacy.ledger_epsilon,
-            "ledger_delta": config.privacy.ledger_delta,
+            **{key: getattr(config.privacy, key) for key in LEDGER_KEYS},
         },
         train={"steps": 1, "batch": "all", "seed": config.train.seed, "dtype": "float64"},
     )

@@ -1,19 +1,19 @@
 """What ledgers say, as a document: every epsilon recomputed from the files alone.
 
 The document is complete in itself: whoever has it can recompute its figures (`confirm`) without
-the files. Format, version 3:
+the files. Format, version 4:
 
 - `files`: the ledgers it was read from: whose each is (`of`), its `head`, which stands for all that
   it says and is found again in every later state of it (`check_contained`), and its `public_key`;
 - `mechanisms`: mechanisms as `tacit.privacy.to_statement` writes them;
 - `runs`: each with its identity, the digest of its plan, and the version that entered it;
 - `nodes`: a row for each account: of a run's ledger, one a node (`node`); of ledgers of data, one a
-  set of records (`data`, and how many `records`). Each with its budget, the certified epsilon of
-  all that was released of its records, at `delta`, what that leaves of the budget, and `releases`:
-  which mechanism (a place in `mechanisms`) of which run, at which node of it, from which account,
-  the charged steps as `[first, until, times]`, and the epsilon of that release alone. Accounts that
-  share records share their releases: `histories` lists which of them one record may have been
-  through (`tacit.privacy.ledger.spent`), and epsilon is that of the worst;
+  source (`data`). Each with its budget, the certified epsilon of all that was released of its
+  records, at `delta`, what that leaves of the budget, and `releases`: which mechanism (a place in
+  `mechanisms`) of which run, at which node of it, the charged steps as `[first, until, times]`, and
+  the epsilon of that release alone. Of what several nodes of a run released of a source, epsilon
+  counts the worst, or all of it where the run is not `apart` (`tacit.privacy.ledger.spent`). None
+  of this follows from a record, but what the owner of a ledger has declared;
 - `trust`: of a run whose nodes hide behind each other, what its result says of that, with the
   epsilon of all that was charged against 0, 1, 2 ... colluders (`tacit.analysis.colluders`).
 
@@ -25,11 +25,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tacit import __version__
 from tacit.analysis.colluders import epsilon_against
@@ -38,15 +35,8 @@ from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import EnteredRun, Snapshot, StepRun, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
-from tacit.privacy.ledger.spent import (
-    AccountRelease,
-    composed,
-    cost,
-    histories,
-    holders,
-    released,
-    run_mechanism,
-)
+from tacit.privacy.ledger.spent import alternatives, compositions, cost, released
+from tacit.privacy.mechanisms.base import Mechanism
 from tacit.report.documents.base import Document, parse_file, plain_json, read
 from tacit.report.documents.ledger import (
     LedgerAccount,
@@ -75,7 +65,7 @@ def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
     Args:
         path: a ledger's file, a folder with ledgers of data (`data-NAME.sqlite`, ...), or a run
             folder, also one with a ledger a process (`rank-0000/ledger.sqlite`, ...). With a
-            ledger of data, those beside it are read too: they may share its records.
+            ledger of data, those beside it are read too: they may be of its source.
         run: of ledgers of data, only those that this run drew on.
 
     Returns:
@@ -92,8 +82,9 @@ def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
         rows, used = _data_rows(path, snapshots, beside, mechanisms, run)
     else:
         rows, used = _node_rows(path, snapshots, mechanisms), snapshots
-    figures = _figures(mechanisms)
     released = {release.run for row in rows for release in row.releases}
+    runs = tuple(row for row in _runs(used.values()) if row.run in released)
+    figures = _figures(mechanisms, runs)
     document = LedgerReport(
         format_version=LedgerReport.version,
         tacit_version=__version__,
@@ -109,7 +100,7 @@ def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
             )
             for file, snapshot in used.items()
         ),
-        runs=tuple(run_row for run_row in _runs(used.values()) if run_row.run in released),
+        runs=runs,
         mechanisms=tuple(dict(mechanism) for mechanism in mechanisms),
         nodes=tuple(figures(row) for row in rows),
     )
@@ -153,7 +144,7 @@ def _name(path: Path, file: Path) -> str:
 def _whose(snapshot: Snapshot) -> str:
     """Whose ledger it is: of which data, or of which nodes of which run."""
     if snapshot.data is not None:
-        return f"data {snapshot.data.name}"
+        return f"data {snapshot.data.source}, from node {snapshot.data.first} on"
     nodes = node_list([account.node for account in snapshot.accounts])
     return f"run {snapshot.runs[0].run_id}, nodes {nodes}"
 
@@ -169,7 +160,6 @@ def _node_rows(
             epsilon_budget=account.epsilon_budget,
             delta=account.delta,
             releases=tuple(_release(run, account.node, "", mechanisms) for run in snapshot.runs),
-            histories=(tuple(range(len(snapshot.runs))),),
         )
         for file, snapshot in snapshots.items()
         for account in snapshot.accounts
@@ -184,75 +174,51 @@ def _data_rows(
     mechanisms: list[Mapping[str, Any]],
     only: str | None,
 ) -> tuple[list[LedgerAccount], dict[Path, Snapshot]]:
-    """A row for each account of data that is wanted, and all ledgers that say something of it.
+    """A row for each source that is wanted, and all of its ledgers.
 
     The rows are without their figures.
     """
-    known = {
-        snapshot.data.name: (file, snapshot)
-        for file, snapshot in beside.items()
-        if snapshot.data is not None
-    }
-    sets = {name: np.frombuffer(snapshot.digests, "<u8") for name, (_, snapshot) in known.items()}
-    selected = [
-        snapshot
+    known: dict[str, dict[Path, Snapshot]] = {}
+    for file, snapshot in beside.items():
+        if snapshot.data is not None:
+            known.setdefault(snapshot.data.source, {})[file] = snapshot
+    wanted = {
+        snapshot.data.source
         for snapshot in requested.values()
-        if only in {None, *(run.run_id for run in snapshot.runs)}
-    ]
-    entered: dict[str, str] = {}  # a run enters one ledger after the other
-    for snapshot in selected:
-        for run in snapshot.runs[:1]:
-            entered[run.run_id] = min(run.created, entered.get(run.run_id, run.created))
-    accounts = sorted(
-        (*_first(snapshot, entered), snapshot.data)
-        for snapshot in selected
-        if snapshot.data is not None
-    )
-    held = holders({data.name: sets[data.name] for *_, data in accounts}, sets)
-    involved = {
-        name: list(dict.fromkeys([name, *chain.from_iterable(groups)]))
-        for name, groups in held.items()
+        if snapshot.data is not None and only in {None, *(run.run_id for run in snapshot.runs)}
     }
-    used = {name: known[name] for names in involved.values() for name in names}
-    listed = {
-        name: [
-            (
-                AccountRelease(run.run_id, name, node, run_mechanism(run, node)),
-                _release(run, node, name, mechanisms),
-            )
-            for run in snapshot.runs
+    entered: dict[str, str] = {}  # a run enters one ledger after the other
+    for run in (run for files in known.values() for one in files.values() for run in one.runs):
+        entered[run.run_id] = min(run.created, entered.get(run.run_id, run.created))
+    order = {run: place for place, run in enumerate(sorted(entered, key=entered.__getitem__))}
+    rows = []
+    for source in wanted:
+        files = known[source]
+        accounts = [one.data for one in files.values() if one.data is not None]
+        releases = [
+            _release(run, node, source, mechanisms)
+            for one in files.values()
+            for run in one.runs
             for node in run.statements
         ]
-        for name, (_, snapshot) in used.items()
-    }
-    releases = {name: [release for release, _ in pairs] for name, pairs in listed.items()}
-    rows = []
-    for *_, data in accounts:
-        pairs = [pair for name in involved[data.name] for pair in listed[name]]
-        place = {release: number for number, (release, _) in enumerate(pairs)}
-        possible = histories(data.name, held[data.name], releases)
+        releases.sort(key=lambda release: (order[release.run], release.node))
         rows.append(
             LedgerAccount(
-                data=data.name,
-                records=data.records,
-                file=_name(path, known[data.name][0]),
-                epsilon_budget=data.epsilon_budget,
-                delta=data.delta,
-                releases=tuple(row for _, row in pairs),
-                histories=tuple(
-                    tuple(place[release] for release in history) for history in possible
-                ),
+                data=source,
+                file=", ".join(sorted(_name(path, file) for file in files)),
+                epsilon_budget=min(account.epsilon_budget for account in accounts),
+                delta=min(account.delta for account in accounts),
+                releases=tuple(releases),
             )
         )
-    return rows, dict(used.values())
+    used = {file: one for source in sorted(wanted) for file, one in known[source].items()}
+    return sorted(rows, key=functools.partial(_first, order)), used
 
 
-def _first(snapshot: Snapshot, entered: Mapping[str, str]) -> tuple[str, str, int]:
+def _first(order: Mapping[str, int], row: LedgerAccount) -> tuple[int, int, str]:
     """By which the accounts of one run stand together, in the order of its nodes."""
-    if not snapshot.runs:
-        return snapshot.created, "", 0
-    run = snapshot.runs[0]
-    return entered[run.run_id], run.run_id, min(run.statements)
+    first = [(order[release.run], release.node) for release in row.releases[:1]]
+    return (*(first[0] if first else (-1, 0)), row.data or "")
 
 
 def _release(
@@ -284,37 +250,37 @@ def _runs(snapshots: Iterable[Snapshot]) -> list[LedgerRun]:
             tacit_version=run.tacit_version,
             plan_digest=run.digest,
         )
-        kept = run.unsent
-        rows.append(row if kept is None else row.model_copy(update={"unsent": tuple(kept)}))
+        more: dict[str, Any] = {} if run.unsent is None else {"unsent": tuple(run.unsent)}
+        more |= {} if run.apart else {"apart": False}
+        rows.append(row.model_copy(update=more))
     return rows
 
 
 def _figures(
-    mechanisms: Sequence[Mapping[str, Any]],
+    mechanisms: Sequence[Mapping[str, Any]], runs: Sequence[LedgerRun]
 ) -> Callable[[LedgerAccount], LedgerAccount]:
     """What completes the row of a node with its figures; nodes that agree share the work."""
     known = [from_statement(statement) for statement in mechanisms]
+    apart = {run.run: run.apart for run in runs}
     costs = functools.cache(cost)
 
     def complete(row: LedgerAccount) -> LedgerAccount:
         delta, budget = row.delta, row.epsilon_budget
         releases = []
-        charged: list[AccountRelease] = []
+        charged: dict[str, list[Mechanism | None]] = {}
         for release in row.releases:
             steps = [StepRun(*run) for run in release.charged]
             mechanism = released(known[release.mechanism], steps)
-            charged.append(AccountRelease(release.run, release.data, release.node, mechanism))
+            charged.setdefault(release.run, []).append(mechanism)
             figures = {
                 "steps": sum((until - first) * times for first, until, times in steps),
                 "epsilon": None if delta is None else plain_json(costs(mechanism, delta)),
             }
             releases.append(release.model_copy(update=figures))
-        compositions = [composed(charged[place] for place in history) for history in row.histories]
-        total = (
-            None
-            if delta is None
-            else max(costs(composition, delta) for composition in compositions)
-        )
+        total = None
+        if delta is not None:
+            ways = [alternatives(all_, apart=apart[run]) for run, all_ in charged.items()]
+            total = max(costs(way, delta) for way in compositions(ways, delta))
         left = None if budget is None or total is None else max(0.0, budget - total)
         return row.model_copy(
             update={"epsilon": plain_json(total), "left": left, "releases": tuple(releases)}
@@ -332,7 +298,7 @@ def confirm(document: LedgerReport) -> None:
     same = document.tacit_version == __version__
     tolerance = _SAME_VERSION if same else _OTHER_VERSION
     try:
-        figures = _figures(document.mechanisms)
+        figures = _figures(document.mechanisms, document.runs)
         for row in document.nodes:
             _compare(row, figures(row), tolerance)
         if document.trust is not None:
@@ -345,7 +311,7 @@ def confirm(document: LedgerReport) -> None:
 
 
 def _compare(row: LedgerAccount, recomputed: LedgerAccount, tolerance: float) -> None:
-    whose = f"node {row.node}" if row.data is None else f"data {row.data[:8]}"
+    whose = f"node {row.node}" if row.data is None else f"data {row.data}"
     # What is left is a difference of two larger figures.
     budget = row.epsilon_budget or 0.0
     _compare_figures(row, recomputed, ("epsilon", "left"), whose, tolerance, budget)

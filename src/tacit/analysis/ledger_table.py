@@ -63,9 +63,7 @@ def ledger_table(document: LedgerReport) -> None:
         say(f"{file.file}: head {file.head}, key {fingerprint(file.public_key)}")
     if len(document.files) > _FILES:
         say(f"and {len(document.files) - _FILES} more files: --json lists them")
-    more = (
-        " Data that share records share what was spent of them; that of the worst record is shown."
-    )
+    more = " What a run releases of some records of a source is charged to all of them."
     say(
         "Spent is certified for all runs together, recomputed from the file. Left is the plain "
         f"difference: epsilons of separate runs do not add up.{more if of_data else ''}",
@@ -103,7 +101,7 @@ def _named(rows: Sequence[LedgerAccount]) -> str:
     numbers = [row.node for row in rows if row.node is not None]
     if numbers:
         return node_list(numbers)
-    names = [f"{row.data[:8]} ({row.records or 0:,} records)" for row in rows if row.data]
+    names = [row.data for row in rows if row.data]
     more = len(names) - _NAMES
     return "\n".join([*names[:_NAMES], *([f"and {more} more"] if more > 0 else [])])
 

@@ -47,7 +47,7 @@ from tacit.report.documents.run import LET_IT_END, NOT_THERE, ResultDocument, Ru
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.statement_page import statement_page
-from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS
+from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS, server_words
 from tacit.report.wording import count_text, number_text
 from tacit.training.run_folder.folder import read_config
 
@@ -147,9 +147,9 @@ _ALL_RUNS = (
     "not depend on what earlier runs released. Where every record joins every step (Gaussian "
     "differential privacy) it also holds for settings chosen by looking (Smith and Thakurta, 2022, "
     "arXiv 2210.17520); for sampled batches that is not proved. It counts the runs in the ledger "
-    "only: whatever else was released from the same records comes on top. Records are known by "
-    "their inputs: those that were scaled or changed between two runs count as others, and of "
-    "records with equal inputs a node is taken to keep its own while all its data stay the same."
+    "only: whatever else was released from the same records comes on top. A run counts for all "
+    "records of a source that it drew on (docs/proofs/ledgers.md). That no source holds another's "
+    "is known by their inputs: records that were scaled or changed between two runs are others."
 )
 _CHOSEN = (
     "The run is a trial of a search, whose best trial is used: every epsilon of a node here is "
@@ -281,7 +281,7 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             *_view_assumptions(config),
             _end_assumption(result, ledger),
             _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
-            *_trust_assumptions(ledger.trust),
+            *_trust_assumptions(ledger.trust, observer(first.trust_model)),
             *(() if data_ledger is None else (_ALL_RUNS,)),
             *(
                 ()
@@ -332,14 +332,15 @@ def _totals(run: str, ledger: LedgerReport) -> dict[int, float]:
     return totals
 
 
-def _trust_assumptions(terms: TrustTerms | None) -> tuple[str, ...]:
+def _trust_assumptions(terms: TrustTerms | None, model: str) -> tuple[str, ...]:
     """What is assumed of others, where nodes hide behind each other."""
     if terms is None:
         return ()
     rule = _HONEST.format(colluding=count_text(terms.colluding, "node"))
     if len(terms.nodes_by_process) == 1:
         return (rule,)
-    return (rule, _SIGNED_KEYS if terms.keys_signed else _KEYS)
+    server = (server_words(terms),) if model == "secure-sum" else ()
+    return (rule, *server, _SIGNED_KEYS if terms.keys_signed else _KEYS)
 
 
 def _end_assumption(result: ResultDocument, ledger: LedgerReport) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.accounting import noised_sums
 from tacit.config.schema import (
+    LEDGER_KEYS,
     AlgorithmSection,
     Faults,
     Nodes,
@@ -236,25 +237,26 @@ def _check_warm_up(chosen: AlgorithmSection, train: Train) -> None:
 
 
 def _check_budgets(privacy: Privacy, count: int) -> None:
-    for key in ("epsilon", "delta", "ledger_epsilon", "ledger_delta"):
+    for key in ("epsilon", "delta", "ledger_source", "ledger_epsilon", "ledger_delta"):
         value = getattr(privacy, key)
         if isinstance(value, tuple) and len(value) != count:
             raise InputError(
                 f"privacy.{key}",
                 f"a list of {len(value)}",
-                f"needs one number for each of the {count} nodes",
+                f"needs one {'name' if key == 'ledger_source' else 'number'} for each of the "
+                f"{count} nodes",
             )
 
 
 def _check_ledger(privacy: Privacy, *, assumed: bool) -> None:
     """Refuse a ledger that would say less than was leaked."""
     if privacy.ledger is None:
-        for key in ("ledger_epsilon", "ledger_delta"):
+        for key in LEDGER_KEYS[1:]:
             if getattr(privacy, key) is not None:
                 raise InputError(
                     f"privacy.{key}",
                     getattr(privacy, key),
-                    "is the budget of a ledger: name its folder in privacy.ledger",
+                    "is for a ledger of the data: name its folder in privacy.ledger",
                 )
         return
     reasons = {

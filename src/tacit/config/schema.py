@@ -28,6 +28,7 @@ from tacit.report.measures import MEASURES
 
 __all__ = [
     "GIVEN",
+    "LEDGER_KEYS",
     "AlgorithmSection",
     "Faults",
     "Nodes",
@@ -39,6 +40,7 @@ __all__ = [
     "Train",
 ]
 
+LEDGER_KEYS = ("ledger", "ledger_source", "ledger_epsilon", "ledger_delta")  # of `[privacy]`
 GIVEN = "given"  # a data set or model that was passed as an object
 LOSS_NAMES = ("cross-entropy", "mse", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
@@ -61,6 +63,9 @@ Features = Count | Text | tuple[Count, Text]
 Label = Annotated[int, Field(ge=-(2**31), lt=2**31, strict=True), Whole]  # as a file has it
 Chance = Annotated[float, Field(ge=0, lt=1)]
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS, strict=True), Whole]  # of gossip, in a step
+SourceNames = Annotated[
+    str, Field(pattern=r"^[^\s\x00-\x1f]+([ ][^\s\x00-\x1f]+)*$", max_length=400)
+]
 Seed = Annotated[
     int, Field(ge=0, lt=2**63, strict=True), Whole
 ]  # what TOML and every generator hold
@@ -322,7 +327,8 @@ class Privacy(Section):
     subtracts; epsilon then holds against any `colluding` nodes who pool all that they know.
     `pair_noise` is the standard deviation of a pair's noise over that of a node's own. With
     `aggregation = "secure-sum"` a server sees the sum of a round's messages and none alone; epsilon
-    then holds against it and any `colluding` clients who pool all that they know.
+    then holds against it and any `colluding` clients who pool all that they know, those in the
+    server's own process among them.
     """
 
     epsilon: Literal["none"] | float | tuple[float, ...] | None = None
@@ -340,6 +346,7 @@ class Privacy(Section):
     aggregation: Literal["clear", "secure-sum"] = "clear"
     noise_seed: Seed | None = None
     ledger: Annotated[str, Field(min_length=1)] | None = None
+    ledger_source: SourceNames | tuple[SourceNames, ...] | None = None
     ledger_epsilon: float | tuple[float, ...] | None = None
     ledger_delta: float | tuple[float, ...] | None = None
 

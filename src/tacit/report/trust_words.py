@@ -10,7 +10,14 @@ from tacit.report.protection import colluder_cells, size_note
 from tacit.report.rendering import Table
 from tacit.report.wording import count_text
 
-__all__ = ["COUNTING_ON_OTHERS", "SIMULATED", "TRUST_MODELS", "TrustWords", "trust_words"]
+__all__ = [
+    "COUNTING_ON_OTHERS",
+    "SIMULATED",
+    "TRUST_MODELS",
+    "TrustWords",
+    "server_words",
+    "trust_words",
+]
 
 TRUST_MODELS = {
     "all-messages": "the observer sees every message of every node at every step, the graph, the "
@@ -29,7 +36,8 @@ TRUST_MODELS = {
     "the sum of the messages of all who take part, and no message alone; it sees who takes part "
     "and all settings, and knows everything else about the data; it may also know all that up to "
     "so many participants know as the run allowed to collude, their noise and every secret that "
-    "they share with others included; epsilon counts on all other participants adding their noise "
+    "they share with others included, and participants in the server's own process are among "
+    "these; epsilon counts on all other participants adding their noise "
     "and masking their messages with secrets that they keep",
 }
 """The observer of each trust model, in one sentence that a statement hands over."""
@@ -68,6 +76,10 @@ _SIGNED_KEYS = (
 _CROWDED = (
     "A process hosted up to {most} nodes: whoever runs it is so many of the colluders, and knows "
     "the secrets of all of them."
+)
+_SERVER = (
+    "The process of rank 0 did the server's work. Whoever runs it is the server and {clients} of "
+    "the nodes, so that with the server {others} collude."
 )
 _POISONING = (
     "Nodes that send false numbers are not covered: they can spoil the model (poisoning). "
@@ -116,9 +128,19 @@ def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | No
     columns = ("colluding nodes", "epsilon, highest node", "right guess at most", "allowed for")
     table = Table(columns, rows, left=("allowed for",), note=size_note(rows))
     model = trust_model.partition(",")[0]
+    if model == "secure-sum" and not simulated:
+        limits.append(server_words(trust))
     texts = (_HIDDEN[model], _guarantee(trust.colluding))
     observer = f"{_OBSERVERS[model]} {_known(trust.colluding)}"
     return TrustWords(observer, simulated, texts, (*limits, _POISONING), table)
+
+
+def server_words(trust: TrustTerms) -> str:
+    """How many others may collude with a server that is itself a client, in a run of processes."""
+    own = trust.nodes_by_process[0]
+    left = max(0, trust.colluding - own)
+    others = f"no more than {left} of the others may" if left else "none of the others may"
+    return _SERVER.format(clients=own, others=others)
 
 
 def _known(colluding: int) -> str:

@@ -206,18 +206,16 @@ class _Limit:
     """A budget that a node, and those like it, must keep.
 
     Args:
-        node: the first of them.
+        whose: it is, in words that others may read.
         budget: epsilon.
         cost: its epsilon if steps up to the given one are run.
         why: what is charged beside the steps to come.
-        kept_in: where the budget stands.
     """
 
-    node: int
+    whose: str
     budget: float
     cost: Callable[[int], float]
     why: str = "steps that were reserved before the run was cut off are charged on top"
-    kept_in: str = ""
 
 
 def affordable(
@@ -256,10 +254,7 @@ def affordable(
             until, short = covered, limit
     if short is None:
         return until, None
-    reason = (
-        f"{short.why}; the budget of node {short.node} ({short.budget:g}{short.kept_in}) covers "
-        f"steps up to {until} of {plan.steps}"
-    )
+    reason = f"{short.why}; the budget of {short.whose} covers steps up to {until} of {plan.steps}"
     if until > first:
         return until, reason
     if first == 0:
@@ -287,7 +282,7 @@ def _own_limits(
         def total(end: int, node: NodePlan = node, charged: Sequence[Interval] = charged) -> float:
             return plan.release.epsilon(node, [*charged, (first, end)]) or 0.0
 
-        limits.append(_Limit(node.node, node.budget, total))
+        limits.append(_Limit(f"node {node.node} ({node.budget:g})", node.budget, total))
     return limits
 
 
@@ -298,15 +293,14 @@ def _data_limits(
     run_id: str | None,
     again: Sequence[Interval],
 ) -> Sequence[_Limit]:
-    """The budgets of the nodes' data, one limit for nodes whose ledgers agree."""
+    """The budgets of the nodes' data; their figures are for their owners' eyes."""
     why = "steps of this run that were reserved before, and all other runs, are charged as well"
     return [
         _Limit(
-            draw.node,
+            f"the data of node {draw.nodes[0]} (privacy.ledger)",
             draw.account.epsilon_budget,
             draw.cost,
             why,
-            f", in {draw.file}",
         )
         for draw in draws(plan, shared, first, run_id, again)
     ]

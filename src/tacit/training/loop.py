@@ -137,8 +137,7 @@ def execute(
         shared = stack.enter_context(
             open_shared(job.plan, job.loaded, job.hosted, _session_id(peers))
         )
-        if not resume:
-            check_shared(job.plan, shared)
+        check_shared(job.plan, shared, resume=resume)
         own, common_folder, is_new = _folders(job, out, resume, peers, shared, stack)
         status = stack.enter_context(written_status(None if own is None else own.path, peers))
         ledger = open_ledger(job.plan, own, own is not None, shared, job.hosted)

@@ -172,9 +172,13 @@ class Plan:
                 ),
                 "faults": self.config.faults.model_copy(update={"slow": (), "tolerate": False}),
                 "promise": Promise(),
-                # Where the ledgers of the data lie is free, but not whether there are any.
+                # Where the ledgers of the data lie is free, and what a site calls its own, but not
+                # whether there are any.
                 "privacy": self.config.privacy.model_copy(
-                    update={"ledger": self.config.privacy.ledger and "a folder"}
+                    update={
+                        "ledger": self.config.privacy.ledger and "a folder",
+                        "ledger_source": None,
+                    }
                 ),
             }
         )

@@ -618,7 +618,8 @@ def _sums_note(release: Release) -> str:
     return (
         "secure sums: the server sees the sum over a round's clients, and no message alone; "
         f"against it and {count_text(sums.colluding, 'colluding client')}, whichever they are, a "
-        f"client's own noise counts {counted} times"
+        f"client's own noise counts {counted} times; between processes the server is that of rank "
+        "0, whose own clients are among those that collude with it"
     )
 
 

@@ -45,7 +45,8 @@ class SecureSums:
 
     Args:
         nodes: how many clients there are.
-        colluding: how many of them may pool all that they know, with the server too.
+        colluding: how many of them may pool all that they know, with the server too: between
+            processes rank 0 is the server, and its own clients are among these.
         active: who takes part when, bool `[steps, nodes]`; None: everybody always.
     """
 

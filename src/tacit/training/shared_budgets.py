@@ -1,74 +1,102 @@
 """The budgets of the nodes' data: what a run would draw on, and whether all of them cover it.
 
-A run draws on the account of a node's data, and on every other account of the folder that shares
-records with it: those records belong to both budgets.
+A node draws on the accounts of the sources that its records are of (`sources_of`). What is charged,
+and whether a run is admitted, follows from their names, from plans and from what is on file: from
+no record. Digests of records then tell a node that it holds records of a source which it does not
+name: it does not take part. Others hear the same of both, and of a ledger nothing else.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tacit import privacy
+from tacit.config import GIVEN, Config
 from tacit.data import StackedData
 from tacit.data.own import record_digests
-from tacit.errors import BudgetError
-from tacit.privacy.ledger.ledger import DataAccount, Interval
-from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_file, folder_key
+from tacit.errors import BudgetError, InputError
+from tacit.privacy.ledger.ledger import DataAccount
+from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, folder_key
 from tacit.privacy.ledger.spent import (
-    AccountRelease,
+    alternatives,
     check_agreement,
     combined,
-    composed,
+    compositions,
     cost,
-    histories,
     run_mechanism,
 )
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Draw", "check_shared", "draws", "open_shared"]
+__all__ = ["Draw", "check_shared", "draws", "open_shared", "sources_of"]
 
 _LEAST = 1e-3  # of epsilon: no run is worth less
+_AND = " + "
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A budget that a node of a run draws on.
+    """A budget that nodes of a run draw on.
 
     Args:
-        node: its number; alike nodes are counted in `nodes` and not listed.
+        nodes: those of this process whose records are of the source.
         account: whose budget it is.
         file: where that stands.
-        records: how many of the node's records belong to it.
-        before: what those may have released in other runs, each a mechanism or nothing.
-        runs: those runs, with how many of the records each of them had.
-        mine: what the node releases of them if steps up to the given one are run.
-        nodes: how many nodes are alike.
+        before: what other runs may have released of one record, each a mechanism or nothing.
+        runs: those runs, with the time at which each was entered.
+        mine: what the nodes may release of it if steps up to the given one are run.
     """
 
-    node: int
+    nodes: tuple[int, ...]
     account: DataAccount
     file: Path
-    records: int
     before: tuple[privacy.Mechanism | None, ...]
-    runs: Mapping[str, int]
-    mine: Callable[[int], privacy.Mechanism | None]
-    nodes: int = 1
+    runs: dict[str, str]
+    mine: Callable[[int], Sequence[privacy.Mechanism]]
 
-    def with_(self, mechanism: privacy.Mechanism | None) -> float:
-        """Certified epsilon of all other runs and a mechanism, at the account's delta."""
+    def with_(self, alternatives: Sequence[privacy.Mechanism | None]) -> float:
+        """Certified epsilon of all other runs and the worst of these, at the account's delta."""
         return max(
-            cost(combined([released, mechanism]), self.account.delta) for released in self.before
+            cost(combined([released, mechanism]), self.account.delta)
+            for released in self.before
+            for mechanism in alternatives or [None]
         )
 
     def cost(self, end: int) -> float:
         """Certified epsilon of all runs if steps up to `end` are run, at the account's delta."""
         return self.with_(self.mine(end))
+
+
+def _divides(config: Config) -> bool:
+    """Whether tacit divides one data set, so that each record is at one node."""
+    return config.task.dataset != GIVEN and config.nodes.data == "split"
+
+
+def sources_of(config: Config, node: int, name: str | None = None) -> tuple[str, ...]:
+    """The sources that a node's records are of, which is public: as declared, or by this rule.
+
+    Where tacit divides one data set that has one budget, it is the data set, as it is written;
+    elsewhere the records of each node are a source of its own.
+
+    Args:
+        config: the experiment.
+        node: the number of the node.
+        name: of the node, where it has one.
+    """
+    settings = config.privacy
+    declared = settings.ledger_source
+    if declared is not None:
+        text = declared if isinstance(declared, str) else declared[node]
+        return tuple(dict.fromkeys(part.strip() for part in text.split(_AND)))
+    each = isinstance(settings.ledger_epsilon, tuple) or isinstance(settings.ledger_delta, tuple)
+    own = f"node {node}" if name is None else name
+    if not _divides(config):
+        return (own,)
+    return (f"{config.task.dataset}, {own}" if each else config.task.dataset,)
 
 
 def open_shared(
@@ -89,9 +117,9 @@ def open_shared(
         new_budgets: epsilon of accounts that are yet to be made; None: `privacy.epsilon`.
 
     Raises:
-        InputError: the records are in use, or a ledger is damaged or has another budget.
+        InputError: a source is in use, or a ledger is damaged or has another budget.
     """
-    settings, per_node = plan.config.privacy, plan.config.per_node
+    config, settings, per_node = plan.config, plan.config.privacy, plan.config.per_node
     if settings.ledger is None or not plan.accounted:
         return SharedLedgers(Path())
     folder = Path(settings.ledger)
@@ -106,6 +134,7 @@ def open_shared(
     wanted = [
         WantedAccount(
             node,
+            sources_of(config, node),
             digests[first : first + size],
             epsilons[node],
             deltas[node],
@@ -114,7 +143,8 @@ def open_shared(
         )
         for node, first, size in places
     ]
-    return SharedLedgers.open(folder, wanted, session=f"{session} {plan.digest()}")
+    name = f"{session} {plan.digest()}"
+    return SharedLedgers.open(folder, wanted, session=name, apart=_divides(config))
 
 
 def draws(
@@ -124,7 +154,7 @@ def draws(
     run_id: str | None,
     again: Sequence[tuple[int, int]] = (),
 ) -> list[Draw]:
-    """Every budget of data that a run draws on; of nodes that are alike, those of the first.
+    """Every budget of data that a run draws on.
 
     Args:
         plan: of the run.
@@ -134,209 +164,161 @@ def draws(
         again: steps that it will reserve beside those to come.
 
     Raises:
-        InputError: relation, unit or trust model are not those of the ledger.
-        BudgetError: whole clients are protected, and their data were split otherwise before.
+        InputError: relation, unit or trust model are not those of the ledger; whole clients are
+            protected, and a source is of several.
     """
-    releases = _releases(shared, run_id)
-    groups: dict[tuple[Any, ...], list[Draw]] = {}
-    for number in shared.accounts:
-        charged = shared.reserved(number, run_id)
-        mates = [plan.nodes[mate] for mate in shared.mates(number)]
-        _check_earlier(plan, shared, number, run_id)
-
-        def mine(
-            end: int, mates: Sequence[NodePlan] = mates, charged: Sequence[Interval] = charged
-        ) -> privacy.Mechanism | None:
-            steps = [pair for pair in (*charged, *again, (first, end)) if pair[0] < pair[1]]
-            return combined(
-                plan.release.mechanism(mate, steps)
-                if plan.release.active_steps(mate, steps)
-                else None
-                for mate in mates
-                if steps
-            )
-
-        drawn = [
-            _draw(shared, number, name, releases, mine)
-            for name in dict.fromkeys(
-                [
-                    shared.accounts[number].name,
-                    *(name for group in shared.held[number] for name in group),
-                ]
-            )
-        ]
-        alike = (
-            tuple(plan.release.kind(mate) for mate in mates),
-            charged,
-            tuple((draw.account[2:], draw.before) for draw in drawn),
-        )
-        known = groups.setdefault(alike, drawn)
-        if known is not drawn:
-            groups[alike] = [replace(draw, nodes=draw.nodes + 1) for draw in known]
-    return [draw for drawn in groups.values() for draw in drawn]
-
-
-def _releases(shared: SharedLedgers, run_id: str | None) -> dict[str, list[AccountRelease]]:
-    """What other runs released from each account."""
-    releases: dict[str, list[AccountRelease]] = {}
-    for name, snapshot in shared.snapshots.items():
-        for run in snapshot.runs:
-            for node in run.statements:
-                released = None if run.run_id == run_id else run_mechanism(run, node)
-                if released is not None:
-                    release = AccountRelease(run.run_id, name, node, released)
-                    releases.setdefault(name, []).append(release)
-    return releases
-
-
-def _check_earlier(plan: Plan, shared: SharedLedgers, node: int, run_id: str | None) -> None:
-    """Refuse what cannot be composed with what was released from the same records before."""
-    mechanism = plan.release.mechanism(plan.nodes[node])
-    own = shared.accounts[node].name
-    for name in {own, *(name for group in shared.held[node] for name in group)}:
-        known = shared.snapshots.get(name)
-        for run in () if known is None else known.runs:
-            if run.run_id == run_id or not any(run.charged.values()):
-                continue
-            where = account_file(shared.folder, name)
-            check_agreement(mechanism, run, node, str(where))
-            if mechanism.unit == "client" and name != own:
-                # Replacing all data of a client would change several clients of the other run.
-                raise BudgetError(
-                    f"node {node}: whole clients are protected here, and some of its records were "
-                    f"those of another client of {_run_words(shared, run.run_id)} (in {where}): a "
-                    "client's data must stay together, or use another privacy.ledger"
-                )
+    return [_draw(plan, shared, source, first, run_id, again) for source in shared.accounts]
 
 
 def _draw(
+    plan: Plan,
     shared: SharedLedgers,
-    node: int,
-    name: str,
-    releases: Mapping[str, Sequence[AccountRelease]],
-    mine: Callable[[int], privacy.Mechanism | None],
+    source: str,
+    first: int,
+    run_id: str | None,
+    again: Sequence[tuple[int, int]],
 ) -> Draw:
-    """The budget of an account that a node shares records with."""
-    own = shared.accounts[node]
-    account = own if name == own.name else shared.snapshots[name].data
-    assert account is not None
-    groups = {
-        group: count
-        for group, count in shared.held[node].items()
-        if name == own.name or name in group
-    }
-    earlier = histories(name, groups, releases)
-    runs: dict[str, int] = {}
-    for group, count in groups.items():
-        for run in {
-            release.run for member in {*group, name} for release in releases.get(member, ())
-        }:
-            runs[run] = runs.get(run, 0) + count
+    nodes, account = shared.nodes[source], shared.accounts[source]
+    charged = shared.reserved(source, run_id)
+    holders = _holders(plan, nodes, shared.apart)
+    earlier = [
+        run
+        for snapshot in shared.snapshots[source]
+        for run in snapshot.runs
+        if run.run_id != run_id and any(run.charged.values())
+    ]
+    for run in earlier:
+        check_agreement(plan.release.mechanism(holders[0]), run, nodes[0], str(shared.file(source)))
+    several = [nodes, *(tuple(run.statements) for run in earlier)]
+    if plan.release.mechanism(holders[0]).unit == "client" and max(map(len, several)) > 1:
+        expected = "a source for each node, in every run: whole clients are protected here"
+        raise InputError("privacy.ledger_source", source, expected)
+
+    def mine(end: int) -> Sequence[privacy.Mechanism]:
+        steps = [pair for pair in (*charged, *again, (first, end)) if pair[0] < pair[1]]
+        return alternatives(
+            (
+                plan.release.mechanism(node, steps)
+                if steps and plan.release.active_steps(node, steps)
+                else None
+                for node in holders
+            ),
+            apart=shared.apart,
+        )
+
+    released: dict[str, list[privacy.Mechanism | None]] = {}
+    for run in earlier:  # nodes of one run may stand in several files
+        mechanisms = (run_mechanism(run, node) for node in run.statements)
+        released.setdefault(run.run_id, []).extend(mechanisms)
+    apart = {run.run_id: run.apart for run in earlier}
+    ways = [alternatives(all_, apart=apart[run]) for run, all_ in released.items()]
     return Draw(
-        node=node,
+        nodes=nodes,
         account=account,
-        file=account_file(shared.folder, name),
-        records=sum(groups.values()),
-        before=tuple(dict.fromkeys(composed(history) for history in earlier)),
-        runs=runs,
+        file=shared.file(source),
+        before=compositions(ways, account.delta),
+        runs={run.run_id: run.created for run in earlier},
         mine=mine,
     )
 
 
-def check_shared(plan: Plan, shared: SharedLedgers) -> None:
+def _holders(plan: Plan, nodes: Sequence[int], apart: bool) -> list[NodePlan]:
+    """The nodes of which one record's release is an alternative, or all of which may have it."""
+    chosen = [plan.nodes[node] for node in nodes]
+    kinds = {plan.release.kind(node): node for node in chosen}  # which release the same of a record
+    return list(kinds.values()) if apart else chosen
+
+
+def check_shared(plan: Plan, shared: SharedLedgers, *, resume: bool = False) -> None:
     """Refuse a new run that the budgets of the nodes' data do not cover in full.
 
+    Nodes with records of a source that they do not name are refused after that, and of a run that
+    goes on too. Both say to others that a budget forbids it, and no more.
+
     Raises:
-        BudgetError: names the node, what is spent and by which run, what it would come to, and
-            what would still fit.
+        BudgetError: for this process's own eyes, names the nodes, what is spent, what it would come
+            to, and what would still fit; or the source that has to be named.
         InputError: relation, unit or trust model are not those of the ledger.
     """
-    every = draws(plan, shared, 0, None)
     over = [
         (total, draw)
-        for draw in every
+        for draw in ([] if resume else draws(plan, shared, 0, None))
         if (total := draw.cost(plan.steps)) > draw.account.epsilon_budget
     ]
-    if not over:
-        return
-    total, worst = max(over, key=lambda row: row[0] / row[1].account.epsilon_budget)
-    account, size = worst.account, shared.accounts[worst.node].records
-    short = {draw.node: draw.nodes for _, draw in over}
-    count = sum(short.values())
-    which = "its data" if worst.records == size else f"{worst.records} of its {size} records"
-    fits = _fitting(plan, worst.node, [draw for draw in every if draw.node == worst.node], shared)
-    raise BudgetError(
-        f"node {worst.node}: the budget of {which} is epsilon {account.epsilon_budget:g} at delta "
-        f"{account.delta:g} (in {worst.file}), {_up(worst.with_(None))} is spent, and this run "
-        f"would bring it to {_up(total)}: {fits}{_earlier(shared, worst, size)}"
-        + (f"; it is one of {count} nodes with too little left" if count > 1 else "")
-    )
-
-
-def _earlier(shared: SharedLedgers, draw: Draw, size: int) -> str:
-    """Which runs hold the records, in words."""
-    if not draw.runs:
-        return ""
-    run, records = max(draw.runs.items(), key=lambda item: item[1])
-    held = "its records" if records == size else f"{records} of its {size} records"
-    others = len(draw.runs) - 1
-    more = f", as {others} more {'have' if others > 1 else 'has'}" if others else ""
-    return f"; {_run_words(shared, run)} has {held} in its ledger{more}"
-
-
-def _run_words(shared: SharedLedgers, run_id: str) -> str:
-    entered = next(
-        run.created
-        for snapshot in shared.snapshots.values()
-        for run in snapshot.runs
-        if run.run_id == run_id
-    )
-    return f"run {run_id[:8]}, entered {entered.replace('T', ' ')},"
-
-
-def _fitting(plan: Plan, number: int, drawn: Sequence[Draw], shared: SharedLedgers) -> str:
-    """What the node could still run, in words; never more than what is checked to fit."""
-    nothing = "nothing is left for a run of this many steps"
-    if any(draw.with_(None) >= draw.account.epsilon_budget for draw in drawn):
-        return nothing
-    node, mates = plan.nodes[number], [plan.nodes[mate] for mate in shared.mates(number)]
-
-    def louder(scale: float, nodes: Sequence[NodePlan] = mates) -> privacy.Mechanism:
-        made = combined(
-            plan.release.mechanism(replace(mate, noise_scale=mate.noise_scale * scale))
-            for mate in nodes
+    if over:
+        total, worst = max(over, key=lambda row: row[0] / row[1].account.epsilon_budget)
+        account, runs = worst.account, list(worst.runs.items())
+        earlier = ""
+        for run, entered in runs[-1:]:
+            others = f", as {len(runs) - 1} more" if len(runs) > 1 else ""
+            entered = entered.replace("T", " ")
+            earlier = f"; run {run[:8]}, entered {entered}, has drawn on it{others}"
+        raise BudgetError(
+            f"node {worst.nodes[0]}: the budget of its data ({account.source!r}) is epsilon "
+            f"{account.epsilon_budget:g} at delta {account.delta:g} (in {worst.file}), "
+            f"{_up(worst.with_([]))} is spent, and this run would bring it to {_up(total)}: "
+            f"{_fitting(plan, worst, shared)}{earlier}"
+            + (f"; it is one of {len(over)} sources with too little left" if over[1:] else ""),
+            public=False,
         )
+    if shared.strangers:
+        first = shared.strangers[0]
+        raise BudgetError(
+            f"node {first.node}: {first.records} of its {first.of} different records are of a "
+            f"source that it does not name, and would be charged to another "
+            f"(in {shared.folder}): privacy.ledger_source = {_AND.join(first.sources)!r} at this "
+            "node names them all",
+            public=False,
+        )
+
+
+def _fitting(plan: Plan, draw: Draw, shared: SharedLedgers) -> str:
+    """What the nodes could still run, in words; never more than what is checked to fit."""
+    nothing = "nothing is left for a run of this many steps"
+    budget, delta = draw.account.epsilon_budget, draw.account.delta
+    if draw.with_([]) >= budget:
+        return nothing
+    nodes = _holders(plan, draw.nodes, shared.apart)
+
+    def louder(scale: float, node: NodePlan) -> privacy.Mechanism:
+        return plan.release.mechanism(replace(node, noise_scale=node.noise_scale * scale))
+
+    def together(
+        scale: float, before: privacy.Mechanism | None, ones: Sequence[NodePlan]
+    ) -> privacy.Mechanism:
+        made = combined([before, *(louder(scale, node) for node in ones)])
         assert made is not None
         return made
-
-    def alone(scale: float) -> privacy.Mechanism:
-        return louder(scale, [node])
-
-    def together(scale: float, before: privacy.Mechanism | None) -> privacy.Mechanism:
-        return combined([before, louder(scale)]) or louder(scale)
 
     with suppress(BudgetError):
         scale = max(
             privacy.calibrate(
-                partial(together, before=before),
-                epsilon=draw.account.epsilon_budget,
-                delta=draw.account.delta,
+                partial(together, before=before, ones=ones), epsilon=budget, delta=delta
             )
-            for draw in drawn
             for before in draw.before
+            for ones in ([[node] for node in nodes] if shared.apart else [nodes])
         )
-        settings = plan.config.privacy
+        settings, deltas = plan.config.privacy, [node.delta for node in nodes]
         if settings.noise_std is not None:
             return f"privacy.noise_std = {_up(settings.noise_std * scale)} would still fit"
-        if settings.accounting == "published" or node.delta is None:
+        if settings.accounting == "published" or None in deltas:
             return f"{_up(scale)} times the noise would still fit"
-        fits = privacy.epsilon(alone(scale), delta=node.delta)
+        pairs = [(node, node.delta) for node in nodes if node.delta is not None]
+        fits = min(privacy.epsilon(louder(scale, node), delta=own) for node, own in pairs)
         for _ in range(5):
             fits = _down(fits)
             if fits < _LEAST:
                 break
-            needed = privacy.calibrate(alone, epsilon=fits, delta=node.delta, start=scale)
-            if all(draw.with_(louder(needed)) <= draw.account.epsilon_budget for draw in drawn):
+            made = [
+                louder(
+                    privacy.calibrate(
+                        partial(louder, node=node), epsilon=fits, delta=own, start=scale
+                    ),
+                    node,
+                )
+                for node, own in pairs
+            ]
+            if draw.with_(alternatives(made, apart=shared.apart)) <= budget:
                 return f"privacy.epsilon = {fits:g} would still fit"
             fits *= 0.99
     return nothing

@@ -16,6 +16,7 @@ from tacit.communication.received import CHARGED, FLAG, STEP, STEPS, Form
 from tacit.config import Config
 from tacit.errors import BudgetError, InputError, PeerError
 from tacit.privacy.ledger.ledger import lacking_steps
+from tacit.report.documents.base import as_dict
 from tacit.report.documents.metrics import (
     Measurement,
     PrivateMeasurement,
@@ -100,6 +101,7 @@ class RunState:
     costs: Callable[[str, int], float | None]
     rows: list[Measurement]
     suboptimality: Suboptimality | None = None  # f(x) - f*, where it is asked for
+    own_rows: dict[int, PrivateMeasurement] = field(default_factory=dict)  # yet to be written
     averages: Averages | None = None  # of models, where the experiment asks for them, once begun
     status: Status = "done"
     message: str | None = None
@@ -639,7 +641,9 @@ def record(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
     if run.suboptimality is not None:
         run.suboptimality.keep(run.step, run.consensus)
     if run.folder is not None and run.folder is not run.common_folder:
-        run.folder.append_metrics(_private(run, run.step))
+        run.own_rows[run.step] = _private(run, run.step)
+        if run.suboptimality is None:  # else it follows when all parts have come
+            run.folder.append_metrics(run.own_rows.pop(run.step))
     return take_rows(run, whole=whole)
 
 
@@ -653,9 +657,13 @@ def take_rows(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
     for step, parts in run.communication.ready():
         run.measured = combined(run.job, parts, whole=whole)
         public = opened(_row(run, step, run.measured), "a row of metrics")
-        more: dict[str, Any] = dict(_shown(run, step))
+        more = as_dict(_shown(run, step))
         if run.suboptimality is not None:
-            more["suboptimality"] = run.suboptimality.at(step, run.measured.common)
+            found = {"suboptimality": run.suboptimality.at(step, run.measured.common)}
+            more |= found if run.peers.processes == 1 else {}
+            if run.folder is not None and step in run.own_rows:
+                own = run.own_rows.pop(step)
+                run.folder.append_metrics(own.model_copy(update=found))
         row = Measurement(**public, **more)
         run.rows = [kept for kept in run.rows if kept.step < step] + [row]
         if run.common_folder is not None:

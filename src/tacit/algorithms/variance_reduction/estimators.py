@@ -57,6 +57,7 @@ __all__ = [
     "by_table",
     "check_differences",
     "difference_bound",
+    "private_state",
     "reduced_sums",
     "table_request",
 ]
@@ -205,6 +206,13 @@ def anchors_and_others(
     if others:
         parts.append(released_sums(run, others, run.rate, int(run.expected_batch)))
     return parts[0] if len(parts) == 1 else privacy.Composed(parts)
+
+
+def private_state(options: Any) -> tuple[str, ...]:
+    """What epsilon does not cover of a method that may keep un-noised gradients."""
+    if options.state != "private":
+        return ()
+    return ("un-noised gradients of state = 'private', in memory and in checkpoints",)
 
 
 def table_request(options: Any) -> TableRequest | None:

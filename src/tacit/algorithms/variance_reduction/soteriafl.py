@@ -56,6 +56,7 @@ from tacit.algorithms.variance_reduction.estimators import (
     by_snapshot,
     by_table,
     check_differences,
+    private_state,
     reduced_sums,
     table_request,
 )
@@ -166,7 +167,7 @@ SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     cost_depends_on_step=lambda options: options.state == "public",
     check=check_differences,
     no_secure_sum="compresses each client's message by itself, and keeps a shift for each client",
-    not_covered=("the snapshot gradients of state = 'private', in memory and in checkpoints",),
+    not_covered=private_state,
 )
 
 SOTERIAFL_SAGA = replace(
@@ -177,5 +178,4 @@ SOTERIAFL_SAGA = replace(
     start=saga_start,
     step=saga_step,
     table=table_request,
-    not_covered=("the gradient table, in memory and in checkpoints",),
 )

@@ -37,6 +37,7 @@ from tacit.analysis.audit.observers import Overheard, Readings, seen
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
+from tacit.config.schema import LEDGER_KEYS
 from tacit.errors import InputError, TacitError
 from tacit.gradients import StackedModel
 from tacit.training.pair_noise import PairNoise
@@ -214,7 +215,7 @@ def _copied_pairs(pairs: PairNoise | None, copies: int) -> PairNoise | None:
 
 def seeded(plan: Plan, seed: int) -> Plan:
     """The same plan with its noise and coins from a number, and no ledger, which that rules out."""
-    ledgers = dict.fromkeys(("ledger", "ledger_epsilon", "ledger_delta"))
+    ledgers = dict.fromkeys(LEDGER_KEYS)
     settings = plan.config.privacy.model_copy(update={**ledgers, "noise_seed": seed})
     return replace(plan, config=plan.config.model_copy(update={"privacy": settings}))
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
 from tacit.config import Config, load_config, to_toml
-from tacit.config.schema import Section
+from tacit.config.schema import LEDGER_KEYS, Section
 from tacit.errors import InputError
 from tacit.privacy.accounting.choosing import NegativeBinomialTrials, PoissonTrials, Trials
 from tacit.report.compare_page import compared
@@ -145,11 +145,7 @@ def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
         ]
         trials = [
             config.model_copy(
-                update={
-                    "privacy": config.privacy.model_copy(
-                        update={"ledger": None, "ledger_epsilon": None, "ledger_delta": None}
-                    )
-                }
+                update={"privacy": config.privacy.model_copy(update=dict.fromkeys(LEDGER_KEYS))}
             )
             for config in trials
         ]

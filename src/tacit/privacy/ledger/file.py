@@ -1,13 +1,14 @@
 """How a ledger lies on disk: a log in one SQLite file, locked, durable, chained and signed.
 
 The log only grows: what a ledger says (`tacit.privacy.ledger.ledger`) is what its entries say in
-order. Four things tell damage and edits from what this module wrote:
+order. Five things tell damage and edits from what this module wrote:
 
 - every entry has a BLAKE2b digest of itself and of the digest before it; the last one is the
   *head*, which stands for everything in the ledger. All earlier heads stay in the file, so that a
   head which someone noted is found again in every later copy, and in no earlier one;
 - the head is signed (Ed25519) with the ledger's key; the public key is in the first entry. Entries
   cannot be changed or added without the key;
+- digests of records, of which the chain says nothing, are signed beside it, with its first head;
 - the tables are the three that are made here, and nothing else is in the file: no trigger that
   would undo what is added, no view in a table's place;
 - a digest of the file's bytes, `image`, covers those that hold no value as well. It is written
@@ -35,6 +36,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -60,6 +62,7 @@ __all__ = [
     "read_log",
     "verified",
     "write_new",
+    "write_records",
 ]
 
 KEY_FILE = "ledger.key"
@@ -159,15 +162,16 @@ def fingerprint(public: str) -> str:
     return hashlib.blake2b(bytes.fromhex(public), digest_size=8).hexdigest()
 
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 _SCHEMA = (
     "CREATE TABLE entry (id INTEGER PRIMARY KEY, content TEXT NOT NULL, digest BLOB NOT NULL)",
-    "CREATE TABLE records (digests BLOB NOT NULL)",
+    "CREATE TABLE records (digests BLOB NOT NULL, signature BLOB NOT NULL)",
     "CREATE TABLE seal (image BLOB NOT NULL, signature BLOB NOT NULL)",
 )
 _UNSEALED = bytes(32)
 _SIGNED = b"head of a tacit ledger: "
+_OF_RECORDS = b"records of a tacit ledger: "
 _SIZE = ("count", "size")
 _PATIENCE = 0.3  # seconds: a reader is done by then, a run is not
 _EDITED = "an unedited ledger: entry {}, or what stands before it, was changed"
@@ -260,7 +264,6 @@ def write_new(
     path: str,
     key: LedgerKey,
     entries: Iterable[Mapping[str, Any]],
-    records: bytes = b"",
 ) -> None:
     """Fill an empty file with a ledger, durably.
 
@@ -268,8 +271,7 @@ def write_new(
         connection: to the file.
         path: of the file, for messages.
         key: that signs it.
-        entries: which follow the ledger's own.
-        records: digests, as in `Log`.
+        entries: at least one, which follow the ledger's own.
 
     Raises:
         InputError: the file cannot be written.
@@ -284,10 +286,44 @@ def write_new(
         with _in_transaction(connection):
             for statement in _SCHEMA:
                 connection.execute(statement)
-            connection.execute("INSERT INTO records VALUES (?)", (records,))
             connection.execute("INSERT INTO seal VALUES (?, ?)", (_UNSEALED, bytes(64)))
             _extend(connection, key, [first, *entries])
+            signature = key.sign(_records_message(connection, b""))
+            connection.execute("INSERT INTO records VALUES (?, ?)", (b"", signature))
         _seal_image(connection)
+
+
+def write_records(
+    connection: sqlite3.Connection, path: str, key: LedgerKey, records: bytes
+) -> None:
+    """Add digests of records, durably; the chain, which may be shown, does not tell of them.
+
+    Args:
+        connection: to the ledger.
+        path: its file, for messages.
+        key: that signs it.
+        records: digests, as in `Log`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    known = np.frombuffer(read_log(connection).records, "<u8")
+    every = np.union1d(known, np.frombuffer(records, "<u8")).astype("<u8")
+    if len(every) == len(known):
+        return
+    with _plain_errors(path):
+        with _in_transaction(connection):
+            signature = key.sign(_records_message(connection, every.tobytes()))
+            signed = "UPDATE records SET digests = ?, signature = ?"
+            connection.execute(signed, (every.tobytes(), signature))
+            connection.execute("UPDATE seal SET image = ?", (_UNSEALED,))
+        _seal_image(connection)
+
+
+def _records_message(connection: sqlite3.Connection, records: bytes) -> bytes:
+    """What is signed of digests: they, and the second entry's head, which is this file's alone."""
+    ((head,),) = connection.execute("SELECT digest FROM entry WHERE id = 2").fetchall()
+    return _OF_RECORDS + bytes(head) + records
 
 
 def append(
@@ -405,6 +441,9 @@ def verified(connection: sqlite3.Connection, path: str) -> Log:
     if not is_signed(public, _SIGNED + head, signature):
         expected = "an unedited ledger: its last entries were changed, or its signature was"
         raise InputError("ledger", path, expected)
+    of_records = bytes(connection.execute("SELECT signature FROM records").fetchone()[0])
+    if not is_signed(public, _records_message(connection, log.records), of_records):
+        raise InputError("ledger", path, "an unedited ledger: its records were changed")
     key = find_key(Path(path).parent)
     if key is not None and key.public != public:
         expected = "a ledger that is signed with the key beside it; it is signed with another"

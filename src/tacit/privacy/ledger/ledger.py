@@ -4,8 +4,8 @@ One SQLite file holds accounts with their budgets, runs with the mechanism that 
 and the blocks of steps that were reserved. It is used in two ways:
 
 - the ledger of *a run*: one run, one account for each node of the process (`Ledger.create`);
-- the ledger of *data*, which outlives runs: one account, the digests of its records, one run after
-  the other (`Ledger.create_account`, `Ledger.open_account`, `Ledger.enter`).
+- the ledger of *data*, which outlives runs: the account of a source, the digests of its records,
+  one run after the other (`Ledger.create_account`, `Ledger.open_account`, `Ledger.enter`).
 
 A block is reserved durably *before* its first message leaves, and counts in full until a clean stop
 settles it. So a process that is killed at any instant may have reserved more than it sent, never
@@ -27,7 +27,6 @@ closing that second handle would release the lock.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import sqlite3
@@ -56,6 +55,7 @@ from tacit.privacy.ledger.file import (
     read_log,
     verified,
     write_new,
+    write_records,
 )
 from tacit.private_files import appearing
 
@@ -70,7 +70,6 @@ __all__ = [
     "NodeStatement",
     "Snapshot",
     "StepRun",
-    "data_name",
     "lacking_steps",
     "read_ledger",
     "snapshot",
@@ -104,17 +103,18 @@ class Account(NamedTuple):
 
 
 class DataAccount(NamedTuple):
-    """A node's data and the budget they have, whichever number the node has.
+    """A source of records and the budget it has: public, whatever its records are.
 
     Args:
-        name: digest of the data's set of records, hexadecimal.
-        records: how many they are.
-        epsilon_budget: the most that may be spent of them.
+        source: its name, as it was declared.
+        first: the lowest node that the process had which made the file; processes of one run that
+            share a source have a file each.
+        epsilon_budget: the most that may be spent of it.
         delta: the delta that the budget goes with.
     """
 
-    name: str
-    records: int
+    source: str
+    first: int
     epsilon_budget: float
     delta: float
 
@@ -145,6 +145,7 @@ class EnteredRun:
         tacit_version: of the software that entered it.
         statements: its mechanism at each node.
         charged: the reserved intervals of each node, in the order of reservation, repeats included.
+        apart: whether its nodes hold different records of a source, since tacit has divided them.
         unsent: steps that are charged and were not sent, where the last session ended with a stop
             that kept them charged (`Ledger.settle`): whoever goes on has paid for them.
     """
@@ -155,6 +156,7 @@ class EnteredRun:
     tacit_version: str
     statements: Mapping[int, Mapping[str, Any]]
     charged: Mapping[int, tuple[Interval, ...]]
+    apart: bool = True
     unsent: Interval | None = None
 
 
@@ -264,10 +266,10 @@ def snapshot(log: Log, path: str) -> Snapshot:
             Account(row["node"], row["epsilon_budget"], row["delta"]) for row in of_kind["account"]
         )
         data = [
-            DataAccount(row["name"], row["records"], row["epsilon_budget"], row["delta"])
+            DataAccount(row["source"], row["first"], row["epsilon_budget"], row["delta"])
             for row in of_kind["data"]
         ]
-        current = Snapshot(
+        return Snapshot(
             created=first["created"],
             tacit_version=first["tacit_version"],
             public_key=first["public_key"],
@@ -281,14 +283,6 @@ def snapshot(log: Log, path: str) -> Snapshot:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         expected = f"a whole ledger: {type(error).__name__}: {error}"
         raise InputError("ledger", path, expected) from None
-    if current.data is not None and current.data.name != data_name(log.records):
-        raise InputError("ledger", path, "an unedited ledger: its records were changed")
-    return current
-
-
-def data_name(digests: bytes) -> str:
-    """The name of a set of records: a digest of theirs, which are ascending; hexadecimal."""
-    return hashlib.blake2b(digests, digest_size=16).hexdigest()
 
 
 def _charged(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Interval]]:
@@ -332,6 +326,7 @@ def _entered_run(
         tacit_version=entry["tacit_version"],
         statements=dict(sorted(statements.items())),
         charged=dict.fromkeys(sorted(statements), charged),
+        apart=entry.get("apart", True),
         unsent=unsent,
     )
 
@@ -462,17 +457,14 @@ class Ledger(Closing):
             return cls(connection, ":memory:", key, run_id)
 
     @classmethod
-    def create_account(
-        cls, path: str | Path, key: LedgerKey, account: DataAccount, digests: bytes
-    ) -> None:
-        """Make the ledger of some data, whole or not at all; it does not stay open.
+    def create_account(cls, path: str | Path, key: LedgerKey, account: DataAccount) -> None:
+        """Make the ledger of a source without records, whole or not at all; it does not stay open.
 
         Args:
             path: a file that does not exist, in a folder that does, on a file system with hard
                 links.
             key: that signs it.
-            account: the data's name and budget.
-            digests: of its records, as in `Snapshot`.
+            account: the source and its budget.
 
         Raises:
             InputError: the file exists or cannot be written.
@@ -483,7 +475,7 @@ class Ledger(Closing):
             appearing(Path(path)) as aside,
             connecting(str(aside)) as connection,
         ):
-            write_new(connection, str(aside), key, [entry], digests)
+            write_new(connection, str(aside), key, [entry])
             connection.close()
 
     @classmethod
@@ -505,7 +497,13 @@ class Ledger(Closing):
             return cls(connection, str(path), key, None)
 
     def enter(
-        self, run_id: str, *, digest: str, statements: Mapping[int, Mapping[str, Any]]
+        self,
+        run_id: str,
+        *,
+        digest: str,
+        statements: Mapping[int, Mapping[str, Any]],
+        apart: bool = True,
+        digests: bytes = b"",
     ) -> None:
         """Reserve for this run from now on; a run that is on file already is continued.
 
@@ -513,6 +511,8 @@ class Ledger(Closing):
             run_id: the identity that its own ledger has.
             digest: of its plan.
             statements: its mechanism at each of its nodes that hold these data.
+            apart: as in `EnteredRun`.
+            digests: of records that belong to the source from now on, as in `Snapshot`.
 
         Raises:
             InputError: the run is on file with another plan or mechanism, or the file cannot be
@@ -522,8 +522,9 @@ class Ledger(Closing):
         if not texts:
             raise InputError("ledger", list(texts), "a mechanism for each node of these data")
         known = {run.run_id: run for run in self.snapshot().runs}
+        write_records(self._connection, self._path, self._key, digests)
         if run_id not in known:
-            self._append(_run_entry(run_id, digest, statements))
+            self._append({**_run_entry(run_id, digest, statements), "apart": apart})
         elif (known[run_id].digest, _all_texts(known[run_id].statements)) != (digest, texts):
             expected = f"the run as it was entered in {self._path}: its plan has changed"
             raise InputError("run", run_id, expected)

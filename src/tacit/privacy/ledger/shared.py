@@ -1,26 +1,32 @@
-"""The ledgers of data: a folder with one file a node's data, which outlives every run.
+"""The ledgers of data: a folder with the accounts of sources, which outlives every run.
 
-A file is found by its records (`account_file`), never by the number of a node. Runs draw on one
-budget where they have the same set of records, and on the budgets of all accounts that share some
-(`tacit.privacy.ledger.spent`). In the folder lie `data-NAME.sqlite`, an account each, and the key
-`ledger.key`, without which no record can be told from another.
+A *source* is a set of records with a public name. It has one budget, and what a run releases of
+some of its records is charged to all of them alike: whether a run is admitted, and what it costs,
+follows from names and plans, never from a record. In the folder lie `data-NAME.sqlite`, the files
+of the sources, and the key `ledger.key`, without which no record can be told from another.
 
-*Who may draw on them*: of runs whose records overlap, one at a time. A run is admitted by looking
-at what all ledgers say of its records, and its own blocks are reserved later, in its own accounts
-alone. So from before it looks until it ends, no other run may draw on any of the same records: each
-process keeps a file `in-use-*` in the folder with the digests of its records, which counts for as
-long as the process lives (the operating system's lock on it ends with the process). Processes of
-one run, which say the same session, do not hinder each other.
+*What records are for*: a file knows those of its source by keyed digests. Each node says which
+sources its records are of; where one is held by a source that it does not name, it may not take
+part (`SharedLedgers.strangers`). So every source that holds a record has paid for every run that
+the record was in (the theorem of docs/proofs/ledgers.md). That a node does not take part is all
+that others learn of this, and what they are told is the same as of a budget that is used up.
+
+*Who may draw on them*: of runs on one source, one at a time. From before it looks through the
+ledgers until it ends, each process keeps a file `in-use-*` in the folder with its sources and the
+digests of all their records, which counts for as long as the process lives (the operating system's
+lock on it ends with the process). Processes of one run, which say the same session, do not hinder
+each other.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -38,10 +44,8 @@ from tacit.privacy.ledger.ledger import (
     Interval,
     Ledger,
     Snapshot,
-    data_name,
     read_ledger,
 )
-from tacit.privacy.ledger.spent import Held, holders
 from tacit.private_files import make_private_folder, new_private_file
 
 __all__ = [
@@ -66,14 +70,16 @@ class _InUse:
     Args:
         session: of its run, the same in all processes of it.
         nodes: of the run, which this process has.
-        accounts: names of the accounts.
-        digests: of all their records, `[records]`.
+        apart: as in `SharedLedgers.open`.
+        files: that it writes.
+        held: digests of the records of each source, `[records]`.
     """
 
     session: str
     nodes: frozenset[int]
-    accounts: frozenset[str]
-    digests: NDArray[np.uint64]
+    apart: bool
+    files: frozenset[str]
+    held: Mapping[str, NDArray[np.uint64]]
 
 
 @contextmanager
@@ -116,10 +122,12 @@ def _in_use(folder: Path) -> list[_InUse]:
                 path.unlink(missing_ok=True)
                 continue
             head, _, digests = file.read().partition(b"\n")
-        declaration = json.loads(head)
-        records = np.frombuffer(digests, "<u8").astype(np.uint64)
-        nodes, accounts = frozenset(declaration["nodes"]), frozenset(declaration["accounts"])
-        processes.append(_InUse(declaration["session"], nodes, accounts, records))
+        said = json.loads(head)
+        ends = np.cumsum([count for _, count in said["held"]])
+        parts = np.split(np.frombuffer(digests, "<u8").astype(np.uint64), ends[:-1])
+        held = {source: part for (source, _), part in zip(said["held"], parts, strict=True)}
+        nodes, files = frozenset(said["nodes"]), frozenset(said["files"])
+        processes.append(_InUse(said["session"], nodes, said["apart"], files, held))
     return processes
 
 
@@ -134,14 +142,17 @@ def _declared(folder: Path, mine: _InUse) -> Iterator[None]:
     head = {
         "session": mine.session,
         "nodes": sorted(mine.nodes),
-        "accounts": sorted(mine.accounts),
+        "apart": mine.apart,
+        "files": sorted(mine.files),
+        "held": [(source, len(digests)) for source, digests in mine.held.items()],
     }
+    content = b"".join(digests.astype("<u8").tobytes() for digests in mine.held.values())
     with ExitStack() as stack:
         try:
             file = stack.enter_context(os.fdopen(new_private_file(path), "wb"))
             stack.callback(path.unlink, missing_ok=True)
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(json.dumps(head).encode() + b"\n" + mine.digests.astype("<u8").tobytes())
+            file.write(json.dumps(head).encode() + b"\n" + content)
             file.flush()
         except OSError as error:
             raise InputError("privacy.ledger", str(folder), _unusable(error)) from None
@@ -171,6 +182,8 @@ class WantedAccount:
 
     Args:
         node: the node.
+        sources: names of those that its records are of, at least one; records that no source holds
+            yet are the first one's from then on.
         digests: of its records, `[records]`, in any order.
         epsilon: what the budget must be; None takes the one on file.
         delta: likewise.
@@ -179,21 +192,35 @@ class WantedAccount:
     """
 
     node: int
+    sources: tuple[str, ...]
     digests: NDArray[np.uint64]
     epsilon: float | None
     delta: float | None
     new_epsilon: float | None
     new_delta: float
 
-    @property
-    def content(self) -> bytes:
-        """The digests as a ledger holds them."""
-        return np.sort(self.digests).astype("<u8").tobytes()
+
+@dataclass(frozen=True)
+class Strangers:
+    """Records of a node that are of sources which it does not name; for its own eyes.
+
+    Args:
+        node: the node.
+        records: how many of its different records.
+        of: its different records.
+        sources: all that hold records of it, which it would have to name.
+    """
+
+    node: int
+    records: int
+    of: int
+    sources: tuple[str, ...]
 
 
-def account_file(folder: Path, name: str) -> Path:
-    """Where the ledger of the data of a name lies."""
-    return folder / f"data-{name[:16]}.sqlite"
+def account_file(folder: Path, source: str, first: int) -> Path:
+    """Where the ledger of a source lies that a process makes whose lowest node there is `first`."""
+    name = hashlib.blake2b(f"{first} {source}".encode(), digest_size=8).hexdigest()
+    return folder / f"data-{name}.sqlite"
 
 
 def account_files(folder: Path) -> list[Path]:
@@ -219,31 +246,36 @@ def folder_key(folder: Path) -> LedgerKey:
 
 
 class SharedLedgers(Closing):
-    """The ledgers of the data of a run's nodes, which no other run draws on until it is closed.
+    """The ledgers of the sources of a run's nodes, which no other run draws on until it is closed.
 
     Without nodes it is the shared ledger of a run that has none: it allows and reserves nothing.
 
     Attributes:
         folder: where they lie.
-        accounts: of each node's data; those of two nodes with equal records are the same.
-        snapshots: what each account that holds some of the records said at the start, by name.
-        held: which accounts hold the records of each node.
+        apart: as in `open`.
+        accounts: of each source, the one that this process writes.
+        nodes: of this process whose records are of each source.
+        snapshots: what the files of each source said at the start.
+        strangers: nodes that may not take part.
     """
 
     def __init__(self, folder: Path) -> None:
         """Draw on nothing; see `open`."""
         self.folder = folder
-        self.accounts: Mapping[int, DataAccount] = {}
-        self.snapshots: Mapping[str, Snapshot] = {}
-        self.held: Mapping[int, Held] = {}
-        self._nodes: dict[str, list[int]] = {}
-        self._contents: Mapping[str, bytes] = {}
+        self.apart = True
+        self.accounts: Mapping[str, DataAccount] = {}
+        self.nodes: Mapping[str, tuple[int, ...]] = {}
+        self.snapshots: Mapping[str, Sequence[Snapshot]] = {}
+        self.strangers: Sequence[Strangers] = ()
+        self._new: Mapping[str, NDArray[np.uint64]] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._stack = ExitStack()
 
     @classmethod
-    def open(cls, folder: Path, wanted: Sequence[WantedAccount], *, session: str) -> Self:
-        """Keep other runs from these records, read what was spent of them, and agree on budgets.
+    def open(
+        cls, folder: Path, wanted: Sequence[WantedAccount], *, session: str, apart: bool = False
+    ) -> Self:
+        """Keep other runs from these sources, read what was spent of them, and agree on budgets.
 
         It makes no account yet, and locks none: processes of one run, which look through the same
         accounts, have all to be here before one of them enters.
@@ -252,64 +284,68 @@ class SharedLedgers(Closing):
             folder: of the ledgers; its key must be there.
             wanted: the nodes of this process.
             session: the same for all processes of the run, and for no other run. Processes of one
-                run have different nodes, and so different records, also where some are equal.
+                run have different nodes.
+            apart: whether each record is at one node, since tacit has divided one data set among
+                all of them. Else what the nodes of a source release adds up, and all of them are
+                in one process.
 
         Raises:
-            InputError: the records are in use, a ledger is damaged or has another budget than is
+            InputError: a source is in use, a ledger is damaged or has another budget than is
                 wanted, or a new one needs a budget and none was given.
         """
         shared = cls(folder)
-        contents = {account.node: account.content for account in wanted}
-        names = {node: data_name(content) for node, content in contents.items()}
-        every = np.concatenate([np.zeros(0, np.uint64), *(account.digests for account in wanted)])
-        mine = _InUse(session, frozenset(names), frozenset(names.values()), np.unique(every))
+        shared.apart = apart
+        nodes: dict[str, list[WantedAccount]] = {}
+        for node in wanted:
+            for source in node.sources:
+                nodes.setdefault(source, []).append(node)
+        shared.nodes = {source: tuple(one.node for one in ones) for source, ones in nodes.items()}
+        numbers = frozenset(one.node for one in wanted)
         with shared._stack as stack:
             with admission(folder):
                 others = _in_use(folder)
-                _check_free(folder, mine, others)
-                # What another run draws on shares nothing with this one, and cannot be read now.
-                apart = {
-                    name for other in others if other.session != session for name in other.accounts
-                }
-                known = _read_accounts(folder, apart)
+                _check_free(folder, session, numbers, nodes.keys(), apart, others)
+                # What another run writes cannot be read now: it says itself what that holds.
+                busy = [other for other in others if other.session != session]
+                known = _read_accounts(folder, {name for other in busy for name in other.files})
                 shared.accounts = {
-                    account.node: _agreed(account, names[account.node], known, folder)
-                    for account in wanted
+                    source: _agreed(source, ones, known.get(source, ()), folder)
+                    for source, ones in nodes.items()
                 }
-                for node, account in shared.accounts.items():
-                    shared._nodes.setdefault(account.name, []).append(node)
-                _check_one_budget(shared.accounts)
-                stack.enter_context(_declared(folder, mine))
-            sets = {name: np.frombuffer(account.digests, "<u8") for name, account in known.items()}
-            held = holders({str(account.node): account.digests for account in wanted}, sets)
-            shared.held = {int(node): groups for node, groups in held.items()}
-            touched = {
-                name for groups in held.values() for group in groups for name in group
-            } | mine.accounts
-            shared.snapshots = {name: account for name, account in known.items() if name in touched}
-            shared._contents = {names[node]: content for node, content in contents.items()}
+                held = [(name, _digests(snapshots)) for name, snapshots in known.items()]
+                taken = [pair for other in others for pair in other.held.items()]
+                known_now = [*held, *(pair for other in busy for pair in other.held.items())]
+                homes = [(one.sources[0], _without(one.digests, known_now)) for one in wanted]
+                shared.strangers = _strangers(wanted, [*held, *taken, *homes])
+                shared._new = {source: _of(source, homes) for source in nodes}
+                mine = {source: _of(source, [*held, *homes]) for source in nodes}
+                files = frozenset(shared.file(source).name for source in nodes)
+                stack.enter_context(_declared(folder, _InUse(session, numbers, apart, files, mine)))
+            shared.snapshots = {source: known.get(source, ()) for source in nodes}
             shared._stack = stack.pop_all()
         return shared
 
-    def file(self, node: int) -> Path:
-        """Where the ledger of a node's data lies."""
-        return account_file(self.folder, self.accounts[node].name)
+    def file(self, source: str) -> Path:
+        """Where this process writes what it draws on a source."""
+        return account_file(self.folder, source, self.accounts[source].first)
 
-    def mates(self, node: int) -> list[int]:
-        """The nodes of this process that have the same records as a node, itself included."""
-        return self._nodes[self.accounts[node].name]
-
-    def reserved(self, node: int, run_id: str | None) -> tuple[Interval, ...]:
-        """What the ledger of a node's data had charged a run there at the start."""
-        known = self.snapshots.get(self.accounts[node].name)
-        runs = () if known is None else known.runs
-        return next((run.charged.get(node, ()) for run in runs if run.run_id == run_id), ())
+    def reserved(self, source: str, run_id: str | None) -> tuple[Interval, ...]:
+        """What this process's ledger of a source had charged a run at the start."""
+        return next(
+            (
+                run.charged[self.nodes[source][0]]
+                for snapshot in self.snapshots[source]
+                for run in snapshot.runs
+                if run.run_id == run_id and self.nodes[source][0] in run.charged
+            ),
+            (),
+        )
 
     def entered(self, run_id: str) -> Path | None:
-        """A ledger that held a run at the start; None: no ledger of these records."""
-        for name, known in self.snapshots.items():
-            if any(run.run_id == run_id for run in known.runs):
-                return account_file(self.folder, name)
+        """The ledger of a source that held a run at the start; None: no ledger here."""
+        for source, snapshots in self.snapshots.items():
+            if any(run.run_id == run_id for snapshot in snapshots for run in snapshot.runs):
+                return self.file(source)
         return None
 
     def enter(
@@ -331,31 +367,35 @@ class SharedLedgers(Closing):
         Raises:
             InputError: the run has sent more than is in these ledgers, or a file cannot be written.
         """
-        for node in self.accounts:
+        for source, nodes in self.nodes.items():
             # Elsewhere, on other data or on an older copy of its ledger a run must not go on.
-            before, now = _steps(sent.get(node, ())), _steps(self.reserved(node, run_id))
+            before = max(_steps(sent.get(node, ())) for node in nodes)
+            now = _steps(self.reserved(source, run_id))
             if before > now:
                 raise InputError(
                     "privacy.ledger",
-                    str(self.file(node)),
+                    str(self.file(source)),
                     f"the ledgers of this run and of its data: they have {now} of the {before} "
                     "steps that it was charged",
                 )
-        accounts = {account.name: account for account in self.accounts.values()}
         key = find_key(self.folder)
 
         def enter(account: DataAccount) -> None:
-            path = account_file(self.folder, account.name)
-            if account.name not in self._ledgers:
-                if account.name not in self.snapshots:
+            source, path = account.source, self.file(account.source)
+            if source not in self._ledgers:
+                if not path.exists():
                     assert key is not None
-                    Ledger.create_account(path, key, account, self._contents[account.name])
-                ledger = Ledger.open_account(path)
-                self._ledgers[account.name] = self._stack.enter_context(ledger)
-            mechanisms = {node: statements[node] for node in self._nodes[account.name]}
-            self._ledgers[account.name].enter(run_id, digest=digest, statements=mechanisms)
+                    Ledger.create_account(path, key, account)
+                self._ledgers[source] = self._stack.enter_context(Ledger.open_account(path))
+            self._ledgers[source].enter(
+                run_id,
+                digest=digest,
+                statements={node: statements[node] for node in self.nodes[source]},
+                apart=self.apart,
+                digests=self._new[source].astype("<u8").tobytes(),
+            )
 
-        _at_once(enter, accounts.values())
+        _at_once(enter, self.accounts.values())
 
     def reserve(self, first_step: int, until: int) -> None:
         """Reserve steps on every ledger, durably; see `Ledger.reserve`."""
@@ -378,43 +418,106 @@ class SharedLedgers(Closing):
         self._stack.close()
 
 
-def _check_free(folder: Path, mine: _InUse, others: Sequence[_InUse]) -> None:
-    """Refuse records that another run draws on now."""
+def _check_free(
+    folder: Path,
+    session: str,
+    nodes: frozenset[int],
+    sources: Set[str],
+    apart: bool,
+    others: Sequence[_InUse],
+) -> None:
+    """Refuse sources that another run draws on now, or a process of this one that may not."""
     for other in others:
-        if other.session == mine.session and not mine.nodes & other.nodes:
-            both = sorted(mine.accounts & other.accounts)
-            if both:
-                expected = "data of one node alone: another process of this run has the same"
-                raise InputError("privacy.ledger", str(account_file(folder, both[0])), expected)
-        elif count := int(np.isin(mine.digests, other.digests).sum()):
-            expected = (
-                f"records that no other run draws on: one is running it now, on {count} of the "
-                f"{len(mine.digests)} different records of this run"
-            )
-            raise InputError("privacy.ledger", str(folder), expected)
+        both = sorted(sources & other.held.keys())
+        of_one_run = other.session == session and not nodes & other.nodes
+        if both and not (of_one_run and apart and other.apart):
+            reason = "one that no other run draws on: one is running it now"
+            if of_one_run:
+                reason = "one that a single process of a run draws on, where nodes bring their own"
+            raise InputError("privacy.ledger_source", both[0], f"{reason} (in {folder})")
 
 
-def _check_one_budget(accounts: Mapping[int, DataAccount]) -> None:
-    """Refuse two budgets for one set of records."""
-    first: dict[str, int] = {}
-    for node, account in accounts.items():
-        other = first.setdefault(account.name, node)
-        if accounts[other] != account:
-            expected = f"one budget for nodes {other} and {node}, which have the same records"
-            raise InputError("privacy.ledger_epsilon", account.epsilon_budget, expected)
-
-
-def _read_accounts(folder: Path, apart: Collection[str]) -> dict[str, Snapshot]:
-    """All accounts in a folder, by name, but for some."""
-    skipped = {account_file(folder, name) for name in apart}
-    files = [path for path in account_files(folder) if path not in skipped]
-    accounts = {}
-    for path in files:
+def _read_accounts(folder: Path, busy: Collection[str]) -> dict[str, list[Snapshot]]:
+    """What the files of each source say, but for those that another run writes."""
+    accounts: dict[str, list[Snapshot]] = {}
+    for path in (path for path in account_files(folder) if path.name not in busy):
         known = read_ledger(path)
-        if known.data is None or account_file(folder, known.data.name) != path:
+        data = known.data
+        if data is None or account_file(folder, data.source, data.first) != path:
             raise InputError("ledger", str(path), "the ledger of the data that it is named after")
-        accounts[known.data.name] = known
+        accounts.setdefault(data.source, []).append(known)
     return accounts
+
+
+def _digests(snapshots: Sequence[Snapshot]) -> NDArray[np.uint64]:
+    """Of the records of a source, `[records]`."""
+    return np.frombuffer(b"".join(known.digests for known in snapshots), "<u8").astype(np.uint64)
+
+
+def _of(source: str, held: Sequence[tuple[str, NDArray[np.uint64]]]) -> NDArray[np.uint64]:
+    """All digests of a source, each once."""
+    own = [digests for name, digests in held if name == source]
+    return np.unique(np.concatenate([np.zeros(0, np.uint64), *own]))
+
+
+def _without(
+    digests: NDArray[np.uint64], held: Sequence[tuple[str, NDArray[np.uint64]]]
+) -> NDArray[np.uint64]:
+    """Those that no source holds."""
+    for _, known in held:
+        digests = digests[~np.isin(digests, known)]
+    return digests
+
+
+def _strangers(
+    wanted: Sequence[WantedAccount], taken: Sequence[tuple[str, NDArray[np.uint64]]]
+) -> list[Strangers]:
+    """Nodes with records that a source holds, or will hold, which they do not name."""
+    found = []
+    for node in wanted:
+        own = np.unique(node.digests)
+        by = [(source, np.isin(own, digests)) for source, digests in taken]
+        holding = dict.fromkeys(source for source, at in by if at.any())
+        strange = [at for source, at in by if source not in node.sources]
+        count = int(np.any([*strange, np.zeros(len(own), bool)], axis=0).sum())
+        if count:
+            found.append(Strangers(node.node, count, len(own), tuple(sorted(holding))))
+    return found
+
+
+def _agreed(
+    source: str, wanted: Sequence[WantedAccount], known: Sequence[Snapshot], folder: Path
+) -> DataAccount:
+    """The account of a source: as on file, if that has the budget that is wanted, or a new one."""
+    first = min(one.node for one in wanted)
+    accounts = [snapshot.data for snapshot in known if snapshot.data is not None]
+    budget = {}
+    for key in ("epsilon", "delta"):
+        asked = {getattr(one, key) for one in wanted}
+        if not accounts and asked == {None}:
+            asked = {getattr(one, f"new_{key}") for one in wanted}
+        if len(asked) > 1:
+            nodes = ", ".join(str(one.node) for one in wanted)
+            expected = f"one budget for nodes {nodes}, whose records are of one source, {source!r}"
+            raise InputError(f"privacy.ledger_{key}", sorted(asked, key=str), expected)
+        (value,) = asked
+        # Processes of one run that made their files at once may have had different ones.
+        kept = {
+            "epsilon": [a.epsilon_budget for a in accounts],
+            "delta": [a.delta for a in accounts],
+        }
+        least = min(kept[key], default=value)
+        if value is not None and value != least:
+            expected = (
+                f"the budget of {source!r} in {folder} was set to {least!r} when it was made: "
+                "leave this out"
+            )
+            raise InputError(f"privacy.ledger_{key}", value, expected)
+        if least is None:
+            expected = f"is needed for the ledger of {source!r}: privacy.epsilon gives no budget"
+            raise InputError(f"privacy.ledger_{key}", None, expected)
+        budget[key] = least
+    return DataAccount(source, first, budget["epsilon"], budget["delta"])
 
 
 def _at_once(change: Callable[[_T], None], items: Collection[_T]) -> None:
@@ -426,28 +529,3 @@ def _at_once(change: Callable[[_T], None], items: Collection[_T]) -> None:
 
 def _steps(intervals: Sequence[Interval]) -> int:
     return sum(until - first for first, until in intervals)
-
-
-def _agreed(
-    wanted: WantedAccount, name: str, known: Mapping[str, Snapshot], folder: Path
-) -> DataAccount:
-    """The account on file, if it has the budget that is wanted; or one that is yet to be made."""
-    path = account_file(folder, name)
-    account = known[name].data if name in known else None
-    if account is None:
-        epsilon = wanted.new_epsilon if wanted.epsilon is None else wanted.epsilon
-        delta = wanted.new_delta if wanted.delta is None else wanted.delta
-        if epsilon is None:
-            expected = f"is needed to make {path}, since privacy.epsilon gives no budget"
-            raise InputError("privacy.ledger_epsilon", None, expected)
-        return DataAccount(name, len(wanted.digests), epsilon, delta)
-    asked = {"epsilon": wanted.epsilon, "delta": wanted.delta}
-    kept = {"epsilon": account.epsilon_budget, "delta": account.delta}
-    for key, value in asked.items():
-        if value is not None and value != kept[key]:
-            raise InputError(
-                f"privacy.ledger_{key}",
-                value,
-                f"the budget in {path} was set to {kept[key]!r} when it was made: leave this out",
-            )
-    return account

@@ -11,28 +11,19 @@ observer of all of them learns, provided that
   theorem is known for the composed privacy losses: a setting that was chosen by looking at an
   earlier run is outside the proof, as is a stop chosen by looking at the models.
 
-*Overlap.* Data that are split anew, given to more nodes, or extended, have accounts of their own
-which share records. What one record has paid is the adaptive composition, over runs, of the
-mechanism of the node that held it. Records are told apart by which accounts hold them; of records
-that are held by the same accounts, the same was released, a *history*. An account has spent what
-the worst of the histories of its records comes to.
-
-Two records may have equal inputs, so that a run may seem to have released one record at several
-nodes. Where the account itself was charged by that run, the record is taken to be its own: a node's
-whole data tell which of the equal records it has. Elsewhere any of the nodes may have held it, and
-an upper bound on all of them is charged. Of one run, a record is at one node: what several nodes
-release of one record is not covered, as statements say.
+*A source* (`tacit.privacy.ledger.shared`) has paid what the worst of its records may have been
+through: in each run, what one of its nodes released where tacit divided the records among the
+nodes, and what all of them released where parties brought their own, of which two may be the same.
+Which node had a record is not asked, so that nothing here follows from a record.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
@@ -48,15 +39,12 @@ from tacit.privacy.mechanisms.composed import (
 from tacit.privacy.mechanisms.serialise import from_statement
 
 __all__ = [
-    "AccountRelease",
-    "Held",
+    "alternatives",
     "check_agreement",
     "combined",
-    "composed",
+    "compositions",
     "cost",
     "dominating",
-    "histories",
-    "holders",
     "released",
     "run_mechanism",
 ]
@@ -180,127 +168,62 @@ def check_agreement(mechanism: Mechanism, run: EnteredRun, node: int, where: str
                 )
 
 
-MOST_HISTORIES = 16  # of one account; beyond, one that is at least as costly as all
-
-Held = Mapping[tuple[str, ...], int]
-"""Of a set of records: which accounts hold them, in order, and how many records each such group
-has."""
+MOST_WAYS = 16  # of one source; beyond, nodes of a run are taken together
 
 
-@dataclass(frozen=True)
-class AccountRelease:
-    """What a run released from an account at one node.
+def alternatives(nodes: Iterable[Mechanism | None], *, apart: bool) -> tuple[Mechanism, ...]:
+    """What a run may have released of one record of a source: each of them, at most once.
 
     Args:
-        run: its identity.
-        account: whose records it released.
-        node: the number that the run gave to the node.
-        mechanism: what was charged; None: nothing.
+        nodes: what its nodes released of the source; None: nothing.
+        apart: as in `EnteredRun`.
     """
-
-    run: str
-    account: str
-    node: int
-    mechanism: Mechanism | None
+    possible = nodes if apart else [combined(nodes)]
+    return tuple(dict.fromkeys(one for one in possible if one is not None))
 
 
-def holders(
-    wanted: Mapping[str, NDArray[np.uint64]], accounts: Mapping[str, NDArray[np.uint64]]
-) -> dict[str, Held]:
-    """Which accounts hold the records of some sets.
+def compositions(runs: Iterable[Sequence[Mechanism]], delta: float) -> tuple[Mechanism | None, ...]:
+    """What one record of a source may have been through: at least as revealing as every choice.
 
     Args:
-        wanted: digests of the records of each set, `[records]`.
-        accounts: likewise, of every account that may hold them.
+        runs: the alternatives of each.
+        delta: of the account, at which the cheaper of two bounds is taken.
 
     Returns:
-        Of each set, how its records are held; those that no account holds are under `()`.
-    """
-    every = np.concatenate([np.zeros(0, np.uint64), *wanted.values()])
-    known, place = np.unique(every, return_inverse=True)
-    held: list[list[str]] = [[] for _ in known]
-    for name in sorted(accounts):
-        digests = np.unique(accounts[name])
-        at = np.searchsorted(known, digests)
-        inside = at < len(known)
-        at, digests = at[inside], digests[inside]
-        for record in at[known[at] == digests]:
-            held[record].append(name)
-    groups = [tuple(names) for names in held]
-    holding: dict[str, Held] = {}
-    first = 0
-    for name, digests in wanted.items():
-        records = place[first : first + len(digests)]
-        holding[name] = dict(Counter(groups[record] for record in records))
-        first += len(digests)
-    return holding
-
-
-History = tuple[AccountRelease, ...]
-
-
-def histories(
-    account: str,
-    groups: Iterable[tuple[str, ...]],
-    releases: Mapping[str, Sequence[AccountRelease]],
-) -> list[History]:
-    """What records of an account may have been through.
-
-    Args:
-        account: its name; it need not have released anything yet.
-        groups: which accounts hold its records, one entry for each kind of record.
-        releases: of each account.
-
-    Returns:
-        The histories, for `composed`, that are not the same as another, at most `MOST_HISTORIES`.
-    """
-    own = tuple(releases.get(account, ()))
-    settled = {release.run for release in own if release.mechanism is not None}
-    distinct: dict[object, History] = {}
-    for group in groups:
-        elsewhere = (
-            release
-            for name in group
-            if name != account
-            for release in releases.get(name, ())
-            if release.run not in settled
-        )
-        history = (*own, *elsewhere)
-        # Two histories of equal mechanisms cost the same, whichever accounts they went through.
-        mechanisms = frozenset(
-            (run, frozenset(map(tuple, accounts.values())))
-            for run, accounts in _by_run(history).items()
-        )
-        distinct.setdefault(mechanisms, history)
-    if len(distinct) <= MOST_HISTORIES:
-        return list(distinct.values())
-    return [tuple(dict.fromkeys(release for history in distinct.values() for release in history))]
-
-
-def composed(history: Iterable[AccountRelease]) -> Mechanism | None:
-    """A mechanism at least as revealing as a history; None where nothing was released.
-
-    Of one run, what the nodes of one account released is composed, since all of them hold all of
-    its records; over accounts, the record is in one of them, and the bound covers each.
+        At least one, for `cost`; at most `MOST_WAYS`, or as many as one run has alternatives.
 
     Raises:
         InputError: relation, unit or trust model of two runs differ.
     """
-    return combined(_worst(accounts.values()) for accounts in _by_run(history).values())
+    known = [run for run in runs if run]
+    choosing = sum(len(run) > 1 for run in known)
+    ways = _ways(known, max([MOST_WAYS, *map(len, known)]))
+    if ways is None:
+        groups = int(MOST_WAYS ** (1 / choosing) + 1e-9)
+        ways = _ways([_grouped(run, groups, delta) for run in known], MOST_WAYS)
+    assert ways is not None
+    return tuple(combined(way) for way in ways)
 
 
-def _by_run(history: Iterable[AccountRelease]) -> dict[str, dict[str, list[Mechanism]]]:
-    """What each run released from each account."""
-    runs: dict[str, dict[str, list[Mechanism]]] = {}
-    for release in history:
-        if release.mechanism is not None:
-            accounts = runs.setdefault(release.run, {})
-            accounts.setdefault(release.account, []).append(release.mechanism)
-    return runs
+def _ways(runs: Sequence[Sequence[Mechanism]], most: int) -> list[tuple[Mechanism, ...]] | None:
+    """Every choice of one alternative a run, in any order; None where there are more than that."""
+    ways: dict[object, tuple[Mechanism, ...]] = {(): ()}
+    for run in runs:
+        chosen = ((*way, mechanism) for way in ways.values() for mechanism in run)
+        ways = {frozenset(Counter(way).items()): way for way in chosen}
+        if len(ways) > most:
+            return None
+    return list(ways.values())
 
 
-def _worst(accounts: Iterable[Sequence[Mechanism]]) -> Mechanism | None:
-    """At least as revealing as what was released from each account."""
-    whole = [mechanism for mechanism in map(combined, accounts) if mechanism is not None]
-    # All of them together reveal no less than any one does.
-    return dominating(whole) or combined(whole)
+def _grouped(run: Sequence[Mechanism], groups: int, delta: float) -> list[Mechanism]:
+    """As few alternatives as asked for, each at least as revealing as all that it stands for."""
+    ordered = sorted(run, key=lambda mechanism: getattr(mechanism, "rate", 1.0))
+    size = math.ceil(len(ordered) / groups)
+    return [_worst(ordered[at : at + size], delta) for at in range(0, len(ordered), size)]
+
+
+def _worst(nodes: Sequence[Mechanism], delta: float) -> Mechanism:
+    """At least as revealing as each: all of them together are, and so is one that dominates."""
+    bounds = [bound for bound in (dominating(nodes), combined(nodes)) if bound is not None]
+    return min(bounds, key=lambda bound: cost(bound, delta))

@@ -42,6 +42,7 @@ class LedgerFile(Document):
 class LedgerRun(Document):
     """A run in it: its identity, the digest of its plan, and the version that entered it.
 
+    `apart` is false where several nodes of it may hold one record of a source.
     `unsent` are the steps, `(first, until)`, that its last stop kept charged though they were not
     sent; not given where there are none.
     """
@@ -50,6 +51,7 @@ class LedgerRun(Document):
     created: Text
     tacit_version: Text
     plan_digest: Text
+    apart: bool = True
     unsent: tuple[Count, Count] | None = None
 
 
@@ -70,20 +72,18 @@ class LedgerRelease(Document):
 
 
 class LedgerAccount(Document):
-    """An account: of a node of a run (`node`), or of a set of records (`data`, `records`).
+    """An account: of a node of a run (`node`), or of a source of records (`data`).
 
-    `histories` lists which releases one record may have been through. `epsilon` (certified, of
-    all that was released) and `left` of the budget are figures that follow.
+    `epsilon` (certified, of all that was released) and `left` of the budget are figures that
+    follow.
     """
 
     node: Count | None = None
     data: Text | None = None
-    records: Count | None = None
     file: Text
     epsilon_budget: OptionalNumber
     delta: OptionalNumber
     releases: Items[LedgerRelease]
-    histories: Items[Items[Count]]
     epsilon: OptionalNumber = None
     left: OptionalNumber = None
 
@@ -95,7 +95,7 @@ class LedgerReport(Document):
     follows from the mechanisms (`tacit.analysis.colluders`). It is not given elsewhere.
     """
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     format_version: Count
     tacit_version: Text
     path: Text
@@ -146,7 +146,7 @@ class Statement(Document):
     out.
     """
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     kind: Text
     format_version: Count
     date: Text

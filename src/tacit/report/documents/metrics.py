@@ -80,8 +80,8 @@ class PublicMeasurement(RunDocument):
 class Measurement(PublicMeasurement):
     """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
 
-    The last six are measured on private records: None where nodes are apart. Only `suboptimality`,
-    f(x) - f* of the common model, stands there wherever it was asked for.
+    The last six are measured on private records: None where nodes are apart, whose processes have
+    files of their own for them. `suboptimality` is f(x) - f* of the common model, where asked for.
     """
 
     train_loss: OptionalNumber
@@ -113,6 +113,7 @@ class PrivateMeasurement(RunDocument):
     clip_rate: OptionalNumber
     records_left_out: Count | None
     augmented_lagrangian: OptionalNumber
+    suboptimality: OptionalNumber = None
 
 
 MOST_SERIES = 2**28  # bytes of `metrics.jsonl`: half a million evaluations

@@ -267,6 +267,7 @@ SITE_KEYS = frozenset(
         "algorithm.table_directory",
         "nodes.source",
         "privacy.ledger",
+        "privacy.ledger_source",
         "task.data_dir",
         "task.features_cache",
         "train.device",

@@ -16,7 +16,6 @@ from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
 from tacit.communication import compression
 from tacit.communication.colours import Outgoing, opened
-from tacit.config import GIVEN, Config
 from tacit.errors import InputError, optional
 from tacit.features.maps import WithFeatures
 from tacit.privacy.published import FormulaCondition
@@ -39,16 +38,10 @@ from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.run_folder import summary
 from tacit.training.run_folder.metrics import Evaluation, summaries
+from tacit.training.run_folder.not_covered import not_covered
 from tacit.training.secure_sums import SUMMAND_BYTES
 
 __all__ = ["Claim", "Result", "result_document"]
-
-NOT_COVERED = (
-    "training loss, gradient norms and share of clipped records: measured on private records, "
-    "for the eyes of their node only",
-    "checkpoints: a node's own, never to be shared",
-    "how many records a node holds: public by the relation",
-)
 
 
 @dataclass(frozen=True)
@@ -286,9 +279,7 @@ def result_document(
         gradient_path=job.model.path,
         warnings=plan.warnings,
         notes=(*plan.notes, *notes),
-        not_covered=(*NOT_COVERED, *_declared_public(config), *algorithm.not_covered)
-        if plan.accounted
-        else (),
+        not_covered=not_covered(config) if plan.accounted else (),
         epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
         **more,
     )
@@ -326,22 +317,6 @@ def _trust_terms(
         deviation=0.0 if pairs is None else pairs.deviation,
         epsilon_by_colluders=tuple(map(tuple, epsilon_by_colluders)),
     )
-
-
-def _declared_public(config: Config) -> tuple[str, ...]:
-    """What of the nodes' records was declared public: test records, and whose each record is."""
-    share, partition = config.task.test_share, config.nodes.partition
-    given = config.task.dataset == GIVEN or config.nodes.data == "by-rank"
-    by_labels = not given and partition in ("dirichlet", "shards")
-    held_out = (
-        f"the share of {share or 0:g} of the records that was held out for testing and declared "
-        "public (task.test_share), and all scores on it"
-    )
-    divided = (
-        f"who holds which record: nodes.partition = '{partition}' divides one data set by the "
-        "labels of all its records, and epsilon is of the records of each node as they are divided"
-    )
-    return (*([] if share is None else [held_out]), *([divided] if by_labels else []))
 
 
 def _metrics_by_node(

@@ -34,6 +34,7 @@ from tacit.analysis.audit.trace import ContextFactory, with_noise
 from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Alone
 from tacit.communication.received import SESSION_ID, Form
+from tacit.config.schema import LEDGER_KEYS
 from tacit.data import Dataset, StackedData
 from tacit.errors import DivergenceError, TacitError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -251,7 +252,7 @@ def _ended(error: Exception) -> str:
 
 def _with_fresh_keys(plan: Plan) -> Plan:
     """The same plan with keys from the operating system, and without ledgers of the data."""
-    free = dict.fromkeys(("ledger", "ledger_epsilon", "ledger_delta", "noise_seed"))
+    free = dict.fromkeys((*LEDGER_KEYS, "noise_seed"))
     settings = plan.config.privacy.model_copy(update=free)
     return replace(plan, config=plan.config.model_copy(update={"privacy": settings}))
 

@@ -27,6 +27,7 @@ from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, ReleasePlace, columns_of
 from tacit.analysis.audit.trace import Trace, TracedRelease, pair_keys_of
 from tacit.communication.peers import Alone
+from tacit.config.schema import LEDGER_KEYS
 from tacit.privacy.noise.pairwise import LEAST_POINTS
 from tacit.training import budget
 from tacit.training.plan import Plan
@@ -241,7 +242,7 @@ def keys_finding(job: Job) -> Finding:
     alone.
     """
     seedless = job.plan.config.privacy.model_copy(
-        update=dict.fromkeys(("ledger", "ledger_epsilon", "ledger_delta", "noise_seed"))
+        update=dict.fromkeys((*LEDGER_KEYS, "noise_seed"))
     )
     plan = replace(job.plan, config=job.plan.config.model_copy(update={"privacy": seedless}))
     starts = [budget.pair_keys(plan, job.placement, Alone()) for _ in range(2)]
