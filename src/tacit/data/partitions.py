@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tacit.data.datasets import TaskData, class_labels
-from tacit.errors import InputError, nearest
+from tacit.errors import InputError, RecordsError, nearest
 
 __all__ = [
     "PARTITION",
@@ -58,6 +58,7 @@ class Division:
         generator: the public generator of the division.
         alpha: concentration of the Dirichlet distribution.
         per_node: shards, or records, a node.
+        names: whose records each node has; None: nobody said.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Division:
     generator: np.random.Generator
     alpha: float | None
     per_node: int | None
+    names: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def partition(
     *,
     alpha: float | None = None,
     per_node: int | None = None,
+    names: tuple[str, ...] | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Divide the training records of a task among nodes.
 
@@ -100,6 +103,7 @@ def partition(
         seed: the public seed.
         alpha: for `dirichlet`; the smaller, the more the nodes differ.
         per_node: for `shards` and `equal`; how many shards, or records, each node gets.
+        names: for `by:COLUMN`; the values of a column that declares none, node 0 first.
 
     Returns:
         One ascending int64 array of record numbers for each node: disjoint, none empty, all
@@ -107,6 +111,7 @@ def partition(
 
     Raises:
         InputError: on `nodes.partition`, `nodes.count`, `nodes.alpha` or `nodes.per_node`.
+        RecordsError: records have none of the names; says how many.
     """
     name, colon, column = kind.partition(":")
     row = PARTITIONS.get(f"{name}:COLUMN" if colon else name)
@@ -119,7 +124,7 @@ def partition(
         expected = f"must be 1 to {len(data.train)}, the number of training records"
         raise InputError("nodes.count", nodes, expected)
     generator = public_generator(seed, PARTITION)
-    parts = row.divide(Division(kind, column, data, nodes, generator, alpha, per_node))
+    parts = row.divide(Division(kind, column, data, nodes, generator, alpha, per_node, names))
     return tuple(np.sort(part).astype(np.int64) for part in parts)
 
 
@@ -183,7 +188,10 @@ def _shards(division: Division) -> list[np.ndarray]:
 
 
 def _by_column(division: Division) -> list[np.ndarray]:
-    """One value of a column to a node, in order; round robin if there are more values."""
+    """One value of a column to a node, in order; round robin if there are more values.
+
+    In the order that was declared, with the data or as names; else in that of what occurs.
+    """
     columns, nodes = division.data.columns, division.nodes
     if division.column not in columns:
         if columns:
@@ -194,7 +202,7 @@ def _by_column(division: Division) -> list[np.ndarray]:
                 "them as TaskData(columns={'hospital': ...}), a table as [node] of its schema"
             )
         raise InputError("nodes.partition", division.kind, expected)
-    declared = division.data.values.get(division.column)
+    declared = division.data.values.get(division.column, division.names)
     if declared is not None:
         return _by_declared(division, declared)
     try:
@@ -215,7 +223,12 @@ def _by_declared(division: Division, declared: tuple[str, ...]) -> list[np.ndarr
         expected = f"column {column!r} has {len(declared)} declared values: give at most as many"
         raise InputError("nodes.count", nodes, expected)
     places = {value: place for place, value in enumerate(declared)}
-    rank = np.array([places[value] for value in division.data.columns[column].tolist()])
+    texts = [str(value) for value in division.data.columns[column].tolist()]
+    unknown = sum(text not in places for text in texts)
+    if unknown:
+        found = f"{unknown:,} of {len(texts):,} records"
+        raise RecordsError(f"column {column!r}", found, "must be nodes' names that are declared")
+    rank = np.array([places[text] for text in texts])
     parts = [np.flatnonzero(rank % nodes == node) for node in range(nodes)]
     for node, part in enumerate(parts):
         if len(part) == 0:

@@ -180,6 +180,11 @@ def prepare(
     dtype = DTYPES[config.train.dtype]
     _LOG.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted, instead)
+    names = records.names
+    if names is None and peers.authenticated:  # sites, which are known by their names
+        known = [site.name for site in peers.seen()]
+        names = tuple(known[rank] for rank in placement.ranks)
+    config = config.with_names(names)
     raw, classes = records.train, records.classes
     shown = "task.dataset" if test is None else "test"
     features = _features(config, records, shown, dtype, device)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit import data
 from tacit.config import GIVEN, Config
+from tacit.config.schema import PER_NODE
 from tacit.data import Dataset, Schema, StackedData
 from tacit.data.tables import find_schema, is_frame, public_records
 from tacit.errors import InputError, RecordsError
@@ -37,6 +38,7 @@ class TrainingRecords:
         classes: as declared; None: nobody did, or there are none.
         schema: by which they were read, if they are a table.
         notes: what people should know of them, each one line; public.
+        names: of all nodes, as the data, the schema or the experiment declares them.
     """
 
     train: StackedData
@@ -44,27 +46,37 @@ class TrainingRecords:
     classes: int | None
     schema: Schema | None
     notes: tuple[str, ...]
+    names: tuple[str, ...] | None
 
 
 def node_records(
     nodes: Any, schema: str | Path | Mapping[str, Any] | Schema | None
-) -> tuple[Any, Schema | None]:
+) -> tuple[Any, Schema | None, tuple[str, ...] | None]:
     """What a user gives as the nodes' records: one frame is split by the schema's node column.
 
     Args:
-        nodes: a frame of pandas or polars, or anything else, which is returned as it is.
+        nodes: a frame of pandas or polars, a mapping by the nodes' names, which is brought into the
+            order of the schema, or anything else, which is returned as it is.
         schema: a path, a mapping or a `Schema`.
+
+    Returns:
+        The records, the schema, and the nodes' names, if they were given by name.
 
     Raises:
         InputError: the schema is wrong, or a frame has none.
     """
     declared = None if schema is None else Schema.of(schema)
+    if isinstance(nodes, Mapping):
+        named = {str(name): records for name, records in nodes.items()}
+        known = () if declared is None or declared.node is None else declared.node.values
+        order = known if named.keys() == set(known) else tuple(named)
+        return [named[name] for name in order], declared, order
     if not is_frame(nodes):
-        return nodes, declared
+        return nodes, declared, None
     if declared is None:
         expected = "is a frame, and needs schema=, which says what its columns are"
         raise InputError("nodes", type(nodes).__name__, expected)
-    return declared.split(nodes), declared
+    return declared.split(nodes), declared, None
 
 
 def load_records(
@@ -100,6 +112,7 @@ def load_records(
         raise InputError("task.test_share", config.task.test_share, expected)
     given = nodes is not None or config.task.dataset == GIVEN
     named = None if given else _load(config, schema)
+    names = _names(config, named, schema)
     if nodes is not None:
         local = [_dataset(nodes[node], f"nodes[{node}]", schema) for node in hosted]
         for node, records in zip(hosted, local, strict=True):
@@ -110,7 +123,7 @@ def load_records(
         train = data.stack(data.load_own(config.nodes.source, hosted, schema), dtype, device)
     else:
         assert named is not None
-        train = _divided(config, named, dtype, device, hosted)
+        train = _divided(config, named, names, dtype, device, hosted)
     public = _public(config, test, named, schema)
     declared = None if schema is None else schema.target.classes
     notes = () if schema is None else schema.notes
@@ -122,7 +135,27 @@ def load_records(
         classes=declared if named is None else named.classes,
         schema=schema,
         notes=notes if public is not None else (*notes, NO_TEST_RECORDS),
+        names=names,
     )
+
+
+def _names(
+    config: Config, named: data.TaskData | None, schema: Schema | None
+) -> tuple[str, ...] | None:
+    """The declared names of all nodes, node 0 first; never those that occur in the records.
+
+    Of a column that nobody declared, the names in a table of budgets are a declaration.
+    """
+    by, known = config.nodes.partition.partition(":")[2], config.nodes.names
+    declared: tuple[str, ...] | None = None
+    if named is None and schema is not None and schema.node is not None:
+        declared = schema.node.values
+    elif named is not None and by:
+        tables = (getattr(config.privacy, key) for key in PER_NODE)
+        in_tables = (tuple(table) for table in tables if isinstance(table, Mapping))
+        declared = named.values.get(by) or known or next(in_tables, None)
+    fits = declared is not None and len(declared) == config.nodes.count
+    return declared if fits else known
 
 
 def _schema(config: Config, given: Schema | None) -> Schema | None:
@@ -150,6 +183,7 @@ def _load(config: Config, schema: Schema | None) -> data.TaskData:
 def _divided(
     config: Config,
     loaded: data.TaskData,
+    names: tuple[str, ...] | None,
     dtype: torch.dtype,
     device: torch.device,
     hosted: Sequence[int],
@@ -162,6 +196,7 @@ def _divided(
         config.train.seed,
         alpha=wanted.alpha,
         per_node=wanted.per_node,
+        names=names,
     )
     return data.stack_parts(loaded.train, [parts[node] for node in hosted], dtype, device)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit import privacy
+from tacit.config.schema import PerNode
 from tacit.data import StackedData
 from tacit.data.own import record_digests
 from tacit.errors import BudgetError
@@ -76,7 +77,7 @@ def open_shared(
     loaded: StackedData,
     hosted: Sequence[int] | None,
     session: str,
-    new_budgets: float | tuple[float, ...] | None = None,
+    new_budgets: PerNode | None = None,
 ) -> SharedLedgers:
     """The ledgers of the nodes' data; of a run without any, one that allows everything.
 

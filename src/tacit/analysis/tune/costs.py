@@ -91,8 +91,14 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
     private = search.tune.cost != "public"
     plans = [_planned(search, place, config) for place, config in enumerate(search.trials)]
     reason = plans[0].not_private_reason
+    own = plans[0] if private else _planned(search, 0, search.base)
+    # As they are known once the records are, for budgets that go by name.
+    search = replace(
+        search,
+        trials=tuple(each.with_names(plans[0].config.nodes.names) for each in search.trials),
+        experiments=tuple(each.with_names(own.config.nodes.names) for each in search.experiments),
+    )
     if not private:
-        own = _planned(search, 0, search.base)
         spent = tuple(node.epsilon or math.nan for node in own.nodes)
         # The winner's plan is another, with the same budget: which it must keep.
         budget = search.base.privacy.budget
@@ -142,10 +148,8 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
 
 def with_budget(config: Config, epsilon: Sequence[float]) -> Config:
     """The experiment with a budget for each node."""
-    values: Any = epsilon[0] if len(set(epsilon)) == 1 else tuple(epsilon)
-    return config.model_copy(
-        update={"privacy": config.privacy.model_copy(update={"epsilon": values})}
-    )
+    update = {"epsilon": config.by_node(epsilon)}
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update=update)})
 
 
 def with_ledger(config: Config, folder: Path, total: Sequence[float]) -> Config:
@@ -157,10 +161,9 @@ def with_ledger(config: Config, folder: Path, total: Sequence[float]) -> Config:
     settings = config.privacy
     if settings.noise_seed is not None:
         return config
-    epsilon: Any = total[0] if len(set(total)) == 1 else tuple(total)
     update: Mapping[str, Any] = {
         "ledger": settings.ledger or str(folder.resolve()),
-        "ledger_epsilon": settings.ledger_epsilon or epsilon,
+        "ledger_epsilon": settings.ledger_epsilon or config.by_node(total),
         "ledger_delta": settings.ledger_delta or settings.delta,
     }
     return config.model_copy(update={"privacy": settings.model_copy(update=update)})
