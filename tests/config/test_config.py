@@ -49,6 +49,7 @@ def test_every_default() -> None:
             "partition": "iid",
             "alpha": None,
             "per_node": None,
+                "names": None,
             "data": "split",
             "source": None,
             "placement": "blocks",

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -493,6 +494,7 @@ def main() -> None:
     if os.environ.get("WORLD_SIZE"):
         # A store that is lost makes torch print stack traces; we say it in one line.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     with log_lines(sys.argv[1:]):
         _run(typer.main.get_command(app))
 

@@ -31,7 +31,13 @@ from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, fi
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import agree, counts, do_without, identity, planned
-from tacit.training.records import TrainingRecords, features_of, load_records, with_features
+from tacit.training.records import (
+    TrainingRecords,
+    features_of,
+    load_records,
+    warn_of_private_tests,
+    with_features,
+)
 from tacit.training.settled import with_clip
 from tacit.training.slow_path import SlowPath, slow_path
 
@@ -185,6 +191,8 @@ def prepare(
         known = [site.name for site in peers.seen()]
         names = tuple(known[rank] for rank in placement.ranks)
     config = config.with_names(names)
+    if instead is None:
+        warn_of_private_tests(records)
     raw, classes = records.train, records.classes
     shown = "task.dataset" if test is None else "test"
     features = _features(config, records, shown, dtype, device)

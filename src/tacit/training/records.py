@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,12 +17,23 @@ from tacit import data
 from tacit.config import GIVEN, Config
 from tacit.config.schema import PER_NODE
 from tacit.data import Dataset, Schema, StackedData
+from tacit.data.own import record_digests
 from tacit.data.tables import find_schema, is_frame, public_records
-from tacit.errors import InputError, RecordsError
+from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
 
-__all__ = ["TrainingRecords", "features_of", "load_records", "node_records", "with_features"]
+__all__ = [
+    "TrainingRecords",
+    "features_of",
+    "found_in",
+    "load_records",
+    "node_records",
+    "warn_of_private_tests",
+    "with_features",
+]
+
+_COMPARED = b"compared here"  # a key of digests that are kept nowhere need not be secret
 
 NO_TEST_RECORDS = (
     "no test records: nothing will be scored. For a table name public records in task.test, or "
@@ -156,6 +169,33 @@ def _names(
         declared = named.values.get(by) or known or next(in_tables, None)
     fits = declared is not None and len(declared) == config.nodes.count
     return declared if fits else known
+
+
+def found_in(records: Tensor, others: Tensor) -> int:
+    """How many of some records have the inputs of one of the others, whatever their names say.
+
+    Args:
+        records: inputs `[records, ...]`.
+        others: likewise.
+    """
+    own, known = (record_digests(inputs, _COMPARED) for inputs in (records, others))
+    return int(np.isin(own, known).sum())
+
+
+def warn_of_private_tests(records: TrainingRecords) -> None:
+    """Say on the own screen how many public test records are private ones of this process."""
+    if records.test is None:
+        return
+    count = found_in(records.test.inputs, records.train.inputs)
+    if count:
+        warnings.warn(
+            f"{count:,} of the {len(records.test):,} public test records have the inputs of a "
+            "private training record. If they are the same people's, scores tell of private "
+            "records, and no epsilon covers that; in a table of few values rows may be equal by "
+            "chance",
+            PrivateRecordsWarning,
+            stacklevel=3,
+        )
 
 
 def _schema(config: Config, given: Schema | None) -> Schema | None:

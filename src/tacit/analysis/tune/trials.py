@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
 from tacit.analysis.tune.folder import SearchFolder, write_document
+from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.words import mark, sentence
 from tacit.config import Config
 from tacit.errors import BudgetError, DivergenceError, InputError
@@ -156,7 +157,9 @@ def _run(
     if plan.search.law is not None:
         if path.exists():  # cut off: nothing of it was released
             shutil.rmtree(path)
-        _execute(prepare(config), path, False, SearchMonitor(should_stop=watch.should_stop))
+        # What it costs was reserved before, for all trials together.
+        hidden = SearchMonitor(should_stop=watch.should_stop)
+        _execute(prepare(without_ledger(config)), path, False, hidden)
         return
     if plan.search.tune.cost == "public":
         _execute(prepare(config), path, path.exists() or half_made(path), watch)

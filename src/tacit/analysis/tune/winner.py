@@ -12,6 +12,8 @@ from tacit import __version__, privacy
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan, with_ledger
 from tacit.analysis.tune.folder import SearchFolder
+from tacit.analysis.tune.reservation import reserve_total
+from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.trials import SearchMonitor, Trial, run_final, run_trials, score_of
 from tacit.config import Config, to_toml
 from tacit.privacy.ledger.ledger import read_ledger
@@ -37,6 +39,7 @@ def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
     known = folder.result()
     if known is not None:
         return known
+    reserve_total(plan, folder.reservation)
     trials = run_trials(plan, folder, watch)
     if trials is None:
         return None
@@ -105,7 +108,7 @@ def _shown(plan: SearchPlan, folder: SearchFolder, best: Trial) -> Path:
     path = best.path / "metrics.jsonl"
     rows = read_measurements(path.read_text(encoding="utf-8"), str(path))
     contents = {
-        "config.toml": to_toml(plan.trials[best.setting]).encode(),
+        "config.toml": to_toml(without_ledger(plan.trials[best.setting])).encode(),
         "metrics.jsonl": "".join(dump(_public(row), indent=None) + "\n" for row in rows).encode(),
         "model.safetensors": (best.path / "model.safetensors").read_bytes(),
         "trial.json": dump(words.mark(plan)).encode(),
