@@ -460,7 +460,7 @@ class Faults(Section):
         return bool(self.drop or self.drop_edges or self.down)
 
 
-_EACH = "one for each node: a table with their names, or a list where they have none"
+_EACH = "one for each node (a table by their names, a list if they have none)"
 
 
 def _each(value: Any) -> Mapping[Any, Any]:
