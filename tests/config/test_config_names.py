@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -98,7 +99,9 @@ def by_column(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
         """,
     )
     nodes = {"partition": "by:site", "count": 3}
-    return prepare(Config(**sections(tables, task={"dataset": f"{module}:load"}, nodes=nodes))).plan
+    config = Config(**sections(tables, task={"dataset": f"{module}:load"}, nodes=nodes))
+    with contextlib.chdir(folder):
+        return prepare(config).plan
 
 
 def by_mapping(folder: Path, order: Sequence[str], tables: Tables) -> Plan:

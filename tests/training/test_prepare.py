@@ -184,7 +184,10 @@ def test_public_test_records_that_are_private_are_counted_on_the_own_screen(
     assert not any("have the inputs" in text for text in (*job.plan.warnings, *job.plan.notes))
 
 
-def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
+def test_the_command_line_says_it_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     module = write_module(
         tmp_path,
         """

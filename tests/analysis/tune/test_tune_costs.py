@@ -46,6 +46,11 @@ def public():
 """
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def search_on(folder: Path, private: str, changed: dict[str, Any]) -> Any:
     sections = experiment(
         task={"dataset": private, "outputs": 10},
