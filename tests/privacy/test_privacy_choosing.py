@@ -327,7 +327,7 @@ BESIDE = Gaussian(4.0, 3)
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("delta", [1e-6, 1e-5, 1e-4])
 def test_a_winner_beside_other_runs_costs_the_least_sum_of_both(times: int, delta: float) -> None:
-    winner = BestOfTrials(POINTS, times=times)
+    winner = BestOfTrials(POINTS).repeated(times)
     alone = [times * loss for loss, spent in POINTS if times * spent <= delta]
     assert privacy.epsilon(winner, delta=delta) == pytest.approx(min(alone), rel=1e-11)
     rest = [
@@ -343,6 +343,7 @@ def test_a_winner_beside_other_runs_costs_the_least_sum_of_both(times: int, delt
     assert privacy.from_statement(json.loads(json.dumps(privacy.to_statement(whole)))) == whole
     lower, upper = privacy.epsilon_bounds(whole, delta=delta)
     assert (lower, upper) == (0.0, epsilon)
+    assert whole.inner[-1] == winner
 
 
 def test_without_a_point_for_so_small_a_delta_nothing_is_proved() -> None:

@@ -35,7 +35,7 @@ from tacit.training.records import (
     TrainingRecords,
     features_of,
     load_records,
-    warn_of_private_tests,
+    warn_of_private,
     with_features,
 )
 from tacit.training.settled import with_clip
@@ -191,8 +191,8 @@ def prepare(
         known = [site.name for site in peers.seen()]
         names = tuple(known[rank] for rank in placement.ranks)
     config = config.with_names(names)
-    if instead is None:
-        warn_of_private_tests(records)
+    if instead is None and records.test is not None:
+        warn_of_private("test", records.test.inputs, records.train.inputs)
     raw, classes = records.train, records.classes
     shown = "task.dataset" if test is None else "test"
     features = _features(config, records, shown, dtype, device)

@@ -29,7 +29,7 @@ __all__ = [
     "found_in",
     "load_records",
     "node_records",
-    "warn_of_private_tests",
+    "warn_of_private",
     "with_features",
 ]
 
@@ -182,17 +182,14 @@ def found_in(records: Tensor, others: Tensor) -> int:
     return int(np.isin(own, known).sum())
 
 
-def warn_of_private_tests(records: TrainingRecords) -> None:
-    """Say on the own screen how many public test records are private ones of this process."""
-    if records.test is None:
-        return
-    count = found_in(records.test.inputs, records.train.inputs)
+def warn_of_private(what: str, public: Tensor, private: Tensor) -> None:
+    """Say on the own screen how many records that are called public have a private one's inputs."""
+    count = found_in(public, private)
     if count:
         warnings.warn(
-            f"{count:,} of the {len(records.test):,} public test records have the inputs of a "
-            "private training record. If they are the same people's, scores tell of private "
-            "records, and no epsilon covers that; in a table of few values rows may be equal by "
-            "chance",
+            f"{count:,} of the {len(public):,} public {what} records have the inputs of a private "
+            "training record. If they are the same people's, scores tell of private records, and "
+            "no epsilon covers that; in a table of few values rows may be equal by chance",
             PrivateRecordsWarning,
             stacklevel=3,
         )

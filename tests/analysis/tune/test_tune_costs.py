@@ -93,7 +93,7 @@ def test_public_records_pass_and_a_few_equal_ones_are_said(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     module = write_module(tmp_path, SOURCE)
-    for function, said in (("public", []), ("few", ["4 of the 404 trial records"])):
+    for function, said in (("public", []), ("few", ["4 of the 404 public trial records"])):
         recwarn.clear()
         search = search_on(tmp_path, f"{module}:private", {"task.dataset": f"{module}:{function}"})
         assert plan_search(search).private

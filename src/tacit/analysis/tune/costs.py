@@ -16,7 +16,6 @@ until it holds.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +27,7 @@ import torch
 from tacit import privacy
 from tacit.analysis.tune.search import Search
 from tacit.config import Config
-from tacit.errors import BudgetError, InputError, PrivateRecordsWarning
+from tacit.errors import BudgetError, InputError
 from tacit.privacy import Mechanism
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.accounting.choosing import choosing_epsilon
@@ -37,7 +36,7 @@ from tacit.privacy.mechanisms.composed import BestOfTrials
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
-from tacit.training.records import found_in, load_records
+from tacit.training.records import found_in, load_records, warn_of_private
 
 __all__ = ["SearchPlan", "plan_search", "with_budget", "with_ledger"]
 
@@ -180,14 +179,7 @@ def _check_public(search: Search) -> None:
                 '({ "task.dataset" = "NAME" }), or pay for the choice with cost = "composed"'
             )
             raise InputError("tune.set", dict(search.tune.set), expected)
-        if both:
-            warnings.warn(
-                f"{both:,} of the {len(records):,} {what} records of the search have the inputs of "
-                "private ones: if they are the same people's, no epsilon covers what the choice "
-                "tells of them",
-                PrivateRecordsWarning,
-                stacklevel=2,
-            )
+        warn_of_private(what, records, private)
 
 
 def with_budget(config: Config, epsilon: Sequence[float]) -> Config:

@@ -12,9 +12,15 @@ from tacit import __version__, privacy
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan, with_ledger
 from tacit.analysis.tune.folder import SearchFolder
-from tacit.analysis.tune.reservation import reserve_total
 from tacit.analysis.tune.search import without_ledger
-from tacit.analysis.tune.trials import SearchMonitor, Trial, run_final, run_trials, score_of
+from tacit.analysis.tune.trials import (
+    SearchMonitor,
+    Trial,
+    reserve_total,
+    run_final,
+    run_trials,
+    score_of,
+)
 from tacit.config import Config, to_toml
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.spent import combined, run_mechanism

@@ -342,13 +342,13 @@ def _epsilon_beside(mechanism: Mechanism, delta: float) -> float:
     assert chosen is not None
     bound = math.inf
     for loss, spent in chosen.points:
-        left = delta - chosen.times * spent
+        left = delta - spent
         if rest is None and left >= 0:
-            bound = min(bound, chosen.times * loss)
+            bound = min(bound, loss)
         elif rest is not None and left > 2 * _ROUNDED * delta:
             more = epsilon(rest, delta=left - _ROUNDED * delta)
-            bound = min(bound, chosen.times * loss + more)
-    return bound if rest is None and chosen.times == 1 else bound * (1 + _ROUNDED)
+            bound = min(bound, (loss + more) * (1 + _ROUNDED))
+    return bound
 
 
 def _delta_beside(mechanism: Mechanism, epsilon: float) -> float:
@@ -357,14 +357,14 @@ def _delta_beside(mechanism: Mechanism, epsilon: float) -> float:
     assert chosen is not None
     bound = 1.0
     for loss, spent in chosen.points:
-        left = epsilon - chosen.times * loss * (1 if chosen.times == 1 else 1 + _ROUNDED)
-        if left >= 0:
-            more = 0.0 if rest is None else delta(rest, epsilon=left * (1 - _ROUNDED))
-            bound = min(bound, (chosen.times * spent + more) * (1 + _ROUNDED))
+        if loss <= epsilon:
+            left = (epsilon - loss) * (1 - _ROUNDED)
+            more = 0.0 if rest is None else delta(rest, epsilon=left)
+            bound = min(bound, (spent + more) * (1 + _ROUNDED))
     return bound
 
 
-_ROUNDED = 1e-12  # more than sums and products of a few numbers lose, of their size
+_ROUNDED = 1e-12  # more than a sum or a difference of two numbers loses, of the larger one
 _BESIDE = _Method(
     _epsilon_beside,
     lambda mechanism, delta, *, guess: 0.0,
