@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments import experiment, tacit, write_experiment, write_module
+from experiments import experiment, write_experiment, write_module
 from tacit.communication.peers import Alone, PeerState
 from tacit.communication.received import Experiment
 from tacit.config import load_config
@@ -184,6 +186,7 @@ def test_public_test_records_that_are_private_are_counted_on_the_own_screen(
     assert not any("have the inputs" in text for text in (*job.plan.warnings, *job.plan.notes))
 
 
+@pytest.mark.process
 def test_the_command_line_says_it_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +201,7 @@ def test_the_command_line_says_it_in_one_line(
         """,
     )
     file = write_experiment(tmp_path, task={"dataset": f"{module}:load", "outputs": 10})
-    lines = tacit("plan", file).err.splitlines()
-    (said,) = [line for line in lines if "public test records" in line]
+    command = [sys.executable, "-m", "tacit", "plan", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    (said,) = [line for line in ended.stderr.splitlines() if "public test records" in line]
     assert said.startswith("warning: 200 of the 200 public test records")
