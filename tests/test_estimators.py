@@ -68,7 +68,8 @@ def test_a_regressor_learns_within_its_budget() -> None:
 
 def test_nodes_are_named_record_by_record() -> None:
     hospitals = np.array(["north", "south", "south"])[np.arange(len(X)) % 3]
-    model = TacitClassifier(epsilon=[1.0, 4.0], classes=CLASSES, **SEEDED)
+    budgets = {"south": 4.0, "north": 1.0}
+    model = TacitClassifier(epsilon=budgets, classes=CLASSES, **SEEDED)
     model.fit(X, LABELS, nodes=hospitals)
     assert list(model.nodes_) == ["north", "south"]
     assert [node.records for node in model.result_.plan.nodes] == [50, 100]
@@ -77,6 +78,39 @@ def test_nodes_are_named_record_by_record() -> None:
         model.fit(X, LABELS, nodes=hospitals[:3])
     with pytest.raises(InputError, match="n_nodes = 200"):
         TacitClassifier(n_nodes=200, classes=CLASSES, **SEEDED).fit(X, LABELS)
+
+
+SOUTH = ["north", "south", "south"] * 50
+FOUR = {"north": 1.0, "south": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "nodes", "error", "words"),
+    [
+        ([1.0, 4.0], SOUTH, InputError, r'a list of 2.*epsilon=\{"NAME": NUMBER'),
+        ([1.0, 4.0], [1, 2, 2] * 50, InputError, "a list of 2"),  # not numbered from 0
+        ({"north": 1.0}, SOUTH, RecordsError, "100 of 150 records"),
+        ({**FOUR, "west": 1.0}, SOUTH, InputError, "'west'.*without records"),
+        (1.0, [None, "south", "south"] * 50, RecordsError, "50 of 150 records"),
+        (1.0, [float("nan"), 1.0, 1.0] * 50, RecordsError, "50 of 150 records"),
+        (1.0, np.array([1, "south", "south"] * 50, dtype=object), InputError, "all text"),
+    ],
+)
+def test_budgets_that_are_nobodys_are_refused_and_no_name_of_a_record_is_quoted(
+    epsilon: Any, nodes: Any, error: type[InputError], words: str
+) -> None:
+    model = TacitClassifier(epsilon=epsilon, classes=CLASSES, **SEEDED)
+    with pytest.raises(error, match=words) as caught:
+        model.fit(X, LABELS, nodes=nodes)
+    assert "south" not in str(caught.value).replace("north, south", "")
+
+
+def test_nodes_with_numbers_have_lists_or_tables() -> None:
+    numbers = np.arange(len(X)) % 3
+    for epsilon in ([1.0, 2.0, 4.0], {2: 4.0, 0: 1.0, 1: 2.0}):
+        model = TacitClassifier(epsilon=epsilon, classes=CLASSES, **SEEDED)
+        budgets = [node.budget for node in model.fit(X, LABELS, nodes=numbers).result_.plan.nodes]
+        assert budgets == [1.0, 2.0, 4.0]
 
 
 def test_classes_are_declared_or_the_fit_says_that_they_were_not() -> None:

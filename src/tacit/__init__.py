@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         InputError,
         NotPrivateWarning,
         PeerError,
+        PrivateRecordsWarning,
         TacitError,
     )
     from tacit.estimators import TacitClassifier, TacitRegressor
@@ -46,6 +47,7 @@ __all__ = [
     "LabelCounts",
     "NotPrivateWarning",
     "PeerError",
+    "PrivateRecordsWarning",
     "Result",
     "Schema",
     "TacitClassifier",
@@ -73,6 +75,7 @@ _HOMES = {
     "LabelCounts": "analysis.label_counts",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
+    "PrivateRecordsWarning": "errors",
     "Result": "training.run_folder.result",
     "TacitClassifier": "estimators",
     "Schema": "data",

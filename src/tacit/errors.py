@@ -34,6 +34,7 @@ __all__ = [
     "LeakError",
     "NotPrivateWarning",
     "PeerError",
+    "PrivateRecordsWarning",
     "RecordsError",
     "TacitError",
     "describe",
@@ -175,6 +176,10 @@ class LeakError(TacitError):
 
 class NotPrivateWarning(UserWarning):
     """A run that guarantees nothing to anybody: it adds no noise, or none that counts."""
+
+
+class PrivateRecordsWarning(UserWarning):
+    """Records that were called public have the inputs of private ones; for the own screen alone."""
 
 
 def _shown(value: object) -> str:

@@ -43,8 +43,8 @@ _CLASSES_FROM_RECORDS = (
 class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
     """What both estimators have in common; scikit-learn reads the arguments off the fields."""
 
-    epsilon: float | Sequence[float] | Literal["none"] = 3.0
-    delta: float | Sequence[float] = 1e-5
+    epsilon: float | Sequence[float] | Mapping[Any, float] | Literal["none"] = 3.0
+    delta: float | Sequence[float] | Mapping[Any, float] = 1e-5
     algorithm: str = "privsgp"
     model: str | nn.Module = "linear"
     steps: int = 50
@@ -74,6 +74,8 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         given = None if isinstance(self.model, str) else self.model
         rows = self._rows(len(X), nodes)
         inputs = torch.tensor(X, dtype=torch.float64)
+        records = {str(name): (inputs[row], targets[row]) for name, row in rows.items()}
+        named = any(isinstance(value, Mapping) for value in (self.epsilon, self.delta))
         self.result_ = train(
             {
                 "task": {
@@ -101,7 +103,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
                 },
             },
             model=given,
-            nodes=[(inputs[row], targets[row]) for row in rows],
+            nodes=records if named else list(records.values()),
             callbacks=self.callbacks,
         )
         spent = [epsilon for epsilon in self.result_.epsilon if epsilon is not None]
@@ -110,20 +112,50 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         self.module_ = self.result_.model("consensus").double()
         return self
 
-    def _rows(self, records: int, nodes: Any) -> list[NDArray[np.int64]]:
-        """The records of each node: as given, or dealt by the public seed."""
+    def _rows(self, records: int, nodes: Any) -> dict[Any, NDArray[np.int64]]:
+        """The records of each node by its name: as given, or dealt by the public seed."""
         if nodes is not None:
             names = np.asarray(nodes)
             if names.shape != (records,):
                 expected = f"must name the node of each of the {records} records"
                 raise InputError("nodes", f"an array of shape {names.shape}", expected)
-            self.nodes_ = np.unique(names)
-            return [np.flatnonzero(names == name) for name in self.nodes_]
+            self.nodes_ = self._nodes(names)
+            return {name: np.flatnonzero(names == name) for name in self.nodes_.tolist()}
         if not 1 <= self.n_nodes <= records:
             expected = f"must be 1 to the number of records, here n_samples = {records}"
             raise InputError("n_nodes", self.n_nodes, expected)
         self.nodes_ = np.arange(self.n_nodes)
-        return np.array_split(np.random.default_rng(self.seed).permutation(records), self.n_nodes)
+        dealt = np.random.default_rng(self.seed).permutation(records)
+        return dict(enumerate(np.array_split(dealt, self.n_nodes)))
+
+    def _nodes(self, names: NDArray[Any]) -> NDArray[Any]:
+        """The nodes that records have, ascending; budgets of their own must fit them.
+
+        Which names occur is a private fact: none is quoted that the budgets do not name.
+        """
+        absent = sum(name is None or name != name for name in names.tolist())
+        if absent:
+            found = f"{absent:,} of {len(names):,} records"
+            raise RecordsError("nodes", found, "each record must have the name of its node")
+        try:
+            known = np.unique(names)
+        except TypeError:
+            raise InputError("nodes", "an array", "must be all numbers or all text") from None
+        numbered = np.array_equal(known, np.arange(len(known)))
+        for key, value in (("epsilon", self.epsilon), ("delta", self.delta)):
+            if isinstance(value, Mapping):
+                declared = {str(name) for name in value}
+                foreign = sum(str(name) not in declared for name in names.tolist())
+                if foreign:
+                    found = f"{foreign:,} of {len(names):,} records"
+                    rule = f"must be of nodes that {key}= names: {', '.join(sorted(declared))}"
+                    raise RecordsError("nodes", found, rule)
+                for name in sorted(declared - {str(name) for name in known.tolist()}):
+                    raise InputError(key, name, "is the name of a node without records")
+            elif not numbered and not isinstance(value, str) and np.ndim(value):
+                expected = f'goes to nodes by name: write {key}={{"NAME": NUMBER, ...}}'
+                raise InputError(key, f"a list of {np.size(value)}", expected)
+        return known
 
     def _outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """The outputs of the trained model, `[records, ...]`."""
@@ -139,7 +171,8 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
     """A classifier that is trained across nodes, each within its privacy budget.
 
     Args:
-        epsilon: the budget of each node, or a list with one a node; "none" adds no noise.
+        epsilon: the budget of each node, or one a node: `{"north": 1.0, ...}` by their names, a
+            list where they are numbered from 0; "none" adds no noise.
         delta: of the budget, likewise; far below 1 divided by the records of a node.
         algorithm: a name of `tacit algorithms`.
         model: a name of `[task].model`, or an `nn.Module` whose present weights are the start.

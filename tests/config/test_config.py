@@ -49,6 +49,7 @@ def test_every_default() -> None:
             "partition": "iid",
             "alpha": None,
             "per_node": None,
+            "names": None,
             "data": "split",
             "source": None,
             "placement": "blocks",
@@ -278,9 +279,10 @@ def test_a_key_outside_a_section_is_refused() -> None:
         load_config({"steps": 5})
 
 
-NOT_EPSILON = "must be a positive number, a list with one for each node, or 'none'"
-NOT_LEDGER_EPSILON = "must be a positive number, or a list with one for each node"
-NOT_DELTA = "must lie strictly between 0 and 1, or be a list with one such for each node"
+EACH = "one for each node (a table by their names, a list if they have none)"
+NOT_EPSILON = f"must be a positive number, {EACH}, or 'none'"
+NOT_LEDGER_EPSILON = f"must be a positive number, or {EACH}"
+NOT_DELTA = f"must lie strictly between 0 and 1, or be {EACH}"
 NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
 
 

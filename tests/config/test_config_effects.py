@@ -467,6 +467,7 @@ KEYS: Mapping[str, Key] = {
         combined(READ, {"nodes": {"data": "by-rank"}}),
         given=False,
     ),
+    "nodes.names": Key(elsewhere="tests/config/test_config_names.py::test_names_stand_in"),
     "nodes.placement": Key(elsewhere=RANKS + "test_cluster_runs.py::test_processes_give"),
     "topology.graph": Key(("ring", "complete")),
     "topology.mixing": Key(

@@ -1,9 +1,11 @@
 """The best of a random number of trials: bounds never below the exact law of the winner."""
 
 import itertools
+import json
 import math
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,15 @@ from numpy.typing import NDArray
 
 from tacit import privacy
 from tacit.errors import InputError
-from tacit.privacy import NegativeBinomialTrials, PoissonTrials, choosing_delta, choosing_epsilon
+from tacit.privacy import (
+    ClientSampling,
+    Composed,
+    Gaussian,
+    NegativeBinomialTrials,
+    PoissonTrials,
+    choosing_delta,
+    choosing_epsilon,
+)
 from tacit.privacy.accounting.choosing import (
     Profile,
     Trials,
@@ -23,6 +33,8 @@ from tacit.privacy.accounting.choosing import (
     winner_delta,
     winner_epsilon,
 )
+from tacit.privacy.accounting.gaussian import gaussian_epsilon
+from tacit.privacy.mechanisms.composed import BestOfTrials
 
 Array = NDArray[np.float64]
 LAWS: list[Trials] = [
@@ -306,3 +318,42 @@ def test_hardly_any_noise_has_no_bound_and_no_crash() -> None:
         )
         assert found > 1000
     assert choosing_epsilon(privacy.Gaussian(1e9, 1), PoissonTrials(5.0), delta=1e-5) < 0.01
+
+
+POINTS = ((1.5, 1e-5), (1.9, 1e-6), (2.4, 1e-8))
+BESIDE = Gaussian(4.0, 3)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("delta", [1e-6, 1e-5, 1e-4])
+def test_a_winner_beside_other_runs_costs_the_least_sum_of_both(times: int, delta: float) -> None:
+    winner = BestOfTrials(POINTS).repeated(times)
+    alone = [times * loss for loss, spent in POINTS if times * spent <= delta]
+    assert privacy.epsilon(winner, delta=delta) == pytest.approx(min(alone), rel=1e-11)
+    rest = [
+        times * loss + gaussian_epsilon(math.sqrt(3) / 4, delta - times * spent)
+        for loss, spent in POINTS
+        if times * spent < delta * (1 - 1e-9)
+    ]
+    whole = Composed([BESIDE, *[BestOfTrials(POINTS)] * times])
+    epsilon = privacy.epsilon(whole, delta=delta)
+    assert min(rest) <= epsilon == pytest.approx(min(rest), rel=1e-6)
+    # The profile says the same the other way round, and nothing is lost on the way to a file.
+    assert privacy.delta(whole, epsilon=epsilon) <= delta * (1 + 1e-6)
+    assert privacy.from_statement(json.loads(json.dumps(privacy.to_statement(whole)))) == whole
+    lower, upper = privacy.epsilon_bounds(whole, delta=delta)
+    assert (lower, upper) == (0.0, epsilon)
+    assert whole.inner[-1] == winner
+
+
+def test_without_a_point_for_so_small_a_delta_nothing_is_proved() -> None:
+    assert privacy.epsilon(BestOfTrials(POINTS), delta=1e-9) == math.inf
+    assert privacy.epsilon(Composed([BESIDE, BestOfTrials(POINTS)]), delta=1e-8) == math.inf
+    with pytest.raises(InputError, match="best of trials"):
+        privacy.epsilon(ClientSampling(BestOfTrials(POINTS), 0.5, 3), delta=1e-5)
+
+
+@pytest.mark.parametrize("points", [[], [(1.0,)], [(-1.0, 0.1)], [(1.0, 0.0)], [(1.0, 1.0)], [3]])
+def test_points_that_are_none_are_refused(points: Any) -> None:
+    with pytest.raises(InputError, match="points"):
+        BestOfTrials(points)

@@ -318,6 +318,7 @@ def test_client_sampling_takes_after_its_participation() -> None:
          "Gaussian, rate 0.1, 2 steps"),
         (ROUNDS, "Poisson-sampled Gaussian, rate 0.1, 2 steps in each of 5 rounds, active with "
          "chance 0.2"),
+        (m.BestOfTrials([(1.0, 1e-5)]), "the best of a secret number of trials"),
     ],
 )  # fmt: skip
 def test_every_mechanism_is_described_in_one_line(mechanism: m.Mechanism, line: str) -> None:

@@ -95,14 +95,14 @@ def test_the_page_says_everything() -> None:
 
 def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down() -> None:
     rows = page_of(document()).rows
-    alike = next(row for row in rows if row[0] == "0 to 1" and len(row) == 8)
+    alike = next(row for row in rows if row[0] == "0-1" and len(row) == 8)
     # (1 + delta e^-eps) / (1 + e^-eps) at 1.9901 is 0.87975, a share that is rounded up.
-    assert alike == ["0 to 1", "90", "88.0\u202f%", "2.00", "1e-5", "2", "0.500", "not run"]
+    assert alike == ["0-1", "90", "88.0\u202f%", "2.00", "1e-5", "2", "0.500", "not run"]
     other = next(row for row in rows if row[0] == "2" and len(row) == 8)
     assert other[1] == "1,200"
     assert other[3:5] == ["1.20", "1e-5"]
     assert other[6] == "no claim"
-    assert ["0 to 1", "the first mechanism; 50 steps charged"] in rows
+    assert ["0-1", "the first mechanism; 50 steps charged"] in rows
     assert ["2", "the second mechanism; 1,234 steps charged"] in rows
 
 
@@ -151,7 +151,7 @@ def test_all_runs_on_the_data_are_shown() -> None:
     ledger = {"nodes": rows, "files": [file] * 14}
     page = page_of(document(data_ledger=ledger))
     # The nodes are those of this run, whatever numbers others gave them.
-    assert ["0 to 1", "2", "2.51", "1e-5", "3"] in page.rows
+    assert ["0-1", "2", "2.51", "1e-5", "3"] in page.rows
     assert "data-mine.sqlite: head the head, key the key" in page.text
     assert "and 2 more, in statement.json" in page.text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments import experiment, write_module
+from experiments import experiment, write_experiment, write_module
 from tacit.communication.peers import Alone, PeerState
 from tacit.communication.received import Experiment
 from tacit.config import load_config
-from tacit.errors import InputError, MeetAnewError, RecordsError
+from tacit.errors import InputError, MeetAnewError, PrivateRecordsWarning, RecordsError
 from tacit.training.prepare import Job, prepare
 
 SETTINGS: Mapping[str, Any] = {
@@ -164,3 +166,41 @@ def test_one_that_comes_late_and_holds_too_little_ends_no_run_of_others(
     line = "west came back, and there is no plan with them: .*" if spare else ""
     with pytest.raises(kind, match=f"{line}node 2 has 3"):
         prepare(load_config(changed), peers=Late(spare))
+
+
+@pytest.mark.parametrize(("private", "count"), [(0, 0), (3, 3), (20, 20)])
+def test_public_test_records_that_are_private_are_counted_on_the_own_screen(
+    private: int, count: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    draw = np.random.default_rng(1)
+    own, other = draw.normal(size=(20, 3)).astype(np.float32), draw.normal(size=(20, 3))
+    # In another order, type and with other labels: a person's record all the same.
+    mixed = np.concatenate([own[:private][::-1].astype(np.float64), other[private:]])
+    data = [(own[:10], np.zeros(10, dtype=int)), (own[10:], np.ones(10, dtype=int))]
+    job = prepared(data, {"outputs": 2}, test=(mixed, draw.integers(0, 2, 20)))
+    said = [str(each.message) for each in recwarn if each.category is PrivateRecordsWarning]
+    assert len(said) == (count > 0)
+    assert all(f"{count} of the 20 public test records" in text for text in said)
+    # For this screen alone: nothing that is handed on says it.
+    assert not any("have the inputs" in text for text in (*job.plan.warnings, *job.plan.notes))
+
+
+@pytest.mark.process
+def test_the_command_line_says_it_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = write_module(
+        tmp_path,
+        """
+        from sklearn.datasets import load_digits
+        X, y = load_digits(return_X_y=True)
+        def load():
+            return (X[:500], y[:500]), (X[100:300], y[100:300])
+        """,
+    )
+    file = write_experiment(tmp_path, task={"dataset": f"{module}:load", "outputs": 10})
+    command = [sys.executable, "-m", "tacit", "plan", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    (said,) = [line for line in ended.stderr.splitlines() if "public test records" in line]
+    assert said.startswith("warning: 200 of the 200 public test records")

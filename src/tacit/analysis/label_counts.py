@@ -101,10 +101,11 @@ def count_labels(
         BudgetError: the budget of a node's data does not cover it.
         PeerError: another process was lost, or sent what cannot be added up.
     """
-    nodes, declared = node_records(nodes, schema)
+    nodes, declared, names = node_records(nodes, schema)
     config = load_config(
         config,
         count=None if nodes is None else len(nodes),
+        names=names,
         loss=None if declared is None else declared.target.loss,
     )
     if config.privacy.ledger is None:
@@ -118,6 +119,7 @@ def count_labels(
     placement = place(config.nodes.count, peers.processes, plans)
     hosted = placement.hosted(peers.rank)
     records = load_records(config, nodes, None, declared, _DTYPE, torch.device("cpu"), hosted)
+    config = config.with_names(records.names)
     train, public = records.train, None if records.test is None else records.test.targets
     loss = find_loss(config.task.loss)
     classes = _class_count(config, loss, public, records.classes)

@@ -31,6 +31,7 @@ from typing import Any
 from tacit import __version__
 from tacit.analysis.colluders import epsilon_against
 from tacit.errors import InputError
+from tacit.plain_files import read_toml
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import EnteredRun, Snapshot, StepRun, read_ledger, step_runs
@@ -46,13 +47,12 @@ from tacit.report.documents.ledger import (
     LedgerRun,
 )
 from tacit.report.documents.trust import TrustTerms
-from tacit.report.wording import count_text
+from tacit.report.wording import count_text, node_list
 
 __all__ = [
     "check_contained",
     "confirm",
     "ledger_document",
-    "node_list",
 ]
 
 _SAME_VERSION = 1e-9  # relative: the same code on the same numbers
@@ -153,6 +153,7 @@ def _node_rows(
     path: Path, snapshots: Mapping[Path, Snapshot], mechanisms: list[Mapping[str, Any]]
 ) -> list[LedgerAccount]:
     """A row for each node of a run, without its figures."""
+    names = _node_names(path)
     rows = [
         LedgerAccount(
             node=account.node,
@@ -160,11 +161,19 @@ def _node_rows(
             epsilon_budget=account.epsilon_budget,
             delta=account.delta,
             releases=tuple(_release(run, account.node, "", mechanisms) for run in snapshot.runs),
+            **names.get(account.node, {}),
         )
         for file, snapshot in snapshots.items()
         for account in snapshot.accounts
     ]
     return sorted(rows, key=lambda row: row.node or 0)
+
+
+def _node_names(path: Path) -> Mapping[int, Mapping[str, Any]]:
+    """What the experiment beside a run's ledgers calls its nodes, by number, as a field."""
+    file = (path if path.is_dir() else path.parent) / "config.toml"
+    nodes = read_toml(file, "config.toml", "experiment").get("nodes", {}) if file.is_file() else {}
+    return {number: {"name": name} for number, name in enumerate(nodes.get("names", ()))}
 
 
 def _data_rows(
@@ -402,18 +411,3 @@ def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:
             )
             raise InputError("--ledger", str(file), expected)
     return [str(file) for owner, (file, _) in current.items() if owner in stated]
-
-
-def node_list(numbers: Sequence[int]) -> str:
-    """Node numbers, neighbours as a range.
-
-    >>> node_list([0, 1, 2, 5])
-    '0-2, 5'
-    """
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

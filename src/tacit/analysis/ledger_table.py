@@ -10,7 +10,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tacit.analysis.ledger_report import node_list
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.mechanisms.base import Mechanism, observer
@@ -19,7 +18,7 @@ from tacit.report.documents.trust import TrustTerms
 from tacit.report.protection import colluder_cells
 from tacit.report.terminal import print_table
 from tacit.report.trust_words import TRUST_MODELS
-from tacit.report.wording import epsilon_text, number_text
+from tacit.report.wording import epsilon_text, node_list, number_text
 
 __all__ = ["ledger_table"]
 
@@ -100,7 +99,7 @@ def _named(rows: Sequence[LedgerAccount]) -> str:
     """Whose accounts some rows are."""
     numbers = [row.node for row in rows if row.node is not None]
     if numbers:
-        return node_list(numbers)
+        return node_list(numbers, [row.name for row in rows])
     names = [row.data for row in rows if row.data]
     more = len(names) - _NAMES
     return "\n".join([*names[:_NAMES], *([f"and {more} more"] if more > 0 else [])])

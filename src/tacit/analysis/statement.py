@@ -391,6 +391,7 @@ def _nodes(run: Path, result: ResultDocument, ledger: LedgerReport) -> tuple[Sta
                 budget=account.epsilon_budget,
                 claimed=row.claimed_epsilon,
                 audited=result.audited_epsilon,
+                **({} if row.name is None else {"name": row.name}),
             )
         )
     return tuple(rows)

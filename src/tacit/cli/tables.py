@@ -28,7 +28,13 @@ from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.report.protection import colluder_cells
 from tacit.report.terminal import print_table
-from tacit.report.wording import bytes_text, count_text, epsilon_text, percent_text
+from tacit.report.wording import (
+    bytes_text,
+    count_text,
+    epsilon_text,
+    node_list,
+    percent_text,
+)
 from tacit.training.budget import epsilon_by_colluders
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job
@@ -202,7 +208,7 @@ def closing_line(result: Result, rank: int, nothing_made: bool) -> None:
     if nothing_made and result.status == "done":
         tell(DONE_ALREADY)
     if rank:
-        nodes = _numbers(result.job.hosted)
+        nodes = node_list(result.job.hosted)
         tell(
             f"rank {rank}: {result.status} after {result.steps} of {result.plan.steps} steps; its "
             f"nodes are {nodes}, and the results are in the run folder of rank 0"
@@ -320,7 +326,8 @@ def plan_document(job: Job) -> PlanDocument:
 def _planned_node(
     plan: Plan, node: NodePlan, by_colluders: tuple[float | None, ...]
 ) -> PlannedNode:
-    release, last = plan.release, plan.steps - 1
+    release, last, names = plan.release, plan.steps - 1, plan.config.nodes.names
+    more: dict[str, Any] = {} if names is None else {"name": names[node.node]}
     first_std, last_std = (release.noise_std(node, k) / node.expected_batch for k in (0, last))
     return PlannedNode(
         **asdict(node),
@@ -328,6 +335,7 @@ def _planned_node(
         own_noise_multiplier=(release.own_multiplier(node, 0), release.own_multiplier(node, last)),
         noise_std=(first_std, last_std),
         epsilon_by_colluders=by_colluders,
+        **more,
     )
 
 
@@ -420,10 +428,10 @@ def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") 
 
 
 def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
-    release, ends = plan.release, (0, plan.steps - 1)
+    release, ends, names = plan.release, (0, plan.steps - 1), plan.config.nodes.names
     own = () if release.shared is None else ([release.own_multiplier(node, k) for k in ends],)
     return (
-        _numbers(numbers),
+        node_list(numbers, [names[number] for number in numbers] if names else ()),
         str(node.records),
         f"{node.rate:.4g}",
         _first_last([release.noise_multiplier(node, k) for k in ends]),
@@ -449,17 +457,6 @@ def _groups(plan: Plan) -> list[tuple[list[int], NodePlan]]:
         key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon, counted)
         groups.setdefault(key, []).append(node)
     return [([node.node for node in group], group[0]) for group in groups.values()]
-
-
-def _numbers(nodes: Sequence[int]) -> str:
-    """Node numbers in runs: `0-7, 9`."""
-    runs: list[list[int]] = []
-    for node in nodes:
-        if runs and node == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], node]
-        else:
-            runs.append([node])
-    return ", ".join("-".join(str(end) for end in run) for run in runs)
 
 
 def _contraction(factor: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +10,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.accounting import noised_sums
 from tacit.config.schema import (
     LEDGER_KEYS,
+    PER_NODE,
     AlgorithmSection,
     Faults,
     Nodes,
@@ -18,7 +20,7 @@ from tacit.config.schema import (
     Topology,
     Train,
 )
-from tacit.errors import InputError
+from tacit.errors import InputError, nearest
 from tacit.privacy.mechanisms.clipping import ASSUMED
 
 __all__ = ["check", "check_declared", "check_promise", "check_suboptimality", "check_views"]
@@ -44,7 +46,7 @@ def check(
     _check_privacy(algorithm, privacy, train)
     _check_pairwise(nodes.count, topology, algorithm, privacy)
     _check_secure_sum(nodes.count, algorithm, privacy, faults)
-    _check_budgets(privacy, nodes.count)
+    _check_budgets(privacy, nodes)
     _check_ledger(privacy, assumed=algorithm.options.clip_norm == ASSUMED)
     _check_faults(faults, nodes.count)
 
@@ -236,16 +238,45 @@ def _check_warm_up(chosen: AlgorithmSection, train: Train) -> None:
         )
 
 
-def _check_budgets(privacy: Privacy, count: int) -> None:
-    for key in ("epsilon", "delta", "ledger_source", "ledger_epsilon", "ledger_delta"):
-        value = getattr(privacy, key)
-        if isinstance(value, tuple) and len(value) != count:
-            raise InputError(
-                f"privacy.{key}",
-                f"a list of {len(value)}",
-                f"needs one {'name' if key == 'ledger_source' else 'number'} for each of the "
-                f"{count} nodes",
-            )
+def _check_budgets(privacy: Privacy, nodes: Nodes) -> None:
+    """Refuse what is of single nodes and not said to be anybody's, or is nobody's.
+
+    In a list it would follow the order of the nodes, which of a column's values is that of the
+    alphabet, or of what occurs: nobody meant either.
+    """
+    names = nodes.names
+    if names is not None and len(names) != nodes.count:
+        expected = f"must be one for each node: nodes.names has {len(names)}"
+        raise InputError("nodes.count", nodes.count, expected)
+    for key in (*PER_NODE, "ledger_source"):
+        where, value = f"privacy.{key}", getattr(privacy, key)
+        word = "source" if key == "ledger_source" else "number"
+        if isinstance(value, tuple):
+            if names is not None or nodes.partition.startswith("by:"):
+                expected = (
+                    f"goes to nodes by name: write {where} = {{ {_by_name(names, word)} }}, each "
+                    f"with its own {word}"
+                )
+                raise InputError(where, f"a list of {len(value)}", expected)
+            if len(value) != nodes.count:
+                expected = f"needs one {word} for each of the {nodes.count} nodes"
+                raise InputError(where, f"a list of {len(value)}", expected)
+        if isinstance(value, Mapping) and names is not None:
+            for name in value:
+                if name not in names:
+                    raise InputError(where, name, f"is no node's name: {nearest(name, names)}")
+            missing = [name for name in dict.fromkeys(names) if name not in value]
+            if missing:
+                more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+                expected = f"lacks {', '.join(missing[:3])}{more}: give each node's name a {word}"
+                raise InputError(where, f"a table of {len(value)}", expected)
+
+
+def _by_name(names: Sequence[str] | None, word: str) -> str:
+    """How a table by names is written, without what only the user knows: whose is whose."""
+    known = [json.dumps(name, ensure_ascii=False) for name in dict.fromkeys(names or ())]
+    more = [] if names is not None and len(known) <= 6 else ["..."]
+    return ", ".join([*(f"{name} = {word.upper()}" for name in known[:6] or ["NAME"]), *more])
 
 
 def _check_ledger(privacy: Privacy, *, assumed: bool) -> None:

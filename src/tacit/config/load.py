@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 
@@ -28,6 +28,7 @@ from tacit.config.schema import (
     AlgorithmSection,
     Faults,
     Nodes,
+    PerNode,
     Privacy,
     Promise,
     Section,
@@ -56,6 +57,8 @@ __all__ = [
     "read_sections",
     "to_toml",
 ]
+
+Each = TypeVar("Each")
 
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
@@ -108,6 +111,9 @@ class Config(Section):
         if privacy.aggregation == "secure-sum":
             made["privacy"] = _completed(made["privacy"], DEFAULT_SECURE_SUM)
         made["task"], made["nodes"] = complete_for_table(made["task"], made["nodes"])
+        names = made["nodes"].names
+        if names is not None and "count" not in made["nodes"].model_fields_set:
+            made["nodes"] = made["nodes"].model_copy(update={"count": len(names)})
         if made["task"].augmentation is not None:
             made["train"] = _completed(made["train"], DEFAULT_VIEWS)
         super().__init__(**made)
@@ -125,9 +131,43 @@ class Config(Section):
             return self.task.input_bound
         return self.algorithm.definition.input_bound(self.algorithm.options)
 
-    def per_node(self, values: float | tuple[float, ...]) -> tuple[float, ...]:
-        """One value a node, of a number or a list."""
+    def per_node(self, values: Each | tuple[Each, ...] | dict[str, Each]) -> tuple[Each, ...]:
+        """One value a node: the one place where whose number is whose is decided.
+
+        Raises:
+            InputError: they go by name, and nothing says the nodes' names.
+        """
+        if isinstance(values, Mapping):
+            if self.nodes.names is None:
+                listed = ", ".join(list(values)[:3])
+                expected = (
+                    f"must say whose each node is, node 0 first, since numbers go by name ({listed}"
+                    "); in Python, nodes= as a mapping says it too"
+                )
+                raise InputError("nodes.names", None, expected)
+            return tuple(values[name] for name in self.nodes.names)
         return values if isinstance(values, tuple) else (values,) * self.nodes.count
+
+    def by_node(self, values: Sequence[float]) -> PerNode:
+        """The other way round: one value a node as a setting, by name where nodes have names."""
+        if len(set(values)) == 1:
+            return values[0]
+        names = self.nodes.names
+        return tuple(values) if names is None else dict(zip(names, values, strict=True))
+
+    def with_names(self, names: Sequence[str] | None) -> Config:
+        """The experiment whose nodes have these names, if there are any.
+
+        Raises:
+            InputError: it has others, or numbers of nodes do not go with them.
+        """
+        if names is None or self.nodes.names == tuple(names):
+            return self
+        if self.nodes.names is not None:
+            expected = f"must be those of the schema or data, node 0 first: {', '.join(names)}"
+            raise InputError("nodes.names", ", ".join(self.nodes.names), expected)
+        nodes = self.nodes.model_copy(update={"names": tuple(names)})
+        return self.model_copy(update={"nodes": nodes})
 
     @property
     def goes_on_without(self) -> bool:
@@ -206,6 +246,7 @@ def load_config(
     *,
     overrides: Iterable[str] = (),
     count: int | None = None,
+    names: Sequence[str] | None = None,
     given_model: bool = False,
     task: Mapping[str, Any] | None = None,
     loss: str | None = None,
@@ -222,6 +263,7 @@ def load_config(
         overrides: `section.key=value` strings, the value in TOML (a bare word is a string).
         count: the number of nodes whose data were passed as objects; `[nodes].count` and
             `[task].dataset` then follow it.
+        names: of those nodes, where they were passed by name.
         given_model: whether the model was passed as an object.
         task: keys of `[task]` that were passed as arguments, which count more than the file's.
         loss: that goes with the data that were passed as objects, where none is given.
@@ -256,7 +298,7 @@ def load_config(
     if "tune" in raw:
         expected = "this file holds a search: run it with `tacit tune`, or take the section out"
         raise InputError("[tune]", "", expected)
-    return Config(**raw)
+    return Config(**raw).with_names(names)
 
 
 def read_sections(

@@ -29,9 +29,11 @@ from tacit.report.measures import MEASURES
 __all__ = [
     "GIVEN",
     "LEDGER_KEYS",
+    "PER_NODE",
     "AlgorithmSection",
     "Faults",
     "Nodes",
+    "PerNode",
     "Privacy",
     "Promise",
     "Section",
@@ -42,6 +44,8 @@ __all__ = [
 
 LEDGER_KEYS = ("ledger", "ledger_source", "ledger_epsilon", "ledger_delta")  # of `[privacy]`
 GIVEN = "given"  # a data set or model that was passed as an object
+PER_NODE = ("epsilon", "delta", "ledger_epsilon", "ledger_delta")
+"""Keys of `[privacy]` that give each node a number of its own."""
 LOSS_NAMES = ("cross-entropy", "mse", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 MOST_NODES = 100_000
@@ -54,6 +58,9 @@ MOST_SCALES = 6  # of scattering
 MOST_EPSILON = 10_000
 # Arithmetic in float64 is paid for out of delta, and takes more than this at no size of a run.
 LEAST_DELTA = 1e-100
+
+PerNode = float | tuple[float, ...] | dict[str, float]
+"""A number for all nodes, one for each by its number, or one for each by its name."""
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True), Whole]
@@ -229,13 +236,20 @@ class Nodes(Section):
 
     `data = "by-rank"`: every process reads the records of its own nodes alone, from `source`, a
     path with `{node}` in it or a `module:function` called with the node's number. `placement` is
-    the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be.
+    the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be. `names` are
+    the parties, node 0 first, to which budgets go; of a party with several nodes each has its name.
     """
 
     count: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True), Whole] = 16
     partition: str = "iid"
     alpha: Size | None = None
     per_node: Count | None = None
+    names: (
+        Annotated[
+            tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(min_length=1)
+        ]
+        | None
+    ) = None
     data: Literal["split", "by-rank"] = "split"
     source: Annotated[str, Field(min_length=1)] | None = None
     placement: Literal["blocks"] | Annotated[tuple[Number, ...], Field(fail_fast=True)] = "blocks"
@@ -331,8 +345,8 @@ class Privacy(Section):
     server's own process among them.
     """
 
-    epsilon: Literal["none"] | float | tuple[float, ...] | None = None
-    delta: float | tuple[float, ...] = 1e-5
+    epsilon: Literal["none"] | PerNode | None = None
+    delta: PerNode = 1e-5
     noise_std: Annotated[Size, Field(le=1e12)] | None = None
     epsilon_per_round: (
         Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)] | None
@@ -346,14 +360,14 @@ class Privacy(Section):
     aggregation: Literal["clear", "secure-sum"] = "clear"
     noise_seed: Seed | None = None
     ledger: Annotated[str, Field(min_length=1)] | None = None
-    ledger_source: SourceNames | tuple[SourceNames, ...] | None = None
-    ledger_epsilon: float | tuple[float, ...] | None = None
-    ledger_delta: float | tuple[float, ...] | None = None
+    ledger_source: SourceNames | tuple[SourceNames, ...] | dict[str, SourceNames] | None = None
+    ledger_epsilon: PerNode | None = None
+    ledger_delta: PerNode | None = None
 
     @field_validator("epsilon", mode="before")
     @classmethod
     def _epsilon(cls, value: Any) -> Any:
-        expected = "must be a positive number, a list with one for each node, or 'none'"
+        expected = f"must be a positive number, {_EACH}, or 'none'"
         if value is None or (isinstance(value, str) and value == "none"):
             return value
         return _numbers(value, expected, MOST_EPSILON)
@@ -364,14 +378,14 @@ class Privacy(Section):
         if value is None or (isinstance(value, str) and value == "auto"):
             return value
         numbers = _numbers(value, "must be 'auto', or a number above 0", 1e6)
-        if isinstance(numbers, tuple):
+        if not isinstance(numbers, float):
             raise ValueError("must be 'auto', or one number above 0 for all pairs")
         return numbers
 
     @field_validator("ledger_epsilon", mode="before")
     @classmethod
     def _ledger_epsilon(cls, value: Any) -> Any:
-        expected = "must be a positive number, or a list with one for each node"
+        expected = f"must be a positive number, or {_EACH}"
         return value if value is None else _numbers(value, expected, MOST_EPSILON)
 
     @field_validator("delta", "ledger_delta", mode="before")
@@ -379,9 +393,9 @@ class Privacy(Section):
     def _delta(cls, value: Any) -> Any:
         if value is None:
             return value
-        expected = "must lie strictly between 0 and 1, or be a list with one such for each node"
+        expected = f"must lie strictly between 0 and 1, or be {_EACH}"
         numbers = _numbers(value, expected, 1.0 - 2**-53)
-        if min(numbers if isinstance(numbers, tuple) else (numbers,)) < LEAST_DELTA:
+        if min(_each(numbers).values()) < LEAST_DELTA:
             raise ValueError(
                 f"must be {LEAST_DELTA:g} or more: below, nothing is proved of noise in finite "
                 "arithmetic; a tenth of 1 / records is usual"
@@ -389,8 +403,8 @@ class Privacy(Section):
         return numbers
 
     @property
-    def budget(self) -> float | tuple[float, ...] | None:
-        """The epsilon asked for, one or a list with one a node; None: none was."""
+    def budget(self) -> PerNode | None:
+        """The epsilon asked for, one or one a node; None: none was."""
         return None if self.epsilon == "none" else self.epsilon
 
     @property
@@ -493,18 +507,31 @@ class Faults(Section):
         return bool(self.drop or self.drop_edges or self.down)
 
 
-def _numbers(value: Any, expected: str, most: float) -> float | tuple[float, ...]:
-    """A number, or a tuple of them, each above 0 and at most `most`."""
+_EACH = "one for each node (a table by their names, a list if they have none)"
+
+
+def _each(value: Any) -> Mapping[Any, Any]:
+    """The numbers of a setting, by whose they are: a name, a place, or nobody's in particular."""
+    if isinstance(value, Mapping):
+        return plain_values(value)
     listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    numbers = list(value) if listed else [value]
-    for number in numbers:
+    return dict(enumerate(value)) if listed else {None: value}
+
+
+def _numbers(value: Any, expected: str, most: float) -> PerNode:
+    """A number, a tuple, or a table by names, each number above 0 and at most `most`."""
+    given = _each(value)
+    for number in given.values():
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
             raise ValueError(expected)
         if not number <= most:
             raise ValueError(f"{expected}; at most {most:g}" if most > 1 else expected)
-    if not numbers:
+    if not given:
         raise ValueError(expected)
-    return tuple(float(number) for number in numbers) if listed else float(numbers[0])
+    if isinstance(value, Mapping):
+        return {str(name): float(number) for name, number in given.items()}
+    numbers = tuple(map(float, given.values()))
+    return numbers[0] if None in given else numbers
 
 
 def _split(features: Features | None) -> tuple[int | None, str | None]:

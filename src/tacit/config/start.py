@@ -60,6 +60,7 @@ def experiment_text(
     if start.node is not None:
         column = _text(f"by:{start.node}")
         nodes = [f"partition = {column}    # one node a value, in the order of the schema"]
+    own = "a list" if start.node is None else "a table by their names"
     algorithm, train = settings["algorithm"], settings["train"]
     return "\n".join(
         [
@@ -81,7 +82,7 @@ def experiment_text(
             f"final_mixing = {algorithm['final_mixing']:<7} # rounds of agreement, which are free",
             "",
             "[privacy]",
-            f"epsilon = {start.epsilon:<12g} # of each node; a list gives each its own",
+            f"epsilon = {start.epsilon:<12g} # of each node; {own} gives each its own",
             "delta = 1e-5           # must be far below 1 over a node's number of records",
             "",
             "[train]",

@@ -40,11 +40,13 @@ def complete_for_table(task: Task, nodes: Nodes) -> tuple[Task, Nodes]:
 
 
 def _divided(nodes: Nodes, schema: Schema, given: set[str]) -> Nodes:
-    """By the schema's node column, and as many as it has, if nothing else is said."""
+    """By the schema's node column, as many as it has and as they are called, if not said."""
     if schema.node is not None and "nodes.partition" not in given and nodes.alpha is None:
         nodes = nodes.model_copy(update={"partition": f"by:{schema.node.column}"})
     column = nodes.partition.removeprefix("by:")
     values = schema.group_values.get(column, ()) if column != nodes.partition else ()
     if values and "nodes.count" not in given:
         nodes = nodes.model_copy(update={"count": len(values)})
+    if values and nodes.names is None and nodes.count == len(values):
+        nodes = nodes.model_copy(update={"names": values})
     return nodes

@@ -58,6 +58,7 @@ class Division:
         generator: the public generator of the division.
         alpha: concentration of the Dirichlet distribution.
         per_node: shards, or records, a node.
+        names: whose records each node has; None: nobody said.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Division:
     generator: np.random.Generator
     alpha: float | None
     per_node: int | None
+    names: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def partition(
     *,
     alpha: float | None = None,
     per_node: int | None = None,
+    names: tuple[str, ...] | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Divide the training records of a task among nodes.
 
@@ -100,6 +103,7 @@ def partition(
         seed: the public seed.
         alpha: for `dirichlet`; the smaller, the more the nodes differ.
         per_node: for `shards` and `equal`; how many shards, or records, each node gets.
+        names: for `by:COLUMN`; the values of a column that declares none, node 0 first.
 
     Returns:
         One ascending int64 array of record numbers for each node: disjoint, none empty, all
@@ -107,6 +111,7 @@ def partition(
 
     Raises:
         InputError: on `nodes.partition`, `nodes.count`, `nodes.alpha` or `nodes.per_node`.
+        RecordsError: records have none of the names; says how many.
     """
     name, colon, column = kind.partition(":")
     row = PARTITIONS.get(f"{name}:COLUMN" if colon else name)
@@ -119,7 +124,7 @@ def partition(
         expected = f"must be 1 to {len(data.train)}, the number of training records"
         raise InputError("nodes.count", nodes, expected)
     generator = public_generator(seed, PARTITION)
-    parts = row.divide(Division(kind, column, data, nodes, generator, alpha, per_node))
+    parts = row.divide(Division(kind, column, data, nodes, generator, alpha, per_node, names))
     return tuple(np.sort(part).astype(np.int64) for part in parts)
 
 
@@ -206,13 +211,13 @@ def _by_column(division: Division) -> list[np.ndarray]:
             f"{len(declared)}, or divide by another column"
         )
         raise InputError("nodes.count", nodes, expected)
-    owners = division.data.columns[column]
-    parts = [np.flatnonzero(owners == value) for value in declared]
+    owners = np.array([str(value) for value in division.data.columns[column].tolist()])
+    parts = [np.flatnonzero(owners == str(value)) for value in declared]
     others = len(owners) - sum(map(len, parts))
     if others:
         rule = (
             f"column {column!r} must hold one of {', '.join(map(str, declared))}: others are "
-            "declared as task.labels of an svmlight file, or values= of a TaskData"
+            "declared as nodes.names, task.labels of an svmlight file, or values= of a TaskData"
         )
         raise RecordsError("nodes.partition", f"{others:,} of {len(owners):,} records", rule)
     for node, part in enumerate(parts):
@@ -231,6 +236,8 @@ def _declared(division: Division) -> tuple[str | int, ...]:
     data, column = division.data, division.column
     if column in data.values:
         return data.values[column]
+    if division.names is not None:
+        return division.names
     if column == "label" and class_labels(data.train) is not None:
         # Where nobody has said how many classes there are, the number of nodes says it.
         return tuple(range(division.nodes if data.classes is None else data.classes))

@@ -27,6 +27,7 @@ from tacit.report.wording import (
     count_text,
     duration_text,
     epsilon_text,
+    node_list,
     number_text,
     range_text,
 )
@@ -397,7 +398,7 @@ def _node_table(result: ResultDocument) -> Table:
 
 def _node_cells(row: NodeRow, measure: Measure) -> tuple[str, ...]:
     return (
-        str(row.node),
+        node_list([row.node], [row.name]),
         f"{row.records:,}",
         number_text(row.sampling_rate),
         number_text(row.expected_batch),

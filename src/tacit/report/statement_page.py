@@ -17,6 +17,7 @@ from tacit.report.wording import (
     count_text,
     epsilon_text,
     guess_bound,
+    node_list,
     percent_up_text,
 )
 
@@ -50,6 +51,7 @@ def statement_page(document: Mapping[str, Any]) -> str:
     """
     run, task, rows = document["run"], document["task"], document["nodes"]
     algorithm, claim = document["algorithm"], document["claim"]
+    names = {row["node"]: row.get("name") for row in rows}
     subject = f"{algorithm['title']} on {task['dataset']}, {count_text(len(rows), 'node')}"
     epsilon = epsilon_words(max(row["epsilon"] for row in rows))
     delta = epsilon_text(max(row["delta"] for row in rows))
@@ -76,7 +78,9 @@ def statement_page(document: Mapping[str, Any]) -> str:
         simulated=SIMULATED,
         right_guess=strength.right_guess,
         epsilon_meaning=document["epsilon_meaning"],
-        nodes=_table(_NODE_COLUMNS, ((row["node"], _node_cells(row, infinite)) for row in rows)),
+        nodes=_table(
+            _NODE_COLUMNS, ((row["node"], _node_cells(row, infinite)) for row in rows), names
+        ),
         formula=claim.get("formula") or "no claim",
         audit=audit,
         data=_data(document),
@@ -86,6 +90,7 @@ def statement_page(document: Mapping[str, Any]) -> str:
                 (row["node"], (_release_text(row, document["mechanisms_in_words"]),))
                 for row in document["ledger"]["nodes"]
             ),
+            names,
         ),
         assumptions=document["assumptions"],
         not_covered=document["not_covered"],
@@ -105,24 +110,20 @@ def statement_page(document: Mapping[str, Any]) -> str:
     )
 
 
-def _table(columns: Sequence[str], cells_by_node: Iterable[tuple[int, tuple[str, ...]]]) -> Table:
+def _table(
+    columns: Sequence[str],
+    cells_by_node: Iterable[tuple[int, tuple[str, ...]]],
+    names: Mapping[int, str | None] | None = None,
+) -> Table:
     """A table in which the nodes of which the same is said share a row."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for node, cells in cells_by_node:
         groups.setdefault(cells, []).append(node)
-    rows = [(_numbers(nodes), *cells) for cells, nodes in groups.items()]
+    rows = [
+        (node_list(nodes, [(names or {}).get(node) for node in nodes]), *cells)
+        for cells, nodes in groups.items()
+    ]
     return Table(columns, rows, left=("nodes", "mechanism"), note=size_note(rows))
-
-
-def _numbers(nodes: Sequence[int]) -> str:
-    """Node numbers, neighbours as a range."""
-    spans: list[list[int]] = []
-    for node in sorted(nodes):
-        if spans and node == spans[-1][1] + 1:
-            spans[-1][1] = node
-        else:
-            spans.append([node, node])
-    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in spans)
 
 
 def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "epsilon_text",
     "guess_bound",
     "lower_text",
+    "node_list",
     "number_text",
     "one_in_text",
     "percent_text",
@@ -71,6 +73,26 @@ def count_text(count: int, noun: str) -> str:
     ('1 node', '1,234 nodes')
     """
     return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+
+
+def node_list(numbers: Sequence[int], names: Sequence[str | None] = ()) -> str:
+    """Node numbers, neighbours as a range, with their names, if they have any.
+
+    >>> node_list([0, 1, 2, 5])
+    '0-2, 5'
+    >>> node_list([0, 1], ["north", "south"])
+    '0-1 (north, south)'
+    """
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    text = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+    known = [name for name in names if name is not None]
+    shown = ", ".join(known if len(known) < 7 else [*known[:5], f"and {len(known) - 5} more"])
+    return f"{text} ({shown})" if shown else text
 
 
 def one_in_text(rate: float) -> str:

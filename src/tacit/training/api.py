@@ -56,9 +56,10 @@ def train(
         model: a module whose present weights are every node's start; by default `[task].model`.
             A LightningModule brings its loss along (`tacit.models.lightning`), unless
             `[task].loss` is set.
-        nodes: each node's `(inputs, targets)` or `Dataset`; or, with a schema, each node's frame
-            of pandas or polars or the path of its table, or one frame or path of all with the
-            schema's node column. By default `[task].dataset` is loaded and split.
+        nodes: each node's `(inputs, targets)` or `Dataset`, in a list or by the nodes' names; or,
+            with a schema, each node's frame of pandas or polars or the path of its table, or one
+            frame or path of all with the schema's node column. By default `[task].dataset` is
+            loaded and split.
         test: public test records, likewise; by default those of `[task].dataset`.
         loss: in place of `[task].loss`: a name, or a function (outputs `[r, ...]`, targets
             `[r, ...]`) -> mean loss over the records, a scalar.
@@ -86,8 +87,8 @@ def train(
         DivergenceError: the model of a node left the finite numbers.
         PeerError: another process was lost.
     """
-    nodes, declared = node_records(nodes, schema)
     check_arguments(config, model, nodes, out, loss)
+    nodes, declared, names = node_records(nodes, schema)
     called = checked_callbacks(callbacks)
     given_metrics = named_metrics(metric)
     task: dict[str, Any] = {}
@@ -98,6 +99,7 @@ def train(
     parsed = load_config(
         config,
         count=None if nodes is None else len(nodes),
+        names=names,
         given_model=model is not None,
         task=task,
         loss=_default_loss(model, declared),

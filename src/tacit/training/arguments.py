@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tacit.config import Config
+from tacit.data.tables import is_frame
 from tacit.errors import InputError
 
 __all__ = ["check_arguments"]
@@ -56,12 +57,15 @@ def _check_model(model: object) -> None:
 
 
 def _check_nodes(nodes: object) -> None:
-    if nodes is None:
+    if nodes is None or is_frame(nodes):
         return
-    expected = "must be a list with one data set a node"
+    expected = "must be a list with one data set a node, or a mapping by their names"
     if isinstance(nodes, Mapping):
-        named = "their order numbers the nodes, so pass list(nodes.values())"
-        raise InputError("nodes", _kind(nodes), f"{expected}: {named}")
+        names = [str(name) for name in nodes]
+        if not names or "" in names or len(set(names)) < len(names):
+            rule = "must have one data set a node, each by a name of its own"
+            raise InputError("nodes", names, rule)
+        return
     if isinstance(nodes, str | bytes | torch.Tensor) or not isinstance(nodes, Sequence):
         raise InputError("nodes", _kind(nodes), f"{expected}: [(inputs, targets), ...]")
     if not nodes:

@@ -407,7 +407,8 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
     settings, per_node = config.privacy, config.per_node
     budgets: Sequence[float | None] = (None,) * len(nodes)
     if settings.budget is not None:
-        budgets = per_node(settings.budget)
+        given: tuple[float, ...] = per_node(settings.budget)
+        budgets = given
     wanted = [
         _NoiseQuestion(node.records, budget, delta, _released(release, node))
         for node, budget, delta in zip(nodes, budgets, per_node(settings.delta), strict=True)

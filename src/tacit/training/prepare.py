@@ -31,7 +31,13 @@ from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, fi
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import agree, counts, do_without, identity, planned
-from tacit.training.records import TrainingRecords, features_of, load_records, with_features
+from tacit.training.records import (
+    TrainingRecords,
+    features_of,
+    load_records,
+    warn_of_private,
+    with_features,
+)
 from tacit.training.settled import with_clip
 from tacit.training.slow_path import SlowPath, slow_path
 
@@ -180,6 +186,13 @@ def prepare(
     dtype = DTYPES[config.train.dtype]
     _LOG.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted, instead)
+    names = records.names
+    if names is None and peers.authenticated:  # sites, which are known by their names
+        known = [site.name for site in peers.seen()]
+        names = tuple(known[rank] for rank in placement.ranks)
+    config = config.with_names(names)
+    if instead is None and records.test is not None:
+        warn_of_private("test", records.test.inputs, records.train.inputs)
     raw, classes = records.train, records.classes
     named = "task.dataset" if config.task.test is None else "task.test"
     shown = named if test is None else "test"

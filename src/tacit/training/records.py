@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +19,26 @@ from torch import Tensor
 
 from tacit import data
 from tacit.config import GIVEN, Config
+from tacit.config.schema import PER_NODE
 from tacit.data import Dataset, Schema, StackedData
 from tacit.data.own import own_name, record_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
 from tacit.data.tables.reading import read_table
-from tacit.errors import InputError, RecordsError
+from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
 
-__all__ = ["TrainingRecords", "features_of", "load_records", "node_records", "with_features"]
+__all__ = [
+    "TrainingRecords",
+    "features_of",
+    "found_in",
+    "load_records",
+    "node_records",
+    "warn_of_private",
+    "with_features",
+]
+
+_COMPARED = b"compared here"  # a key of digests that are kept nowhere need not be secret
 
 _LOG = logging.getLogger("tacit")
 
@@ -47,6 +59,7 @@ class TrainingRecords:
         classes: as declared; None: nobody did, or there are none.
         schema: by which they were read, if they are a table.
         notes: what people should know of them, each one line; public.
+        names: of all nodes, as the data, the schema or the experiment declares them.
     """
 
     train: StackedData
@@ -55,17 +68,22 @@ class TrainingRecords:
     classes: int | None
     schema: Schema | None
     notes: tuple[str, ...]
+    names: tuple[str, ...] | None
 
 
 def node_records(
     nodes: Any, schema: str | Path | Mapping[str, Any] | Schema | None
-) -> tuple[Any, Schema | None]:
+) -> tuple[Any, Schema | None, tuple[str, ...] | None]:
     """What a user gives as the nodes' records: one table is split by the schema's node column.
 
     Args:
-        nodes: a frame of pandas or polars, the path of a table, a list that may have paths in it,
-            or anything else, which is returned as it is.
+        nodes: a frame of pandas or polars, the path of a table, a list or a mapping by the nodes'
+            names that may have paths in it, which is brought into the order of the schema, or
+            anything else, which is returned as it is.
         schema: a path, a mapping or a `Schema`; of the path of a table, by default that beside it.
+
+    Returns:
+        The records, the schema, and the nodes' names, if they were given by name.
 
     Raises:
         InputError: the schema is wrong, a table has none, or a path leads to no table.
@@ -73,15 +91,25 @@ def node_records(
     if schema is None and isinstance(nodes, (str, os.PathLike)):
         schema = default_schema(os.fspath(nodes))
     declared = None if schema is None else Schema.of(schema)
+    if isinstance(nodes, Mapping):
+        named = {str(name): records for name, records in nodes.items()}
+        known = () if declared is None or declared.node is None else declared.node.values
+        order = known if named.keys() == set(known) else tuple(named)
+        return (
+            [_opened(named[name], f"nodes[{name!r}]", declared) for name in order],
+            declared,
+            order,
+        )
     if isinstance(nodes, (list, tuple)):
-        return [_opened(part, f"nodes[{i}]", declared) for i, part in enumerate(nodes)], declared
+        opened = [_opened(part, f"nodes[{place}]", declared) for place, part in enumerate(nodes)]
+        return opened, declared, None
     table = _opened(nodes, "nodes", declared)
     if table is nodes and not is_frame(nodes):
-        return nodes, declared
+        return nodes, declared, None
     if declared is None:
         expected = "is a frame, and needs schema=, which says what its columns are"
         raise InputError("nodes", type(nodes).__name__, expected)
-    return declared.split(table), declared
+    return declared.split(table), declared, None
 
 
 def _opened(value: Any, where: str, schema: Schema | None) -> Any:
@@ -127,6 +155,7 @@ def load_records(
         raise InputError("task.test_share", config.task.test_share, expected)
     given = nodes is not None or config.task.dataset == GIVEN
     named = None if given else _load(config, schema)
+    names = _names(config, named, schema)
     whose = tuple(_whose(config, node, is_given=nodes is not None) for node in hosted)
     if own:
         local = _own(config, nodes, schema, hosted, whose)
@@ -134,7 +163,7 @@ def load_records(
         train = data.stack(local, dtype, device)
     else:
         assert named is not None
-        train = _divided(config, named, dtype, device, hosted)
+        train = _divided(config, named, names, dtype, device, hosted)
     public = _public(config, test, named, schema)
     declared = None if schema is None else schema.target.classes
     notes = () if schema is None else schema.notes
@@ -147,7 +176,52 @@ def load_records(
         classes=declared if named is None else named.classes,
         schema=schema,
         notes=notes if public is not None else (*notes, NO_TEST_RECORDS),
+        names=names,
     )
+
+
+def _names(
+    config: Config, named: data.TaskData | None, schema: Schema | None
+) -> tuple[str, ...] | None:
+    """The declared names of all nodes, node 0 first; never those that occur in the records.
+
+    Of a column that nobody declared, the names in a table of budgets are a declaration.
+    """
+    by, known = config.nodes.partition.partition(":")[2], config.nodes.names
+    declared: tuple[str, ...] | None = None
+    if named is None and schema is not None and schema.node is not None:
+        declared = schema.node.values
+    elif named is not None and by:
+        tables = (getattr(config.privacy, key) for key in PER_NODE)
+        in_tables = (tuple(table) for table in tables if isinstance(table, Mapping))
+        values = named.values.get(by)
+        declared = tuple(map(str, values)) if values else known or next(in_tables, None)
+    fits = declared is not None and len(declared) == config.nodes.count
+    return declared if fits else known
+
+
+def found_in(records: Tensor, others: Tensor) -> int:
+    """How many of some records have the inputs of one of the others, whatever their names say.
+
+    Args:
+        records: inputs `[records, ...]`.
+        others: likewise.
+    """
+    own, known = (record_digests(inputs, _COMPARED) for inputs in (records, others))
+    return int(np.isin(own, known).sum())
+
+
+def warn_of_private(what: str, public: Tensor, private: Tensor) -> None:
+    """Say on the own screen how many records that are called public have a private one's inputs."""
+    count = found_in(public, private)
+    if count:
+        warnings.warn(
+            f"{count:,} of the {len(public):,} public {what} records have the inputs of a private "
+            "training record. If they are the same people's, scores tell of private records, and "
+            "no epsilon covers that; in a table of few values rows may be equal by chance",
+            PrivateRecordsWarning,
+            stacklevel=3,
+        )
 
 
 def _schema(config: Config, given: Schema | None) -> Schema | None:
@@ -221,6 +295,7 @@ def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
 def _divided(
     config: Config,
     loaded: data.TaskData,
+    names: tuple[str, ...] | None,
     dtype: torch.dtype,
     device: torch.device,
     hosted: Sequence[int],
@@ -233,6 +308,7 @@ def _divided(
         config.train.seed,
         alpha=wanted.alpha,
         per_node=wanted.per_node,
+        names=names,
     )
     return data.stack_parts(loaded.train, [parts[node] for node in hosted], dtype, device)
 

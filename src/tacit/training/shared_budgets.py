@@ -9,7 +9,7 @@ name: it does not take part. Others hear the same of both, and of a ledger nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tacit import privacy
 from tacit.config import GIVEN, Config
+from tacit.config.schema import PerNode
 from tacit.data import StackedData
 from tacit.data.own import record_digests
 from tacit.errors import BudgetError, InputError
@@ -76,7 +77,7 @@ def _divides(config: Config) -> bool:
     return config.task.dataset != GIVEN and config.nodes.data == "split"
 
 
-def sources_of(config: Config, node: int, name: str | None = None) -> tuple[str, ...]:
+def sources_of(config: Config, node: int) -> tuple[str, ...]:
     """The sources that a node's records are of, which is public: as declared, or by this rule.
 
     Where tacit divides one data set that has one budget, it is the data set, as it is written;
@@ -85,15 +86,15 @@ def sources_of(config: Config, node: int, name: str | None = None) -> tuple[str,
     Args:
         config: the experiment.
         node: the number of the node.
-        name: of the node, where it has one.
     """
     settings = config.privacy
     declared = settings.ledger_source
     if declared is not None:
-        text = declared if isinstance(declared, str) else declared[node]
+        text = config.per_node(declared)[node]
         return tuple(dict.fromkeys(part.strip() for part in text.split(_AND)))
-    each = isinstance(settings.ledger_epsilon, tuple) or isinstance(settings.ledger_delta, tuple)
-    own = f"node {node}" if name is None else name
+    limits = (settings.ledger_epsilon, settings.ledger_delta)
+    each = any(isinstance(limit, (tuple, Mapping)) for limit in limits)
+    own = f"node {node}" if config.nodes.names is None else config.nodes.names[node]
     if not _divides(config):
         return (own,)
     return (f"{config.task.dataset}, {own}" if each else config.task.dataset,)
@@ -104,7 +105,7 @@ def open_shared(
     loaded: StackedData,
     hosted: Sequence[int] | None,
     session: str,
-    new_budgets: float | tuple[float, ...] | None = None,
+    new_budgets: PerNode | None = None,
 ) -> SharedLedgers:
     """The ledgers of the nodes' data; of a run without any, one that allows everything.
 

@@ -363,7 +363,7 @@ def _changes(plan: Plan, own: OptimiseSetting) -> Iterator[tuple[str, OptimiseSe
     twice = build_plan(config, [2 * count for count in records], parameters)
     yield "twice the records", setting_of(twice)
     assert config.privacy.budget is not None  # a plan without a budget gets no advice
-    halves = tuple(epsilon / 2 for epsilon in config.per_node(config.privacy.budget))
+    halves = config.by_node([value / 2 for value in config.per_node(config.privacy.budget)])
     half = changed(config, privacy={"epsilon": halves})
     yield "half the epsilon", setting_of(build_plan(half, records, parameters))
     yield "twice the steps", adapted(config, records, parameters, 2 * own.steps, own.batch)

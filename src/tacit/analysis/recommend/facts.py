@@ -42,6 +42,7 @@ class Facts:
         public: inputs float64 `[r, ...]` and targets `[r, ...]` of some public test records; None:
             there are none.
         norm_bound: the l2 norm that no record's inputs exceed, where a schema says it.
+        names: of the nodes, where they have some.
     """
 
     records: tuple[int, ...]
@@ -50,6 +51,7 @@ class Facts:
     loss: str
     public: tuple[Tensor, Tensor] | None = None
     norm_bound: float | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def nodes(self) -> int:
@@ -118,6 +120,7 @@ def read_facts(config: Config) -> Facts:
         classes=loaded.classes,
         test=loaded.test,
         schema=loaded.schema,
+        names=loaded.names,
     )
 
 
@@ -130,6 +133,7 @@ def facts_of(
     classes: int | None,
     test: Dataset | None,
     schema: Schema | None,
+    names: tuple[str, ...] | None = None,
 ) -> Facts:
     """Facts from what is known without a record.
 
@@ -141,6 +145,7 @@ def facts_of(
         classes: as declared; None: nobody did.
         test: public test records.
         schema: of a table.
+        names: of the nodes.
 
     Raises:
         InputError: on `task.outputs`, nothing public says how many classes there are.
@@ -162,6 +167,7 @@ def facts_of(
         loss=config.task.loss,
         public=None if test is None else _some(test),
         norm_bound=None if schema is None else schema.norm_bound,
+        names=names,
     )
 
 

@@ -183,7 +183,7 @@ def _drafted(given: Given, task: Sequence[Proposal], facts: Facts) -> tuple[list
 
 def _planned(given: Given, choices: Sequence[Proposal], facts: Facts) -> Plan:
     """The plan of a complete experiment."""
-    config = Config(**merged(given, choices))
+    config = Config(**merged(given, choices)).with_names(facts.names)
     return build_plan(config, facts.records, _parameters(config, facts))
 
 

@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tacit import privacy
 from tacit.analysis.tune.search import Search
 from tacit.config import Config
@@ -30,15 +32,19 @@ from tacit.privacy import Mechanism
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.accounting.choosing import choosing_epsilon
 from tacit.privacy.ledger.spent import combined
+from tacit.privacy.mechanisms.composed import BestOfTrials
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
+from tacit.training.records import found_in, load_records, warn_of_private
 
 __all__ = ["SearchPlan", "plan_search", "with_budget", "with_ledger"]
 
 _LOWER = 0.999
+_CHANCE = 0.05  # of records: more are not taken to be equal by chance
 _ATTEMPTS = 60
 _LARGEST = 1000.0  # epsilon of a trial: where hardly one is run, hardly any noise is asked for
+_SHARES = (0.5, 0.1, 0.01)  # of delta, at which a winner is stated beside other runs
 _TOLERANCE = 2e-3  # of the noise of trials that stop at random, whose bound takes long
 
 
@@ -57,6 +63,7 @@ class SearchPlan:
         reason: why not.
         steps: of each trial.
         noise: multiplier of its first step, the least over nodes.
+        winner: what is released of hidden trials, for ledgers of data; None: there is none to keep.
     """
 
     search: Search
@@ -69,6 +76,7 @@ class SearchPlan:
     reason: str | None
     steps: tuple[int, ...]
     noise: tuple[float, ...]
+    winner: BestOfTrials | None = None
 
     @property
     def budgets(self) -> tuple[float, ...]:
@@ -91,8 +99,15 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
     private = search.tune.cost != "public"
     plans = [_planned(search, place, config) for place, config in enumerate(search.trials)]
     reason = plans[0].not_private_reason
+    own = plans[0] if private else _planned(search, 0, search.base)
+    # As they are known once the records are, for budgets that go by name.
+    search = replace(
+        search,
+        trials=tuple(each.with_names(plans[0].config.nodes.names) for each in search.trials),
+        experiments=tuple(each.with_names(own.config.nodes.names) for each in search.experiments),
+    )
     if not private:
-        own = _planned(search, 0, search.base)
+        _check_public(search)
         spent = tuple(node.epsilon or math.nan for node in own.nodes)
         # The winner's plan is another, with the same budget: which it must keep.
         budget = search.base.privacy.budget
@@ -130,6 +145,7 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
                 reason=reason,
                 steps=tuple(plan.steps for plan in made),
                 noise=tuple(map(_noise, made)),
+                winner=_winner(search, made, total[0]),
             )
         if known is not None:
             break
@@ -140,12 +156,36 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
     )
 
 
+def _check_public(search: Search) -> None:
+    """Refuse trials on private records: told by digests of their inputs, never by names or folders.
+
+    Test records of the trials count as well, by which the winner is chosen. Few equal rows may be
+    chance, and are a warning; so many that chance is a bad guess are refused.
+    """
+    load = partial(load_records, nodes=None, test=None, schema=None, device=torch.device("cpu"))
+    kept, shown = (
+        load(config, dtype=torch.float32, hosted=range(config.nodes.count))
+        for config in (search.base, search.trials[0])
+    )
+    private, public = kept.train.inputs, {"trial": shown.train.inputs}
+    if shown.test is not None:
+        public["test"] = shown.test.inputs
+    for what, records in public.items():
+        both = found_in(records, private)
+        if both > _CHANCE * len(records) or found_in(private, records) > _CHANCE * len(private):
+            expected = (
+                f"must name public records, and {both:,} of the {len(records):,} {what} records "
+                "have the inputs of private ones of the experiment: name others "
+                '({ "task.dataset" = "NAME" }), or pay for the choice with cost = "composed"'
+            )
+            raise InputError("tune.set", dict(search.tune.set), expected)
+        warn_of_private(what, records, private)
+
+
 def with_budget(config: Config, epsilon: Sequence[float]) -> Config:
     """The experiment with a budget for each node."""
-    values: Any = epsilon[0] if len(set(epsilon)) == 1 else tuple(epsilon)
-    return config.model_copy(
-        update={"privacy": config.privacy.model_copy(update={"epsilon": values})}
-    )
+    update = {"epsilon": config.by_node(epsilon)}
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update=update)})
 
 
 def with_ledger(config: Config, folder: Path, total: Sequence[float]) -> Config:
@@ -157,10 +197,9 @@ def with_ledger(config: Config, folder: Path, total: Sequence[float]) -> Config:
     settings = config.privacy
     if settings.noise_seed is not None:
         return config
-    epsilon: Any = total[0] if len(set(total)) == 1 else tuple(total)
     update: Mapping[str, Any] = {
         "ledger": settings.ledger or str(folder.resolve()),
-        "ledger_epsilon": settings.ledger_epsilon or epsilon,
+        "ledger_epsilon": settings.ledger_epsilon or config.by_node(total),
         "ledger_delta": settings.ledger_delta or settings.delta,
     }
     return config.model_copy(update={"privacy": settings.model_copy(update=update)})
@@ -238,6 +277,23 @@ def _chosen(search: Search, plans: Sequence[Plan], own: NodePlan, factor: float)
     assert search.law is not None
     mechanisms = [_mechanism(plan, own.node, factor) for plan in plans]
     return choosing_epsilon(mechanisms, search.law, delta=own.delta or 0.0)
+
+
+def _winner(search: Search, plans: Sequence[Plan], total: float) -> BestOfTrials | None:
+    """The winner of hidden trials, at the planned delta and at smaller ones, beside other runs."""
+    own = plans[0].nodes[0]
+    if search.law is None or search.base.privacy.ledger is None or own.delta is None:
+        return None
+    mechanisms = [_mechanism(plan, 0) for plan in plans]
+    deltas = [own.delta * share for share in _SHARES]
+    epsilons = [choosing_epsilon(mechanisms, search.law, delta=delta) for delta in deltas]
+    points = [(total, own.delta), *zip(epsilons, deltas, strict=True)]
+    return BestOfTrials(
+        [point for point in points if math.isfinite(point[0])],
+        relation=mechanisms[0].relation,
+        trust_model=mechanisms[0].trust_model,
+        unit=mechanisms[0].unit,
+    )
 
 
 def _total(search: Search, plans: Sequence[Plan]) -> tuple[float, ...]:

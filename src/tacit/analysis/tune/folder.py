@@ -10,6 +10,7 @@ to hold.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,10 +74,17 @@ class SearchFolder:
                     format_version=SearchDocument.version,
                     digest=digest,
                     epsilon=tuple(map(tuple, epsilon)),
+                    reservation=secrets.token_hex(16),
                 )
                 write_private(path / _MARK, dump(document).encode())
         with locked(path):
             yield cls(path)
+
+    @property
+    def reservation(self) -> str:
+        """The identity of the search in ledgers of data: so that it is charged there once."""
+        mark = self.path / _MARK
+        return load_file(SearchDocument, mark).reservation
 
     @property
     def ledger(self) -> Path:

@@ -18,12 +18,12 @@ from pydantic import Field
 
 from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
 from tacit.config import Config, load_config, to_toml
-from tacit.config.schema import LEDGER_KEYS, Section
+from tacit.config.schema import Section
 from tacit.errors import InputError
 from tacit.privacy.accounting.choosing import NegativeBinomialTrials, PoissonTrials, Trials
 from tacit.report.compare_page import compared
 
-__all__ = ["Search", "Tune", "load_search"]
+__all__ = ["Search", "Tune", "load_search", "without_ledger"]
 
 MOST_SETTINGS = 1000
 # Keys that say whose records these are, what protects them and under which terms: they are of all
@@ -143,12 +143,7 @@ def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
             _made(changed(raw, settings), choice, [*overrides, *_as_overrides(settings)], file)
             for choice in choices
         ]
-        trials = [
-            config.model_copy(
-                update={"privacy": config.privacy.model_copy(update=dict.fromkeys(LEDGER_KEYS))}
-            )
-            for config in trials
-        ]
+        trials = [without_ledger(config) for config in trials]
     kept: dict[str, int] = {}
     for place, config in enumerate(trials):  # overrides may make two one
         kept.setdefault(to_toml(config), place)
@@ -163,6 +158,12 @@ def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
     )
     _check(found)
     return found
+
+
+def without_ledger(config: Config) -> Config:
+    """The experiment of a run that is charged to no ledger of data by itself."""
+    keys = {"ledger": None, "ledger_epsilon": None, "ledger_delta": None}
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update=keys)})
 
 
 def _made(
@@ -294,35 +295,9 @@ def _check(search: Search) -> None:
     if base.nodes.data == "by-rank":
         expected = 'a search runs in one process: use data = "split"'
         raise InputError("nodes.data", "by-rank", expected)
-    if tune.cost == "random-stopping":
-        if base.nodes.count > 1:
-            expected = (
-                'must be 1 for cost = "random-stopping": with more, the messages of every trial '
-                'are seen, and its theorem holds only where the winner alone is; use "composed"'
-            )
-            raise InputError("nodes.count", base.nodes.count, expected)
-        if privacy.ledger is not None:
-            expected = (
-                'goes with cost = "composed": a ledger charges steps that were released, and of '
-                "the hidden trials none is"
-            )
-            raise InputError("privacy.ledger", privacy.ledger, expected)
-    if tune.cost == "public":
-        public, private = search.trials[0], base
-        if _records(public) == _records(private):
-            expected = (
-                "must name other records than the experiment's, and public ones: "
-                '{ "task.dataset" = "NAME" }'
-            )
-            raise InputError("tune.set", dict(tune.set), expected)
-
-
-def _records(config: Config) -> tuple[str, str]:
-    """Which records an experiment trains on, as far as names tell."""
-    task = config.task
-    kind, colon, name = task.dataset.partition(":")
-    if not colon:
-        return task.dataset, str(Path(task.data_dir).resolve())
-    places = [Path(name).expanduser(), Path(task.data_dir).expanduser() / name]
-    there = next((path for path in places if path.exists()), places[0])
-    return kind, str(there.resolve())
+    if tune.cost == "random-stopping" and base.nodes.count > 1:
+        expected = (
+            'must be 1 for cost = "random-stopping": with more, the messages of every trial '
+            'are seen, and its theorem holds only where the winner alone is; use "composed"'
+        )
+        raise InputError("nodes.count", base.nodes.count, expected)

@@ -8,7 +8,8 @@ trial that no longer fits the budget is lowered.
 *Random stopping.* Nothing of a trial is seen before the winner is released, so that steps which a
 kill has cut off were never released: a trial that is not whole is begun anew, with fresh noise.
 Its outcome is then distributed as that of a trial that was never cut off, provided that whoever
-kills does not look inside.
+kills does not look inside. In the ledgers of the data the search has one entry, of the winner
+(`BestOfTrials`), before the first trial; no trial is charged there by itself.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from pathlib import Path
 
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
 from tacit.analysis.tune.folder import SearchFolder, write_document
+from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.words import mark, sentence
 from tacit.config import Config
 from tacit.errors import BudgetError, DivergenceError, InputError
+from tacit.privacy import to_statement
 from tacit.privacy.accounting.choosing import draw_trials
 from tacit.report import write_report
 from tacit.report.documents.metrics import Scores
@@ -34,8 +37,9 @@ from tacit.training.hooks import Progress
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
+from tacit.training.shared_budgets import draws, open_shared
 
-__all__ = ["SearchMonitor", "Trial", "run_final", "run_trials", "score_of"]
+__all__ = ["SearchMonitor", "Trial", "reserve_total", "run_final", "run_trials", "score_of"]
 
 _ENDED = ("done", "budget-exhausted", "diverged")
 _SMALLER = (1.0, 0.99, 0.97, 0.9, 0.8, 0.65, 0.5)
@@ -107,6 +111,38 @@ def run_trials(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
     return ended
 
 
+def reserve_total(plan: SearchPlan, identity: str) -> None:
+    """Reserve what hidden trials cost in the ledgers of the data, durably and once.
+
+    Args:
+        plan: of the search; of others, and without a ledger, nothing is reserved.
+        identity: of the search, the same whenever it goes on.
+
+    Raises:
+        BudgetError: the budget of the data does not cover it.
+        InputError: the ledgers cannot be used, or another run draws on the records now.
+    """
+    winner = plan.winner
+    if winner is None:
+        return
+    job = prepare(plan.trials[0])
+    budget = plan.search.base.privacy.budget
+    with open_shared(job.plan, job.loaded, job.hosted, identity, budget) as shared:
+        if all(shared.reserved(source, identity) for source in shared.nodes):
+            return
+        for draw in draws(job.plan, shared, 0, identity):
+            total, most = draw.with_([winner]), draw.account.epsilon_budget
+            if total > most:
+                raise BudgetError(
+                    f"the search costs epsilon {plan.total[0]:.4g} and would bring its data, whose "
+                    f"budget is {most:g} at delta {draw.account.delta:g} (in {draw.file}), to "
+                    f"{total:.4g}: no trial was run; lower privacy.epsilon"
+                )
+        statements = {0: to_statement(winner)}
+        shared.enter(identity, digest=plan.search.digest(), statements=statements, sent={})
+        shared.reserve(0, 1)
+
+
 def run_final(config: Config, path: Path, watch: SearchMonitor) -> ResultDocument | None:
     """The winner's own run on the private records; None where the user ended it."""
     known = _result(path)
@@ -156,7 +192,9 @@ def _run(
     if plan.search.law is not None:
         if path.exists():  # cut off: nothing of it was released
             shutil.rmtree(path)
-        _execute(prepare(config), path, False, SearchMonitor(should_stop=watch.should_stop))
+        # What it costs was reserved before, for all trials together.
+        hidden = SearchMonitor(should_stop=watch.should_stop)
+        _execute(prepare(without_ledger(config)), path, False, hidden)
         return
     if plan.search.tune.cost == "public":
         _execute(prepare(config), path, path.exists() or half_made(path), watch)

@@ -12,7 +12,15 @@ from tacit import __version__, privacy
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan, with_ledger
 from tacit.analysis.tune.folder import SearchFolder
-from tacit.analysis.tune.trials import SearchMonitor, Trial, run_final, run_trials, score_of
+from tacit.analysis.tune.search import without_ledger
+from tacit.analysis.tune.trials import (
+    SearchMonitor,
+    Trial,
+    reserve_total,
+    run_final,
+    run_trials,
+    score_of,
+)
 from tacit.config import Config, to_toml
 from tacit.plain_files import read_plain
 from tacit.privacy.ledger.ledger import read_ledger
@@ -43,6 +51,7 @@ def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
     known = folder.result()
     if known is not None:
         return known
+    reserve_total(plan, folder.reservation)
     trials = run_trials(plan, folder, watch)
     if trials is None:
         return None
@@ -111,7 +120,7 @@ def _shown(plan: SearchPlan, folder: SearchFolder, best: Trial) -> Path:
     path = best.path / "metrics.jsonl"
     rows = read_measurements(read_plain(path, MOST_SERIES).decode(), str(path))
     contents = {
-        "config.toml": to_toml(plan.trials[best.setting]).encode(),
+        "config.toml": to_toml(without_ledger(plan.trials[best.setting])).encode(),
         "metrics.jsonl": "".join(dump(_public(row), indent=None) + "\n" for row in rows).encode(),
         "model.safetensors": (best.path / "model.safetensors").read_bytes(),
         "trial.json": dump(words.mark(plan)).encode(),

@@ -19,6 +19,8 @@ the mechanism's worst instance reaches. What they rest on:
 - `PersistentState`: above, Bound B with draws that add up (`private_state`); below, nothing is
   proved.
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
+- `BestOfTrials`, alone or beside others: above, its points added to what the others cost (basic
+  composition); below, nothing is proved.
 
 The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
 that, rounded to a public lattice (`tacit.privacy.noise.gaussian`); what finite arithmetic may
@@ -71,6 +73,8 @@ from tacit.privacy.accounting.tables import (
     surveyed,
 )
 from tacit.privacy.mechanisms.composed import (
+    BestOfTrials,
+    Composed,
     Mechanism,
     PersistentState,
     PrivateState,
@@ -324,12 +328,59 @@ _PERSISTENT = _Method(
 )
 
 
+def _chosen(mechanism: Mechanism) -> tuple[BestOfTrials | None, Mechanism | None]:
+    """The winners of one kind of search in a composition, and all the rest of it."""
+    parts = mechanism.parts if isinstance(mechanism, Composed) else (mechanism,)
+    chosen = next((part for part in parts if isinstance(part, BestOfTrials)), None)
+    rest = [part for part in parts if part is not chosen]
+    return chosen, Composed(rest) if rest else None
+
+
+def _epsilon_beside(mechanism: Mechanism, delta: float) -> float:
+    """By basic composition: the best of the points, each with what it leaves to the rest."""
+    chosen, rest = _chosen(mechanism)
+    assert chosen is not None
+    bound = math.inf
+    for loss, spent in chosen.points:
+        left = delta - spent
+        if rest is None and left >= 0:
+            bound = min(bound, loss)
+        elif rest is not None and left > 2 * _ROUNDED * delta:
+            more = epsilon(rest, delta=left - _ROUNDED * delta)
+            bound = min(bound, (loss + more) * (1 + _ROUNDED))
+    return bound
+
+
+def _delta_beside(mechanism: Mechanism, epsilon: float) -> float:
+    """Likewise, of what each point leaves of epsilon."""
+    chosen, rest = _chosen(mechanism)
+    assert chosen is not None
+    bound = 1.0
+    for loss, spent in chosen.points:
+        if loss <= epsilon:
+            left = (epsilon - loss) * (1 - _ROUNDED)
+            more = 0.0 if rest is None else delta(rest, epsilon=left)
+            bound = min(bound, (spent + more) * (1 + _ROUNDED))
+    return bound
+
+
+_ROUNDED = 1e-12  # more than a sum or a difference of two numbers loses, of the larger one
+_BESIDE = _Method(
+    _epsilon_beside,
+    lambda mechanism, delta, *, guess: 0.0,
+    _delta_beside,
+    lambda mechanism, epsilon: 0.0,
+)
+
+
 def _method(mechanism: Mechanism) -> _Method:
     """The method for a mechanism.
 
     Raises:
         InputError: a private state that is accounted by itself only is part of something else.
     """
+    if _chosen(mechanism)[0] is not None:
+        return _BESIDE
     own = _alone(mechanism)
     if own is not None:
         return own[0]
@@ -349,6 +400,8 @@ def _alone(mechanism: Mechanism) -> tuple[_Method, tuple[str, str], str] | None:
     """Of a mechanism that no bound composes with others: its own method, and of the error where it
     is composed the key and value at fault, and what to do instead.
     """
+    if isinstance(mechanism, BestOfTrials):
+        return _BESIDE, ("mechanism", "best of trials"), "state it beside sampled rounds"
     if isinstance(mechanism, PersistentState):
         return _PERSISTENT, ("mechanism", "carried state"), "use a public state"
     if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":

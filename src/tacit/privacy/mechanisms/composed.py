@@ -40,11 +40,13 @@ from tacit.privacy.mechanisms.steps import (
     levels,
     schedule,
 )
+from tacit.privacy.mechanisms.trials import BestOfTrials
 
 __all__ = [
     "ADD_OR_REMOVE_ONE",
     "MECHANISMS",
     "REPLACE_ONE",
+    "BestOfTrials",
     "ClientSampling",
     "Composed",
     "FixedBatchGaussian",
@@ -249,6 +251,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     PersistentState,
     Composed,
     ClientSampling,
+    BestOfTrials,
 )
 """Every mechanism that there is."""
 

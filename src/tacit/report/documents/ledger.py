@@ -75,7 +75,7 @@ class LedgerAccount(Document):
     """An account: of a node of a run (`node`), or of a source of records (`data`).
 
     `epsilon` (certified, of all that was released) and `left` of the budget are figures that
-    follow.
+    follow. `name` is a node's, as the run's experiment says it, where it has one.
     """
 
     node: Count | None = None
@@ -86,6 +86,7 @@ class LedgerAccount(Document):
     releases: Items[LedgerRelease]
     epsilon: OptionalNumber = None
     left: OptionalNumber = None
+    name: Text | None = None
 
 
 class LedgerReport(Document):
@@ -128,7 +129,7 @@ class StatementTask(TaskNames):
 
 
 class StatementNode(Document):
-    """What holds for one node: `epsilon` is certified by its ledger."""
+    """What holds for one node: `epsilon` is certified by its ledger. Some have a `name`."""
 
     node: Count
     records: Count
@@ -137,6 +138,7 @@ class StatementNode(Document):
     budget: OptionalNumber
     claimed: OptionalNumber
     audited: OptionalNumber
+    name: Text | None = None
 
 
 class Statement(Document):

@@ -31,7 +31,7 @@ class PlannedNode(Document):
     noise counts for that hides the node's records, `own_noise_multiplier` that of its own noise.
     They differ where nodes hide behind each other; `epsilon_by_colluders` is then certified against
     0, 1, 2 ... nodes who pool what they know, up to one more than the plan allows for. Elsewhere it
-    has no entries.
+    has no entries. `name` is given where nodes have names.
     """
 
     node: Count
@@ -48,6 +48,7 @@ class PlannedNode(Document):
     own_noise_multiplier: tuple[OptionalNumber, OptionalNumber]
     noise_std: tuple[OptionalNumber, OptionalNumber]
     epsilon_by_colluders: Items[OptionalNumber]
+    name: Text | None = None
 
 
 class PlannedPromise(Document):

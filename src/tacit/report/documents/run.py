@@ -224,6 +224,7 @@ class NodeRow:
     claimed_epsilon: float | None
     test_score: float | None
     bytes_sent: float | None
+    name: str | None
 
     @property
     def is_over_budget(self) -> bool:
@@ -234,7 +235,10 @@ class NodeRow:
 
 
 class ResultDocument(RunDocument):
-    """The content of `result.json`; `nodes` gathers the lists that have one entry a node."""
+    """The content of `result.json`; `nodes` gathers the lists that have one entry a node.
+
+    `node_names` are given where nodes have names.
+    """
 
     format_version: Literal[1]
     tacit_version: Text
@@ -283,6 +287,7 @@ class ResultDocument(RunDocument):
     charged_steps: Count | None = None
     consensus_forecast: Items[tuple[Count, OptionalNumber]] = ()
     choosing: Text | None = None
+    node_names: Items[Text] | None = None
 
     @field_validator(
         "epsilon",
@@ -298,6 +303,7 @@ class ResultDocument(RunDocument):
         "noise_multiplier",
         "epsilon_source",
         "trust",
+        "node_names",
     )
     @classmethod
     def _one_a_node(cls, value: Any, info: ValidationInfo) -> Any:
@@ -377,6 +383,7 @@ class ResultDocument(RunDocument):
             self.claimed_epsilon,
             self._leading_by_node or unknown,
             self.bytes_sent_by_node,
+            self.node_names or unknown,
             strict=True,
         )
         return tuple(NodeRow(*column) for column in columns)

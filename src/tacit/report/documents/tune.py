@@ -25,11 +25,13 @@ class SearchDocument(Document):
     Args:
         digest: of the experiment with its search; a search is resumed as it began.
         epsilon: of every trial alone, one a node; empty where trials run on public records.
+        reservation: what it is known by in ledgers of data.
     """
 
     format_version: Count
     digest: Text
     epsilon: Items[Items[Number]]
+    reservation: Text
 
 
 class PrivateDraws(Document):

@@ -41,7 +41,8 @@ def not_covered(config: Config) -> tuple[str, ...]:
     given = task.dataset == GIVEN or config.nodes.data == "by-rank"
     if not given and config.nodes.partition in ("dirichlet", "shards"):
         lines.append(
-            f"who holds which record: nodes.partition = '{config.nodes.partition}' divides one data "
-            "set by the labels of all its records, and epsilon is of each node's as they are divided"
+            f"who holds which record: nodes.partition = '{config.nodes.partition}' divides one "
+            "data set by the labels of all its records, and epsilon is of each node's as they are "
+            "divided"
         )
     return (*lines, *algorithm.definition.not_covered(algorithm.options))

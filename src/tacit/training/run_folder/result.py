@@ -218,6 +218,8 @@ def result_document(
     formula = algorithm.formula if plan.release.claims else None
     last = max(steps - 1, 0)
     schedule = plan.mixing.schedule
+    if config.nodes.names is not None:
+        more["node_names"] = config.nodes.names
     return ResultDocument(
         format_version=1,
         tacit_version=__version__,

@@ -1,0 +1,95 @@
+"""Hidden trials in the ledger of the data: one entry of the whole, before the first, and once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from experiments import experiment, tacit
+from tacit.analysis.tune import SearchFolder, SearchMonitor, load_search, plan_search, run_search
+from tacit.errors import BudgetError
+from tacit.privacy.ledger.ledger import Snapshot, read_ledger
+from tacit.privacy.ledger.shared import account_files
+
+PRIVATE = {"noise_std": None, "noise_seed": None, "epsilon": 1.0, "delta": 1e-5}
+HIDDEN = {
+    "grid": {"algorithm.clip": [0.5, 1.0]},
+    "cost": "random-stopping",
+    "distribution": "poisson",
+    "expected_trials": 2,
+}
+
+
+def written(folder: Path, **privacy: Any) -> Path:
+    path = folder / "search.toml"
+    own = {**PRIVATE, "ledger": "ledgers", **privacy}
+    sections = experiment(nodes={"count": 1}, privacy=own, train={"steps": 3})
+    path.write_text(tomli_w.dumps({**sections, "tune": HIDDEN}), encoding="utf-8")
+    return path
+
+
+def account(folder: Path) -> Snapshot:
+    (file,) = account_files(folder / "ledgers")
+    return read_ledger(file)
+
+
+def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path: Path) -> None:
+    search = load_search(written(tmp_path))
+    plan, out = plan_search(search), tmp_path / "out"
+    assert plan.winner is not None
+    seen: list[int] = []
+
+    def stop() -> bool:  # asked before the first trial, and by it
+        seen.append(len(account(tmp_path).runs))
+        return True
+
+    with SearchFolder.begin(out, search.digest(), plan.epsilon) as folder:
+        folder.keep_draws([0, 1])
+        assert run_search(plan, folder, SearchMonitor(should_stop=stop)) is None
+    (run,) = account(tmp_path).runs
+    assert seen == [1]
+    assert (list(run.charged.values()), run.statements[0]["kind"]) == (
+        [((0, 1),)],
+        "best-of-trials",
+    )
+    # It goes on where it was: with what it began with, and is charged no more.
+    known = SearchFolder.known(out, search.digest(), resume=True)
+    assert known is not None
+    again = plan_search(search, known.epsilon)
+    with SearchFolder.begin(out, search.digest(), again.epsilon) as folder:
+        document = run_search(again, folder, SearchMonitor())
+    assert document is not None
+    assert len(list((out / "private" / "trials").iterdir())) == 2
+    assert account(tmp_path).runs == (run,)
+    spent = tacit("privacy", "ledger", tmp_path / "ledgers", "--json").json["nodes"][0]
+    assert spent["epsilon"] == pytest.approx(plan.total[0]) == pytest.approx(document.epsilon[0])
+    assert "ledger" not in (out / "winner" / "config.toml").read_text(encoding="utf-8")
+    assert "ledger" in (out / "winner.toml").read_text(encoding="utf-8")
+
+
+def test_what_does_not_fit_is_refused_before_any_trial(tmp_path: Path) -> None:
+    file = written(tmp_path, ledger_epsilon=1.5)
+    assert tacit("tune", file, "--out", tmp_path / "first").code == 0
+    answer = tacit("tune", file, "--out", tmp_path / "second")
+    assert answer.code == BudgetError.exit_code == 3
+    assert "no trial was run" in answer.err
+    assert len(account(tmp_path).runs) == 1
+    assert not (tmp_path / "second" / "private").exists()
+
+
+def test_other_runs_on_the_data_see_what_a_search_has_spent(tmp_path: Path) -> None:
+    file = written(tmp_path, ledger_epsilon=1.5)
+    assert tacit("tune", file, "--out", tmp_path / "out").code == 0
+    winner = tmp_path / "out" / "winner.toml"
+    refused = tacit("train", winner, "--set", "privacy.epsilon=1.0", "--out", tmp_path / "run")
+    assert refused.code == 3, refused.err
+    fits = tacit("train", winner, "--set", "privacy.epsilon=0.1", "--out", tmp_path / "run")
+    assert fits.code == 0, fits.err
+    spent = tacit("privacy", "ledger", tmp_path / "ledgers", "--json").json["nodes"][0]
+    assert 1.0 < spent["epsilon"] <= 1.5
+    assert len(json.dumps(spent["releases"])) > 2
+    assert {release["steps"] for release in spent["releases"]} == {1, 3}
