@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "deploy.md"
 MACHINES = ("north", "south", "west", "relay", "office")
 SITES = MACHINES[:3]
-LIMIT = 200.0
+LIMIT = 600.0  # what is compiled at a first run is compiled then, at three sites at once
 _FILE = re.compile(
     r"^<!-- file: (?P<name>\S+) -->\n```\w+\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -138,7 +138,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shell.environment / "bin"
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_the_page_does_what_it_says(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,7 @@ def run_page(page: Path, folder: Path, languages: Collection[str]) -> None:
     namespace: dict[str, Any] = {"__name__": page.stem}
     runners = {
         "python": partial(run_python, namespace=namespace, page=page),
-        "toml": run_toml,
+        "toml": partial(run_toml, planned="console" in languages),
         "console": run_console,
         "sh": run_console,
     }
@@ -150,7 +150,7 @@ def run_python(block: Block, *, namespace: dict[str, Any], page: Path) -> None:
     namespace.update(test.globs)  # a doctest runs in a copy
 
 
-def run_toml(block: Block) -> None:
+def run_toml(block: Block, *, planned: bool) -> None:
     raw = {"task": {"dataset": "digits"}, **tomllib.loads(block.code)}
     if "tune" in raw:
         file = Path("shown-search.toml")
@@ -158,7 +158,11 @@ def run_toml(block: Block) -> None:
         assert load_search(file).choices
         return
     config = load_config(raw)
-    if config.train.batch == "all" and config.task.dataset not in ("mnist", "fashion-mnist"):
+    if (
+        planned
+        and config.train.batch == "all"
+        and config.task.dataset not in ("mnist", "fashion-mnist")
+    ):
         prepare(config)
 
 

@@ -45,6 +45,7 @@ NOT_RUN = {
     "tacit watch runs/wards": "goes on until it is interrupted; --once is run",
 }
 SHORTENED = {  # commands that take minutes, made shorter by these words
+    "tacit compare table.toml": "--set train.steps=20",
     "tacit train fashion.toml --out runs/fashion": "--set train.steps=3",
     "tacit train fashion.toml --set privacy.epsilon=none --out runs/open": "--set train.steps=3",
 }
