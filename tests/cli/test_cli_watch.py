@@ -33,6 +33,9 @@ def site(rank: int, name: str, state: str = "connected", ago: float | None = 0.0
         "step": None if ago is None else 4,
         "last_seen": None if ago is None else iso(ago),
         "last_error": None,
+        "rate": 19_400.0 if state == "connected" else None,
+        "frames": 40,
+        "again": 2 if name == "west" else 0,
     }
 
 
@@ -89,6 +92,8 @@ def test_who_is_waited_for_is_the_first_thing_said(run: Path) -> None:
     assert "waits for west" in rows[1]
     assert cells[2][:3] == ["west", "away", "4"]
     assert "2 min" in rows[2]
+    assert rows[0].split("  ")[-1].strip() == "19.4 kB/s"
+    assert "south: of 40 messages to west, 2 were sent again" in rows
     assert rows[3].startswith("south has waited for west since ")
 
 
@@ -133,6 +138,8 @@ def test_of_a_run_that_has_ended_everything_is_said_once(run: Path, state: str) 
     assert state in answer.out
     assert "no sign of life" not in answer.out
     assert answer.out.count("rank 2 was lost") == 1
+    # Who has ended the run as it should has heard the others say that they have.
+    assert answer.out.count("done") == (4 if state == "done" else 0)
     assert "connected" not in answer.out
 
 

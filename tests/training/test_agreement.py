@@ -11,11 +11,12 @@ import pytest
 
 from experiments import experiment
 from tacit.communication.peers import FreshSession, PeerState
-from tacit.communication.received import FOLDER, FolderName
+from tacit.communication.received import FOLDER, Experiment, FolderName
 from tacit.config import load_config
+from tacit.data.tables import Schema
 from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError
 from tacit.training.processes import agreement
-from tacit.training.processes.agreement import agree, agreed_folder, with_processes
+from tacit.training.processes.agreement import agree, agreed_folder, stated_parts, with_processes
 
 
 class Said:
@@ -198,3 +199,23 @@ def test_a_site_that_ends_every_session_before_its_first_step_ends_the_run(
     monkeypatch.setattr(agreement, "process_group", group)
     with pytest.raises(PeerError, match="west has given up the session; that happened 10 times"):
         with_processes(load_config(experiment()), take_part, resume=False)
+
+
+def test_two_schemas_are_told_by_site_and_column() -> None:
+    columns = {"age": {"kind": "number", "low": 0, "high": 100}, "größe": {"kind": "ignore"}}
+    target = {"column": "died", "kind": "class", "labels": ["no", "yes"]}
+    base = {"target": target, "confirmed_public": True}
+    other = {**columns, "age": {"kind": "number", "low": 0, "high": 120}}
+    identities = [
+        {
+            **stated_parts((schema := Schema.of({**base, "columns": one})).stated),
+            "record schema": schema.digest,
+        }
+        for one in (columns, other, columns)
+    ]
+    Experiment(identity=identities[0], records=[1])  # names and texts that processes can share
+    peers: Any = Spared(())
+    with pytest.raises(
+        InputError, match=r"^record column age = '.*120.*: on south, but .*100.* on"
+    ):
+        agree(identities, peers)

@@ -193,8 +193,12 @@ def _rows(seen: WatchDocument) -> Iterator[tuple[str, ...]]:
         else:
             site, process = others[rank], here[latest.rank][1]
             step = NOTHING if site.step is None else f"{site.step:,}"
-            state = "unknown" if site.state in _PASSING and not _is_alive(process) else site.state
-            yield (site.name, state, step, _heard(site, latest, process), "", "")
+            state = site.state
+            if state in _PASSING and not _is_alive(process):
+                state = "done" if latest.state == "done" else "unknown"
+            heard = _heard(site, latest, process)
+            rate = f"{bytes_text(site.rate)}/s" if site.rate and _is_alive(process) else ""
+            yield (site.name, state, step, heard, "", rate)
 
 
 def _state(status: StatusDocument) -> str:
@@ -237,6 +241,12 @@ def _remarks(seen: WatchDocument) -> Iterator[str]:
             )
         elif status.waiting_for:
             yield f"{status.site} has waited for {_listed(status.waiting_for)} since {status.since}"
+        for site in status.sites:
+            if site.again:
+                yield (
+                    f"{status.site}: of {site.frames or 0:,} messages to {site.name}, "
+                    f"{site.again:,} were sent again"
+                )
         if status.last_error is not None:
             yield f"{status.site}: last error: {status.last_error}"
 

@@ -49,6 +49,9 @@ class PeerState:
         left_from: of one that is gone, a step before which it was left out; 0: the session began
             without it, and what it would have shared is not known.
         last_error: what last went wrong between it and this process, one line that is public.
+        rate: bytes a second that it has acknowledged of late; None: this is not measured.
+        frames: that were handed over for it in this process; None likewise.
+        again: how many of these had been handed over before.
     """
 
     rank: int
@@ -59,6 +62,9 @@ class PeerState:
     waiting_for: tuple[int, ...] = ()
     last_error: str | None = None
     left_from: int | None = None
+    rate: float | None = None
+    frames: int | None = None
+    again: int | None = None
 
 
 class SessionMemory(Protocol):

@@ -226,7 +226,12 @@ class Report(_Model):
 
 
 class Beat(_Model):
-    """What a site says to another about once a second; see `tacit.communication.secure.wire`."""
+    """What a site says to another about once a second; see `tacit.communication.secure.wire`.
+
+    A long message that occupies a line is no standstill: `came` counts the pieces that have come to
+    the site, and `given` how often others said that pieces came to them while the site had
+    messages under way to them.
+    """
 
     nonce: _Id
     nonce_of_receiver: _Id | None
@@ -238,10 +243,17 @@ class Beat(_Model):
     again: bool
     step: _Beat
     waiting_for: Annotated[int, Field(ge=-1, lt=_MOST_RANKS)]
+    came: _Step
+    given: _Step
     state: Literal["forming", "running", "done", "failed"]
     report: Report | None
     left: Annotated[tuple[tuple[_Rank, _Step], ...], Field(max_length=_MOST_RANKS, fail_fast=True)]
     takes_back: bool | None
+
+    @property
+    def stands(self) -> tuple[int, ...]:
+        """What stays the same where a site does nothing."""
+        return (self.step, self.waiting_for, self.start, self.came, self.given)
 
     def is_after(self, other: Beat) -> bool:
         """Whether the site said it later than another one, of the same session of it."""

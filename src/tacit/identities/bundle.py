@@ -40,7 +40,15 @@ from tacit.identities.signing import (
     write_signed,
 )
 
-__all__ = ["MOST_MEMBERS", "Bundle", "Member", "RevokedKey", "bundle_text", "read_bundle"]
+__all__ = [
+    "MOST_MEMBERS",
+    "Bundle",
+    "Member",
+    "RevokedKey",
+    "bundle_of",
+    "bundle_text",
+    "read_bundle",
+]
 
 MOST_MEMBERS = 1000
 _MOST_REVOKED = 4000
@@ -247,9 +255,19 @@ def read_bundle(path: Path) -> tuple[Bundle, bytes]:
         InputError: it cannot be read, is damaged, cut or changed, or contradicts itself.
     """
     content = read_file(path, "bundle", _MOST_BYTES)
+    return bundle_of(content, path), content
+
+
+def bundle_of(content: bytes, path: Path) -> Bundle:
+    """A bundle from the content of its file; see `read_bundle`.
+
+    Args:
+        content: as it came.
+        path: for the error.
+    """
     document = read_signed(_BundleDocument, content, path, "tacit consortium approve")
     try:
-        return _checked(document), content
+        return _checked(document)
     except ValueError as error:
         raise InputError("bundle", str(path), str(error)) from None
 

@@ -11,7 +11,7 @@ from tacit.errors import InputError
 __all__ = ["MOST_ADDRESSES", "Address", "Role", "check_address", "check_name", "host_of", "is_name"]
 
 Role: TypeAlias = Literal["site", "relay"]
-Address: TypeAlias = str  # HOST:PORT, an IPv6 host in brackets
+Address: TypeAlias = str  # HOST:PORT
 
 MOST_ADDRESSES = 8  # of a member
 # A name is a DNS name, too, under which TLS knows the member: one that begins with a letter cannot
@@ -42,7 +42,9 @@ def check_name(name: str, where: str = "NAME") -> str:
 
 
 def check_address(address: str, where: str = "--address") -> Address:
-    """An address as the program writes it: lower case, an IPv6 host in brackets.
+    """An address as the program writes it: lower case.
+
+    The engine that carries messages takes what stands in brackets for a host's name, and fails.
 
     Raises:
         InputError: it is no HOST:PORT.
@@ -59,24 +61,24 @@ def check_address(address: str, where: str = "--address") -> Address:
 
 def _canonical_host(host: str, address: str, where: str) -> str:
     expected = (
-        "must be HOST:PORT, where HOST is a host's name, an IPv4 address, or an IPv6 address in "
-        "brackets, at which others can reach it"
+        "must be HOST:PORT, where HOST is a host's name or an IPv4 address at which others can "
+        "reach it"
     )
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
-        ip = ipaddress.ip_address(bare)
+        ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]").partition("%")[0])
     except ValueError:
         labels = host.lower().split(".")
         is_name = len(host) <= 253 and all(_LABEL.fullmatch(label) for label in labels)
         if not is_name or labels[-1].isdigit():
             raise InputError(where, address, expected) from None
         return host.lower()
-    in_brackets = bare != host
-    if in_brackets != (ip.version == 6) or "%" in bare or ip.is_unspecified or ip.is_multicast:
+    if ip.version == 6:
+        expected += "; an IPv6 address cannot be called: give the host's name, or its IPv4 address"
+    if ip.version == 6 or ip.is_unspecified or ip.is_multicast or ip.compressed != host:
         raise InputError(where, address, expected)
-    return f"[{ip.compressed}]" if in_brackets else ip.compressed
+    return host
 
 
 def host_of(address: Address) -> str:
-    """The host of an address, without brackets."""
-    return address.rpartition(":")[0].strip("[]")
+    """The host of an address."""
+    return address.rpartition(":")[0]

@@ -30,6 +30,7 @@ from tacit.private_files import (
 )
 
 __all__ = [
+    "BUNDLE_FILE",
     "KEY_FILE",
     "REQUEST_FILE",
     "Site",
@@ -45,7 +46,7 @@ __all__ = [
 
 KEY_FILE = "key.pem"
 REQUEST_FILE = "request.pem"
-_BUNDLE_FILE = "bundle.json"
+BUNDLE_FILE = "bundle.json"
 _CERTIFICATE_FILE = "certificate.pem"
 _AUTHORITY_FILE = "authority.pem"
 _FOLDER = "site folder"
@@ -154,7 +155,7 @@ def asked_for(folder: Path) -> MemberRequest:
 
 def has_joined(folder: Path) -> bool:
     """Whether a bundle was joined in a member's folder."""
-    return (Path(folder) / _BUNDLE_FILE).exists()
+    return (Path(folder) / BUNDLE_FILE).exists()
 
 
 def _own_request(folder: Path) -> tuple[Ed25519PrivateKey, MemberRequest]:
@@ -197,8 +198,8 @@ def join(
         expected = f"must be the consortium's fingerprint; that of {bundle} is {joined.consortium}"
         raise InputError("--fingerprint", fingerprint, expected)
     with locked(folder, _FOLDER, _BUSY):
-        if (folder / _BUNDLE_FILE).exists():
-            before, earlier_content = read_bundle(folder / _BUNDLE_FILE)
+        if (folder / BUNDLE_FILE).exists():
+            before, earlier_content = read_bundle(folder / BUNDLE_FILE)
             if content != earlier_content:
                 _check_follows(before, joined, Path(bundle))
         own = _own_member(joined, key, request, Path(bundle))
@@ -207,7 +208,7 @@ def join(
         with plain_errors(_FOLDER, folder):
             # A kill in between leaves files of two bundles, which `load_site` refuses until this
             # is called again; the bundle is first, so that an older one is refused all the same.
-            write_private(folder / _BUNDLE_FILE, content)
+            write_private(folder / BUNDLE_FILE, content)
             write_private(site.authority_file, pem(joined.authority).encode())
             write_private(site.certificate_file, pem(own.certificate).encode())
     return site
@@ -271,7 +272,7 @@ def load_site(folder: Path | str, now: datetime | None = None) -> Site:
     """
     folder = Path(folder)
     key, request = _own_request(folder)
-    path = folder / _BUNDLE_FILE
+    path = folder / BUNDLE_FILE
     if not path.exists():
         expected = "has joined no consortium: send its request to the coordinator, and then call "
         raise InputError(_FOLDER, str(folder), f"{expected}`tacit site join BUNDLE`")

@@ -30,7 +30,14 @@ from tacit.models.lightning import lightning_loss, lightning_notes
 from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, find_metrics
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
-from tacit.training.processes.agreement import agree, counts, do_without, identity, planned
+from tacit.training.processes.agreement import (
+    agree,
+    counts,
+    do_without,
+    identity,
+    planned,
+    stated_parts,
+)
 from tacit.training.records import (
     TrainingRecords,
     features_of,
@@ -225,8 +232,8 @@ def prepare(
     if features is not None:
         layout["record features"] = features.identity
     schema_digest = None if records.schema is None else records.schema.digest
-    if schema_digest is not None:
-        layout["record schema"] = schema_digest
+    if records.schema is not None:
+        layout |= stated_parts(records.schema.stated) | {"record schema": records.schema.digest}
     # What is tried out, and may be refused for what comes of it, are no private records.
     example = _made(model, loss, first) if public is None else _few(public)
     kind = models.input_dtype(model, example.inputs, dtype)

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat
-from tacit.communication.secure import frames, wire
+from tacit.communication.secure import frames, pacing, wire
 from tacit.communication.secure.frames import BEAT, DATA, Frame, digest_of
 from tacit.communication.secure.journal import Journal, Record
 from tacit.communication.secure.wire import Wire
@@ -44,9 +44,10 @@ def unacknowledged(wire: Wire) -> dict[int, int]:
 
 def quick(monkeypatch) -> None:
     """Beats and looks follow each other fast, and nothing waits for the disk."""
-    quicker = {"_LOOK": 0.004, "_BEAT": 0.05, "_AGAIN": 0.1, "_ASKED": 0.02, "_FAREWELL": 0.5}
-    for name, seconds in quicker.items():
+    for name, seconds in {"_LOOK": 0.004, "_BEAT": 0.05, "_FAREWELL": 0.5}.items():
         monkeypatch.setattr(wire, name, seconds)
+    for name, number in {"LEAST": 0.1, "LONGEST": 0.4, "SLOWEST": 1e9}.items():
+        monkeypatch.setattr(pacing, name, number)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", _note_synced)
 
@@ -248,8 +249,15 @@ class Post:
     def __init__(self, mesh: Mesh, sender: int) -> None:
         self._mesh, self._sender = mesh, sender
 
-    def publish(self, rank: int, frame: bytes) -> None:
+    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
         self._mesh.publish(self._sender, rank, frame)
+        return True
+
+    def reaches(self, rank: int) -> bool:
+        return True
+
+    def breaks(self, rank: int) -> int:
+        return 0
 
 
 class Puppet:
@@ -294,6 +302,8 @@ class Puppet:
             "again": False,
             "step": -1,
             "waiting_for": -1,
+            "came": 0,
+            "given": 0,
             "state": "running",
             "report": None,
             "left": [],
@@ -386,3 +396,4 @@ def meet(own: Wire, puppets: Sequence[Puppet]) -> None:
     own.form(LIMIT)
     for puppet in puppets:
         until(lambda puppet=puppet: puppet.session != bytes(16), "a session")
+        puppet.say(puppet.beat())  # in it: nothing is sent to it before

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import random
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,10 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+import consortia
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed
 from tacit.communication.peers import READY
 from tacit.communication.received import STEP, VOTE, Beat, Form
+from tacit.communication.secure.certificates import Certificates
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
 from tacit.communication.secure.leaving import differs
@@ -43,6 +48,7 @@ from tacit.errors import (
     MeetAnewError,
     PeerError,
 )
+from tacit.identities import Site
 
 SCHEMA = Form(TypeAdapter(list[int]))
 HEAD = struct.Struct("<QQQ")
@@ -293,8 +299,16 @@ class Nobody:
         """Nothing is open."""
 
 
+@cache
+def member() -> Site:
+    """One on whose consortium's certificates a site depends: for a month from now."""
+    with tempfile.TemporaryDirectory() as folder:
+        return next(iter(consortia.consortium(Path(folder), days=30).values()))
+
+
 def cluster(wire, returned_to: int | None = None) -> SiteCluster:
-    return SiteCluster(wire, Nobody(), patience=LIMIT, returned_to=returned_to)
+    certificates = Certificates(member(), datetime.now(UTC))
+    return SiteCluster(wire, Nobody(), certificates, patience=LIMIT, returned_to=returned_to)
 
 
 def test_secrets_are_those_of_the_session_and_of_their_names(tmp_path):
@@ -499,6 +513,8 @@ def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_wri
         meshes.until(lambda: puppet.heard)
         puppet.say(puppet.beat(nonce_of_receiver=puppet.heard[-1].nonce))
         forming.join(LIMIT)
+        meshes.until(lambda: puppet.session == wire._digest(), "a session")
+        puppet.say(puppet.beat(nonce_of_receiver=wire.session.nonce))
         return wire
 
     try:
@@ -684,3 +700,41 @@ def test_a_session_lasts_from_its_beginning_to_its_end(tmp_path):
     assert not session_lasts(folder)
     journal.remove()
     assert not session_lasts(folder)
+
+
+# Certificates that end.
+
+
+def test_the_likely_end_follows_from_the_steps_that_were_made(tmp_path):
+    with facing_puppets(Mesh(2), tmp_path) as (wire, _):
+        sites = cluster(wire)
+        sites.expect(steps=10**9, largest=1000)
+        before = sites._certificates.until
+        sites.at(0)
+        time.sleep(0.01)
+        sites.at(1)  # 10^9 steps of a hundredth of a second take four months
+        assert sites._certificates.until > before + timedelta(days=100)
+
+
+def test_who_is_barred_is_named_where_it_is_shown_and_where_it_is_lost(tmp_path):
+    with facing_puppets(Mesh(3), tmp_path) as (wire, _):
+        wire.barred = lambda rank: "the certificate of west expired on ..." if rank == 2 else None
+        states = cluster(wire).seen()
+        assert [state.last_error for state in states] == [None, None, wire.barred(2)]
+        with pytest.raises(
+            PeerError, match=r"west .*\(the certificate of west expired on ...\); what"
+        ):
+            wire.take(2, "exchange", limit=0.3)
+
+
+def test_what_was_handed_over_is_counted_for_each_site(tmp_path):
+    with facing_puppets(Mesh(2), tmp_path) as (wire, (south,)):
+        for _ in range(3):
+            wire.send(1, "exchange", bytes(100), limit=LIMIT)
+        meshes.until(lambda: len(south.data) == 3, "data")
+        south.say(south.beat(due=1))
+        south.say(south.beat(due=1, again=True))
+        meshes.until(lambda: len(south.data) >= 5, "two of them again")
+        state = cluster(wire).seen()[1]
+        assert (state.frames or 0) - (state.again or 0) == 3
+        assert (state.again or 0) >= 2

@@ -23,7 +23,7 @@ from communication.secure.mesh import (
     until,
 )
 from tacit.communication.reports import report_of
-from tacit.communication.secure import leaving, meeting, streams
+from tacit.communication.secure import leaving, meeting, pacing, streams
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Session
@@ -137,8 +137,7 @@ def test_what_another_site_says_of_the_streams_harms_itself_alone(tmp_path):
 
 
 def test_a_site_that_asks_all_the_time_is_not_sent_all_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(wires, "_ASKED", LIMIT)
-    monkeypatch.setattr(wires, "_AGAIN", LIMIT)
+    monkeypatch.setattr(pacing, "LEAST", LIMIT)
     mesh = Mesh(2)
     with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
         wire.send(1, "exchange", bytes(1000), limit=LIMIT)
@@ -377,11 +376,11 @@ def test_an_error_of_the_carrier_is_raised_where_the_run_asks(tmp_path):
     mesh = Mesh(2)
     with facing_puppets(mesh, tmp_path) as (wire, _):
 
-        class Broken:
-            def publish(self, rank: int, frame: bytes) -> None:
+        class Broken(meshes.Post):
+            def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
                 raise RuntimeError("broken")
 
-        wire._publisher = Broken()
+        wire._publisher = Broken(mesh, 0)
         with pytest.raises(RuntimeError, match="broken"):
             wire.take(1, "exchange", limit=LIMIT)
 
@@ -665,6 +664,8 @@ def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(t
 def test_one_that_fails_as_soon_as_all_have_met_is_believed_why(tmp_path):
     """Each draws a number to be echoed when it has met the others, and tells it a moment later."""
     with facing_puppets(Mesh(3), tmp_path) as (wire, puppets):
+        for view in wire.peers().values():  # as where no beat has come since they met
+            view.met = False
         wire.report = report_of(BudgetError("nothing is left"), "north")
         closing = threading.Thread(target=partial(wire.close, ended=False, linger=0.0))
         closing.start()
@@ -682,6 +683,8 @@ def test_one_that_fails_as_soon_as_all_have_met_is_believed_why(tmp_path):
 
 def test_one_that_fails_waits_no_longer_than_to_say_so_for_others_that_are_silent(tmp_path):
     with facing_puppets(Mesh(3), tmp_path) as (wire, _):
+        for view in wire.peers().values():  # as where no beat has come since they met
+            view.met = False
         wire.report = report_of(BudgetError("nothing is left"), "north")
         began = time.monotonic()
         wire.close(ended=False, linger=0.0)

@@ -6,7 +6,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,15 +45,16 @@ def awaited(condition: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def relaying(site: Site) -> Iterator[list[tuple[str, str]]]:
+def relaying(site: Site, listen: Sequence[str] | None = None) -> Iterator[list[tuple[str, str]]]:
     """The relay runs within, in a thread; gives what it tells."""
+    where = listen or site.own.addresses
     stop = threading.Event()
     events: list[tuple[str, str]] = []
     failures: list[Exception] = []
 
     def work() -> None:
         try:
-            run_relay(site, site.own.addresses, stop.is_set, tell=lambda *said: events.append(said))
+            run_relay(site, where, stop.is_set, tell=lambda *said: events.append(said))
         except Exception as error:
             failures.append(error)
 
@@ -72,10 +73,18 @@ def relaying(site: Site) -> Iterator[list[tuple[str, str]]]:
 class End:
     """A site's carrier, and what has come to it."""
 
-    def __init__(self, site: Site, *, run: str = RUN, **options: Any) -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        run: str = RUN,
+        receive: Callable[[bytes], None] | None = None,
+        **options: Any,
+    ) -> None:
         self.site = site
         self.frames: queue.Queue[bytes] = queue.Queue()
-        self.carrier = open_carrier(site, run, self.frames.put, timeout=LIMIT, **options)
+        taker = receive or self.frames.put
+        self.carrier = open_carrier(site, run, taker, timeout=LIMIT, **options)
 
     def send(self, other: End, frame: bytes) -> None:
         """Hand over a frame once the other is known to listen."""

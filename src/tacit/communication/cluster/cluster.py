@@ -262,6 +262,9 @@ class Cluster:
         """
         return self._lasting.get_all([name])[0] if self._lasting.has([name]) else None
 
+    def expect(self, *, steps: int, largest: int) -> None:
+        """Nothing follows from it: buffers are as large as each message is announced."""
+
     def let_leave(
         self, goes_on: Callable[[frozenset[int]], bool] | None, *, takes_back: bool
     ) -> Callable[[int], frozenset[int]]:

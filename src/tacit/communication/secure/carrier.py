@@ -19,32 +19,38 @@ import secrets
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import zenoh
 
 from tacit.communication.secure.diagnosis import explain
 from tacit.communication.secure.sessions import (
-    ATTEMPT,
     PIECE,
     RETRY,
     door,
+    notice,
     open_listening,
     session_config,
 )
 from tacit.errors import InputError, PeerError, describe
 from tacit.identities import Member, Site
+from tacit.identities.bundle import bundle_of
 
 __all__ = ["LARGEST_FRAME", "Carrier", "open_carrier"]
 
 LARGEST_FRAME = 2**30  # bytes, where nothing smaller is said
+_FRAME_PRIORITY, _URGENT = zenoh.Priority.DATA, zenoh.Priority.INTERACTIVE_HIGH
 _PLACE = struct.Struct(">QII")  # of a piece: which frame, which piece of it, of how many
 _WAITING_PIECES = 1000  # of one session, until `receive` has taken them: then senders wait
 _POLL = 0.02  # seconds
 _TO_EXPLAIN = 5.0  # seconds
+_TO_END = 4.0  # seconds; a thread that still tries to connect then ends by itself
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +58,30 @@ _log = logging.getLogger(__name__)
 class Carrier(Protocol):
     """Takes frames to other sites."""
 
-    def publish(self, rank: int, frame: bytes) -> None:
-        """Hand a frame over for a site; it may be lost. Waits while the way is congested."""
+    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
+        """Hand a frame over for a site; it may be lost. Waits while the way is congested.
+
+        Args:
+            rank: of the site.
+            frame: what it gets.
+            urgent: whether it overtakes what waits in the engine on the way, and may be handed
+                over while another thread hands over a long one; of 60 KiB at most.
+
+        Returns:
+            Whether there was a way, and the engine has taken all of it.
+        """
 
     def connected(self) -> bool:
         """Whether there is a way to any relay or site now."""
 
     def reaches(self, rank: int) -> bool:
         """Whether a site is known to listen now."""
+
+    def breaks(self, rank: int) -> int:
+        """How many times a site was known to listen on some way, and then was not any more."""
+
+    def revoked(self) -> InputError | None:
+        """What is wrong, where a relay has shown that this site was revoked; None: nothing."""
 
     def close(self) -> None:
         """End all connections; nothing is received afterwards."""
@@ -71,7 +93,8 @@ def open_carrier(
     receive: Callable[[bytes], None],
     *,
     timeout: float,
-    largest: int = LARGEST_FRAME,
+    begins: Callable[[bytes], int] = lambda piece: LARGEST_FRAME,
+    moves: Callable[[int], None] = lambda rank: None,
     listen: Sequence[str] | None = None,
 ) -> Carrier:
     """Connect a site to the relays and sites of its consortium.
@@ -86,16 +109,19 @@ def open_carrier(
             wait in the engine, and their senders where these are many. It must not call `publish`:
             two sites that wait for each other would only go on when their connections break.
         timeout: seconds until the first way must be there.
-        largest: bytes that a frame may have; longer ones that come are dropped.
+        begins: given the first piece of a long frame, how many bytes the frame may have; 0: it is
+            dropped. No more is held of it, and one frame at most of a sender on each way.
+        moves: told the rank of the sender for each piece that is held.
         listen: HOST:PORT of this machine at which other sites connect, where that is not what they
             call: behind a router that maps ports. By default, the addresses of the site.
 
     Raises:
-        InputError: there is nobody to connect to, or an own address cannot be listened at.
+        InputError: there is nobody to connect to, or an own address cannot be listened at; or
+            this site was revoked, by a newer bundle that a relay has.
         PeerError: no way could be opened in time; one line that says why.
     """
     own = site.own.addresses if listen is None else listen
-    carrier = _ZenohCarrier(site, run, receive, largest, own)
+    carrier = _ZenohCarrier(site, run, receive, begins, moves, own)
     try:
         carrier.open(timeout)
     except BaseException:
@@ -112,7 +138,8 @@ class _ZenohCarrier:
         site: Site,
         run: str,
         receive: Callable[[bytes], None],
-        largest: int,
+        begins: Callable[[bytes], int],
+        moves: Callable[[int], None],
         listen: Sequence[str],
     ) -> None:
         if site.own.rank is None:
@@ -121,7 +148,7 @@ class _ZenohCarrier:
         self._own_rank = site.own.rank
         self._run = run
         self._receive = receive
-        self._largest = largest
+        self._begins, self._moves = begins, moves
         self._listen = listen
         self._one_at_a_time = threading.Lock()
         self._changes = threading.Lock()
@@ -129,6 +156,8 @@ class _ZenohCarrier:
         self._ways: tuple[_Way, ...] = ()
         self._numbers = itertools.count(secrets.randbits(62))
         self._one_sends = {site.rank: threading.Lock() for site in site.sites}
+        self._breaks: Counter[int] = Counter()
+        self._revoked: InputError | None = None
         self._threads: list[threading.Thread] = []
 
     def open(self, timeout: float) -> None:
@@ -143,27 +172,39 @@ class _ZenohCarrier:
         for relay in relays:
             self._start(self._open_relay, relay)
         while not self.connected():
+            if self._revoked is not None:
+                raise self._revoked
             if time.monotonic() > deadline:
                 raise PeerError(_why_not(self._site, [*relays, *called], timeout))
             time.sleep(_POLL)
 
-    def publish(self, rank: int, frame: bytes) -> None:
-        if len(frame) > self._largest:
-            raise ValueError(f"a frame of {len(frame)} bytes; {self._largest} can be sent")
+    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
         for way in self._ways:
             if way.leads_to(rank):
-                # Pieces of two frames must not mix; a session that is closed meanwhile loses them.
-                with self._one_sends[rank], suppress(zenoh.ZError):
-                    number = next(self._numbers)
-                    for piece, place in _pieces(frame, number):
-                        way.publishers[rank].put(piece, attachment=place)
-                return
+                pieces = _pieces(frame, next(self._numbers))
+                with suppress(zenoh.ZError):  # a session that is closed meanwhile loses it
+                    if urgent and len(frame) <= PIECE:
+                        piece, place = next(pieces)
+                        way.urgent[rank].put(piece, attachment=place)
+                        return True
+                    with self._one_sends[rank]:  # pieces of two frames must not mix
+                        for piece, place in pieces:
+                            way.publishers[rank].put(piece, attachment=place)
+                    return True
+                return False
+        return False
 
     def connected(self) -> bool:
         return any(way.leads_anywhere() for way in self._ways)
 
     def reaches(self, rank: int) -> bool:
         return any(way.leads_to(rank) for way in self._ways)
+
+    def breaks(self, rank: int) -> int:
+        return self._breaks[rank]
+
+    def revoked(self) -> InputError | None:
+        return self._revoked
 
     def close(self) -> None:
         with self._changes:
@@ -173,7 +214,7 @@ class _ZenohCarrier:
             way.close()
         for thread in self._threads:
             if thread is not threading.current_thread():  # where `receive` has called this
-                thread.join(2 * ATTEMPT)
+                thread.join(_TO_END)
 
     def _open_direct(self, called: Sequence[Member]) -> None:
         config = session_config(
@@ -202,28 +243,53 @@ class _ZenohCarrier:
     def _add(self, session: zenoh.Session, relay: zenoh.Publisher | None) -> None:
         """One more way; directly before those through relays."""
         own, place = self._own_rank, f"tacit/{self._site.consortium}/{self._run}/to"
-        publishers = {
-            other.rank: session.declare_publisher(
-                f"{place}/{other.rank}/from/{own}",
-                congestion_control=zenoh.CongestionControl.BLOCK,
-                reliability=zenoh.Reliability.RELIABLE,
-            )
-            for other in self._site.sites
-            if other.rank is not None and other.rank != own
-        }
+        others = [one.rank for one in self._site.sites if one.rank not in (None, own)]
+
+        def declared(priority: zenoh.Priority) -> dict[int, zenoh.Publisher]:
+            return {
+                rank: session.declare_publisher(
+                    f"{place}/{rank}/from/{own}",
+                    congestion_control=zenoh.CongestionControl.BLOCK,
+                    reliability=zenoh.Reliability.RELIABLE,
+                    priority=priority,
+                )
+                for rank in others
+            }
+
         subscriber = session.declare_subscriber(
             f"{place}/{own}/from/*", zenoh.handlers.FifoChannel(_WAITING_PIECES)
         )
         unfinished = {
-            f"{place}/{own}/from/{rank}": _Unfinished(self._largest) for rank in publishers
+            f"{place}/{own}/from/{rank}": _Unfinished(self._begins, partial(self._moves, rank))
+            for rank in others
         }
-        way = _Way(session, relay, publishers, subscriber, unfinished)
+        if relay is not None:
+            session.declare_subscriber(notice(self._site, self._site.own.name), self._told)
+        publishers = declared(_FRAME_PRIORITY)
+        way = _Way(session, relay, publishers, declared(_URGENT), subscriber, unfinished)
+        way.follow(self._lost)
         with self._changes:
             if not self._closed.is_set():
                 self._ways = (*self._ways, way) if relay is not None else (way, *self._ways)
                 self._start(self._take, way)
                 return
         way.close()
+
+    def _told(self, sample: zenoh.Sample) -> None:
+        """A relay that does not let this site in shows why: its authority has signed that."""
+        own, content = self._site.own, sample.payload.to_bytes()
+        with suppress(InputError):
+            bundle = bundle_of(content, Path(str(sample.key_expr)))
+            if bundle.consortium == self._site.consortium and bundle.is_revoked(own.certificate):
+                expected = (
+                    f"was revoked, by issue {bundle.issue} of the bundle: ask the coordinator, and "
+                    "join a newer bundle if this site is approved again"
+                )
+                self._revoked = InputError("--site", own.name, expected)
+
+    def _lost(self, rank: int) -> None:
+        with self._changes:
+            self._breaks[rank] += 1
 
     def _take(self, way: _Way) -> None:
         for frame in way.frames():
@@ -248,7 +314,8 @@ class _Way:
     Args:
         session: with a relay, or with the sites that can be connected to directly.
         door: at a relay, to see whether it lets this site in.
-        publishers: by the rank of the site that takes what they send.
+        publishers: of long frames, by the rank of the site that takes what they send.
+        urgent: likewise of what overtakes them.
         subscriber: of the pieces that come.
         unfinished: frames, by the key that their sender puts them to.
     """
@@ -258,18 +325,31 @@ class _Way:
         session: zenoh.Session,
         door: zenoh.Publisher | None,
         publishers: dict[int, zenoh.Publisher],
+        urgent: dict[int, zenoh.Publisher],
         subscriber: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]],
         unfinished: dict[str, _Unfinished],
     ) -> None:
         self._session = session
         self._door = door
-        self.publishers = publishers
+        self.publishers, self.urgent = publishers, urgent
         self._subscriber = subscriber
         self._unfinished = unfinished
 
     def leads_to(self, rank: int) -> bool:
         """Whether a site is known to listen on it."""
         return _listened(self.publishers[rank])
+
+    def follow(self, lost: Callable[[int], None]) -> None:
+        """Have it told of each site when it does not listen any more."""
+
+        def told(rank: int, status: Any) -> None:
+            if not status.matching:
+                lost(rank)
+
+        self._followed = [
+            publisher.declare_matching_listener(partial(told, rank))
+            for rank, publisher in self.publishers.items()
+        ]
 
     def leads_anywhere(self) -> bool:
         """Whether a relay lets this site in, or another site listens."""
@@ -304,12 +384,26 @@ def _pieces(frame: bytes, number: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 class _Unfinished:
-    """The pieces of one sender's frame that have come so far; a frame that lacks one is dropped."""
+    """The pieces of one sender's frame that have come so far; a frame that lacks one is dropped.
 
-    def __init__(self, largest: int) -> None:
-        self._most_pieces = max(1, -(-largest // PIECE))
-        self._number = -1
+    Pieces were signed by nobody. So no more of them is held than the frame may have by its first
+    one, which holds the head that its sender has signed. A frame of one piece is not held, and may
+    come between those of a long one.
+
+    Args:
+        begins: see `open_carrier`.
+        moves: called for each piece that is held.
+    """
+
+    def __init__(self, begins: Callable[[bytes], int], moves: Callable[[], None]) -> None:
+        self._begins, self._moves = begins, moves
+        self._frame = (-1, 0)  # its number, and how many pieces it has
         self._pieces: list[bytes] = []
+
+    @property
+    def held(self) -> int:
+        """Bytes of pieces."""
+        return sum(map(len, self._pieces))
 
     def add(self, sample: zenoh.Sample) -> bytes | None:
         """The frame, where this piece was its last."""
@@ -317,18 +411,23 @@ class _Unfinished:
         if sample.kind != zenoh.SampleKind.PUT or len(place) != _PLACE.size:
             return None
         number, index, count = _PLACE.unpack(place)
-        if index == 0:
-            self._number, self._pieces = number, []
-        fits = count <= self._most_pieces and len(sample.payload) <= PIECE
-        if not fits or number != self._number or index != len(self._pieces):
-            self._number, self._pieces = -1, []
+        fits = index < count and len(sample.payload) <= PIECE
+        if fits and count == 1:
+            return sample.payload.to_bytes()
+        pieces, self._pieces = self._pieces, []
+        if fits and index == 0:
+            pieces, self._frame = [], (number, count)
+            fits = count <= -(-self._begins(sample.payload.to_bytes()) // PIECE)
+        if not fits or (number, count) != self._frame or index != len(pieces):
+            self._frame = (-1, 0)
             return None
-        self._pieces.append(sample.payload.to_bytes())
-        if len(self._pieces) < count:
+        pieces.append(sample.payload.to_bytes())
+        self._moves()
+        if len(pieces) < count:
+            self._pieces = pieces
             return None
-        frame = b"".join(self._pieces)
-        self._number, self._pieces = -1, []
-        return frame
+        self._frame = (-1, 0)
+        return b"".join(pieces)
 
 
 def _called_directly(site: Site) -> list[Member]:
@@ -350,7 +449,7 @@ def _why_not(site: Site, others: Sequence[Member], timeout: float) -> str:
         other, address = way
         return explain(site, address, min(timeout, _TO_EXPLAIN)) or (
             f"{other.name} answers at {address}, but does not let {site.own.name} in: it does not "
-            "run, or its bundle is another"
+            f"run, its bundle is another, or {site.own.name} was revoked: ask the coordinator"
         )
 
     with ThreadPoolExecutor(len(ways) or 1) as pool:

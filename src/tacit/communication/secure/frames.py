@@ -30,7 +30,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacit.errors import PeerError
 
@@ -44,6 +44,7 @@ __all__ = [
     "digest_of",
     "pack",
     "unpack",
+    "unpack_head",
 ]
 
 DATA, BEAT = 1, 2
@@ -121,15 +122,38 @@ def pack(frame: Frame, run: bytes, sign: Sign) -> bytes:
 def unpack(
     message: bytes, *, run: bytes, own: int, sites: Sequence[str], largest: int, verify: Verify
 ) -> Frame:
-    """The frame that some bytes are.
+    """The frame that some bytes are; arguments and errors are those of `unpack_head`."""
+    head, length = unpack_head(
+        message, run=run, own=own, sites=sites, largest=largest, verify=verify, whole=True
+    )
+    body = message[len(message) - length :]
+    if digest_of(body) != head.digest:
+        raise RefusedError(f"a message in the name of {sites[head.sender]} was changed on its way")
+    return replace(head, body=body)
+
+
+def unpack_head(
+    message: bytes,
+    *,
+    run: bytes,
+    own: int,
+    sites: Sequence[str],
+    largest: int,
+    verify: Verify,
+    whole: bool = False,
+) -> tuple[Frame, int]:
+    """The frame that some bytes begin, still without its body, and how many bytes that has.
+
+    All of it was signed by the sender, and the length and the digest of the body with it.
 
     Args:
-        message: as it came.
+        message: as it came; its head at least.
         run: that it must be of.
         own: the rank of this site.
         sites: the name of every site, by rank.
         largest: bytes that a body may have.
         verify: see `Verify`.
+        whole: whether the body must follow, and nothing else.
 
     Raises:
         RefusedError: it is no frame, or not one of this run, to this site, or of the sender that it
@@ -147,7 +171,8 @@ def unpack(
         or zero
         or topic_length > LONGEST_TOPIC
         or length > largest
-        or len(message) != _HEADER.size + topic_length + _SIGNATURE + length
+        or len(message) < (ends := _HEADER.size + topic_length + _SIGNATURE)
+        or (whole and len(message) != ends + length)
     ):
         raise RefusedError(f"a message of {len(message)} bytes does not have the form that it says")
     if not sender < len(sites):
@@ -164,7 +189,4 @@ def unpack(
     topic = signed[_HEADER.size :].decode("ascii", "replace")
     if not topic.isascii() or not topic.isprintable():
         raise RefusedError(f"{sites[sender]} sent a message whose topic is none")
-    body = message[at + _SIGNATURE :]
-    if digest_of(body) != digest:
-        raise RefusedError(f"a message in the name of {sites[sender]} was changed on its way")
-    return Frame(kind, sender, receiver, session, number, topic, body, digest)
+    return Frame(kind, sender, receiver, session, number, topic, b"", digest), length

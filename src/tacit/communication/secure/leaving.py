@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from tacit.communication.secure.streams import AWAY, PeerView
+from tacit.communication.secure.streams import AWAY, Outgoing, PeerView
 from tacit.errors import InputError, LeftOutError, PeerError, TacitError
 
 __all__ = [
@@ -17,9 +17,11 @@ __all__ = [
     "left_behind",
     "left_out",
     "lost",
+    "owes",
     "say_back",
     "say_left",
     "since",
+    "untold",
 ]
 
 _log = logging.getLogger(__name__)
@@ -70,8 +72,31 @@ def _silence(limit: float) -> float:
     return min(AWAY, max(limit / 2, _TWO_BEATS))
 
 
-def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerError:
-    """The error of a site that has not come further for so many seconds."""
+def untold(views: Iterable[PeerView]) -> bool:
+    """Whether somebody is there who is not done, and may not know that this site is."""
+    heard_since = time.monotonic() - AWAY
+    return any(view.heard > heard_since and not view.done for view in views)
+
+
+def owes(outs: Mapping[int, Outgoing], views: Mapping[int, PeerView]) -> bool:
+    """Whether somebody who is not done may still need something that was sent to it."""
+    return any(
+        outs[rank].kept and not view.done and view.beat is not None for rank, view in views.items()
+    )
+
+
+def lost(
+    rank: int, limit: float, sites: Sequence[str], view: PeerView, barred: str | None
+) -> PeerError:
+    """The error of a site that has not come further for so many seconds.
+
+    Args:
+        rank: of the site.
+        limit: the seconds.
+        sites: names, by rank.
+        view: of the site.
+        barred: why it is not believed, or this site by others; None: it is.
+    """
     name = sites[rank]
     away = time.monotonic() - view.heard
     step = -1 if view.beat is None else view.beat.step
@@ -84,6 +109,7 @@ def lost(rank: int, limit: float, sites: Sequence[str], view: PeerView) -> PeerE
         if away > min(AWAY, limit / 2)
         else f"answers, but has not come further for {limit:g} s{at}"
     )
+    what += "" if barred is None else f" ({barred})"
     return PeerError(f"{name} {what}; what was done is kept: start every site again with --resume")
 
 

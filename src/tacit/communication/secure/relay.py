@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import zenoh
 
-from tacit.communication.secure.sessions import door, open_listening, session_config
+from tacit.communication.secure.sessions import door, notice, open_listening, session_config
 from tacit.errors import InputError
 from tacit.identities import Site
+from tacit.identities.bundle import read_bundle
+from tacit.identities.site import BUNDLE_FILE
 
 __all__ = ["run_relay"]
 
 _POLL = 0.2  # seconds
+_TELL = 2.0  # seconds between two times that one who is not let in is told why
 
 
 def run_relay(
@@ -52,8 +56,14 @@ def run_relay(
         session.declare_subscriber(door(site), lambda sample: None)
         tell("listening", ", ".join(listen))
         before: dict[str, str] = {}
+        bundle, told = read_bundle(site.folder / BUNDLE_FILE)[1], 0.0
         while not until():
             now = _connected(session)
+            if time.monotonic() - told > _TELL:
+                told = time.monotonic()
+                for name in set(now.values()) - admitted:  # it may not know that it was revoked
+                    with suppress(zenoh.ZError):
+                        session.put(notice(site, name), bundle)
             for link in before.keys() - now.keys():
                 tell("left", before[link])
             for link in now.keys() - before.keys():

@@ -17,10 +17,10 @@ from tacit.errors import InputError
 from tacit.identities import Member, Site
 from tacit.identities.names import check_address
 
-__all__ = ["ATTEMPT", "PIECE", "RETRY", "door", "open_listening", "session_config"]
+__all__ = ["ATTEMPT", "PIECE", "RETRY", "door", "notice", "open_listening", "session_config"]
 
 RETRY = 1.0  # seconds after which a connection that was lost is tried again; then twice as long
-ATTEMPT = 2.0  # seconds of one attempt of a client
+ATTEMPT = 30.0  # seconds of one attempt of a client: on a line of 2 s each way, greetings take 20
 PIECE = 60 * 2**10  # bytes of a message of the engine, which divides what is longer than 65,535
 _LARGEST_MESSAGE = 2**17  # bytes that the engine collects of one message
 _WAITING_MESSAGES = 16  # on the way out, the engine's most: with its 2, a frame waits for itself
@@ -97,6 +97,8 @@ def session_config(
         "transport/shared_memory/enabled": False,
         "transport/link/protocols": ["tls"],
         "transport/link/tls": tls,
+        "transport/unicast/open_timeout": int(1000 * ATTEMPT),
+        "transport/unicast/accept_timeout": int(1000 * ATTEMPT),
         "transport/link/rx/max_message_size": _LARGEST_MESSAGE,
         "transport/link/tx/queue/size/data": _WAITING_MESSAGES,
         "transport/link/tx/queue/congestion_control/block/wait_before_close": _STALLED_US,
@@ -120,6 +122,11 @@ def door(site: Site) -> str:
     return f"tacit/{site.consortium}/door"
 
 
+def notice(site: Site, name: str) -> str:
+    """Where a relay puts its bundle for a member that it does not let in."""
+    return f"tacit/{site.consortium}/notice/{name}"
+
+
 def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]:
     """What each of the others may do here; nobody else may do anything.
 
@@ -134,7 +141,7 @@ def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]
     policies: list[dict[str, object]] = []
     subjects: list[dict[str, object]] = []
     for other in others:
-        if other.revoked or other.name == site.own.name:
+        if other.name == site.own.name:
             continue
         theirs = "*" if other.rank is None else str(other.rank)
         allowed = {
@@ -143,6 +150,17 @@ def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]
             ("ingress", "declare_subscriber"): [f"{place}/{theirs}/from/*", door(site)],
             ("egress", "declare_subscriber"): [f"{place}/{own}/from/*", door(site)],
         }
+        if other.revoked:
+            allowed = {flow: [] for flow in allowed}
+        # A member that was revoked, and cannot know it, reads so: from a relay, and no more.
+        gives, takes = ("egress", "ingress") if own == "*" else ("ingress", "egress")
+        if own == "*" or other.rank is None:
+            told = notice(site, other.name if own == "*" else site.own.name)
+            allowed[gives, "put"].append(told)
+            allowed[takes, "declare_subscriber"].append(told)
+        allowed = {flow: keys for flow, keys in allowed.items() if keys}
+        if not allowed:
+            continue
         for (flow, message), keys in allowed.items():
             rule = f"{other.name} {flow} {message}"
             rules.append(

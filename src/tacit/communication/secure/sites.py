@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 from tacit.communication.peers import READY, PeerState, SessionMemory
-from tacit.communication.received import FLAG, VOTE, VOTES, Form
+from tacit.communication.received import FLAG, METRICS, VOTE, VOTES, Form
 from tacit.communication.reports import report_of
-from tacit.communication.secure.frames import LONGEST_HEAD
+from tacit.communication.secure.certificates import Certificates, refuse_in_vain
 from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.leaving import GRACE, say_back
 from tacit.communication.secure.streams import AWAY, PeerView
@@ -57,7 +57,9 @@ _EXCHANGE, _METRICS, _VOTE, _COUNT = "exchange", "metrics", "vote", "count"
 _LEAVING, _MEETING = "whether sites may leave", "meet again"
 
 _HEAD = struct.Struct("<QQQ")  # of a part of a mark: step, bytes of the document, numbers
+_DOCUMENTS = METRICS.longest + 2**20  # bytes that a message may have beside numbers
 _CONNECTING = 60.0  # seconds until a way to the others must be open
+_AT_LEAST = timedelta(days=1)  # that a run is likely to last, as far as nothing is known of it
 # What starting again does not mend; of any other error the others hear nothing, and wait.
 _FINAL = (BudgetError, DivergenceError, LeakError, PeerError)
 
@@ -117,12 +119,20 @@ class SiteCluster:
     """
 
     def __init__(
-        self, wire: Wire, carrier: Carrier, *, patience: float, returned_to: int | None
+        self,
+        wire: Wire,
+        carrier: Carrier,
+        certificates: Certificates,
+        *,
+        patience: float,
+        returned_to: int | None,
     ) -> None:
         self.rank, self.processes = wire.own, len(wire.sites)
         self.hosts: Sequence[Sequence[int]] = ()
         self.timeout = patience
         self.wire, self.meets_again, self.stopped = wire, False, False
+        self._certificates, self._steps = certificates, 0
+        self._began: tuple[datetime, int] | None = None
         wire.can_spare = self.can_spare
         self._carrier = carrier
         self._rounds: Counter[str] = Counter()
@@ -134,6 +144,11 @@ class SiteCluster:
         self._goes_on: Callable[[frozenset[int]], bool] | None = None
         self._takes_back = self._calls = False
         self._gatherer: SiteGatherer[Any] | None = None
+
+    def expect(self, *, steps: int, largest: int) -> None:
+        """What the plan says; see `Crew.expect`."""
+        self._steps = steps
+        self.wire.expect(largest + _DOCUMENTS)
 
     def let_leave(
         self, goes_on: Callable[[frozenset[int]], bool] | None, *, takes_back: bool
@@ -210,6 +225,11 @@ class SiteCluster:
     def at(self, step: int) -> None:
         """Say in beats which step this site has begun."""
         self.wire.begin_step(step)
+        now = datetime.now(UTC)
+        began, first = self._began = self._began or (now, step)
+        if step > first:  # as long as so far, step by step
+            left = (now - began) / (step - first) * max(self._steps - step, 0)
+            self._certificates.until = max(self._certificates.until, now + left)
 
     def check(self) -> None:
         """Raise what another site reported; asks no network."""
@@ -278,6 +298,11 @@ class SiteCluster:
         ]
         for rank, first in tuple(self.wire.left.items()):
             states[rank] = replace(states[rank], state="gone", left_from=first)
+        for rank, out in self.wire.streams.outgoing.items():
+            error = self.wire.barred(rank) or states[rank].last_error
+            states[rank] = replace(
+                states[rank], last_error=error, rate=out.rate, frames=out.frames, again=out.again
+            )
         awaited = () if self.wire.waiting_for < 0 else (self.wire.waiting_for,)
         count, refused = self.wire.refused
         states[self.rank] = PeerState(
@@ -286,7 +311,8 @@ class SiteCluster:
             "connected" if self._carrier.connected() else "away",
             quiet=0.0,
             waiting_for=awaited,
-            last_error=f"{refused} ({count} in all)" if count else None,
+            last_error=self._certificates.expired(datetime.now(UTC))
+            or (f"{refused} ({count} in all)" if count else None),
         )
         return states
 
@@ -517,11 +543,13 @@ class SiteChannel:
     def send(self, rank: int, message: Tensor) -> None:
         """Hand over a message; see `Wire.send`."""
         body = message.cpu().numpy().tobytes()
+        self._wire.expect(len(body))
         self._wire.send(rank, _EXCHANGE, body, limit=self._patience)
         self.bytes_sent += len(body)
 
     def receive(self, rank: int, size: int) -> SiteArrival:
         """The next message of a site."""
+        self._wire.expect(size)
         return SiteArrival(self._wire, rank, self._device, self._patience)
 
 
@@ -653,7 +681,7 @@ def join_sites(
     lets_begin: bool = False,
     is_new: bool = False,
     has_part: bool = True,
-    largest: int = 2**30,
+    largest: int = _DOCUMENTS,
 ) -> SiteCluster:
     """Meet the other sites of a run, or come back to them; returns when all have been here.
 
@@ -668,7 +696,7 @@ def join_sites(
         is_new: whether the run is new.
         has_part: whether this site has a ledger of the run. One that has none, and finds that the
             others have begun, waits to be taken in.
-        largest: bytes of the largest message.
+        largest: bytes of the largest message, until the plan says more; see `Crew.expect`.
 
     Raises:
         InputError: the session of this site is damaged, or lost; or a site without which the run
@@ -705,27 +733,37 @@ def join_sites(
         lets_begin=lets_begin,
         furthest=max(checkpoints, default=0),
     )
+    likely = max(timedelta(seconds=patience), _AT_LEAST)
+    certificates = Certificates(site, datetime.now(UTC) + likely)
+    wire.barred = lambda rank: refused(rank, int(time.time()))
     with ExitStack() as stack:
         stack.callback(wire.close, ended=False, linger=0.0)
         if not (lets_begin or wire.returned):  # it would wait in vain
-            for rank, one in enumerate(names):
-                if (why := refused(rank, int(time.time()))) is not None:
-                    expected = (
-                        f"cannot take part, and a run needs every site: {why}; join the bundle in "
-                        "which the coordinator has approved it again, or a consortium without it"
-                    )
-                    raise InputError("--site", one, expected)
+            refuse_in_vain(site, datetime.now(UTC))
+        certificates.look(datetime.now(UTC))
         step = _taken_up(journal, checkpoints)
         limit = min(patience, _CONNECTING)
         carrier = open_carrier(
-            site, run.hex(), wire.receive, timeout=limit, largest=largest + LONGEST_HEAD
+            site,
+            run.hex(),
+            wire.receive,
+            timeout=limit,
+            begins=wire.begins,
+            moves=wire.moves,
         )
         stack.callback(carrier.close)
+
+        def watch() -> None:
+            certificates.look(datetime.now(UTC))
+            if (error := carrier.revoked()) is not None:
+                raise error
+
+        wire.watch = watch
         stack.callback(wire.close, ended=False, linger=0.0)  # while it can still speak
         wire.start(carrier, step)
         wire.form(patience, is_new=is_new, has_part=has_part)
         stack.pop_all()
-    return SiteCluster(wire, carrier, patience=patience, returned_to=step)
+    return SiteCluster(wire, carrier, certificates, patience=patience, returned_to=step)
 
 
 def session_folder(out: Path, rank: int) -> Path:

@@ -6,11 +6,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from tacit.communication.received import Beat
+from tacit.communication.received import Beat, Report
 from tacit.communication.secure.frames import RefusedError
 from tacit.communication.secure.journal import (
     FACT,
@@ -21,6 +21,7 @@ from tacit.communication.secure.journal import (
     UNSENT,
     Record,
 )
+from tacit.communication.secure.pacing import Pace
 
 __all__ = [
     "AWAY",
@@ -37,6 +38,7 @@ AWAY = 5.0  # seconds without a word after which a site counts as away
 FACT_TOPIC = "fact "
 _FACT_BYTES = 2**23  # of one fact
 _FACTS_BYTES = 2**26  # of all facts of a site
+_MARKS = 11  # of what was acknowledged, a second apart
 _RECORD_BYTES = 2**10  # at least what a message costs that waits to be read
 
 
@@ -52,10 +54,16 @@ class _SnapshotNotes(BaseModel):
 
 
 class Publisher(Protocol):
-    """What the wire needs of a carrier; see `tacit.communication.secure.carrier`."""
+    """What the wire needs of a carrier; see `tacit.communication.secure.carrier.Carrier`."""
 
-    def publish(self, rank: int, frame: bytes) -> None:
-        """Hand a frame over for a site."""
+    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
+        """Hand a frame over for a site; whether the engine has taken it."""
+
+    def reaches(self, rank: int) -> bool:
+        """Whether there is a way to a site now."""
+
+    def breaks(self, rank: int) -> int:
+        """How many times a way to a site has been lost."""
 
 
 @dataclass
@@ -65,7 +73,8 @@ class PeerView:
     Attributes:
         beat: its last beat; None before the first.
         heard: when something new came from it, by the monotonic clock.
-        moved: when it last did something: a frame, another step, another one that it waits for.
+        moved: when it last did something: a frame or a piece of one, another step, another one
+            that it waits for.
         gained: when it last came further than ever before: a frame, or a step that is not ahead of
             this site's, since by its word alone anybody is ever further.
         furthest: that step.
@@ -84,6 +93,22 @@ class PeerView:
     greeted: bool = True
     order: tuple[str, int, int] = ("", -1, -1)  # of the beat that gave the token
 
+    def meets(self, beat: Beat, here: bool) -> bool:
+        """Take up the token of a beat; whether it is of another process than the last.
+
+        Args:
+            beat: of the site.
+            here: whether it was said in the session.
+        """
+        order = (beat.nonce, beat.start, beat.counter)
+        if order[0] == self.order[0] and order <= self.order:
+            return False
+        new = beat.token != self.token
+        self.order, self.token = order, beat.token
+        self.greeted &= not new
+        self.met |= here
+        return new
+
     def hear(self, beat: Beat, now: float, step: int) -> bool:
         """Take up a beat that came now; False for one that is not newer than the last.
 
@@ -95,16 +120,19 @@ class PeerView:
         before = self.beat
         if before is not None and before.nonce == beat.nonce and not beat.is_after(before):
             return False
-        if before is None or (beat.step, beat.waiting_for, beat.start) != (
-            before.step,
-            before.waiting_for,
-            before.start,
-        ):
+        if before is None or beat.stands != before.stands:
             self.moved = now
         self.beat, self.heard = beat, now
         if self.furthest < beat.step <= step:
             self.furthest, self.gained = beat.step, now
         return True
+
+    def report_of(self, name: str) -> Report | None:
+        """Why it ends the run, by its word: it speaks for itself alone."""
+        report = None if self.beat is None else self.beat.report
+        if report is None or report.line.startswith(f"{name}: "):
+            return report
+        return report.model_copy(update={"line": f"{name}: {report.line}"})
 
     @property
     def done(self) -> bool:
@@ -123,6 +151,41 @@ class Incoming:
     waiting: dict[str, deque[Record]] = field(default_factory=dict)
     held: int = 0  # what those that wait cost, in bytes
     facts: int = 0  # likewise of its facts
+    refused: int = 0  # what the one that is due costs, where there was no room for it
+
+    def is_due(self, number: int, most: int, size: int) -> bool:
+        """Whether a frame is the one that is taken next, and there is room for it.
+
+        Where it is not, the next beat says what is due; and it asks for that where it was lost,
+        or there is room again.
+
+        Args:
+            number: of the frame.
+            most: bytes that may wait to be read.
+            size: that it costs.
+        """
+        if number != self.due:
+            self.missing |= number > self.due and not self.refused
+            self.told = -1
+            return False
+        self.refused = size if self.held and self.held + size > most else 0
+        return not self.refused
+
+    def has_read(self, size: int, most: int) -> None:
+        """One that waited was read."""
+        self.held -= size
+        if self.refused and not (self.held and self.held + self.refused > most):
+            self.refused, self.missing, self.told = 0, True, -1
+
+
+class Handed(NamedTuple):
+    """A frame that the engine has taken, and that is not acknowledged."""
+
+    began: float  # when it was handed over, by the monotonic clock
+    taken: float  # when the engine had taken all of it
+    size: int  # in bytes
+    under_way: int  # bytes, to all sites, with it
+    again: bool  # whether it was taken before
 
 
 @dataclass
@@ -135,13 +198,87 @@ class Outgoing:
     published: int = 0  # frames before this one were handed to the carrier
     kept: deque[Record] = field(default_factory=deque)  # that are not acknowledged
     held: int = 0  # what they cost, in bytes
-    moved: float = field(default_factory=time.monotonic)  # when some went, or were acknowledged
-    asked: float = -1e9  # when they were last sent again since the site asked for it
+    handed: dict[int, Handed] = field(default_factory=dict)  # of these, what is under way
+    under_way: int = 0  # its bytes
+    pace: Pace = field(default_factory=Pace)
+    moved: float = -1e9  # when some were acknowledged
+    asked: int = -1  # the frame that was sent again since the site asked for it
+    breaks: int = 0  # of the way to it
+    furthest: int = 0  # frames before this one were taken by the engine at least once
+    frames: int = 0  # that the engine has taken
+    again: int = 0  # of these, that it had taken before
+    arrived: int = 0  # bytes that were acknowledged
+    marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_MARKS))
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that were acknowledged in the last seconds."""
+        if len(self.marks) < 2:
+            return 0.0
+        (since, before), (now, after) = self.marks[0], self.marks[-1]
+        return (after - before) / (now - since)
+
+    def took(self, number: int, began: float, taken: float, size: int, under_way: int) -> None:
+        """The engine has taken a frame; see `Handed`."""
+        again = number < self.furthest
+        self.furthest = max(self.furthest, number + 1)
+        self.frames, self.again = self.frames + 1, self.again + again
+        if number >= self.acknowledged:
+            self.handed[number] = Handed(began, taken, size, under_way, again)
+            self.under_way += size
+
+    def acknowledge(self, due: int, now: float) -> None:
+        """The site has all frames before this one on its disk."""
+        last = self.handed.get(due - 1)
+        if last is not None:
+            seconds = now - last.began
+            clear = not last.again
+            pace = self.pace
+            self.pace = pace.acknowledged(seconds, last.under_way) if clear else pace.unclear()
+        for number in [number for number in self.handed if number < due]:
+            gone = self.handed.pop(number)
+            self.under_way, self.arrived = self.under_way - gone.size, self.arrived + gone.size
+        self.acknowledged, self.moved = due, now
+        self.trim()
+
+    def looked(self, now: float, breaks: int, under_way: int) -> bool:
+        """Look whether all that is not acknowledged is to be sent again, and have it sent.
+
+        It is where the way to the site was lost, and all that was under way with it, or where the
+        time to acknowledge the oldest frame that the engine took has passed.
+
+        Args:
+            now: by the monotonic clock.
+            breaks: how often the way was lost.
+            under_way: bytes to all sites, which share the line.
+        """
+        if not self.marks or now - self.marks[-1][0] >= 1.0:
+            self.marks.append((now, self.arrived))
+        oldest = self.handed.get(self.acknowledged)
+        if breaks != self.breaks:  # the next way may be another
+            self.breaks, self.asked, self.pace = breaks, -1, Pace()
+        elif oldest is not None and now > max(oldest.taken, self.moved) + self.pace.wait(under_way):
+            self.pace = self.pace.again()
+        else:
+            return False
+        self.send_again()
+        return True
+
+    def send_again(self) -> None:
+        """Send all that is not acknowledged once more."""
+        self.published, self.under_way = self.acknowledged, 0
+        self.handed.clear()
+
+    def answer(self) -> None:
+        """Send once more what the site asks for; once, until it was acknowledged or the time for it
+        has passed: what was under way when it was sent again has the site ask again.
+        """
+        if self.asked != self.acknowledged and self.acknowledged in self.handed:
+            self.asked = self.acknowledged
+            self.send_again()
 
     def hold(self, record: Record) -> None:
         """Keep a message until it is acknowledged."""
-        if not self.kept:  # until now there was nothing to move
-            self.moved = time.monotonic()
         self.kept.append(record)
         self.held += cost(record)
 

@@ -1,28 +1,25 @@
 """Streams of messages between sites that may be away, over a carrier that may lose some.
 
-From every site to every other goes one stream, whose frames have the numbers 0, 1, 2 ... within a
-session. A receiver takes the frame that is due, puts it into its journal, and drops every other:
-one that was taken before, or one that is ahead. Once its journal is on the disk it says in a
-*beat* which frame is due. A sender keeps what is not acknowledged, and sends it again when it is
-asked to or when nothing has moved for a while. So the order of a stream is that in which it was
-sent, nothing is taken twice, and whoever is killed and comes back misses nothing.
+From every site to every other goes one stream, whose frames are numbered within a session. A
+receiver takes the frame that is due, puts it into its journal, and drops every other: one that was
+taken before, or one that is ahead. Once its journal is on the disk it says in a *beat* which frame
+is due. A sender keeps what is not acknowledged. It sends it again when the way to the receiver was
+lost, when it is asked to, and when the time has passed that acknowledgements take
+(`tacit.communication.secure.pacing`). So the order of a stream is that in which it was sent,
+nothing is taken twice, and whoever is killed and comes back misses nothing.
 
 *Facts* are small texts that a site states once, and all others keep: what it runs, its public
 keys, its votes. A fact that was stated stays as it was, also for the site itself when it comes
 back and would now say something else.
 
 *What leaves a site leaves once.* Of every frame the SHA-256 is on the disk before the frame leaves,
-and those of all that were made before it, for whichever site. A process that makes steps again,
-with the same keys, records and messages of others, makes the same frames. If it makes another
-(other records, another version, another machine), it is refused, and nothing leaves: two different
-frames with the same noise would show the difference of what the noise hides. That the digests stand
-in the order in which the frames were made sees to it that nothing before the one that differs is
-new: `docs/proofs/returning-sites.md`.
+and those of all that were made before it, for whichever site. A process that makes steps again and
+makes another frame is refused, and nothing leaves: `docs/proofs/returning-sites.md`.
 
 Beats go to every other site once a second and when there is something to acknowledge. They also say
-at which step a site is and for whom it waits, whether it has ended, and why. A beat counts only if
-it echoes a random number of the process that reads it: one that was recorded before that process
-started says nothing to it, and of later ones the order is known.
+where a site stands, for whom it waits, whether it has ended, and why. A beat counts only if it
+echoes a random number of the process that reads it: one that was recorded before that process
+started says nothing to it.
 
 Nothing that another site says makes this one hold more than a fixed amount for it, or wait for ever
 (`Wire.wait_for`).
@@ -34,7 +31,6 @@ import hashlib
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
@@ -43,9 +39,11 @@ from typing import Literal
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
 from tacit.communication.reports import error_of
+from tacit.communication.secure import leaving
 from tacit.communication.secure.frames import (
     BEAT,
     DATA,
+    LONGEST_HEAD,
     Frame,
     RefusedError,
     Sign,
@@ -53,29 +51,19 @@ from tacit.communication.secure.frames import (
     digest_of,
     pack,
     unpack,
+    unpack_head,
 )
 from tacit.communication.secure.journal import (
     RECEIVED,
-    SENT,
     STATED,
     UNSENT,
+    Fresh,
     Journal,
     Record,
     Session,
 )
-from tacit.communication.secure.leaving import (
-    GRACE,
-    LEFT,
-    differs,
-    last_awaited,
-    left_behind,
-    left_out,
-    lost,
-    say_left,
-    since,
-)
 from tacit.communication.secure.meeting import Meeting, given_up, spared
-from tacit.communication.secure.streams import AWAY, FACT_TOPIC, PeerView, Publisher, Streams, cost
+from tacit.communication.secure.streams import FACT_TOPIC, PeerView, Publisher, Streams, cost
 from tacit.errors import GoneError, PeerError
 
 __all__ = ["Wire"]
@@ -84,13 +72,12 @@ LARGEST = 2**30  # bytes of one body
 _ROOM = 2**28  # bytes from one sender that wait to be read, or to one receiver to be acknowledged
 _BEAT = 1.0  # seconds between beats where nothing happens
 _LOOK = 0.05  # seconds between two looks of the keeper: how long an acknowledgement may wait
-_AGAIN = 2.0  # seconds without an acknowledgement after which frames are sent again
 _GATHER = 0.0005  # seconds in which the messages of a step to all come together for one write
 _BURST = 2**23  # bytes that are sent again at once
-_ASKED = 0.5  # seconds between two times that frames are sent again since a site asks for it
 _FAREWELL = 3.0  # seconds in which a site that is done says so
 _IDLE = 10  # times the limit of a wait: for how long a site may move and come no further
 _FORMING = bytes(16)
+_LARGEST_NOTE = "largest message"
 
 State = Literal["forming", "running", "done", "failed"]
 
@@ -105,7 +92,7 @@ class Wire:
         journal: of the session.
         sign: with this site's key.
         verify: against the keys of all.
-        largest: bytes that the body of a message may have, from others as well as to them.
+        largest: bytes that the body of a message may have; `expect` says it anew.
         lets_leave: whether the run can go on without a site, by the settings of this one; else
             rank 0 is not believed that it does.
         lets_begin: whether it can begin without one, likewise.
@@ -122,6 +109,8 @@ class Wire:
         takes_back: at rank 0, whether it takes them back; None: it cannot tell yet.
         grace: how many times its limit a wait lasts, so that rank 0 may say so first.
         can_spare: whether one that cannot take part ends only the session, and not the run.
+        barred: why a site is not believed now, whatever it says; None: it is.
+        watch: called again and again while the wire is open, also while the run waits.
     """
 
     def __init__(
@@ -151,10 +140,12 @@ class Wire:
         self.takes_back: bool | None = None
         self.grace = 1
         self.can_spare: Callable[[Collection[int]], bool] = lambda ranks: False
-        self._run, self._journal, self._sign, self._largest = run, journal, sign, largest
-        self._unpacked = partial(
-            unpack, run=run, own=own, sites=self.sites, largest=largest, verify=verify
-        )
+        self.barred: Callable[[int], str | None] = lambda rank: None
+        self.watch: Callable[[], None] = lambda: None
+        self.largest = largest
+        self._run, self._journal, self._sign = run, journal, sign
+        self._unpacked = partial(unpack, run=run, own=own, sites=self.sites, verify=verify)
+        self._begun = partial(unpack_head, run=run, own=own, sites=self.sites, verify=verify)
         self._lets_leave = lets_leave
         self._unbegun = True  # no step of the session, by any process of this site
         self._token = secrets.token_hex(16)  # of this process
@@ -163,12 +154,12 @@ class Wire:
         self.streams = Streams(own, self.others, journal.whole)
         self._in, self._out = self.streams.incoming, self.streams.outgoing
         self._last = (b"", digest_of(b""))  # the last message that was sent, and its digest
-        self._fresh: deque[Record] = deque()  # made, and their digests are not yet in the journal
-        self._made = self._journaled = 0  # of those by this process
+        self._fresh = Fresh(journal)
         self._peers = {rank: PeerView() for rank in self.others}
         where = str(journal.folder)
         self._meeting = Meeting(self.sites, own, self._peers, where, lets_begin, furthest)
         self._dirty, self._beats = False, 0
+        self._came = self._given = 0  # beats say both; see `Beat`
         self._failure: Exception | None = None
         self._ending = False
         self._publisher: Publisher | None = None
@@ -208,7 +199,8 @@ class Wire:
         self._journal.write_session(self._session)
         self._unbegun = step is None
         self.streams.restore(*self._journal.load(step))
-        self.left = left_out(self.streams.stated)
+        self.largest = max(self.largest, int(self.streams.notes.get(_LARGEST_NOTE, "0")))
+        self.left = leaving.left_out(self.streams.stated)
         self._journal.begin_segment(self._journal.last_segment())
         with self._changed:
             self._publisher = publisher
@@ -252,7 +244,7 @@ class Wire:
                     since = began if rejoins is None else max(began, self._peers[0].heard)
                     left = since + limit - time.monotonic()
                     if left <= 0 and rejoins is None and meeting.rank_0_is_near:
-                        left += (GRACE - 1) * limit  # until it has said who meets
+                        left += (leaving.GRACE - 1) * limit  # until it has said who meets
                     at_once = self._session.absent if self._session.starts == 1 else ()
                     absent = at_once if left > 0 else spare
                     if meeting.can_begin(self._session, absent):
@@ -272,7 +264,7 @@ class Wire:
 
     def _write_met(self, without: Collection[int]) -> None:
         """Write down with whom this site begins, and without whom, before anybody hears of it."""
-        notes = {f"{LEFT}{rank}": "0" for rank in without}
+        notes = {f"{leaving.LEFT}{rank}": "0" for rank in without}
         if notes:
             with self._disk:
                 self._journal.add_sent(
@@ -282,9 +274,9 @@ class Wire:
         self._session = self._meeting.met(self._session, without)
         self._journal.write_session(self._session)
         self.streams.stated |= notes
-        self.left = left_out(notes)
+        self.left = leaving.left_out(notes)
         for rank in without:
-            say_left(self.sites[rank], 0)
+            leaving.say_left(self.sites[rank], 0)
         for view in self._peers.values():
             view.greeted = False  # they wait for word of it
 
@@ -303,8 +295,8 @@ class Wire:
             InputError: a process before this one has sent another message in its place.
             PeerError: the site has not acknowledged enough within the limit.
         """
-        if len(body) > self._largest:
-            raise ValueError(f"a message of {len(body)} bytes; {self._largest} can be sent")
+        if len(body) > self.largest:
+            raise ValueError(f"a message of {len(body)} bytes; {self.largest} can be sent")
         out = self._out[rank]
         last = self._last
         if last[0] != body:  # most methods send all others the same
@@ -317,11 +309,10 @@ class Wire:
             if rank in self.left:
                 return
             if out.number < out.before and self.streams.sent.get((rank, out.number)) != digest:
-                raise differs(self.sites[self.own], self.sites[rank], self.step)
+                raise leaving.differs(self.sites[self.own], self.sites[rank], self.step)
             record = Record(UNSENT, rank, out.number, topic, body, digest)
             if self.streams.sent.pop((rank, out.number), None) is None:
-                self._fresh.append(record)
-                self._made += 1
+                self._fresh.add(record)
             self._out[record.rank].hold(record)
             out.number += 1
             out.trim()
@@ -386,7 +377,7 @@ class Wire:
             record = stream.waiting[topic].popleft()
             if not stream.waiting[topic]:
                 del stream.waiting[topic]
-            stream.held -= cost(record)
+            stream.has_read(cost(record), _ROOM)
         return self._journal.whole(record).body
 
     def wait_for(self, rank: int, found: Callable[[], bool], limit: float) -> None:
@@ -413,11 +404,11 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    culprit = last_awaited(rank, self.own, self._here(), limit)
+                    culprit = leaving.last_awaited(rank, self.own, self._here(), limit)
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
-                    quiet = now - max(since(self._peers[culprit], limit), began)
+                    quiet = now - max(leaving.since(self._peers[culprit], limit), began)
                     for late, without, most in (
                         (culprit, quiet, limit),
                         (rank, now - max(self._peers[rank].gained, began), _IDLE * limit),
@@ -425,13 +416,23 @@ class Wire:
                         if without > most * (self.grace if late else 1):
                             out = frozenset({*self.left, late})
                             if self.may_leave is None or not self.may_leave(out):
-                                error = lost(late, most, self.sites, self._peers[late])
+                                why = self.barred(self.own) or self.barred(late)
+                                error = leaving.lost(late, most, self.sites, self._peers[late], why)
                                 raise spared(str(error), late) if self.can_spare({late}) else error
                             self._leave(late, self.step + len(self.sites) + 1)
                             break
                     self._changed.wait(min(0.5, limit - quiet + 0.01) if quiet < limit else 0.5)
         finally:
             self.waiting_for = -1
+
+    def expect(self, largest: int) -> None:
+        """Send and take messages of so many bytes, also when a process comes back."""
+        with self._changed:
+            if largest > self.largest:
+                self.largest = largest
+                self.streams.note(_LARGEST_NOTE, str(largest))
+                for stream in self._in.values() if self.refused[0] else ():
+                    stream.missing, stream.told = True, -1  # ask for what was too large until now
 
     def begin_step(self, step: int) -> None:
         """Say in beats which step begins; who is left out during it, is so from a later one."""
@@ -444,12 +445,12 @@ class Wire:
     def _leave(self, rank: int, step: int) -> None:
         """Leave a site out for good, but for its messages that are here; all on the disk."""
         self._journal.sync_received()
-        record = Record(STATED, self.own, 0, f"{LEFT}{rank}", str(step).encode())
+        record = Record(STATED, self.own, 0, f"{leaving.LEFT}{rank}", str(step).encode())
         with self._disk:
             self._journal.add_sent([record])
         self.streams.stated[record.topic] = str(step)
         self.left = {**self.left, rank: step}  # others read it meanwhile
-        say_left(self.sites[rank], step)
+        leaving.say_left(self.sites[rank], step)
         self._changed.notify_all()
 
     def check(self) -> None:
@@ -460,10 +461,7 @@ class Wire:
         """
         self._check_failure()
         for rank, view in self._here().items():
-            if view.beat is not None and view.beat.report is not None:
-                report, name = view.beat.report, f"{self.sites[rank]}: "
-                if not report.line.startswith(name):  # it speaks for itself alone
-                    report = report.model_copy(update={"line": name + report.line})
+            if (report := view.report_of(self.sites[rank])) is not None:
                 raise spared(report.line, rank) if self.can_spare({rank}) else error_of(report)
 
     def peers(self) -> Mapping[int, PeerView]:
@@ -481,8 +479,9 @@ class Wire:
             self._unbegun = False
             self._journal.sync_received()
             # What a snapshot holds may leave; a process that comes back earlier finds its digests.
-            self._journal_sent(tuple(self._fresh))
-            self._strike_off(self._made)
+            made, reached = self._fresh.made(), self.streams.reached
+            self._fresh.write(made, reached)
+            self._fresh.strike_off(made)
             records = self.streams.records()
             self._journal.begin_segment(step)
         # Where the process ends here, an earlier snapshot stands, and all segments since.
@@ -510,9 +509,10 @@ class Wire:
         if ended:
             self.state = "done"
             deadline = time.monotonic() + linger
-            self._wait_while(self._owing, deadline)
+            self._wait_while(lambda: leaving.owes(self._out, self._here()), deadline)
             # Who has not heard that this site is done waits for it: several beats say so.
-            self._wait_while(self._unsaid, min(deadline, time.monotonic() + _FAREWELL))
+            until = min(deadline, time.monotonic() + _FAREWELL)
+            self._wait_while(lambda: leaving.untold(self._here().values()), until)
         elif self.report is not None:
             self.state = "failed"
             # Nobody believes why before this site has heard what is to be echoed.
@@ -549,18 +549,6 @@ class Wire:
             while time.monotonic() < deadline and self._failure is None and holds():
                 self._changed.wait(0.1)
 
-    def _unsaid(self) -> bool:
-        """Whether somebody is there who is not done, and may not know that this site is."""
-        heard_since = time.monotonic() - AWAY
-        return any(view.heard > heard_since and not view.done for view in self._here().values())
-
-    def _owing(self) -> bool:
-        """Whether somebody who is not done may still need something that was sent to it."""
-        return any(
-            self._out[rank].kept and not view.done and view.beat is not None
-            for rank, view in self._here().items()
-        )
-
     # What comes in; called by threads of the carrier.
 
     def receive(self, message: bytes) -> None:
@@ -568,31 +556,29 @@ class Wire:
         if self._publisher is None or self._failure is not None:
             return  # not yet, or not any more: it is not acknowledged, and comes again
         try:
-            frame = self._unpacked(message)
+            frame = self._unpacked(message, largest=self.largest)
             if frame.kind == BEAT:
                 self._heard_beat(frame)
             else:
                 self._heard_data(frame)
         except PeerError as error:
-            with self._changed:
-                self.refused = (self.refused[0] + 1, str(error))
+            self._refuse(error)
         except Exception as error:  # such as a full disk: raised where the run asks next
             with self._changed:
                 self._failure = self._failure or error
                 self._changed.notify_all()
 
+    def _refuse(self, error: PeerError) -> None:
+        with self._changed:
+            self.refused = (self.refused[0] + 1, str(error))
+
     def _heard_beat(self, frame: Frame) -> None:
         beat = BEAT_FORM.read(frame.body, frame.sender, "beat")
         with self._changed:
             view, now = self._peers[frame.sender], time.monotonic()
-            order = (beat.nonce, beat.start, beat.counter)
-            if order[0] != view.order[0] or order > view.order:
-                view.order = order
-                if beat.token != view.token:  # a new process, which waits for an answer
-                    self._in[frame.sender].told = -1
-                view.greeted &= beat.token == view.token
-                view.token = beat.token
-                view.met |= frame.session == self._digest() != _FORMING
+            here = frame.session == self._digest() != _FORMING
+            if view.meets(beat, here):  # a new process, which waits for an answer
+                self._in[frame.sender].told = self._out[frame.sender].asked = -1
             if any(rank >= len(self.sites) for rank, _ in beat.left):
                 raise RefusedError(f"{self.sites[frame.sender]} leaves out a site that is none")
             if beat.echo != self._token:
@@ -616,11 +602,16 @@ class Wire:
                     name = self.sites[frame.sender]
                     raise RefusedError(f"{name} came back without its session of this run")
                 return
+            before = view.beat
             if not view.hear(beat, now, self.step):
                 return  # an older one, that came late or was sent again by somebody else
-            here = frame.session == self._digest() != _FORMING
-            if here:
-                self._acknowledge(frame.sender, beat.due, again=beat.again)
+            moved = before is not None and before.came != beat.came
+            self._given += moved and self._out[frame.sender].under_way > 0
+            out = self._out[frame.sender]
+            if here and beat.due > out.acknowledged:
+                out.acknowledge(beat.due, now)
+            if here and beat.again:
+                out.answer()
             if frame.sender == 0 and here:
                 try:
                     left_now = {*self.left, *(rank for rank, _ in beat.left)}
@@ -638,40 +629,49 @@ class Wire:
 
     def _leave_behind(self, step: int, takes_back: bool | None, *, here: bool) -> None:
         """Rank 0 says that this site is left out; see `left_behind`."""
-        error: Exception | None = left_behind(self.sites[self.own], step, takes_back, here)
+        error: Exception | None = leaving.left_behind(self.sites[self.own], step, takes_back, here)
         if not self._lets_leave:
             name = self.sites[self.own]
             error = PeerError(f"{self.sites[0]} leaves out {name}, which no setting allows")
         self._failure = self._failure or error
         self._changed.notify_all()
 
-    def _acknowledge(self, rank: int, due: int, *, again: bool) -> None:
-        out = self._out[rank]
-        if due > out.acknowledged:
-            out.acknowledged, out.moved = due, time.monotonic()
-            out.trim()
-        if again and time.monotonic() - out.asked > _ASKED:
-            out.published, out.asked = out.acknowledged, time.monotonic()
+    def _is_taken(self, head: Frame, size: int) -> bool:
+        """Whether a frame is one that this site takes now, by its head."""
+        if self._publisher is None or self._failure is not None or head.sender in self.left:
+            return False
+        if self._session.nonces is None:
+            return False  # the sender has met all already; it sends this again
+        if head.session != self._digest():
+            raise RefusedError(f"{self.sites[head.sender]} sent a message of another session")
+        room = LARGEST if head.topic.startswith(FACT_TOPIC) else _ROOM
+        return self._in[head.sender].is_due(head.number, room, size)
+
+    def begins(self, piece: bytes) -> int:
+        """How many bytes a frame has of which this is the beginning; 0 where it is not taken."""
+        try:
+            head, length = self._begun(piece, largest=self.largest)
+            with self._changed:
+                taken = head.kind == DATA and self._is_taken(head, length)
+                return LONGEST_HEAD + length if taken else 0
+        except PeerError as error:
+            self._refuse(error)
+            return 0
+
+    def moves(self, rank: int) -> None:
+        """A piece has come of a frame that a site has begun."""
+        with self._changed:
+            self._came += 1
+            self._peers[rank].moved = time.monotonic()
 
     def _heard_data(self, frame: Frame) -> None:
         record = Record(RECEIVED, frame.sender, frame.number, frame.topic, frame.body, frame.digest)
         with self._changed:
-            if self._publisher is None or self._failure is not None or frame.sender in self.left:
+            if not self._is_taken(frame, cost(record)):
                 return
-            if self._session.nonces is None:
-                return  # the sender has met all already; it sends this again
-            if frame.session != self._digest():
-                name = self.sites[frame.sender]
-                raise RefusedError(f"{name} sent a message of another session")
             stream, view = self._in[frame.sender], self._peers[frame.sender]
-            if frame.number != stream.due:
-                stream.missing |= frame.number > stream.due
-                stream.told = -1  # say again what is due
-                return
             if frame.topic.startswith(FACT_TOPIC):
                 self.streams.check_fact(record, self.sites[record.rank])
-            elif stream.held and stream.held + cost(record) > _ROOM:
-                return  # until more was read; the sender sends it again
             self._journal.add_received(record)
             self._dirty = True
             stream.due += 1
@@ -693,47 +693,41 @@ class Wire:
     def _publish_frames(self) -> None:
         while True:
             with self._changed:
-                met = self._session.nonces is not None
-                outs = self._out.values() if met else ()
                 # In order; a part at once, where much is to be sent again.
-                batch = [record for out in outs for record in out.due(_BURST)]
+                ready = [out for rank, out in self._out.items() if out.kept and self._takes(rank)]
+                batch = [record for out in ready for record in out.due(_BURST)]
                 if not batch and self._ending:
                     return
                 if not batch:
                     self._changed.wait(0.2)
                 session = self._digest()
-                fresh, made = tuple(self._fresh), self._made
+                made, reached = self._fresh.made(), self.streams.reached
             if not batch:
                 time.sleep(_GATHER)
                 continue
             with self._disk:
-                self._journal_sent(fresh)
+                self._fresh.write(made, reached)
             with self._changed:
-                self._strike_off(made)
+                self._fresh.strike_off(made)
             for record in batch:
+                out = self._out[record.rank]
+                if record.number >= out.published:
+                    continue  # what comes before it is to be sent again
                 said = (record.number, record.topic, record.body, record.digest)
                 frame = Frame(DATA, self.own, record.rank, session, *said)
-                self._publish(record.rank, pack(frame, self._run, self._sign))
+                message, began = pack(frame, self._run, self._sign), time.monotonic()
+                taken = self._publish(record.rank, message)
+                with self._changed:
+                    under_way = self._under_way() + len(message)
+                    if taken:
+                        out.took(record.number, began, time.monotonic(), len(message), under_way)
+                    else:
+                        out.published = min(out.published, record.number)
 
-    def _journal_sent(self, records: Sequence[Record]) -> None:
-        """Bring the digests of messages to the disk, in the order in which they were made.
-
-        All that were made before a message have theirs there before it leaves. So what has left is
-        a beginning of what this process made, and one that makes another message in place of one
-        that did not leave finds nothing that left after it.
-        """
-        if records:
-            reached = str(self.streams.reached).encode()
-            self._journal.add_sent(
-                Record(SENT, record.rank, record.number, record.topic, reached, record.digest)
-                for record in records
-            )
-
-    def _strike_off(self, made: int) -> None:
-        """The digests of the first messages that this process made are in the journal."""
-        while self._journaled < made:
-            self._fresh.popleft()
-            self._journaled += 1
+    def _takes(self, rank: int) -> bool:
+        """Whether there is a way to a site, which has met this one: it takes no frame before."""
+        met, publisher = self._session.nonces is not None and self._peers[rank].met, self._publisher
+        return met and publisher is not None and publisher.reaches(rank)
 
     def _keep(self) -> None:
         """Bring the journal to the disk, beat, and have what was lost sent again."""
@@ -744,14 +738,15 @@ class Wire:
                 due = {rank: stream.due for rank, stream in self._in.items()}
             if dirty:
                 self._journal.sync_received()
-            now = time.monotonic()
+            self.watch()
+            now, under_way, publisher = time.monotonic(), self._under_way(), self._publisher
             for rank in self.others:
                 stream, out = self._in[rank], self._out[rank]
+                breaks = out.breaks if publisher is None else publisher.breaks(rank)
                 with self._changed:
                     stream.on_disk = max(stream.on_disk, due[rank])
                     news = stream.told != stream.on_disk or not self._peers[rank].greeted
-                    if out.kept and now - out.moved > _AGAIN:
-                        out.published, out.moved = out.acknowledged, now
+                    if out.looked(now, breaks, under_way):
                         self._changed.notify_all()
                 if now - last[rank] > (_LOOK if news else _BEAT):
                     self._beat_to(rank)
@@ -773,6 +768,8 @@ class Wire:
                 again=stream.missing,
                 step=self.step,
                 waiting_for=self.waiting_for,
+                came=self._came,
+                given=self._given,
                 state=self.state,
                 report=self.report,
                 left=tuple(self.left.items()) if self.own == 0 else (),
@@ -782,17 +779,19 @@ class Wire:
             session = self._digest()
         body = BEAT_FORM.write(beat).encode()
         frame = Frame(BEAT, self.own, rank, session, 0, "beat", body, digest_of(body))
-        self._publish(rank, pack(frame, self._run, self._sign))
+        self._publish(rank, pack(frame, self._run, self._sign), urgent=True)
 
-    def _publish(self, rank: int, message: bytes) -> None:
+    def _publish(self, rank: int, message: bytes, *, urgent: bool = False) -> bool:
         publisher = self._publisher
         if publisher is None:
-            return  # closed while it was made
+            return False  # closed while it was made
         with self._changed:
             self.bytes_sent += len(message)
-        publisher.publish(rank, message)
+        return publisher.publish(rank, message, urgent=urgent)
 
-    # Who is at fault.
+    def _under_way(self) -> int:
+        """Bytes that the engine has taken and nobody has acknowledged."""
+        return sum(out.under_way for out in self._out.values())
 
     def _check_failure(self) -> None:
         if self._failure is not None:

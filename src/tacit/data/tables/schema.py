@@ -9,6 +9,7 @@ that all of it is public; `tacit init` writes proposals, which are not confirmed
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -173,6 +174,13 @@ class Schema(BaseModel):
         plain = self.model_dump(mode="json", exclude={"confirmed_public"})
         parts = [str(plain[key]) for key in sorted(plain)]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """What it declares, a text for each column and each other part: what two of them share."""
+        plain = self.model_dump(mode="json", exclude={"confirmed_public"}, exclude_none=True)
+        columns = {f"column {name}": kind for name, kind in plain.pop("columns").items()}
+        return {name: json.dumps(part, sort_keys=True) for name, part in (columns | plain).items()}
 
     def dataset(self, table: object, where: str = "table", node: int | None = None) -> Dataset:
         """Inputs and targets of a table: a map of each record alone.

@@ -56,6 +56,10 @@ class SiteStatus(RunDocument):
         step: steps that it has made, by its own word.
         last_seen: ISO 8601, UTC.
         last_error: what last went wrong between it and this process.
+        rate: bytes a second that it has acknowledged in the last ten seconds; None: not measured,
+            as of this process itself, and in one rack.
+        frames: messages that were handed over for it by this process; None likewise.
+        again: how many of these were sent again.
     """
 
     rank: Count
@@ -64,6 +68,9 @@ class SiteStatus(RunDocument):
     step: Count | None
     last_seen: Text | None
     last_error: Text | None
+    rate: OptionalNumber
+    frames: Count | None
+    again: Count | None
 
 
 class StatusDocument(RunDocument):

@@ -57,6 +57,7 @@ __all__ = [
     "planned",
     "process_group",
     "run_name",
+    "stated_parts",
     "with_processes",
 ]
 
@@ -279,6 +280,7 @@ SITE_KEYS = frozenset(
 
 _ORDER = ("tacit", "torch", ".", "record", "model", "plan")  # first words of what is compared
 _LONGEST = 200  # characters of a text; a longer one is stated by its beginning and a digest
+_MOST_PARTS = 500  # of a schema that are compared one by one
 _SHOWN = 3  # ranks that an error lists before it counts the others
 _DROPPED_BITS = 36  # of the 52 of a fraction: leaves a precision of 8e-6
 
@@ -368,7 +370,7 @@ def agree(identities: Sequence[Mapping[str, Scalar]], peers: Peers) -> None:
     words = [{name: _written(value) for name, value in one.items()} for one in identities]
     odd = [rank for rank, written in enumerate(words) if written != words[0]]
     do_without(peers, odd, "came back with another experiment")
-    compare(identities)
+    compare(identities, [site.name for site in peers.seen()])
 
 
 def do_without(peers: Peers, ranks: Collection[int], what: str) -> None:
@@ -387,11 +389,18 @@ def do_without(peers: Peers, ranks: Collection[int], what: str) -> None:
         raise MeetAnewError(f"{' and '.join(names)} {what}", frozenset(ranks))
 
 
-def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
+def stated_parts(parts: Mapping[str, str]) -> dict[str, str]:
+    """What a schema declares of a record, by names and in texts that processes can share."""
+    named = {re.sub(r"[^A-Za-z0-9_. -]", "-", f"record {name}")[:80]: parts[name] for name in parts}
+    return {name: str(_scalar(named[name])) for name in list(named)[:_MOST_PARTS]}
+
+
+def compare(identities: Sequence[Mapping[str, Scalar]], names: Sequence[str] = ()) -> None:
     """Refuse processes that do not run the same experiment.
 
     Args:
         identities: what each rank has reported of itself, by rank.
+        names: of the processes, by rank; of sites, their names.
 
     Raises:
         InputError: two of them differ; names the first two things that differ, who has what, and
@@ -403,13 +412,15 @@ def compare(identities: Sequence[Mapping[str, Scalar]]) -> None:
         word = "." if "." in name else name.partition(" ")[0]
         return (_ORDER.index(word) if word in _ORDER else len(_ORDER), name)
 
-    names = sorted({name for identity in identities for name in identity}, key=place)
+    stated = sorted({name for identity in identities for name in identity}, key=place)
     differing = [
-        name for name in names if len({_written(identity.get(name)) for identity in identities}) > 1
+        name
+        for name in stated
+        if len({_written(identity.get(name)) for identity in identities}) > 1
     ]
     if not differing:
         return
-    first, *others = (_difference(name, identities) for name in differing)
+    first, *others = (_difference(name, identities, names) for name in differing)
     clauses = [first.who]
     if others:
         clauses.append(f"also {others[0].name} = {_short(others[0].value)}: {others[0].who}")
@@ -509,25 +520,31 @@ class _Difference:
     who: str
 
 
-def _difference(name: str, identities: Sequence[Mapping[str, Scalar]]) -> _Difference:
+def _difference(
+    name: str, identities: Sequence[Mapping[str, Scalar]], names: Sequence[str]
+) -> _Difference:
     values = [identity.get(name) for identity in identities]
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(_written(value), []).append(rank)
     of_rank_0, differing, *rest = holders.values()
-    listed = [f"{_short(values[ranks[0]])} on {_ranks(ranks)}" for ranks in (of_rank_0, *rest[:1])]
+    listed = [
+        f"{_short(values[ranks[0]])} on {_ranks(ranks, names)}" for ranks in (of_rank_0, *rest[:1])
+    ]
     if rest[1:]:
-        listed.append(f"others on {_ranks(sorted(chain(*rest[1:])))}")
-    who = f"on {_ranks(differing)}, but {', '.join(listed)}"
+        listed.append(f"others on {_ranks(sorted(chain(*rest[1:])), names)}")
+    who = f"on {_ranks(differing, names)}, but {', '.join(listed)}"
     return _Difference(name, values[differing[0]], who)
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    listed = [str(rank) for rank in ranks[:_SHOWN]]
+def _ranks(ranks: Sequence[int], names: Sequence[str]) -> str:
+    named = any(name != f"rank {rank}" for rank, name in enumerate(names))
+    listed = [names[rank] if named else str(rank) for rank in ranks[:_SHOWN]]
     if len(ranks) > _SHOWN:
         listed.append(f"{len(ranks) - _SHOWN} more")
     *before, last = listed
-    return f"ranks {', '.join(before)} and {last}" if before else f"rank {last}"
+    words = ("", "") if named else ("rank ", "ranks ")
+    return f"{words[1]}{', '.join(before)} and {last}" if before else f"{words[0]}{last}"
 
 
 def _short(value: object) -> str:

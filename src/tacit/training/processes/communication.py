@@ -63,6 +63,14 @@ class Crew(Peers, Protocol):
     meets_again: bool
     stopped: bool
 
+    def expect(self, *, steps: int, largest: int) -> None:
+        """Say what the plan says; before anybody can send a message of the exchange.
+
+        Args:
+            steps: how many there are.
+            largest: bytes of the largest message of the exchange.
+        """
+
     def connect(
         self,
         device: torch.device,
@@ -193,6 +201,7 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
         return
     with ExitStack() as stack:
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
+        cluster.expect(steps=job.plan.steps, largest=_largest_message(job, cluster.hosts))
         goes_on = _goes_on_without(job)
         taken = job.config.takes_back
         absent = cluster.let_leave(goes_on, takes_back=taken)
@@ -209,6 +218,16 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
             absent=absent,
         )
         yield _ProcessCommunication(job, exchange, gatherer)
+
+
+def _largest_message(job: Job, hosts: Sequence[Sequence[int]]) -> int:
+    """A bound on the bytes of what one process sends another: rows of all its nodes in one message.
+
+    Numbers have 8 bytes at most, and as many for their places where they are compressed.
+    """
+    chosen, d = job.config.algorithm, job.plan.parameters
+    numbers = max(d, math.ceil(chosen.definition.message_numbers(chosen.options, d)))
+    return max(map(len, hosts)) * (16 * numbers + 2**12)
 
 
 def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:

@@ -144,6 +144,9 @@ def _sites(seen: Sequence[PeerState], own: int, step: int, now: datetime) -> tup
             step=step if site.rank == own else site.step,
             last_seen=None if site.quiet is None else _iso(now - timedelta(seconds=site.quiet)),
             last_error=site.last_error,
+            rate=site.rate,
+            frames=site.frames,
+            again=site.again,
         )
         for site in seen
     )
