@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.promise import PromisedBound, PromisedRun
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.gradients import Loss, Moments
@@ -445,6 +446,7 @@ class Algorithm(Generic[State, Chosen]):
             numbers, and a note of it, or None. Raises InputError where they cannot.
         table: the gradient table that it needs, if any.
         promise_constants: keys of `[promise]` that the convergence bound of its paper reads.
+        promise: what the theorems of its paper promise of a run; None: nothing is known of any.
         not_covered: what epsilon does not cover beside what it never does, for people.
         message_numbers: numbers in one message of a node before it is compressed, for `tacit plan`;
             with options that compress, a multiple of d.
@@ -496,6 +498,7 @@ class Algorithm(Generic[State, Chosen]):
     )
     table: Callable[[Chosen], TableRequest | None] = lambda options: None
     promise_constants: tuple[str, ...] = ()
+    promise: Callable[[PromisedRun], PromisedBound] | None = None
     not_covered: tuple[str, ...] = ()
     message_numbers: Callable[[Chosen, int], float] = lambda options, parameters: parameters
     default_clip: float = 1.0

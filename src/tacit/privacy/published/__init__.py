@@ -55,7 +55,6 @@ from tacit.privacy.published.push_sum import (
     total_mu,
 )
 from tacit.privacy.published.utility import (
-    NOT_AT_HAND,
     BoundConstants,
     Budget,
     claimed_variances,
@@ -75,7 +74,6 @@ __all__ = [
     "DYN_D2P",
     "DYN_GENERAL",
     "FEDSPD_DP",
-    "NOT_AT_HAND",
     "PRIVSGP",
     "BoundConstants",
     "Budget",
