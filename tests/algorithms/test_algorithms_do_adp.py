@@ -20,7 +20,7 @@ from tacit.algorithms.do_adp import CompressedState, spectrum
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.privacy.published.utility import do_adp_consensus_step
+from tacit.privacy.published.utility.do_adp import do_adp_consensus_step
 from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare

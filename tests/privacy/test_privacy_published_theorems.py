@@ -25,7 +25,7 @@ from tacit.privacy.published import (
     total_mu,
 )
 from tacit.privacy.published.fedspd import fedspd_constant
-from tacit.privacy.published.utility import (
+from tacit.privacy.published.utility.do_adp import (
     DoAdpTask,
     do_adp_bound,
     do_adp_consensus_step,
@@ -33,12 +33,16 @@ from tacit.privacy.published.utility import (
     do_adp_disagreement,
     do_adp_momentum,
     do_adp_order,
+)
+from tacit.privacy.published.utility.dyn_d2p import (
     dyn_bound,
     dyn_clipping_bias,
     dyn_least_noise,
     dyn_noise,
     dyn_noise_variance,
     dyn_steps,
+)
+from tacit.privacy.published.utility.fedspd import (
     fedspd_best_local_steps,
     fedspd_bound,
     fedspd_start,

@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.promise import PromisedBound, PromisedRun
+from tacit.algorithms.promise import PromisedRun
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.gradients import Loss, Moments
 from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm, ClipRule
 from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
+from tacit.report.documents.plan import PlannedPromise
 from tacit.topology.consensus import GossipOrder
 from tacit.topology.mixing import Mixing
 
@@ -498,7 +499,7 @@ class Algorithm(Generic[State, Chosen]):
     )
     table: Callable[[Chosen], TableRequest | None] = lambda options: None
     promise_constants: tuple[str, ...] = ()
-    promise: Callable[[PromisedRun], PromisedBound] | None = None
+    promise: Callable[[PromisedRun], PlannedPromise] | None = None
     not_covered: tuple[str, ...] = ()
     message_numbers: Callable[[Chosen, int], float] = lambda options, parameters: parameters
     default_clip: float = 1.0

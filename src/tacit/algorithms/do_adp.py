@@ -79,13 +79,13 @@ from tacit.algorithms.parts import (
     noised_gradient,
     with_weight_decay,
 )
-from tacit.algorithms.promise import PromisedBound, PromisedRun, constant_rate, ordinary_run, terms
+from tacit.algorithms.promise import PromisedRun, constant_rate, promised
 from tacit.communication import compression
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
 from tacit.privacy.published import DoAdpRun, FormulaCondition
-from tacit.privacy.published.utility import (
+from tacit.privacy.published.utility.do_adp import (
     DoAdpTask,
     do_adp_bound,
     do_adp_consensus_step,
@@ -94,6 +94,7 @@ from tacit.privacy.published.utility import (
     do_adp_momentum,
     do_adp_order,
 )
+from tacit.report.documents.plan import PlannedPromise
 from tacit.topology import Mixing
 
 PAPER: Literal["paper"] = "paper"
@@ -233,30 +234,32 @@ _TERMS = (
 )
 
 
-def promise(run: PromisedRun) -> PromisedBound:
+def promise(run: PromisedRun) -> PlannedPromise:
     """Theorem 2 at this noise, equations 9 and 10, Lemmas 2 and 3."""
     options, most = run.options, max(run.clip or (math.nan,))
-    large = run.nodes > MOST_EIGENVALUES
+    large = len(run.records) > MOST_EIGENVALUES
     gap, distance = (math.nan, math.nan) if large else spectrum(run.mixing)
     share = sent_share(options, run.parameters)
     task = DoAdpTask(
-        nodes=run.nodes,
+        nodes=len(run.records),
         parameters=run.parameters,
         smoothness=run.constants["smoothness"],
         start_gap=run.constants["initial_gap"],
         gradient_bound=most,
         variance=most**2,
-        noise_variance=math.fsum(run.variances) / run.nodes,
+        noise_variance=math.fsum(run.variances) / len(run.records),
         contraction=do_adp_contraction(gap, share) or math.nan,
         momentum=options.momentum,
         activation=options.activation,
     )
     rate = run.rates[0]
-    best = math.sqrt(run.nodes / run.steps)
-    return PromisedBound(
+    best = math.sqrt(len(run.records) / run.steps)
+    values = do_adp_bound(task, rate, run.steps)
+    return promised(
+        run,
+        ((*row, value) for row, value in zip(_TERMS, values, strict=True)),
         source="DO-ADP's Theorem 2",
         quantity="mean squared gradient norm of the mean model",
-        terms=terms(_TERMS, do_adp_bound(task, rate, run.steps)),
         reads=PROMISED,
         trivial_bound=most**2,
         order=do_adp_order(task, run.steps),
@@ -289,7 +292,7 @@ def _theorem_2(
             f"alpha below (1 - beta)^2 / (2 L) = {most:.4g} (here {max(run.rates):.4g})",
             max(run.rates) < most,
         )
-        least = run.nodes / most**2
+        least = len(run.records) / most**2
         yield FormulaCondition(
             f"for equation 10, T >= 4 n L^2 / (1 - beta)^4 = {least:.4g} (here {run.steps})",
             run.steps >= least,
@@ -298,7 +301,6 @@ def _theorem_2(
         "gradients that stay within their bound by themselves (here they are clipped to it)",
         options.clip_norm == "assumed",
     )
-    yield from ordinary_run(run)
 
 
 CHOCO_SGD: Algorithm[CompressedState, Any] = Algorithm(

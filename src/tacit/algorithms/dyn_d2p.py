@@ -48,12 +48,18 @@ from pydantic import Field
 
 from tacit.algorithms.base import Idle, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
-from tacit.algorithms.promise import PromisedBound, PromisedRun, constant_rate, ordinary_run, terms
+from tacit.algorithms.promise import PromisedRun, constant_rate, promised
 from tacit.errors import InputError
 from tacit.privacy.published import DYN_D2P as PUBLISHED
 from tacit.privacy.published import DYN_GENERAL as PUBLISHED_GENERAL
 from tacit.privacy.published import FormulaCondition, total_mu
-from tacit.privacy.published.utility import dyn_bound, dyn_least_noise, dyn_noise, dyn_steps
+from tacit.privacy.published.utility.dyn_d2p import (
+    dyn_bound,
+    dyn_least_noise,
+    dyn_noise,
+    dyn_steps,
+)
+from tacit.report.documents.plan import PlannedPromise
 
 Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
 
@@ -137,7 +143,7 @@ _TERMS = (
 )
 
 
-def promise(run: PromisedRun) -> PromisedBound:
+def promise(run: PromisedRun) -> PlannedPromise:
     """Theorem 1 (11) at this noise, without T2, and Corollary 1 (12) for nodes that are alike."""
     known, steps, figures = run.constants, None, {}
     if run.clip is not None:
@@ -148,12 +154,12 @@ def promise(run: PromisedRun) -> PromisedBound:
     if run.budget is not None:
         mu_total = total_mu(run.budget.epsilon, run.budget.delta)
         scale = run.budget.records * mu_total
-        steps = dyn_steps(nodes=run.nodes, records=run.budget.records, mu_total=mu_total)
+        steps = dyn_steps(nodes=len(run.records), records=run.budget.records, mu_total=mu_total)
     values = dyn_bound(
         run.clip or (math.nan,) * run.steps,
-        math.fsum(run.variances) / run.nodes,
+        math.fsum(run.variances) / len(run.records),
         rate=run.rates[0],
-        nodes=run.nodes,
+        nodes=len(run.records),
         parameters=run.parameters,
         start_norm=run.start_norm,
         smoothness=known["smoothness"],
@@ -161,28 +167,28 @@ def promise(run: PromisedRun) -> PromisedBound:
         push_sum_constant=known["push_sum_constant"],
         push_sum_rate=known["push_sum_rate"],
     )
-    return PromisedBound(
+    return promised(
+        run,
+        ((*row, value) for row, value in zip(_TERMS, (*values, math.nan), strict=True)),
         source="Dyn-D2P's Theorem 1 and Corollary 1",
         quantity="mean squared gradient norm of the mean model",
-        terms=terms(_TERMS, (*values, math.nan)),
         reads=PROMISED,
         best_steps=steps,
-        order=None if steps is None else 1 / (math.sqrt(run.nodes) * scale),
+        order=None if steps is None else 1 / (math.sqrt(len(run.records)) * scale),
         figures=figures,
-        conditions=tuple(_conditions(run, scale)),
+        conditions=_conditions(run, scale),
     )
 
 
 def _conditions(run: PromisedRun, scale: float) -> Iterator[FormulaCondition]:
     """What Theorem 1 and Corollary 1 need; `scale` is J mu_tot."""
-    batch, root = run.expected_batch, math.sqrt(run.nodes)
+    batch, root = run.expected_batch, math.sqrt(len(run.records))
     yield FormulaCondition(f"one record a step (expected here {batch:.4g})", batch <= 1)
     if not math.isnan(scale):
         yield FormulaCondition(f"J mu_tot = {scale:.4g} above sqrt(n) = {root:.4g}", scale > root)
         yield constant_rate(run, 1 / (root * scale), "1 / (sqrt(n) J mu_tot)")
     momentum = run.options.momentum
     yield FormulaCondition(f"no momentum (here {momentum:g})", momentum == 0)
-    yield from ordinary_run(run)
 
 
 DYN_D2P = replace(

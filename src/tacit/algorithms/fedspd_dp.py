@@ -117,19 +117,16 @@ from tacit.algorithms.parts import (
     proximal,
     regulariser_value,
 )
-from tacit.algorithms.promise import PromisedBound, PromisedRun, terms
+from tacit.algorithms.promise import PromisedRun, promised
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.accounting.private_state import ClientRound, carried_norms, energy_norms
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
-from tacit.privacy.published import FedspdRun, FormulaCondition
+from tacit.privacy.published import FedspdRun, FormulaCondition, fedspd_rate
 from tacit.privacy.published.fedspd import fedspd_total_epsilon
-from tacit.privacy.published.utility import (
-    fedspd_best_local_steps,
-    fedspd_bound,
-    fedspd_rate,
-)
+from tacit.privacy.published.utility.fedspd import fedspd_best_local_steps, fedspd_bound
+from tacit.report.documents.plan import PlannedPromise
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -630,10 +627,10 @@ _TERMS = (
 )
 
 
-def promise(run: PromisedRun) -> PromisedBound:
+def promise(run: PromisedRun) -> PlannedPromise:
     """Theorem 2 (28) at this noise but for its first term, its rate (30), and the Q of (32)."""
     options, claimed = run.options, run.claimed
-    chosen = options.clients_per_round or run.nodes
+    chosen = options.clients_per_round or len(run.records)
     subgradients = {"none": 0.0, "l1": options.regularisation * math.sqrt(run.parameters)}
     values = (math.nan,) * 3
     figures: dict[str, float] = {}
@@ -648,12 +645,15 @@ def promise(run: PromisedRun) -> PromisedBound:
         "gamma_t as Theorem 2 has it, algorithm.inverse_step = 'paper'",
         options.inverse_step == "paper",
     )
-    return PromisedBound(
+    return promised(
+        run,
+        ((*row, value) for row, value in zip(_TERMS, (math.nan, *values), strict=True)),
         source="FedSPD-DP's Theorem 2",
         quantity="error of the objective, summed over clients",
-        terms=terms(_TERMS, (math.nan, *values)),
         order=fedspd_rate(
-            participation=chosen / run.nodes, rounds=run.steps, local_steps=options.local_steps
+            participation=chosen / len(run.records),
+            rounds=run.steps,
+            local_steps=options.local_steps,
         ),
         figures=figures,
         conditions=(*run.claim_conditions, gamma),

@@ -70,7 +70,7 @@ from tacit.algorithms.base import (
 )
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
-from tacit.algorithms.promise import PromisedBound, PromisedRun, constant_rate, ordinary_run, terms
+from tacit.algorithms.promise import PromisedRun, constant_rate, promised
 from tacit.algorithms.variance_reduction.estimators import (
     Anchor,
     AnchorOptions,
@@ -85,15 +85,18 @@ from tacit.algorithms.variance_reduction.estimators import (
 from tacit.communication.colours import Public, Released
 from tacit.gradients.contributions import all_known_true
 from tacit.privacy.published import PRIVSGP as PUBLISHED
-from tacit.privacy.published import ClaimedRun, FormulaCondition, PublishedFormula
-from tacit.privacy.published.utility import (
+from tacit.privacy.published import (
     BoundConstants,
+    ClaimedRun,
+    FormulaCondition,
+    PublishedFormula,
     convergence_bound,
     least_steps,
     published_bound,
     published_steps,
     utility_order,
 )
+from tacit.report.documents.plan import PlannedPromise
 
 
 class PushSumOptions(Options):
@@ -268,7 +271,7 @@ def _weight(options: VarianceReductionOptions, k: int, steps: int, clip: float |
     return anchor_ratio(options, steps, clip) if anchors else 1.0
 
 
-def promise(run: PromisedRun) -> PromisedBound:
+def promise(run: PromisedRun) -> PlannedPromise:
     """Theorem 1 with this noise; K* and bound of Corollary 1; Table 1, for nodes that are alike."""
     most = None if run.clip is None else max(run.clip)
     bound = math.nan
@@ -289,22 +292,24 @@ def promise(run: PromisedRun) -> PromisedBound:
             best_bound = published_bound(constants, run.budgets, **paper)
     if run.budget is not None:
         order = utility_order(
-            nodes=run.nodes,
+            nodes=len(run.records),
             records=run.budget.records,
             parameters=run.parameters,
             epsilon=run.budget.epsilon,
             delta=run.budget.delta,
         )
-    return PromisedBound(
+    return promised(
+        run,
+        [("Theorem 1", "L, b^2 and F0", bound)],
         source="PrivSGP-VR's Theorem 1 and Corollary 1",
         quantity="mean squared gradient norm",
-        terms=terms([("Theorem 1", "L, b^2 and F0")], [bound]),
         reads=("smoothness", "initial_gap", "heterogeneity"),
         best_steps=best_steps,
         best_bound=best_bound,
         trivial_bound=None if most is None else most**2,
         order=order,
-        conditions=tuple(_theorem_1(run)),
+        figures={},
+        conditions=_theorem_1(run),
     )
 
 
@@ -312,7 +317,7 @@ def _theorem_1(run: PromisedRun) -> Iterator[FormulaCondition]:
     """What Theorem 1 needs, and whether the run has it."""
     batch, options = run.expected_batch, run.options
     yield FormulaCondition(f"one record a step (expected here {batch:.4g})", batch <= 1)
-    yield constant_rate(run, math.sqrt(run.nodes / run.steps), "sqrt(n / K)")
+    yield constant_rate(run, math.sqrt(len(run.records) / run.steps), "sqrt(n / K)")
     smoothness, constant, rate = (
         run.constants[key] for key in ("smoothness", "push_sum_constant", "push_sum_rate")
     )
@@ -333,7 +338,6 @@ def _theorem_1(run: PromisedRun) -> Iterator[FormulaCondition]:
         "gradients that stay within their bound by themselves (here they are clipped to it)",
         run.clip is None,
     )
-    yield from ordinary_run(run)
 
 
 PRIVSGP_VR = replace(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from rich.table import Table
 
@@ -30,17 +29,7 @@ def planned_promise(job: Job) -> PlannedPromise | None:
     algorithm = job.config.algorithm.definition
     if algorithm.promise is None:
         return None
-    promise = algorithm.promise(_promised_run(job))
-    known = [term.value for term in promise.terms if term.value is not None]
-    evaluated = math.fsum(known) if known else None
-    given, told = dict(job.config.promise), asdict(promise)
-    return PlannedPromise(
-        needs=tuple(key for key in told.pop("reads") if given[key] is None),
-        **told,
-        steps=job.plan.steps,
-        bound=evaluated if len(known) == len(promise.terms) else None,
-        evaluated=evaluated,
-    )
+    return algorithm.promise(_promised_run(job))
 
 
 def promise_line(promise: PlannedPromise) -> str | None:
@@ -122,8 +111,10 @@ def _promised_run(job: Job) -> PromisedRun:
         claimed=[release.claimed_run(node) for node in plan.nodes] if claimable else (),
         claim_conditions=tuple(_of_claim(plan)),
         mixing=plan.mixing,
-        own_noise=release.shared is None,
-        faultless=plan.faults is None,
+        general=(
+            FormulaCondition("noise that each node draws for itself", release.shared is None),
+            FormulaCondition("no lost messages, and no node away", plan.faults is None),
+        ),
     )
 
 

@@ -54,12 +54,12 @@ from tacit.privacy.published.push_sum import (
     privsgp_settings,
     total_mu,
 )
-from tacit.privacy.published.utility import (
+from tacit.privacy.published.utility.fedspd import fedspd_rate
+from tacit.privacy.published.utility.privsgp_vr import (
     BoundConstants,
     Budget,
     claimed_variances,
     convergence_bound,
-    fedspd_rate,
     least_steps,
     optimal_steps,
     published_bound,

@@ -1,17 +1,7 @@
 """What DO-ADP promises of accuracy (Huo, Liu, Ding, Johansson and Shi): Theorem 2, Lemmas 2 and 3.
 
-| symbol | here | meaning |
-|---|---|---|
-| L, f(x_0) - f*, n, d | `smoothness`, `start_gap`, `nodes`, `parameters` | |
-| G | `gradient_bound` | every gradient has coordinates of at most G / sqrt(d) |
-| varsigma^2 | `variance` | of a stochastic gradient; at most G^2 |
-| sigma^2 | `noise_variance` | of the noise, in a coordinate |
-| alpha, beta, p, k / d, T | `rate`, `momentum`, `activation`, `kept`, `steps` | |
-| rho, phi | `gap`, `distance` | 1 - |lambda_2(W)|, norm(I - W)_2 |
-| c, gamma | `do_adp_contraction`, `do_adp_consensus_step` | |
-
-Of smooth f_i, for alpha < (1 - beta)^2 / (2 L). A constant that is not known is NaN, and so is then
-what it enters.
+Of smooth f_i, for alpha (`rate`) below (1 - beta)^2 / (2 L); `gap` is rho = 1 - |lambda_2(W)|,
+`distance` phi = norm(I - W)_2, and `share` p k / d.
 """
 
 from __future__ import annotations
@@ -48,7 +38,12 @@ def do_adp_consensus_step(gap: float, distance: float, share: float) -> float:
 
 @dataclass(frozen=True)
 class DoAdpTask:
-    """What DO-ADP's bounds read of a run, but for its step size and number of steps."""
+    """What DO-ADP's bounds read of a run, but for its step size and number of steps.
+
+    G (`gradient_bound`): every gradient has coordinates of at most G / sqrt(d), so that varsigma^2
+    (`variance`, of a stochastic gradient) is at most G^2. sigma^2 (`noise_variance`) is that in a
+    coordinate, c the `contraction`, beta the `momentum`, p the `activation`.
+    """
 
     nodes: int
     parameters: int

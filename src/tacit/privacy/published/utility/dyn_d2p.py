@@ -1,16 +1,8 @@
 """What Dyn-D2P promises of accuracy (Zhu, Huang, Wang, Ji and Xu): Theorem 1 and Corollary 1.
 
-| symbol | here | meaning |
-|---|---|---|
-| C_k, sigma~_k | `clip`, `noise`, `[steps]` | bounds; deviations of the noise, up to a factor |
-| T1, T2 | `dyn_noise`, `dyn_clipping_bias` | privacy noise, bias of clipping |
-| gamma, L, d, n, J | `rate`, `smoothness`, `parameters`, `nodes`, `records` | |
-| f(x-bar_0) - f* | `start_gap` | |
-| Psi, q | `push_sum_constant`, `push_sum_rate` | of the network, q in [0, 1) |
-| Lambda | `gradient_bound` | bound of a record's gradient norm |
-
-Of smooth f_i on B-strongly connected column-stochastic P^k. All of it is about x-bar_k, the mean of
-the nodes. A constant that is not known is NaN, and so is then what it enters.
+Of smooth f_i on B-strongly connected column-stochastic P^k, and of x-bar_k, the mean of the nodes.
+`clip` and `noise` are C_k and sigma~_k, `[steps]`, the latter up to a factor; `push_sum_constant`
+and `push_sum_rate` are Psi and q in [0, 1) of the network.
 """
 
 from __future__ import annotations
@@ -74,23 +66,12 @@ def dyn_bound(
 ) -> tuple[float, float, float, float, float]:
     """Theorem 1 (equation 11): a bound of (1/K) sum_k E norm(grad f(x-bar_k))^2, less T2.
 
-    Its terms as printed: 2 (f(x-bar_0) - f*) / (gamma K); 3 N norm(x^0)^2 / K with
-    N = L^2 Psi^2 / (1 - q)^2, for equal starts; 3 gamma^2 N times the mean square of a node's
+    Its terms: 2 (f(x-bar_0) - f*) / (gamma K); 3 N norm(x^0)^2 / K with N = L^2 Psi^2 / (1 - q)^2,
+    for equal starts (`start_norm` is squared); 3 gamma^2 N times the mean square of a node's
     clipped gradient; gamma L times that of their mean, both of at most C_k; and the noise. This
     is printed as (6 gamma^2 K N d / (J mu_tot)^2 + 2 gamma K L d / (n J^2 mu_tot^2)) T1, which is
-    (3 gamma^2 N + gamma L / n) d times equation 10's variance: here for noise of any variance.
-
-    Args:
-        clip: C_k.
-        noise_variance: in a coordinate, the mean over steps and nodes: see `dyn_noise_variance`.
-        rate: gamma.
-        nodes: n.
-        parameters: d.
-        start_norm: the squared l2 norm of the start, which all nodes share.
-        smoothness: L.
-        start_gap: f(x-bar_0) - f*.
-        push_sum_constant: Psi.
-        push_sum_rate: q.
+    (3 gamma^2 N + gamma L / n) d times `dyn_noise_variance`: here for noise of any variance, the
+    mean over steps and nodes of that in a coordinate.
     """
     positive(rate=rate, nodes=nodes, parameters=parameters)
     apart = smoothness * push_sum_constant / (1 - push_sum_rate)
@@ -109,10 +90,7 @@ def dyn_clipping_bias(
 ) -> float:
     """T2 of Theorem 1: 2 (1/K) sum_k Lambda norm(grad f(x-bar_k)) (1/n) sum_i P_i^k(C_k).
 
-    Args:
-        gradient_norms: norm(grad f(x-bar_k)), `[steps]`.
-        chances: that a gradient is clipped at C_k, the mean over nodes, `[steps]`.
-        gradient_bound: Lambda.
+    `chances` are those that a gradient is clipped at C_k, the mean over nodes, `[steps]`.
     """
     pairs = zip(gradient_norms, chances, strict=True)
     return 2 * gradient_bound * math.fsum(g * p for g, p in pairs) / len(gradient_norms)

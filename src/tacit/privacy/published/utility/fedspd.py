@@ -34,15 +34,8 @@ def fedspd_start(
     """The first term, (1/T) sum_i sup_lambda [J_i(x_i^0, x_0^0) - J_i(x_i^T, x_0^T)].
 
     J_i(x, x_0, lambda) = (F_i(x) - <lambda, x - x_0>) / p_i is equation 24, and the supremum over
-    the ball is at the lambda along (x_i^T - x_0^T) - (x_i^0 - x_0^0).
-
-    Args:
-        first: F_i(x_i^0), `[clients]`.
-        last: F_i(x_i^T), `[clients]`.
-        moved: norm((x_i^T - x_0^T) - (x_i^0 - x_0^0)), `[clients]`.
-        radius: beta.
-        participation: p.
-        rounds: T.
+    the ball of `radius` beta is along (x_i^T - x_0^T) - (x_i^0 - x_0^0), whose norms are `moved`;
+    `first` and `last` are F_i(x_i^0) and F_i(x_i^T). All three are `[clients]`.
     """
     rows = zip(first, last, moved, strict=True)
     return math.fsum(a - b + radius * m for a, b, m in rows) / (participation * rounds)
@@ -55,11 +48,8 @@ def fedspd_bound(
 
     (1 / (2 T Q)) sum_i (rho d_X^2 (Q + 1) / p_i + Q d_lambda^2 / (p_i rho));
     (1 / (2 T Q)) sum_i 4 G_R / p_i, as printed: in units of the loss it would be G_R d_X, the same
-    at the paper's d_X = 1; sum_i 2 d_X sqrt(C(Q, eps)) / sqrt(T Q p_i).
-
-    Args:
-        runs: of every client.
-        regulariser_gradient: G_R, which bounds the subgradients of R.
+    at the paper's d_X = 1; sum_i 2 d_X sqrt(C(Q, eps)) / sqrt(T Q p_i). G_R bounds the subgradients
+    of R, `regulariser_gradient`.
     """
     diameters, regulariser, rate = [], [], []
     for run in runs:
@@ -80,10 +70,6 @@ def fedspd_best_local_steps(run: FedspdRun, total: float) -> int:
     with every Q, so that there is no best one; here the total eps-bar is given, and eps of a round
     falls as its Q b records rise. From Q = 2 on C / Q is then convex: its parts are products of
     log-convex functions, 1 / Q, 1 / (Q - 1)^2 and q^2 / (1 - q) over Q.
-
-    Args:
-        run: the client; its own Q and eps are not read.
-        total: eps-bar.
     """
     positive(total=total)
 
@@ -111,15 +97,6 @@ def fedspd_best_local_steps(run: FedspdRun, total: float) -> int:
 
 
 def fedspd_rate(*, participation: float, rounds: int, local_steps: int) -> float:
-    """Equation 30, the order in which the error falls: 1 / sqrt(p T Q), without its constants.
-
-    Args:
-        participation: p = K / N, the share of clients of a round.
-        rounds: T.
-        local_steps: Q.
-
-    Raises:
-        InputError: a number is not positive.
-    """
+    """Equation 30, the order in which the error falls: 1 / sqrt(p T Q), without its constants."""
     positive(participation=participation, rounds=rounds, local_steps=local_steps)
     return 1 / math.sqrt(participation * rounds * local_steps)
