@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tacit.privacy.published import Budget, FormulaCondition
@@ -16,6 +17,11 @@ from tacit.report.documents.run import ClaimCondition
 from tacit.topology.mixing import Mixing
 
 __all__ = ["PromisedRun", "constant_rate", "promised"]
+
+
+_UNSAID: Mapping[str, Any] = MappingProxyType(
+    {**dict.fromkeys(("best_steps", "best_bound", "trivial_bound", "order")), "figures": {}}
+)  # in every document, also where a paper has nothing of the kind
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def promised(
         terms=tuple(
             PlannedTerm(name=name, value=None, reason=f"reads {what}")
             if math.isnan(value)
-            else PlannedTerm(name=name, value=value)
+            else PlannedTerm(name=name, value=value, reason="")
             for name, what, value in rows
         ),
         needs=tuple(key for key in reads if math.isnan(run.constants[key])),
@@ -85,7 +91,7 @@ def promised(
             ClaimCondition(text=condition.text, holds=condition.holds)
             for condition in (*conditions, *run.general)
         ),
-        **said,
+        **{**_UNSAID, **said},
     )
 
 
