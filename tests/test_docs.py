@@ -48,6 +48,8 @@ from tacit.data import PARTITIONS, SOURCES
 from tacit.gradients import LOSSES
 from tacit.models import MODELS
 from tacit.models.metrics import METRICS
+from tacit.privacy.published import constant_mu, total_mu
+from tacit.privacy.published.utility.dyn_d2p import dyn_least_noise, dyn_noise, dyn_steps
 from tacit.topology import GRAPHS, WEIGHTS
 from tacit.training.prepare import prepare
 
@@ -537,6 +539,24 @@ def test_the_noise_of_dyn_d2p_is_what_its_page_says() -> None:
     for share, *printed in zip(shares, first, last, strict=True):
         noise = script["noise_over_bound"](float(share))
         assert [f"{noise[k]:#.3g}" for k in (0, -1)] == printed
+
+
+def test_equation_8_and_theorem_1_of_dyn_d2p_are_what_its_page_says() -> None:
+    page = (DOCS / "papers" / "dyn-d2p.md").read_text()
+    for row in page[page.index("| K | mu-bar at 0.3 |") :].splitlines()[2:6]:
+        steps, *printed = (cell.strip() for cell in row.split("|")[1:-1])
+        mus = [
+            constant_mu(records=3000, steps=int(steps.replace(",", "")), epsilon=e, delta=1e-4)
+            for e in (0.3, 0.7, 1.0, 3.0)
+        ]
+        assert [*(f"{mu:#.3g}" for mu in mus), f"{mus[-1] / mus[0]:.2f}"] == printed
+    clips = [4 * 0.1 ** (k / 1000) for k in range(1000)]
+    noise = [c * 0.7 ** (k / 1000) for k, c in enumerate(clips)]
+    t1, least = dyn_noise(clips, noise), dyn_noise(clips, dyn_least_noise(clips))
+    assert f"T1 is {t1:.3g}, at its least for these bounds {least:.3g}." in page
+    steps = dyn_steps(nodes=20, records=3000, mu_total=total_mu(1.0, 1e-4))
+    assert f"K = n J^2 mu_tot^2, {steps / 1e7:.3g}e7 at epsilon 1" in page
+    assert f"calls {steps / 1e7:.3g}e7 steps" in (DOCS / "how-to" / "planning.md").read_text()
 
 
 WITHOUT_EPSILON = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ import torch
 
 import tacit
 from public_masks import public_mask
-from tacit.algorithms.do_adp import CompressedState, paper_consensus_step
+from tacit.algorithms.do_adp import CompressedState, spectrum
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
+from tacit.privacy.published.utility.do_adp import do_adp_consensus_step
 from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job, prepare
@@ -112,10 +114,13 @@ def test_the_consensus_step_of_the_theorem(graph: str, keep: float, p: float) ->
     assert torch.equal(same.parameters, result.parameters)
 
 
-def test_the_theorems_consensus_step_is_refused_where_nothing_mixes() -> None:
+def test_the_theorems_consensus_step_is_zero_where_nothing_mixes() -> None:
     """A graph of two nodes, whose W has the eigenvalues 1 and -1 with weights 0 and 1."""
-    eigenvalues = np.array([1.0, -1.0])
-    assert paper_consensus_step(eigenvalues, 1.0) == 0
+    weights = SimpleNamespace(matrix=lambda: np.array([[0.0, 1.0], [1.0, 0.0]]))
+    mixing: Any = SimpleNamespace(weights=(weights,))
+    gap, distance = spectrum(mixing)
+    assert (gap, distance) == pytest.approx((0, 2))
+    assert do_adp_consensus_step(gap, distance, 1.0) == pytest.approx(0)
 
 
 def experiment(folder: Path | None, name: str, **changes: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +16,13 @@ from tacit.algorithms import ALGORITHMS
 from tacit.analysis.promise import planned_promise, promise_line, promise_table
 from tacit.config import Config, Promise, load_config, to_toml
 from tacit.errors import InputError
-from tacit.privacy.published import BoundConstants, Budget, published_bound, published_steps
+from tacit.privacy.published import (
+    BoundConstants,
+    Budget,
+    published_bound,
+    published_steps,
+    total_mu,
+)
 from tacit.report.documents.plan import PlannedPromise
 from tacit.training.prepare import Job, prepare
 
@@ -209,7 +216,8 @@ def test_more_noise_promises_less() -> None:
 def test_do_adp_and_fedspd_dp_tell_their_conditions() -> None:
     adp = promise_of({"name": "do-adp", "clip": 1.0})
     assert "T >= q^2 eps^2 / (4 p^2) = 81 (here 9)" in broken(adp)  # q = 6 of node 0, eps = 3
-    assert "Theorem 2" in (adp.missing or "")
+    assert adp.needs == ("smoothness", "initial_gap")
+    assert [term.value for term in adp.terms] == [None] * 3
     spd = promise_of({"name": "fedspd-dp", "clip": 1.0, "local_steps": 2, "clients_per_round": 2})
     assert spd.order == pytest.approx(1 / math.sqrt(0.5 * 9 * 2))
     assert "inverse_step = 'paper'" in broken(spd)
@@ -236,20 +244,167 @@ def test_methods_without_a_promise_have_none_and_the_rest_say_what_is_missing() 
             )
         )
         assert (found is not None) == promised, name
-        if found is not None and name != "privsgp-vr":
-            assert found.missing
-    dyn = promise_of({"name": "dyn-d2p"})
-    assert promise_table(dyn) is not None  # which says what is not evaluated
-    assert promise_line(dyn) is None
+        if found is not None:
+            assert found.bound is None
+            assert all(term.reason for term in found.terms if term.value is None)
+
+
+DYN = {"name": "dyn-d2p", "clip": 4.0, "clip_decay": 3.0, "budget_growth": 1.5}
+DYN_CONSTANTS = {
+    "smoothness": 2.0,
+    "initial_gap": 0.7,
+    "push_sum_constant": 1.5,
+    "push_sum_rate": 0.4,
+}
+
+
+def alike(algorithm: dict[str, Any], **sections: dict[str, Any]) -> PlannedPromise:
+    """Four nodes of five records: what the papers' corollaries are about."""
+    draw = torch.randn(4, 5, 3, dtype=torch.float64)
+    nodes = [(inputs, torch.ones(5, 1).double()) for inputs in draw]
+    whole = {
+        "task": {"model": "logistic", "loss": "logistic"},
+        "algorithm": algorithm,
+        "privacy": {"epsilon": 3.0, "delta": 1e-3, "accounting": "published"},
+        "train": {"steps": 9, "batch": 1},
+        **sections,
+    }
+    promise = planned_promise(prepare(load_config(whole, count=4), nodes=nodes))
+    assert promise is not None
+    return promise
+
+
+def test_dyn_d2p_theorem_1_is_evaluated_at_the_noise_that_runs() -> None:
+    prepared = job({**DYN, "learning_rate": 0.1}, promise=DYN_CONSTANTS)
+    promise = planned_promise(prepared)
+    assert promise is not None
+    plan, d, n, steps = prepared.plan, 4, 4, 9
+    clips = [4.0 * 3.0 ** (-k / steps) for k in range(steps)]
+    variance = 0.0
+    for node in plan.nodes:
+        for k in range(steps):
+            variance += (plan.release.noise_std(node, k) / 1) ** 2 / (n * steps)
+    network, energy = (2.0 * 1.5 / 0.6) ** 2, sum(c * c for c in clips) / steps
+    by_hand = [
+        2 * 0.7 / (0.1 * steps),
+        0.0,  # the linear model starts at zero
+        3 * 0.1**2 * network * energy,
+        0.1 * 2.0 * energy,
+        (3 * 0.1**2 * network + 0.1 * 2.0 / n) * d * variance,
+    ]
+    *evaluated, bias = promise.terms
+    assert [term.value for term in evaluated] == pytest.approx(by_hand)
+    assert promise.evaluated == pytest.approx(sum(by_hand))
+    assert bias.value is None
+    assert "no public fact bounds it" in bias.reason
+    assert promise.bound is None  # less T2 it is none
+    assert promise.needs == ()
+    assert promise.best_steps is None  # nodes that differ in J
+
+
+def test_corollary_1_of_dyn_d2p_stands_beside_the_steps() -> None:
+    promise = alike(DYN)
+    scale = 5 * total_mu(3.0, 1e-3)
+    assert promise.best_steps == pytest.approx(4 * scale**2)
+    assert promise.order == pytest.approx(1 / (2 * scale))
+    assert f"1 / (sqrt(n) J mu_tot) = {1 / (2 * scale):.4g}" in broken(promise)
+    here, least = promise.figures.values()
+    assert here is not None
+    assert least is not None
+    assert here > least
+    assert promise.needs == tuple(DYN_CONSTANTS)
+    assert "1 / (sqrt(n) J mu_tot)" not in broken(alike({**DYN, "learning_rate": 1 / (2 * scale)}))
+
+
+def test_the_general_form_can_have_the_least_t1() -> None:
+    """Noise as the root of the bound, as the plan proposes it."""
+    clips = [4.0 * 0.8**k for k in range(9)]
+    name = {"name": "dyn-general", "clip_schedule": clips}
+    proposed = alike({**name, "noise_schedule": [math.sqrt(c) for c in clips]}).figures
+    here, least = proposed.values()
+    assert here == pytest.approx(least)
+    assert here == pytest.approx((sum(clips) / 9) ** 2)
+    other = alike({**name, "noise_schedule": clips}).figures
+    assert next(iter(other.values())) > 1.1 * here
+
+
+def test_do_adps_theorem_2_is_evaluated_at_the_noise_that_runs() -> None:
+    options = {"name": "do-adp", "clip": 1.5, "momentum": 0.2, "learning_rate": 0.02}
+    given = {"smoothness": 2.0, "initial_gap": 0.7}
+    prepared = job(
+        {**options, "activation": 0.8, "consensus_step": "paper"},
+        topology={"graph": "ring"},
+        promise=given,
+    )
+    promise = planned_promise(prepared)
+    assert promise is not None
+    plan, d, n, p = prepared.plan, 4, 4, 0.8
+    assert "consensus_step" not in broken(promise)
+    weights = plan.mixing.weights[0].matrix()
+    gap = 1 - sorted(abs(value) for value in np.linalg.eigvalsh(weights))[-2]
+    c = gap**2 * p / 82
+    variance = sum(plan.release.noise_std(node, 0) ** 2 for node in plan.nodes) / n
+    energy = 1.5**2 + variance * d
+    by_hand = [
+        2 * 0.8 * 0.7 / (0.02 * p * 9),
+        0.02 * 2.0 * (0.2 + 2 + 4 * 0.04 * p) * (energy + 1.5**2) / (n * 0.8**3),
+        8 * 0.02**2 * p * energy * 4 / (0.64 * c**2),
+    ]
+    assert [term.value for term in promise.terms] == pytest.approx(by_hand)
+    assert promise.bound == pytest.approx(sum(by_hand))
+    away = promise_of({**options, "consensus_step": 0.3}, promise=given)
+    assert "gamma of Theorem 1" in broken(away)
+    assert "alpha below" in broken(promise_of({**options, "learning_rate": 0.2}, promise=given))
+
+
+def test_fedspd_dps_theorem_2_is_evaluated_but_for_its_first_term() -> None:
+    options = {"name": "fedspd-dp", "clip": 1.0, "local_steps": 2, "clients_per_round": 2}
+    first, *rest = promise_of(options).terms
+    assert first.value is None
+    assert "no public fact bounds it" in first.reason
+    assert all(term.value is not None for term in rest)
+    assert rest[1].value == 0  # there is no regulariser
+    l1 = promise_of({**options, "regulariser": "l1", "regularisation": 0.3}).terms[2]
+    # (1 / (2 T Q)) sum_i 4 lambda sqrt(d) / p, p = 1/2, d = 4
+    assert l1.value == pytest.approx(4 * 4 * 0.3 * 2 / 0.5 / (2 * 9 * 2))
+    box = promise_of({**options, "regulariser": "box", "regularisation": 0.3})
+    assert [term.value is None for term in box.terms] == [True, False, True, False]
+    quiet = promise_of(options, privacy={"epsilon": "none"})
+    assert [term.value for term in quiet.terms] == [None] * 4
+    assert not quiet.figures
+
+
+def test_the_plan_says_what_it_does_not_evaluate(tmp_path: Path) -> None:
+    train = {"steps": 3, "batch": 2}
+    file = write_experiment(tmp_path, algorithm={"name": "dyn-d2p"}, train=train)
+    told = tacit("plan", file)
+    assert "T2, the bias of clipping" in told.out
+    assert "no public fact" in told.out
+    assert "can be told with promise.smoothness, promise.initial_gap" in told.out
+    promise = tacit("plan", file, "--set", "promise.initial_gap=0.7", "--json").json["promise"]
+    values = {term["name"]: term["value"] for term in promise["terms"]}
+    assert values.pop("2 (f(x-bar_0) - f*) / (gamma K)") == promise["evaluated"] > 0
+    assert set(values.values()) == {None}
+    assert promise["bound"] is None
 
 
 # The section of the file.
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"privsgp-vr"}))
+READERS = {name for name, row in ALGORITHMS.items() if row.promise_constants}
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - READERS))
 def test_constants_that_no_paper_reads_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"^promise\.smoothness = 1.*privsgp-vr.*leave it out"):
         Config(algorithm={"name": name}, promise={"smoothness": 1.0})
+
+
+@pytest.mark.parametrize("name", sorted(READERS - {"privsgp-vr"}))
+def test_only_privsgp_vr_reads_the_heterogeneity(name: str) -> None:
+    Config(algorithm={"name": name}, promise={"smoothness": 1.0, "initial_gap": 0.5})
+    with pytest.raises(InputError, match=r"^promise\.heterogeneity = 1.*leave it out"):
+        Config(algorithm={"name": name}, promise={"heterogeneity": 1.0})
 
 
 @pytest.mark.parametrize("key", ["push_sum_constant", "push_sum_rate"])

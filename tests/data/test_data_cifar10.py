@@ -18,10 +18,12 @@ import pytest
 import torch
 from data_server import Server
 
+from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.data import load
 from tacit.data.files import MIRROR_VARIABLE
 from tacit.data.formats.cifar10 import ARCHIVE, VERSIONS, binary_batch, load_cifar10, python_batch
 from tacit.errors import InputError
+from tacit.training.prepare import prepare
 
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 BINARY, PYTHON = VERSIONS
@@ -346,3 +348,21 @@ def test_a_wrong_archive_is_not_kept(
     assert refused.value.value == str(folder)
     assert f"not found in {folder / 'cifar10'} or {folder}; put the archive" in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_figure_5_of_dyn_d2p_divides_all_images_among_forty_nodes(tmp_path: Path) -> None:
+    """The experiment file as it stands, of the files' size alone smaller: three images a node."""
+    write_folder(tmp_path / BINARY.folder, batches(BINARY, 24))
+    file = Path(__file__).parents[2] / "papers" / "dyn-d2p" / "figure-5-cifar10.toml"
+    options = FigureOptions(overrides=[f"task.data_dir={tmp_path}"])
+    lines = {line.name: line for line in load_figure([file], options).lines}
+    run = lines["40 nodes, no noise"].settings[0].runs[0]
+    assert (run.task.dataset, run.nodes.count, run.nodes.per_node) == ("cifar10", 40, 1250)
+    assert run.nodes.count * 1250 == 50_000  # every training image as published
+    nodes = run.nodes.model_copy(update={"per_node": 3})
+    task = run.task.model_copy(update={"model": "logistic"})
+    job = prepare(run.model_copy(update={"nodes": nodes, "task": task}))
+    assert [node.records for node in job.plan.nodes] == [3] * 40
+    whole = load_cifar10(tmp_path).train.inputs
+    divided = job.train.inputs.reshape(120, -1)
+    assert divided.unique(dim=0).equal(whole.reshape(120, -1).unique(dim=0))

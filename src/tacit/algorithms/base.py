@@ -24,12 +24,14 @@ from torch import Tensor, nn
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, claimed_sums, noised_sums
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.promise import PromisedRun
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.gradients import Loss, Moments
 from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm, ClipRule
 from tacit.privacy.noise.independent import GAUSSIAN, Noise
 from tacit.privacy.published import PublishedFormula
+from tacit.report.documents.plan import PlannedPromise
 from tacit.topology.consensus import GossipOrder
 from tacit.topology.mixing import Mixing
 
@@ -445,6 +447,7 @@ class Algorithm(Generic[State, Chosen]):
             numbers, and a note of it, or None. Raises InputError where they cannot.
         table: the gradient table that it needs, if any.
         promise_constants: keys of `[promise]` that the convergence bound of its paper reads.
+        promise: what the theorems of its paper promise of a run; None: nothing is known of any.
         not_covered: of the options, what epsilon does not cover beside what it never does.
         message_numbers: numbers in one message of a node before it is compressed, for `tacit plan`;
             with options that compress, a multiple of d.
@@ -496,6 +499,7 @@ class Algorithm(Generic[State, Chosen]):
     )
     table: Callable[[Chosen], TableRequest | None] = lambda options: None
     promise_constants: tuple[str, ...] = ()
+    promise: Callable[[PromisedRun], PlannedPromise] | None = None
     not_covered: Callable[[Chosen], tuple[str, ...]] = lambda options: ()
     message_numbers: Callable[[Chosen, int], float] = lambda options, parameters: parameters
     default_clip: float = 1.0

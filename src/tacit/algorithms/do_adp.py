@@ -47,12 +47,13 @@ the **old** public copies.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -78,11 +79,22 @@ from tacit.algorithms.parts import (
     noised_gradient,
     with_weight_decay,
 )
+from tacit.algorithms.promise import PromisedRun, constant_rate, promised
 from tacit.communication import compression
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
-from tacit.privacy.published import DoAdpRun
+from tacit.privacy.published import DoAdpRun, FormulaCondition
+from tacit.privacy.published.utility.do_adp import (
+    DoAdpTask,
+    do_adp_bound,
+    do_adp_consensus_step,
+    do_adp_contraction,
+    do_adp_disagreement,
+    do_adp_momentum,
+    do_adp_order,
+)
+from tacit.report.documents.plan import PlannedPromise
 from tacit.topology import Mixing
 
 PAPER: Literal["paper"] = "paper"
@@ -162,21 +174,18 @@ def claimed_run(run: NodeRun) -> DoAdpRun:
     )
 
 
-def paper_consensus_step(eigenvalues: NDArray[np.float64], share: float) -> float:
-    """Gamma of the convergence theorem (DO-ADP, Theorem 1).
-
-    gamma = rho p k / (d (16 rho + rho^2 + 4 phi^2 + 2 rho phi^2) - 8 rho p k), rho = 1 less the
-    second largest modulus of W's eigenvalues, phi = ||I - W||_2. It is below 1 / 8.
-
-    Args:
-        eigenvalues: of the symmetric W, `[nodes]`, in any order.
-        share: p k / d, the share of a dense exchange that a step sends; in (0, 1].
-    """
+def spectrum(mixing: Mixing) -> tuple[float, float]:
+    """Rho, 1 less the second largest modulus of W's eigenvalues, and phi = ||I - W||_2."""
+    eigenvalues = np.asarray(np.linalg.eigvalsh(mixing.weights[0].matrix()), np.float64)
     moduli = np.sort(np.abs(eigenvalues))
-    rho = 1.0 if len(moduli) == 1 else 1.0 - float(moduli[-2])
-    phi = float(np.abs(1.0 - eigenvalues).max())
-    gap = 16 * rho + rho**2 + 4 * phi**2 + 2 * rho * phi**2
-    return rho * share / (gap - 8 * rho * share)
+    gap = 1.0 if len(moduli) == 1 else 1.0 - float(moduli[-2])
+    return gap, float(np.abs(1.0 - eigenvalues).max())
+
+
+def sent_share(options: CompressedGossipOptions, d: int) -> float:
+    """The share p k / d of a dense exchange that a step sends."""
+    kept = compression.share_sent(options.compressor, options.keep, d)
+    return kept * float(getattr(options, "activation", 1.0))
 
 
 def settled(
@@ -196,10 +205,7 @@ def settled(
     if weights.nodes > MOST_EIGENVALUES:
         expected = f"needs the eigenvalues of W, of at most {MOST_EIGENVALUES} nodes: give a number"
         raise InputError(where, PAPER, expected)
-    share = compression.share_sent(options.compressor, options.keep, d)
-    share *= getattr(options, "activation", 1.0)
-    eigenvalues = np.asarray(np.linalg.eigvalsh(weights.matrix()), np.float64)
-    exact = paper_consensus_step(eigenvalues, share)
+    exact = do_adp_consensus_step(*spectrum(mixing), sent_share(options, d))
     gamma = float(f"{exact:.9g}")
     if not gamma > 1e-12:
         expected = "is 0 on this graph, whose nodes never agree: give a number, or another graph"
@@ -217,6 +223,83 @@ def check(setup: Setup) -> tuple[str, ...]:
     return (
         f"algorithm.consensus_step = {options.consensus_step:g} is above p k / d = {share:g}, and "
         f"coordinates that '{options.compressor}' leaves out for long may then grow without bound",
+    )
+
+
+PROMISED = ("smoothness", "initial_gap")
+_TERMS = (
+    ("2 (1 - beta) (f(x_0) - f*) / (alpha p T)", "f(x_0) - f*"),
+    ("of gradients and noise, G and varsigma at most C", "L and C"),
+    ("of the nodes' disagreement", "L, C and rho of the graph"),
+)
+
+
+def promise(run: PromisedRun) -> PlannedPromise:
+    """Theorem 2 at this noise, equations 9 and 10, Lemmas 2 and 3."""
+    options, most = run.options, max(run.clip or (math.nan,))
+    large = len(run.records) > MOST_EIGENVALUES
+    gap, distance = (math.nan, math.nan) if large else spectrum(run.mixing)
+    share = sent_share(options, run.parameters)
+    task = DoAdpTask(
+        nodes=len(run.records),
+        parameters=run.parameters,
+        smoothness=run.constants["smoothness"],
+        start_gap=run.constants["initial_gap"],
+        gradient_bound=most,
+        variance=most**2,
+        noise_variance=math.fsum(run.variances) / len(run.records),
+        contraction=do_adp_contraction(gap, share) or math.nan,
+        momentum=options.momentum,
+        activation=options.activation,
+    )
+    rate = run.rates[0]
+    best = math.sqrt(len(run.records) / run.steps)
+    values = do_adp_bound(task, rate, run.steps)
+    return promised(
+        run,
+        ((*row, value) for row, value in zip(_TERMS, values, strict=True)),
+        source="DO-ADP's Theorem 2",
+        quantity="mean squared gradient norm of the mean model",
+        reads=PROMISED,
+        trivial_bound=most**2,
+        order=do_adp_order(task, run.steps),
+        figures={
+            "bound at alpha = sqrt(n / T), equation 10": math.fsum(
+                do_adp_bound(task, best, run.steps)
+            ),
+            "squared norm of the momentum, Lemma 2": do_adp_momentum(task),
+            "squared distances from the mean model, Lemma 3": do_adp_disagreement(task, rate),
+        },
+        conditions=(*run.claim_conditions, *_theorem_2(run, task, gap, distance, share)),
+    )
+
+
+def _theorem_2(
+    run: PromisedRun, task: DoAdpTask, gap: float, distance: float, share: float
+) -> Iterator[FormulaCondition]:
+    """What Theorem 2 and equation 10 need."""
+    options, smoothness = run.options, task.smoothness
+    gamma = do_adp_consensus_step(gap, distance, share)
+    yield FormulaCondition(
+        f"gamma of Theorem 1, algorithm.consensus_step = {gamma:.4g} "
+        f"(here {options.consensus_step:g})",
+        math.isclose(options.consensus_step, gamma, rel_tol=1e-3),
+    )
+    yield constant_rate(run, run.rates[0], "alpha")
+    if not math.isnan(smoothness):
+        most = (1 - options.momentum) ** 2 / (2 * smoothness)
+        yield FormulaCondition(
+            f"alpha below (1 - beta)^2 / (2 L) = {most:.4g} (here {max(run.rates):.4g})",
+            max(run.rates) < most,
+        )
+        least = len(run.records) / most**2
+        yield FormulaCondition(
+            f"for equation 10, T >= 4 n L^2 / (1 - beta)^4 = {least:.4g} (here {run.steps})",
+            run.steps >= least,
+        )
+    yield FormulaCondition(
+        "gradients that stay within their bound by themselves (here they are clipped to it)",
+        options.clip_norm == "assumed",
     )
 
 
@@ -246,6 +329,8 @@ DO_ADP = replace(
     private=True,
     no_pairwise="sends compressed differences, in which a pair's noise would arrive in parts",
     formula=PUBLISHED,
+    promise_constants=PROMISED,
+    promise=promise,
     activity=independent,
     silent=True,
 )

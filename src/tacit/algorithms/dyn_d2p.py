@@ -39,6 +39,8 @@ The noise multiplier of step k is therefore proportional to sigma~_k / C_k.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -46,9 +48,18 @@ from pydantic import Field
 
 from tacit.algorithms.base import Idle, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
+from tacit.algorithms.promise import PromisedRun, constant_rate, promised
 from tacit.errors import InputError
 from tacit.privacy.published import DYN_D2P as PUBLISHED
 from tacit.privacy.published import DYN_GENERAL as PUBLISHED_GENERAL
+from tacit.privacy.published import FormulaCondition, total_mu
+from tacit.privacy.published.utility.dyn_d2p import (
+    dyn_bound,
+    dyn_least_noise,
+    dyn_noise,
+    dyn_steps,
+)
+from tacit.report.documents.plan import PlannedPromise
 
 Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]
 
@@ -121,6 +132,65 @@ def general_schedules(options: GeneralOptions, clip: float | None, steps: int) -
     return Schedules(clips, tuple(level / c for level, c in zip(noise, clips, strict=True)))
 
 
+PROMISED = ("smoothness", "initial_gap", "push_sum_constant", "push_sum_rate")
+_TERMS = (
+    ("2 (f(x-bar_0) - f*) / (gamma K)", "f(x-bar_0) - f*"),
+    ("of the start's norm", "L, Psi and q"),
+    ("of each node's gradient", "L, Psi, q and a bound C_k"),
+    ("of their mean", "L and a bound C_k"),
+    ("of the noise", "L, Psi and q"),
+    ("T2, the bias of clipping", "gradients, and how many are clipped: no public fact bounds it"),
+)
+
+
+def promise(run: PromisedRun) -> PlannedPromise:
+    """Theorem 1 (11) at this noise, without T2, and Corollary 1 (12) for nodes that are alike."""
+    known, steps, figures = run.constants, None, {}
+    if run.clip is not None:
+        figures["T1, the factor of the noise"] = dyn_noise(run.clip, run.noise)
+        least = dyn_noise(run.clip, dyn_least_noise(run.clip))
+        figures["T1 at its least for these bounds, noise as sqrt(C_k)"] = least
+    scale = math.nan  # J mu_tot
+    if run.budget is not None:
+        mu_total = total_mu(run.budget.epsilon, run.budget.delta)
+        scale = run.budget.records * mu_total
+        steps = dyn_steps(nodes=len(run.records), records=run.budget.records, mu_total=mu_total)
+    values = dyn_bound(
+        run.clip or (math.nan,) * run.steps,
+        math.fsum(run.variances) / len(run.records),
+        rate=run.rates[0],
+        nodes=len(run.records),
+        parameters=run.parameters,
+        start_norm=run.start_norm,
+        smoothness=known["smoothness"],
+        start_gap=known["initial_gap"],
+        push_sum_constant=known["push_sum_constant"],
+        push_sum_rate=known["push_sum_rate"],
+    )
+    return promised(
+        run,
+        ((*row, value) for row, value in zip(_TERMS, (*values, math.nan), strict=True)),
+        source="Dyn-D2P's Theorem 1 and Corollary 1",
+        quantity="mean squared gradient norm of the mean model",
+        reads=PROMISED,
+        best_steps=steps,
+        order=None if steps is None else 1 / (math.sqrt(len(run.records)) * scale),
+        figures=figures,
+        conditions=_conditions(run, scale),
+    )
+
+
+def _conditions(run: PromisedRun, scale: float) -> Iterator[FormulaCondition]:
+    """What Theorem 1 and Corollary 1 need; `scale` is J mu_tot."""
+    batch, root = run.expected_batch, math.sqrt(len(run.records))
+    yield FormulaCondition(f"one record a step (expected here {batch:.4g})", batch <= 1)
+    if not math.isnan(scale):
+        yield FormulaCondition(f"J mu_tot = {scale:.4g} above sqrt(n) = {root:.4g}", scale > root)
+        yield constant_rate(run, 1 / (root * scale), "1 / (sqrt(n) J mu_tot)")
+    momentum = run.options.momentum
+    yield FormulaCondition(f"no momentum (here {momentum:g})", momentum == 0)
+
+
 DYN_D2P = replace(
     PRIVSGP,
     name="dyn-d2p",
@@ -129,6 +199,8 @@ DYN_D2P = replace(
     options=DynOptions,
     schedules=schedules,
     formula=PUBLISHED,
+    promise_constants=PROMISED,
+    promise=promise,
     default_clip=4.0,
 )
 
@@ -163,4 +235,6 @@ DYN_GENERAL = replace(
     options=GeneralOptions,
     schedules=general_schedules,
     formula=PUBLISHED_GENERAL,
+    promise_constants=PROMISED,
+    promise=promise,
 )

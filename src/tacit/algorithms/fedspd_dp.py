@@ -117,12 +117,16 @@ from tacit.algorithms.parts import (
     proximal,
     regulariser_value,
 )
+from tacit.algorithms.promise import PromisedRun, promised
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.accounting.private_state import ClientRound, carried_norms, energy_norms
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
-from tacit.privacy.published import FedspdRun
+from tacit.privacy.published import FedspdRun, FormulaCondition, fedspd_rate
+from tacit.privacy.published.fedspd import fedspd_total_epsilon
+from tacit.privacy.published.utility.fedspd import fedspd_best_local_steps, fedspd_bound
+from tacit.report.documents.plan import PlannedPromise
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -615,6 +619,47 @@ def _check_smoothness(setup: Setup) -> None:
         )
 
 
+_TERMS = (
+    ("of start and end, sums of J_i", "losses at both: no public fact bounds it"),
+    ("of the diameters d_X and d_lambda", "noise and a clip"),
+    ("of the regulariser", "noise, a clip and a bound of the subgradients of R"),
+    ("of steps and noise, C(Q, eps)", "noise and a clip"),
+)
+
+
+def promise(run: PromisedRun) -> PlannedPromise:
+    """Theorem 2 (28) at this noise but for its first term, its rate (30), and the Q of (32)."""
+    options, claimed = run.options, run.claimed
+    chosen = options.clients_per_round or len(run.records)
+    subgradients = {"none": 0.0, "l1": options.regularisation * math.sqrt(run.parameters)}
+    values = (math.nan,) * 3
+    figures: dict[str, float] = {}
+    if claimed:
+        bound = subgradients.get(options.regulariser, math.nan)
+        values = fedspd_bound(claimed, regulariser_gradient=bound)
+        total = fedspd_total_epsilon(claimed[0])
+        if total < math.inf:
+            best = fedspd_best_local_steps(claimed[0], total)
+            figures["best local steps Q for its claimed total"] = best
+    gamma = FormulaCondition(
+        "gamma_t as Theorem 2 has it, algorithm.inverse_step = 'paper'",
+        options.inverse_step == "paper",
+    )
+    return promised(
+        run,
+        ((*row, value) for row, value in zip(_TERMS, (math.nan, *values), strict=True)),
+        source="FedSPD-DP's Theorem 2",
+        quantity="error of the objective, summed over clients",
+        order=fedspd_rate(
+            participation=chosen / len(run.records),
+            rounds=run.steps,
+            local_steps=options.local_steps,
+        ),
+        figures=figures,
+        conditions=(*run.claim_conditions, gamma),
+    )
+
+
 FEDSPD_DP = Algorithm(
     name="fedspd-dp",
     title="FedSPD-DP",
@@ -637,6 +682,7 @@ FEDSPD_DP = Algorithm(
     primal_dual=primal_dual,
     input_bound=input_bound,
     convex=True,
+    promise=promise,
     check=check,
     no_secure_sum="goes on at each client from what that client alone has sent: with sums only, "
     "that would be private state, of which nothing is proved",

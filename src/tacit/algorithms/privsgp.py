@@ -49,6 +49,8 @@ Proofs: `docs/proofs/variance-reduction.md`; what either state buys:
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -68,6 +70,7 @@ from tacit.algorithms.base import (
 )
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
+from tacit.algorithms.promise import PromisedRun, constant_rate, promised
 from tacit.algorithms.variance_reduction.estimators import (
     Anchor,
     AnchorOptions,
@@ -83,7 +86,18 @@ from tacit.algorithms.variance_reduction.estimators import (
 from tacit.communication.colours import Public, Released
 from tacit.gradients.contributions import all_known_true
 from tacit.privacy.published import PRIVSGP as PUBLISHED
-from tacit.privacy.published import ClaimedRun, FormulaCondition, PublishedFormula
+from tacit.privacy.published import (
+    BoundConstants,
+    ClaimedRun,
+    FormulaCondition,
+    PublishedFormula,
+    convergence_bound,
+    least_steps,
+    published_bound,
+    published_steps,
+    utility_order,
+)
+from tacit.report.documents.plan import PlannedPromise
 
 
 class PushSumOptions(Options):
@@ -258,6 +272,75 @@ def _weight(options: VarianceReductionOptions, k: int, steps: int, clip: float |
     return anchor_ratio(options, steps, clip) if anchors else 1.0
 
 
+def promise(run: PromisedRun) -> PlannedPromise:
+    """Theorem 1 with this noise; K* and bound of Corollary 1; Table 1, for nodes that are alike."""
+    most = None if run.clip is None else max(run.clip)
+    bound = math.nan
+    best_steps = best_bound = order = None
+    known = run.constants
+    if not math.isnan(known["smoothness"] + known["heterogeneity"] + known["initial_gap"]):
+        constants = BoundConstants(
+            smoothness=known["smoothness"],
+            heterogeneity=known["heterogeneity"],
+            start_gap=known["initial_gap"],
+            start_norm=run.start_norm,
+            parameters=run.parameters,
+        )
+        bound = convergence_bound(constants, run.variances, run.steps)
+        if run.budgets is not None and most is not None and constants.noiseless:
+            paper = {"gradient_bound": most, "c2": run.c2}
+            best_steps = published_steps(constants, run.budgets, **paper)
+            best_bound = published_bound(constants, run.budgets, **paper)
+    if run.budget is not None:
+        order = utility_order(
+            nodes=len(run.records),
+            records=run.budget.records,
+            parameters=run.parameters,
+            epsilon=run.budget.epsilon,
+            delta=run.budget.delta,
+        )
+    return promised(
+        run,
+        [("Theorem 1", "L, b^2 and F0", bound)],
+        source="PrivSGP-VR's Theorem 1 and Corollary 1",
+        quantity="mean squared gradient norm",
+        reads=("smoothness", "initial_gap", "heterogeneity"),
+        best_steps=best_steps,
+        best_bound=best_bound,
+        trivial_bound=None if most is None else most**2,
+        order=order,
+        figures={},
+        conditions=_theorem_1(run),
+    )
+
+
+def _theorem_1(run: PromisedRun) -> Iterator[FormulaCondition]:
+    """What Theorem 1 needs, and whether the run has it."""
+    batch, options = run.expected_batch, run.options
+    yield FormulaCondition(f"one record a step (expected here {batch:.4g})", batch <= 1)
+    yield constant_rate(run, math.sqrt(len(run.records) / run.steps), "sqrt(n / K)")
+    smoothness, constant, rate = (
+        run.constants[key] for key in ("smoothness", "push_sum_constant", "push_sum_rate")
+    )
+    if not math.isnan(smoothness):
+        known = not math.isnan(constant)
+        push_sum = {"push_sum_constant": constant, "push_sum_rate": rate} if known else {}
+        least = least_steps(smoothness, run.records, **push_sum)
+        about = "K^(C, q)" if known else "K^(C, q) on any graph"
+        yield FormulaCondition(
+            f"at least {least:.3g} steps, {about} (here {run.steps})", run.steps >= least
+        )
+    yield FormulaCondition(
+        f"the gradient table as printed, algorithm.state = 'private' (here '{options.state}')",
+        options.state == "private",
+    )
+    yield FormulaCondition(f"no momentum (here {options.momentum:g})", options.momentum == 0)
+    yield FormulaCondition(
+        "gradients that stay within their bound by themselves (here they are clipped to it)",
+        run.clip is None,
+    )
+
+
 PRIVSGP_VR = replace(
     PRIVSGP,
     name="privsgp-vr",
@@ -281,5 +364,6 @@ PRIVSGP_VR = replace(
         "push_sum_constant",
         "push_sum_rate",
     ),
+    promise=promise,
     not_covered=private_state,
 )

@@ -377,8 +377,8 @@ def plan_table(job: Job) -> None:
     print_table(console, table)
     if shared and plan.accounted:
         print_table(console, _colluders_table(plan, document))
-    if document.promise is not None and (told := promise_table(document.promise)) is not None:
-        print_table(console, told)
+    if document.promise is not None:
+        print_table(console, promise_table(document.promise))
     for note in plan.notes:
         console.print(note, highlight=False)
     if document.promise is not None and (line := promise_line(document.promise)) is not None:

@@ -54,13 +54,12 @@ from tacit.privacy.published.push_sum import (
     privsgp_settings,
     total_mu,
 )
-from tacit.privacy.published.utility import (
-    NOT_AT_HAND,
+from tacit.privacy.published.utility.fedspd import fedspd_rate
+from tacit.privacy.published.utility.privsgp_vr import (
     BoundConstants,
     Budget,
     claimed_variances,
     convergence_bound,
-    fedspd_rate,
     least_steps,
     optimal_steps,
     published_bound,
@@ -75,7 +74,6 @@ __all__ = [
     "DYN_D2P",
     "DYN_GENERAL",
     "FEDSPD_DP",
-    "NOT_AT_HAND",
     "PRIVSGP",
     "BoundConstants",
     "Budget",

@@ -52,6 +52,7 @@ __all__ = [
     "Drawing",
     "FedspdRun",
     "even_rounds",
+    "fedspd_constant",
     "fedspd_lower",
     "fedspd_responses",
     "fedspd_round_epsilon",
@@ -83,6 +84,14 @@ def _with(records: int, drawn: int) -> float:
 RATES: Mapping[str, Callable[[int, int], float]] = MappingProxyType(
     {"without-replacement": _without, "with-replacement": _with}
 )
+_MISSED: Mapping[str, Callable[[int, int], float]] = MappingProxyType(
+    {
+        "without-replacement": lambda records, drawn: 1 - drawn / records,
+        "with-replacement": lambda records, drawn: (
+            math.exp(drawn * math.log1p(-1 / records)) if records > 1 else 0.0
+        ),
+    }
+)  # 1 - q, also where q is 1 to the last digit
 
 
 @dataclass(frozen=True)
@@ -167,17 +176,22 @@ def fedspd_sensitivity(run: FedspdRun, step_parameter: float) -> float:
     return 4 * averaging * run.gradient_bound / (run.penalty + step_parameter)
 
 
-def fedspd_step_parameter(run: FedspdRun, round_number: int) -> float:
-    """gamma_t = (2 sqrt(Q p C(Q, eps)) / d_X) sqrt(t), t from 1, as printed.
+def fedspd_constant(run: FedspdRun, local_steps: int, round_epsilon: float) -> float:
+    """C(Q, eps) of equation 27, and of 29 at Q = 1: of other Q and eps than those of the run, too.
 
-    C = G^2 + 2 d_lambda^2 + 2 phi^2 / b + 16 rho d G^2 ln(1.25/delta) / ((Q-1)^2 eps^2), without
-    (Q-1)^2 at Q = 1.
+    G^2 + 2 d_lambda^2 + 2 phi^2 / b + 16 rho d G^2 ln(1.25/delta) / ((Q-1)^2 eps^2), without
+    (Q-1)^2 at Q = 1. As printed: rho mixes the units, as rho >= sqrt(gamma_t) does.
     """
-    noise = 16 * run.penalty * run.dimension * run.gradient_bound**2
-    noise *= math.log(1.25 / run.delta) / run.round_epsilon**2
-    noise /= max(run.local_steps - 1, 1) ** 2
+    noise = 16 * run.penalty * run.dimension * run.gradient_bound**2 * math.log(1.25 / run.delta)
+    divisor = (max(local_steps - 1, 1) * round_epsilon) ** 2
     drift = run.gradient_bound**2 + 2 * run.dual_diameter**2 + 2 * run.deviation**2 / run.batch
-    root = math.sqrt(run.local_steps * run.participation * (drift + noise))
+    return drift + noise / divisor if divisor else math.inf
+
+
+def fedspd_step_parameter(run: FedspdRun, round_number: int) -> float:
+    """gamma_t = (2 sqrt(Q p C(Q, eps)) / d_X) sqrt(t), t from 1, as printed."""
+    constant = fedspd_constant(run, run.local_steps, run.round_epsilon)
+    root = math.sqrt(run.local_steps * run.participation * constant)
     return 2 * root / run.diameter * math.sqrt(round_number)
 
 
@@ -201,8 +215,13 @@ def fedspd_round_epsilon(
 ) -> float:
     """What a total budget gives each round: eps-bar sqrt(1 - q) / (c0 q sqrt(p T))."""
     positive(total=total, participation=participation, rounds=rounds)
-    rate = RATES[drawing](records, batch * local_steps)
-    return total * math.sqrt(1 - rate) / (SLACK * rate * math.sqrt(participation * rounds))
+    drawn = batch * local_steps
+    rate = RATES[drawing](records, drawn)
+    return (
+        total
+        * math.sqrt(_MISSED[drawing](records, drawn))
+        / (SLACK * rate * math.sqrt(participation * rounds))
+    )
 
 
 def _conditions(run: FedspdRun) -> tuple[FormulaCondition, ...]:

@@ -17,6 +17,7 @@ __all__ = [
     "PlanDocument",
     "PlannedNode",
     "PlannedPromise",
+    "PlannedTerm",
     "ProposedKey",
     "PublishedRun",
     "RecommendDocument",
@@ -51,28 +52,39 @@ class PlannedNode(Document):
     name: Text | None = None
 
 
+class PlannedTerm(Document):
+    """A term of the bound; without a `value` where it is not evaluated, for that `reason`."""
+
+    name: Text
+    value: OptionalNumber
+    reason: Text = ""
+
+
 class PlannedPromise(Document):
     """What the run's paper promises of its result: its own words, and nothing that is certified.
 
-    `bound` is of the `quantity` after the run's `steps`, with the noise that the run adds;
+    `bound` is of the `quantity` after the run's `steps`, with the noise that the run adds: the sum
+    of its `terms`, None where one of them is not evaluated; `evaluated` adds up the others.
     `best_steps` is the number that the paper calls best, with the paper's own noise, and
     `best_bound` the bound there; `trivial_bound` is what the paper's bound of every gradient, which
     is the clipping bound here, gives without any theorem; `order` is that of a bound, without its
-    constants. `needs` are constants of `[promise]` without which nothing is evaluated, `conditions`
-    those of the theorem, and `missing` says what the paper prints and tacit cannot evaluate.
+    constants, and `figures` what else the paper has, by name. `needs` are constants of `[promise]`
+    that are not given, `conditions` those of the theorem.
     """
 
     source: Text
-    quantity: Text = ""
+    quantity: Text
     steps: Count
-    bound: OptionalNumber = None
+    bound: OptionalNumber
+    evaluated: OptionalNumber
+    terms: Items[PlannedTerm]
     best_steps: OptionalNumber = None
     best_bound: OptionalNumber = None
     trivial_bound: OptionalNumber = None
     order: OptionalNumber = None
+    figures: dict[str, OptionalNumber]
     needs: Items[Text] = ()
     conditions: Items[ClaimCondition] = ()
-    missing: Text | None = None
 
 
 class PlanDocument(Document):

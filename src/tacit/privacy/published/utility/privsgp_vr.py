@@ -1,10 +1,4 @@
-"""What the papers promise of accuracy: their convergence bounds, as printed.
-
-Pure arithmetic that reads no data. A promise is the paper's: it holds if its theorem does and if
-every condition of that theorem is met, and nothing here is certified. Constants of the problem (L,
-F0, b^2) must be supplied; nobody knows them of private records for free.
-
-*PrivSGP-VR* (Zhu, Huang, Wang and Xu, IJCAI 2024), in its own symbols:
+"""What PrivSGP-VR promises of accuracy (Zhu, Huang, Wang and Xu, IJCAI 2024), in its own symbols.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -17,54 +11,29 @@ F0, b^2) must be supplied; nobody knows them of private records for free.
 | G | `gradient_bound` | bound of every record's gradient norm |
 | c2 | `c2` | the constant that the paper leaves open |
 | C, q | `push_sum_constant`, `push_sum_rate` | of push-sum's convergence, C q^k |
-
-*DO-ADP* and *FedSPD-DP*: conditions of their theorems are in `do_adp` and `fedspd`. Here is what
-FedSPD-DP says of its rate. What is **missing**, since it could not be had: `NOT_AT_HAND`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from tacit.errors import InputError
 from tacit.privacy.published.formula import positive
 
 __all__ = [
-    "NOT_AT_HAND",
     "BoundConstants",
     "Budget",
     "claimed_variances",
     "convergence_bound",
-    "fedspd_rate",
     "least_steps",
     "optimal_steps",
     "published_bound",
     "published_steps",
     "utility_order",
 ]
-
-NOT_AT_HAND: Mapping[str, str] = MappingProxyType(
-    {
-        "Dyn-D2P": (
-            "the bound of Theorem 1 and the number of steps of Corollary 1: the paper's summary "
-            "says that it scales with 1 / sqrt(n) up to a bias that clipping adds; constants and "
-            "the bias were not at hand"
-        ),
-        "FedSPD-DP": (
-            "equations 28, 32 and 33: the paper's summary says that the objective's error falls as "
-            "1 / sqrt(p T Q); its constants were not at hand"
-        ),
-        "DO-ADP": (
-            "the bound of Theorem 2 with equations 9 and 10: of the theorem, its consensus step "
-            "and its conditions on epsilon, p and T were at hand"
-        ),
-    }
-)
-"""By paper, what it prints of utility and tacit cannot evaluate, and what is known of it."""
 
 
 @dataclass(frozen=True)
@@ -281,21 +250,3 @@ def utility_order(
         raise InputError("method", method, f"must be one of {', '.join(gains)}")
     root = math.sqrt(parameters * math.log(1 / budget.delta))
     return root / (gains[method] * budget.records * budget.epsilon)
-
-
-def fedspd_rate(*, participation: float, rounds: int, local_steps: int) -> float:
-    """The order in which FedSPD-DP's error falls: 1 / sqrt(p T Q), without its constants.
-
-    For convex losses and a convex regulariser that need not be smooth (the paper's summary; the
-    bound itself is `NOT_AT_HAND`).
-
-    Args:
-        participation: p = K / N, the share of clients of a round.
-        rounds: T.
-        local_steps: Q.
-
-    Raises:
-        InputError: a number is not positive.
-    """
-    positive(participation=participation, rounds=rounds, local_steps=local_steps)
-    return 1 / math.sqrt(participation * rounds * local_steps)
