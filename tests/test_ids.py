@@ -153,5 +153,5 @@ def test_an_id_without_a_row_is_refused_before_anything_is_sent() -> None:
     bad = TEXTS[1][0].copy()
     bad[40, 3] = VOCABULARY
     nodes = [TEXTS[0], (bad, TEXTS[1][1]), *TEXTS[2:]]
-    with pytest.raises(InputError, match="of node 1 = '1 of 60 records': every id"):
+    with pytest.raises(InputError, match="nodes\\[1\\] = '1 of 60 records': every id"):
         library.train(given(), model=model(), nodes=nodes)

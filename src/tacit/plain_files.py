@@ -36,16 +36,16 @@ def open_plain(path: str | Path, most: int | None = None) -> io.BufferedReader:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a zero byte
         raise OSError(errno.EINVAL, str(error), str(path)) from None
-    found, reason = os.fstat(descriptor), ""
+    found, reason, number = os.fstat(descriptor), "", errno.EINVAL
     if stat.S_ISDIR(found.st_mode):
-        reason = os.strerror(errno.EISDIR)
+        reason, number = os.strerror(errno.EISDIR), errno.EISDIR
     elif not stat.S_ISREG(found.st_mode):
         reason = "is no plain file"
     elif most is not None and found.st_size > most:
         reason = f"holds more than {in_words(most)}"
     if reason:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, reason, str(path))
+        raise OSError(number, reason, str(path))
     return os.fdopen(descriptor, "rb")
 
 

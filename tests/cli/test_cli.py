@@ -325,7 +325,7 @@ def test_a_wrong_experiment_is_refused(
         (["plan", "."], "Is a directory"),
         (["plan", "binary.toml"], "UTF-8"),
         (["plan", "malformed.toml"], "not valid TOML"),
-        (["evaluate", "missing"], "config.toml is missing"),
+        (["evaluate", "missing"], "must be the folder that a run wrote"),
         (["evaluate", "experiment.toml"], "config.toml is missing"),
         (["report", "missing"], "must be the folder that a run wrote"),
         (["report", "."], "result.json"),

@@ -148,7 +148,8 @@ def test_a_run_without_a_folder_is_begun_as_it_was(command: list[str], tmp_path:
 def test_a_run_goes_on_with_as_many_processes(cut_off: tuple[Path, Path]) -> None:
     file, run = cut_off
     status = strict_json((run / STATUS).read_text())
-    state = {"state": "connected", "step": 0, "last_seen": None, "last_error": None}
+    unknown = dict.fromkeys(("last_seen", "last_error", "rate", "frames", "again"))
+    state = {"state": "connected", "step": 0, **unknown}
     sites = [{"rank": rank, "name": f"rank {rank}", **state} for rank in range(3)]
     (run / "rank-0000").mkdir()
     (run / "rank-0000" / STATUS).write_text(json.dumps({**status, "sites": sites}))

@@ -149,10 +149,11 @@ def test_a_site_that_owes_others_messages_is_not_done(file: Path, tmp_path: Path
     """It was ended after its last step, and before all that it had sent had arrived."""
     run, config = tmp_path / "run", load_config(file)
     assert tacit("train", file, "--out", run / "rank-0002", "--quiet").code == 0
-    with patch.dict("os.environ", {"RANK": "2", "WORLD_SIZE": "3"}):
-        assert was_done(run, config, None)
+    site = tmp_path / "site"
+    with patch("tacit.cli.services.own_rank", return_value=2):
+        assert was_done(run, config, site)
         journal = Journal(session_folder(run, 2))
         journal.write_session(Session(secret="ab" * 32, nonce="cd" * 16), is_new=True)
-        assert not was_done(run, config, None)
+        assert not was_done(run, config, site)
         journal.remove()
-        assert was_done(run, config, None)
+        assert was_done(run, config, site)

@@ -31,6 +31,8 @@ def test_every_default() -> None:
             "dataset": "digits",
             "model": "mlp",
             "features": None,
+            "labels": None,
+            "index_base": None,
             "features_cache": None,
             "outputs": None,
             "output": None,

@@ -174,10 +174,8 @@ def test_what_unpacks_to_too_many_times_its_size_is_refused_while_it_unpacks(
     monkeypatch.setattr(files, "_ALWAYS", 1000)
     most = files.MOST_TIMES * path.stat().st_size
     assert most < len(rows)
-    with content(path) as (stream, _):
-        assert len(stream.read(most // 2)) == most // 2
-        with pytest.raises(OSError, match="if you trust it, unpack it"):
-            stream.read()
+    with content(path) as (stream, _), pytest.raises(OSError, match="if you trust it, unpack it"):
+        stream.read()
     random = os.urandom(10_000)
     path.write_bytes(pack(random))
     with content(path) as (stream, _):

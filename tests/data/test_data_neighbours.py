@@ -140,7 +140,7 @@ def of_idx(folder: Path, nodes: Nodes) -> Given:
 def of_frame(make: Callable[[pd.DataFrame], Any]) -> Any:
     def given(folder: Path, nodes: Nodes) -> Given:
         (folder / "schema.toml").write_text(SCHEMA)
-        split, schema = node_records(make(table(nodes)), folder / "schema.toml")
+        split, schema, _ = node_records(make(table(nodes)), folder / "schema.toml")
         return {}, {"nodes": split, "schema": schema}
 
     return given
@@ -149,7 +149,7 @@ def of_frame(make: Callable[[pd.DataFrame], Any]) -> Any:
 def of_frames(folder: Path, nodes: Nodes) -> Given:
     (folder / "schema.toml").write_text(SCHEMA)
     frames = [frame for _, frame in table(nodes).groupby("site")]
-    split, schema = node_records(frames, folder / "schema.toml")
+    split, schema, _ = node_records(frames, folder / "schema.toml")
     return {}, {"nodes": split, "schema": schema}
 
 

@@ -362,7 +362,7 @@ def test_a_users_loss_and_metric_from_the_file_to_the_evaluation(
     file = write_experiment(tmp_path, task=task)
     answer = command_line("train", file, "--out", tmp_path / "run", "--quiet")
     assert answer.code == 0, answer.err
-    score = command_line("evaluate", tmp_path / "run", "--json").json
+    score = command_line("evaluate", tmp_path / "run", "--trust", "--json").json
 
     test = tacit.data.load("digits", data_dir=tmp_path, seed=0).test
     weights = load_file(tmp_path / "run" / "model.safetensors")
@@ -375,7 +375,7 @@ def test_a_users_loss_and_metric_from_the_file_to_the_evaluation(
     assert score["metrics"][task["metric"]] == pytest.approx(hits / 360)
     assert score["accuracy"] is None
     assert score["loss"] == pytest.approx(losses / 360, rel=1e-4)
-    saved = command_line("evaluate", tmp_path / "run")
+    saved = command_line("evaluate", tmp_path / "run", "--trust")
     assert saved.out.startswith(f"digits: second {number_text(hits / 360)}, baseline ")
 
 

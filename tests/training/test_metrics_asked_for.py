@@ -154,10 +154,10 @@ def test_a_file_names_metrics_that_evaluate_scores_again(
     scores = document["test_metrics"]
     assert list(scores) == ["auc", f"{module}:top"]
     assert scores[f"{module}:top"]["mean"] == pytest.approx(document["test_accuracy"]["mean"])
-    again = command_line("evaluate", tmp_path / "run", "--json").json
+    again = command_line("evaluate", tmp_path / "run", "--trust", "--json").json
     assert again["metrics"]["auc"] == pytest.approx(scores["auc"]["consensus"], rel=1e-5)
     assert again["baselines"]["auc"] == 0.5
-    line = command_line("evaluate", tmp_path / "run").out
+    line = command_line("evaluate", tmp_path / "run", "--trust").out
     assert line.startswith("digits: AUC 0.")
     assert ", baseline 0.500; top " in line
     assert "AUC" in command_line("plan", file).out

@@ -418,7 +418,7 @@ def test_seeded_noise_is_called_not_private() -> None:
     assert plan_of([5, 5]).warnings == ()
     (large,) = plan_of([5, 5], epsilon=100.0).warnings
     assert large.startswith("epsilon = 100 is next to no protection: ")
-    assert "with probability 100.0 % at most" in large
+    assert "with probability 100.0\u202f% at most" in large
 
 
 def test_a_list_of_budgets_needs_one_a_node() -> None:

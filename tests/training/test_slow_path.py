@@ -36,7 +36,8 @@ def test_a_slow_one_says_why_and_what_can_be_done() -> None:
     assert result.job.model.path == "functional"
     (note,) = [line for line in result.plan.notes if "torch.func" in line]
     assert note.endswith("because 1 is a RMSNorm")
-    for line in result.plan.warnings:  # by how much is the machine's to say
+    slow = [line for line in result.plan.warnings if "on this machine" in line]
+    for line in slow:  # by how much is the machine's to say
         numbers = re.search(r"about ([\d.e+-]+) s on this machine, ([\d.e+-]+) times", line)
         assert numbers is not None
         assert float(numbers[1]) > 0

@@ -196,9 +196,11 @@ def _data_rows(
         for snapshot in requested.values()
         if snapshot.data is not None and only in {None, *(run.run_id for run in snapshot.runs)}
     }
-    entered: dict[str, str] = {}  # a run enters one ledger after the other
-    for run in (run for files in known.values() for one in files.values() for run in one.runs):
-        entered[run.run_id] = min(run.created, entered.get(run.run_id, run.created))
+    entered: dict[str, tuple[str, int]] = {}  # a run enters one ledger after the other
+    for ledger in (ledger for files in known.values() for ledger in files.values()):
+        for place, run in enumerate(ledger.runs):  # which tells runs of one second apart
+            when, last = entered.get(run.run_id, (run.created, place))
+            entered[run.run_id] = min(run.created, when), max(place, last)
     order = {run: place for place, run in enumerate(sorted(entered, key=entered.__getitem__))}
     rows = []
     for source in wanted:

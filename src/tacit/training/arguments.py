@@ -57,7 +57,7 @@ def _check_model(model: object) -> None:
 
 
 def _check_nodes(nodes: object) -> None:
-    if nodes is None or is_frame(nodes):
+    if nodes is None or isinstance(nodes, (str, os.PathLike)) or is_frame(nodes):
         return
     expected = "must be a list with one data set a node, or a mapping by their names"
     if isinstance(nodes, Mapping):

@@ -28,7 +28,7 @@ TABLE = {"name": "privsgp-vr", "learning_rate": 0.1, "state": "private"}
 SITE: dict[str, dict[str, Any]] = {
     "algorithm": {"table_directory": "/scratch/here"},
     "nodes": {"data": "by-rank", "source": "/data/here.npz"},
-    "privacy": {"ledger": "/var/ledger-here.sqlite"},
+    "privacy": {"ledger": "/var/ledger-here.sqlite", "ledger_source": "here"},
     "task": {"data_dir": "/data", "features_cache": "/scratch/features"},
     "train": {"device": "cuda:1", "timeout": 7.0, "patience": 60.0},
 }
