@@ -229,7 +229,7 @@ def test_wrong_plantings_are_refused(tmp_path: Path, more: dict[str, Any], match
 
 def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     planted_in(digits(40), tmp_path / "coins", count=10)
-    with pytest.raises(InputError, match="is not a run folder|no result"):
+    with pytest.raises(InputError, match=r"is not a run folder|no result"):
         audit_deployed(tmp_path, tmp_path / "coins")
     (tmp_path / "other").write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot be read"):
