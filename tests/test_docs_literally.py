@@ -28,7 +28,7 @@ from environments import LIMIT, OURS, Shell, builders, fetched, installed, requi
 from pages import FOLLOWED as PAGES
 from pages import Block, blocks, name_of, plain_words, typed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+pytestmark = pytest.mark.timeout(3000)
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TACIT_DATA_DIR", ROOT.parent / "shared" / "data")).resolve()
@@ -49,6 +49,15 @@ SHORTENED = {  # commands that take minutes, made shorter by these words
     "tacit train fashion.toml --out runs/fashion": "--set train.steps=3",
     "tacit train fashion.toml --set privacy.epsilon=none --out runs/open": "--set train.steps=3",
 }
+EVERY_CHANGE = (
+    "README.md",
+    "docs/start/index.md",
+    "docs/start/ten-minutes.md",
+    "docs/how-to/metric.md",
+    "docs/how-to/missing-values.md",
+    "docs/how-to/lora.md",
+)
+"""The pages that `make test-rest` follows; `make test-pages` follows the others."""
 ENDS = {"tacit train shared.toml --out runs/fourth": 3}  # exit codes other than 0
 _IMAGES = re.compile(r'^dataset = "((?:fashion-)?mnist)"', re.MULTILINE)
 _PYTHON = (ROOT / "tests" / "page_python.py").read_text(encoding="utf-8")
@@ -161,7 +170,13 @@ def shell(page: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
         shutil.rmtree(shell.folder)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def marked(page: Path) -> object:
+    """A page with the tier of its test: all of them take longer than a change should wait for."""
+    every = name_of(page) in EVERY_CHANGE
+    return pytest.param(page, marks=pytest.mark.slow if every else pytest.mark.pages)
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES], ids=[*map(name_of, PAGES)])
 def test_a_page_is_followed_to_the_letter(page: Path, shell: Shell) -> None:
     for name in _IMAGES.findall(page.read_text(encoding="utf-8")):
         if not (DATA / name).is_dir():
@@ -172,6 +187,7 @@ def test_a_page_is_followed_to_the_letter(page: Path, shell: Shell) -> None:
     assert installed(shell.environment) - of_python == {*required(named), OURS} - of_python
 
 
+@pytest.mark.slow
 def test_every_exception_is_of_a_command_that_stands_on_a_page() -> None:
     every = {command for page in PAGES for command in commands(page)}
     assert {*NOT_RUN, *SHORTENED, *ENDS} <= every
