@@ -80,6 +80,7 @@ def test_without_matplotlib_all_but_the_pictures_is_written(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "tacit.report.pictures", raising=False)
     answer = tacit("compare", file, "--quick", "--json", "--out", "here")
     assert answer.code == 0
     assert answer.json["complete"] == 2
