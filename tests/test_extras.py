@@ -123,7 +123,8 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     module: str, door: str, folder: Path
 ) -> None:
     ended = without(module, folder, ONE_FROM[module, door])
-    lines = [line for line in ended.stderr.splitlines() if "NOT PRIVATE" not in line]
+    said = [line for line in ended.stderr.splitlines() if "NOT PRIVATE" not in line]
+    lines = [*{line.replace("tacit: rank 1: ", "tacit: ") for line in said}]  # each says its own
     assert len(lines) == 1, ended.stderr
     assert f"No module named '{module}'" in lines[0]
     assert f"pip install {REMEDY[module]}" in lines[0]
