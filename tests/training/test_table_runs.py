@@ -73,7 +73,7 @@ def test_paths_stand_for_the_tables_they_lead_to(folder: Path) -> None:
     for name, part in zip(HOSPITALS, parts, strict=True):
         frame()[frame()["hospital"] == name].to_csv(part, index=False)
     assert trained(model, nodes=parts, schema=SCHEMA).parameters.equal(wanted.parameters)
-    for nodes, said in (("nope.csv", "task.schema"), (parts, "needs schema=")):
+    for nodes, said in (("nope.csv", "there is no such file"), (parts, "needs schema=")):
         with pytest.raises(InputError, match=said):
             trained(model, nodes=nodes)
     with pytest.raises(InputError, match=r"test = '.*nope\.csv': there is no such file"):

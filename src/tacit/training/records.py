@@ -89,6 +89,9 @@ def node_records(
         InputError: the schema is wrong, a table has none, or a path leads to no table.
     """
     if schema is None and isinstance(nodes, (str, os.PathLike)):
+        if not os.path.exists(os.path.expanduser(nodes)):
+            expected = "there is no such file: give a table, or a list with one data set a node"
+            raise InputError("nodes", os.fspath(nodes), expected)
         schema = default_schema(os.fspath(nodes))
     declared = None if schema is None else Schema.of(schema)
     if isinstance(nodes, Mapping):
