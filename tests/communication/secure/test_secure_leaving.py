@@ -295,7 +295,7 @@ def test_a_late_client_with_another_file_is_refused_alone_and_comes_with_the_rig
         until_it_ends("west", group, gate, HELD + 1, steps, ("north", "south"))
         told = group.running["west"].end()
         assert told.code == 2, told
-        assert "tacit: train.batch = 8: on rank 2" in told.err
+        assert "tacit: train.batch = 8: on west" in told.err
         group.train("west", file)
         group.until(lambda: waits(group, "west"))
         reached = status_of(group.rank_folder("north"))["step"]
