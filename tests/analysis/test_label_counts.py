@@ -241,5 +241,6 @@ def test_processes_count_their_own_nodes(tmp_path: Path) -> None:
         most = 6 * counted["noise_std"]
         assert noised == pytest.approx(truth.tolist(), abs=most)
     (row,) = ledger_document(tmp_path / "budgets").nodes  # a file a process
-    assert [release.node for release in row.releases] == [0, 1, 2, 3]
+    # Each process counts in a run of its own, and they stand in the order in which they entered.
+    assert sorted(release.node for release in row.releases) == [0, 1, 2, 3]
     assert len(account_files(tmp_path / "budgets")) == 2

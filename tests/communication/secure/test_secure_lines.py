@@ -110,10 +110,10 @@ def test_a_large_message_over_a_line_is_sent_once(tmp_path: Path) -> None:
 def test_what_is_urgent_overtakes_a_long_frame(tmp_path: Path) -> None:
     """Else a site that sends a large message over a slow line would seem to be away."""
     made, inside = members(tmp_path), free_address()
-    relay, frame = made["relay-0"], os.urandom(2_000_000)
+    relay, frame = made["relay-0"], os.urandom(12_000_000)  # more than any kernel's buffer holds
     with (
         relaying(relay, [inside]),
-        Line(relay.own.addresses[0], inside, rate=2e5),
+        Line(relay.own.addresses[0], inside, rate=1.2e6),
         ends(made["site-0"], made["site-1"]) as (sender, receiver),
     ):
         sender.send(receiver, b"before")
