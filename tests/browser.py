@@ -17,8 +17,6 @@ from playwright.sync_api import Browser, sync_playwright
 from playwright.sync_api import Page as Tab
 from pypdf import PdfReader
 
-__all__ = ["SCREENS", "Findings", "look_at", "running_browser"]
-
 SCREENS = ((390, 844), (1280, 900))  # CSS pixels: of a telephone and of a computer
 PAPER = 703  # CSS pixels that an A4 sheet has between the margins of page.css
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -8,8 +8,6 @@ import signal
 import warnings
 from collections.abc import Callable
 
-__all__ = ["said_in_fork"]
-
 _SECONDS = 30
 
 

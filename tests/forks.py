@@ -20,8 +20,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["forked_process", "load_everything"]
-
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["forks_loaded"])
 _PATH = "PYTHONPATH"

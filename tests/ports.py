@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["free_address", "free_port"]
-
 _KEPT: list[socket.socket] = []
 
 

@@ -137,23 +137,27 @@ def _unsaid(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if not ast.get_docstring(tree):
         return "needs a docstring"
-    names = exported(tree)
-    if names is None:
-        # `__main__` is run and never imported; a package may only hold others; what the file of an
-        # algorithm offers is its row in the table.
-        bare = path.name == "__main__.py" or (path.name == "__init__.py" and len(tree.body) == 1)
-        return (
-            "" if bare or _dotted(str(path.relative_to(SOURCE))) in of_rows() else "needs __all__"
-        )
-    if len(names) != len(set(names)):
-        return "offers a name twice"
     defined = {
         node.name: node
         for node in tree.body
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef))
     }
-    bare_names = [key for key in names if key in defined and not ast.get_docstring(defined[key])]
-    return f"these need docstrings: {bare_names}" if bare_names else ""
+    bare = [
+        name
+        for name, node in defined.items()
+        if not name.startswith("_") and not ast.get_docstring(node)
+    ]
+    if bare:
+        return f"these need docstrings: {bare}"
+    names = exported(tree)
+    if names is None:
+        return "needs __all__" if path.name == "__init__.py" and len(tree.body) > 1 else ""
+    if len(names) != len(set(names)):
+        return "offers a name twice"
+    passed_on = {name.rpartition(".")[2] for name in _imported_names(tree)} & set(names)
+    if path.name == "__init__.py" or passed_on:
+        return ""
+    return "needs no __all__: it offers its names without an underscore"
 
 
 def test_no_class_name_stands_for_two_things() -> None:

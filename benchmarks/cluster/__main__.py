@@ -34,8 +34,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "speed"))
 from machine import machine, versions
 from table import formatted
 
-__all__ = ["main"]
-
 QUICK = "quick: tiny sizes, few steps: these figures mean NOTHING"
 
 

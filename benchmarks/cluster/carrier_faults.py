@@ -32,8 +32,6 @@ from carriers import RUN, WAIT, carrier_echo, free_address, relay, spawn
 from tacit.communication.secure.carrier import Carrier, open_carrier
 from tacit.identities import Site, approve, create_site, join
 
-__all__ = ["main"]
-
 FRAME = 100_000  # bytes
 EVERY = 0.05  # seconds
 NAMES = ("north", "south", "east", "relay")

@@ -27,8 +27,6 @@ from tacit.communication.secure.carrier import open_carrier
 from tacit.communication.secure.relay import run_relay
 from tacit.identities import approve, create_site, join, load_site
 
-__all__ = ["main"]
-
 RUN = "0" * 32
 SIZES = (2**16, 400_000, 4_000_000, 40_000_000)  # bytes
 REPEATED = (200, 50, 10, 3)  # times a round

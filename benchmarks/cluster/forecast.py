@@ -27,16 +27,6 @@ from traffic import Phase, Traffic
 
 from tacit.errors import InputError, nearest
 
-__all__ = [
-    "COSTS",
-    "ClusterLinks",
-    "Costs",
-    "Forecast",
-    "forecast",
-    "forecast_document",
-    "parse_links",
-]
-
 _WHERE = "LINKS"
 _EXAMPLE = "bandwidth=10Gbit,latency=1ms,processes=64"
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z/]*)")

@@ -36,8 +36,6 @@ from tacit.report.wording import bytes_text
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["Within", "block_context", "cluster_forecast", "forecast_table", "main", "step_seconds"]
-
 _STEPS, _SECONDS = 20, 3.0  # measured at most; at least one, after one that is not
 
 

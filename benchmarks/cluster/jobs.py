@@ -11,8 +11,6 @@ from torch import nn
 from tacit.config import load_config
 from tacit.training.prepare import Job, prepare
 
-__all__ = ["Work", "job_of"]
-
 _CLASSES = 10
 
 

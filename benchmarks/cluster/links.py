@@ -10,8 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LOOPBACK", "Hosts", "Link", "shaped", "why_not_shaped"]
-
 SWITCH = Path(__file__).with_name("switch.py")
 _LIMIT = 20  # seconds for any one command
 _MTU = 9000

@@ -16,8 +16,6 @@ from typing import IO, Any, Literal
 from jobs import Work
 from links import LOOPBACK, Link, shaped
 
-__all__ = ["Found", "Timing", "measure"]
-
 WORKER = Path(__file__).with_name("worker.py")
 
 

@@ -21,8 +21,6 @@ from traffic import MESSAGE_BYTES, traffic
 
 from tacit.communication.peers import place
 
-__all__ = ["ROWS", "Row", "fitted", "predicted"]
-
 _LIMIT = 300  # seconds of one whole run
 # Kernel and gloo move bytes of loopback at the cost of `per_byte`, and nothing else.
 _FREE = 1e15

@@ -50,8 +50,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "speed"))
 
 from machine import machine, versions
 
-__all__ = ["main"]
-
 SITES = 3
 WAYS = ("gloo", "relay", "direct")
 GOAL = 1.5  # times the step over gloo

@@ -19,8 +19,6 @@ import struct
 import sys
 import time
 
-__all__ = ["Lines", "main"]
-
 _SET_DEVICE, _TUN, _PLAIN = 0x400454CA, 0x0001, 0x1000  # TUNSETIFF, IFF_TUN, IFF_NO_PI
 _LARGEST = 65_536
 _AT_ONCE = 32  # packets read of a device before others have their turn

@@ -37,8 +37,6 @@ from tacit.training.run_folder.result import message_bytes
 if TYPE_CHECKING:
     from tacit.communication.peers import Placement
 
-__all__ = ["MESSAGE_BYTES", "PREFIX_BYTES", "Phase", "Traffic", "traffic"]
-
 PREFIX_BYTES = 16
 """What a channel puts before a message: its length."""
 

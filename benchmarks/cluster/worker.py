@@ -36,8 +36,6 @@ from tacit.communication.exchange.between import BetweenProcesses, Graphs
 from tacit.communication.peers import place
 from tacit.training.prepare import Job
 
-__all__ = ["main"]
-
 _LIMIT = 60.0  # seconds of any one wait
 
 

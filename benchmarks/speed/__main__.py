@@ -27,8 +27,6 @@ from interleaved import Outcome, Protocol, compare
 from machine import machine, versions
 from table import Line, formatted
 
-__all__ = ["main"]
-
 LONG = 60
 FLOORS = 3.0  # a step takes at most so many times its floor
 ROOT = Path(__file__).resolve().parents[2]

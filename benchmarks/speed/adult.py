@@ -22,8 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 from workloads import Records, Workload, records_of
 
-__all__ = ["FEDSPD_OPTIONS", "clients_of"]
-
 FEDSPD_OPTIONS: Mapping[str, Any] = MappingProxyType(
     {"penalty": 0.1, "inverse_step": 0.3, "regulariser": "l1", "regularisation": 0.0001}
 )

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from contender import Contender
 from workloads import Workload
 
-__all__ = ["Comparison", "Ratio", "comparisons"]
-
 OURS, PLAIN = "tacit", "tacit, not private"
 GLOO, OPACUS = "a process a node (gloo)", "in sequence (Opacus)"
 RECORDS = "a process a node (gloo, gradients of records)"

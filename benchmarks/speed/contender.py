@@ -35,8 +35,6 @@ import numpy as np
 from numpy.typing import NDArray
 from workloads import Workload
 
-__all__ = ["Contender", "Runner", "Worker", "started"]
-
 HERE = Path(__file__).resolve().parent
 _ABSENT = "import sys, importlib.util as u; print(*[n for n in sys.argv[1:] if not u.find_spec(n)])"
 

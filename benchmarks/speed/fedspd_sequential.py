@@ -32,8 +32,6 @@ from workloads import Workload
 
 from models import model_of
 
-__all__ = ["WAYS", "build"]
-
 TRIAL_ROUNDS = 10
 
 ClippedSum = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]

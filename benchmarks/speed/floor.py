@@ -47,8 +47,6 @@ from workloads import Workload
 
 from models import model_of
 
-__all__ = ["PARTS", "Layer", "Part", "Rates", "floor_of", "layers_of", "parts_of", "rates"]
-
 PARTS = (
     "sample",
     "gather",

@@ -46,8 +46,6 @@ from workloads import Workload, records_of
 
 from models import model_of
 
-__all__ = ["build"]
-
 MOST_ROUNDS = 1_000_000
 OBJECT_STORE = 256 * 2**20
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Gate"]
-
 
 class Gate:
     """Runs `loop` in a thread and holds it after every so many steps.

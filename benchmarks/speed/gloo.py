@@ -44,8 +44,6 @@ from workloads import Workload, records_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Node", "build"]
-
 
 class _Processes:
     """The ranks, seen from the worker: it holds no model, and never imports torch."""

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from table import Line
 from workloads import Workload
 
-__all__ = ["Outcome", "Protocol", "compare", "disagreement", "line_of"]
-
 # tacit clips to less than the bound by what rounding may add: 1.5e-4 of it for 32 records.
 AGREEMENT = 5e-4
 

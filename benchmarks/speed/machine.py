@@ -9,8 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine", "versions"]
-
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory and present load."""

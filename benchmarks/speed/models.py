@@ -8,8 +8,6 @@ import torch
 from torch import nn
 from workloads import Workload
 
-__all__ = ["model_of"]
-
 
 def model_of(workload: Workload) -> nn.Module:
     """The network of a workload; its weights depend on the workload's seed alone."""

@@ -27,8 +27,6 @@ from tacit.privacy.noise.fast import noise_rows
 from tacit.privacy.noise.gaussian import add_normal
 from tacit.privacy.noise.lattice import Pieces
 
-__all__ = ["measure"]
-
 NODES, LENGTH = 50, 101_770
 QUICK_NODES = 12
 STD = 0.7

@@ -35,8 +35,6 @@ from workloads import Workload, records_of
 
 from models import model_of
 
-__all__ = ["build"]
-
 TRIALS = 3
 
 

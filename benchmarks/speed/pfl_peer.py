@@ -31,8 +31,6 @@ from workloads import Workload, records_of
 
 from models import model_of
 
-__all__ = ["build"]
-
 MOST_ROUNDS = 1_000_000
 _KEPT: list[socket.socket] = []  # bound, so that the system gives their ports to nobody else
 

@@ -47,8 +47,6 @@ from tacit.training.prepare import Job
 from tacit.training.sampling import DisjointBatches
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["Clocks", "clocked", "profile"]
-
 ROOT = Path(__file__).resolve().parents[2]
 WARM_UP = 5
 

@@ -35,8 +35,6 @@ import numpy as np
 from contender import Contender, Worker
 from workloads import Workload
 
-__all__ = ["Series", "line_through", "linearity", "measure", "table_bytes", "tables_built"]
-
 NODES = (10, 20, 50, 100, 200, 500, 1000)
 JUDGED_FROM = 50
 LINEAR = 1.3

@@ -36,8 +36,6 @@ from tacit.training.prepare import Job, prepare
 from tacit.training.sampling import Batch, DisjointBatches
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["build", "job_of"]
-
 # Who is active is drawn for the whole run beforehand: so many (round, client) pairs at most.
 MOST_ACTIVITY = 5_000_000
 MOST_ROUNDS = 50_000

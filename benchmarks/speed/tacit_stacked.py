@@ -16,8 +16,6 @@ from models import model_of
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
 
-__all__ = ["build", "job_of"]
-
 # More than any benchmark asks for; a run is evaluated before its first step and after its last.
 MOST_STEPS = 1_000_000
 

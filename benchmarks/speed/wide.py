@@ -29,8 +29,6 @@ from workloads import Workload
 
 from tacit.gradients import StackedModel
 
-__all__ = ["STEP", "measure"]
-
 GOAL = 1.2
 STEPS = 2  # of a turn
 FEW = 300  # records of a node whose sums are compared

@@ -15,8 +15,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Records", "Workload", "records_of"]
-
 Model = Literal["mlp", "cnn", "cnn3", "logistic"]
 
 _NOT_PRIVATE = {"privsgp": "sgp", "dyn-d2p": "sgp"}

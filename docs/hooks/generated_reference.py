@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["GENERATED", "algorithms", "commands", "on_page_markdown"]
-
 _MARK = re.compile(r"^<!-- generated: (?P<name>[\w-]+) -->$", re.MULTILINE)
 _PROOF = re.compile(r"`docs/((?:proofs|concepts)/[\w-]+\.md)`")
 

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-__all__ = ["as_markdown", "on_files", "on_page_read_source"]
-
 SUFFIX = ".ipynb"
 
 

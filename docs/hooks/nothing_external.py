@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["external_assets", "on_post_build"]
-
 # What a browser loads by itself. A link that a reader follows (`<a href>`) is none of them.
 _LOADED = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed|input)\b[^>]*?\ssrc\s*=\s*["']?(?P<src>[^"'\s>]+)"""

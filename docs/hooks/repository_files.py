@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-__all__ = ["linked_files", "links_of", "on_files", "on_page_markdown", "page_of", "relinked"]
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "repository"
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".txt": "text"}

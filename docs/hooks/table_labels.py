@@ -7,8 +7,6 @@ from html import escape, unescape
 from itertools import cycle
 from typing import Any
 
-__all__ = ["labelled", "on_page_content"]
-
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 _NAME = re.compile(r"<code>(?=[^<\s]{1,24}</code>)")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tacit.cli.interrupts import one_line
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line in a process of its own."""

@@ -26,25 +26,6 @@ from typing import Any
 
 import tacit_dp.alone  # noqa: F401  (`tacit/__init__.py` may be another project's)
 
-__all__ = [
-    "BudgetError",
-    "DivergenceError",
-    "FormatError",
-    "InputError",
-    "LeakError",
-    "NotPrivateWarning",
-    "PeerError",
-    "PrivateRecordsWarning",
-    "RecordsError",
-    "TacitError",
-    "describe",
-    "is_meant",
-    "nearest",
-    "optional",
-    "plain_rule",
-    "public_line",
-]
-
 
 class TacitError(Exception):
     """Base of every error that tacit raises on purpose; its text is one plain line.

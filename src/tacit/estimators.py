@@ -31,8 +31,6 @@ from tacit.errors import InputError, RecordsError
 from tacit.training.api import train
 from tacit.training.hooks import Callback
 
-__all__ = ["TacitClassifier", "TacitRegressor"]
-
 _CLASSES_FROM_RECORDS = (
     "the classes are taken from y: which labels occur is a private fact of the records, and no "
     "epsilon covers it; declare them with classes="

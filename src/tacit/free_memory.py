@@ -9,8 +9,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["host_bytes", "in_words"]
-
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")

@@ -19,8 +19,6 @@ from typing import Any
 from tacit.errors import InputError
 from tacit.free_memory import host_bytes, in_words
 
-__all__ = ["check_plain", "open_plain", "parse_toml", "read_plain", "read_toml"]
-
 
 def open_plain(path: str | Path, most: int | None = None) -> io.BufferedReader:
     """A plain file, to be read; nothing waits for a pipe, and no device is read.

@@ -20,22 +20,6 @@ from pathlib import Path
 
 from tacit.errors import InputError
 
-__all__ = [
-    "LOCK",
-    "appearing",
-    "append_line",
-    "lacks_room",
-    "locked",
-    "make_private_folder",
-    "new_private_file",
-    "plain_errors",
-    "remove_files",
-    "sync_folder",
-    "write_passing",
-    "write_private",
-    "write_together",
-]
-
 LOCK = "lock"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _FILE, _FOLDER = 0o600, 0o700

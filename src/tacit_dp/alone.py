@@ -2,6 +2,4 @@
 
 from tacit_dp import check_alone
 
-__all__ = ()
-
 check_alone()

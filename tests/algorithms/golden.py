@@ -39,8 +39,6 @@ FIGURES = Path(__file__).resolve().parents[2] / "papers"
 STEPS = 4
 SIZES = (7, 5, 6, 8)
 
-__all__ = ["FILE", "figures", "helped", "planned", "ran", "stated"]
-
 
 def records(seed: int, size: int, classes: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Inputs that are no ties for any order of sums, and labels."""

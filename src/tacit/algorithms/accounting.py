@@ -15,8 +15,6 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.allocation import allocated
 from tacit.privacy.published import ClaimedRun
 
-__all__ = ["NodeRun", "claimed_sums", "laplace_sums", "noised_sums", "released_sums"]
-
 
 @dataclass(frozen=True)
 class NodeRun:

@@ -35,29 +35,6 @@ from tacit.report.documents.plan import PlannedPromise
 from tacit.topology.consensus import GossipOrder
 from tacit.topology.mixing import Mixing
 
-__all__ = [
-    "Activity",
-    "Algorithm",
-    "Idle",
-    "Momentum",
-    "NoisePath",
-    "Options",
-    "PrimalDual",
-    "RateSchedule",
-    "Schedules",
-    "Setup",
-    "Share",
-    "Size",
-    "TableRequest",
-    "WarmUp",
-    "any_clip",
-    "common_mean",
-    "l2_clip",
-    "radial_clip",
-    "refuse_idle",
-    "step_size",
-]
-
 State = TypeVar("State", bound=tuple[Tensor, ...])
 Chosen = TypeVar("Chosen", bound="Options")
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from tacit.communication.colours import Summand
 from tacit.communication.exchange import Exchange
 
-__all__ = ["StepContext", "StepTable"]
-
 
 class StepTable(Protocol):
     """One stored clipped gradient for each record (or mini-batch): private, never sent.

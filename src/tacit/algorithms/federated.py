@@ -26,23 +26,6 @@ from tacit.algorithms.parts import public_draws
 from tacit.communication.colours import Outgoing, Released
 from tacit.errors import InputError
 
-__all__ = [
-    "FederatedOptions",
-    "LocalSteps",
-    "Participation",
-    "RoundSampling",
-    "ServerState",
-    "average_active",
-    "average_latest",
-    "average_unseen",
-    "clipped_rows",
-    "local_schedules",
-    "participants",
-    "round_sampling",
-    "server_model",
-    "server_start",
-]
-
 LocalSteps = Annotated[int, Field(ge=1, le=10_000)]
 RoundSampling = Annotated[
     Literal["disjoint", "with-replacement"],

@@ -17,24 +17,6 @@ from tacit.algorithms.context import StepContext
 from tacit.communication import compression
 from tacit.errors import InputError, nearest
 
-__all__ = [
-    "CompressorName",
-    "Keep",
-    "Regularisation",
-    "RegulariserName",
-    "WeightDecay",
-    "compressed",
-    "heavy_ball",
-    "independent",
-    "no_momentum",
-    "noised_gradient",
-    "prox",
-    "proximal",
-    "public_draws",
-    "regulariser_value",
-    "with_weight_decay",
-]
-
 CompressorName = Annotated[
     Literal["none", "top-k", "rand-k", "bernoulli"],
     Idle(

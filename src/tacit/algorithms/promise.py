@@ -16,9 +16,6 @@ from tacit.report.documents.plan import PlannedPromise, PlannedTerm
 from tacit.report.documents.run import ClaimCondition
 from tacit.topology.mixing import Mixing
 
-__all__ = ["PromisedRun", "constant_rate", "promised"]
-
-
 _UNSAID: Mapping[str, Any] = MappingProxyType(
     {**dict.fromkeys(("best_steps", "best_bound", "trivial_bound", "order")), "figures": {}}
 )  # in every document, also where a paper has nothing of the kind

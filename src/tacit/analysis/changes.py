@@ -11,8 +11,6 @@ from typing import Any
 from tacit import plain_files
 from tacit.errors import InputError
 
-__all__ = ["UNSET", "changed", "flat_keys", "grid_points", "read_toml"]
-
 UNSET = "unset"
 
 

@@ -28,8 +28,6 @@ from tacit.report.documents.run import ClaimCondition
 from tacit.report.terminal import print_table
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["claims_document", "claims_table", "verdict"]
-
 
 def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> ClaimsDocument:
     """Claimed and certified epsilon, row by row.

@@ -28,8 +28,6 @@ from tacit.report.documents.trust import TrustTerms
 from tacit.training.pair_noise import PairNoise
 from tacit.training.secure_sums import SecureSums
 
-__all__ = ["epsilon_against"]
-
 _SAME = 1e-6  # relative: of the same noise by two ways
 _Charged = tuple[tuple[int, int, int], ...]
 

@@ -50,8 +50,6 @@ from tacit.training.processes.agreement import compare, counts, identity
 from tacit.training.records import load_records, node_records
 from tacit.training.shared_budgets import check_shared, open_shared
 
-__all__ = ["LabelCounts", "count_labels", "label_table"]
-
 _DTYPE = torch.float64
 
 

@@ -49,12 +49,6 @@ from tacit.report.documents.ledger import (
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.wording import count_text, node_list
 
-__all__ = [
-    "check_contained",
-    "confirm",
-    "ledger_document",
-]
-
 _SAME_VERSION = 1e-9  # relative: the same code on the same numbers
 _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 

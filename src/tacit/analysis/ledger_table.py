@@ -20,8 +20,6 @@ from tacit.report.terminal import print_table
 from tacit.report.trust_words import TRUST_MODELS
 from tacit.report.wording import epsilon_text, node_list, number_text
 
-__all__ = ["ledger_table"]
-
 _FILES = 6  # of which heads are printed
 _NAMES = 3  # of data in one cell
 

@@ -21,8 +21,6 @@ from tacit.report.wording import number_text
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 
-__all__ = ["planned_promise", "promise_line", "promise_table"]
-
 
 def planned_promise(job: Job) -> PlannedPromise | None:
     """What the run's paper promises; None where it promises nothing of utility."""

@@ -27,8 +27,6 @@ from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.training.prepare import DTYPES
 from tacit.training.run_folder.folder import trusted_config
 
-__all__ = ["Score", "evaluate_run", "load_model"]
-
 _RECORDS_AT_ONCE = 1024
 _OF_TRAINING = ("task.augmentation", "nodes.source")
 

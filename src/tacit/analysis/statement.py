@@ -51,8 +51,6 @@ from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS, server_wo
 from tacit.report.wording import count_text, number_text
 from tacit.training.run_folder.folder import read_config
 
-__all__ = ["check_statement", "statement_document", "write_statement"]
-
 KIND = "tacit privacy statement"
 
 RELATIONS = {

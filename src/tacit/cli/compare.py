@@ -12,8 +12,6 @@ from tacit.cli.interrupts import kept
 from tacit.cli.options import Json, Page, Set, waiting, write_page
 from tacit.errors import InputError
 
-__all__ = ["compare"]
-
 _KEPT = "what ran is kept: the same command goes on"
 
 

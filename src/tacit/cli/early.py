@@ -14,8 +14,6 @@ from typing import Any
 from tacit.errors import InputError
 from tacit.plain_files import read_toml
 
-__all__ = ["check_files"]
-
 _FILES = ("csv", "parquet", "svmlight")  # kinds of data sets that name a file after a colon
 
 

@@ -15,8 +15,6 @@ from tacit.errors import InputError
 if TYPE_CHECKING:
     from tacit.identities import Bundle, Member
 
-__all__ = ["consortium_app", "site_app"]
-
 site_app = typer.Typer(
     name="site",
     help="This member of a consortium: its key, its request, and the bundle that it has joined.",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tacit.data.tables import Schema
     from tacit.data.tables.fields import Table
 
-__all__ = ["init"]
-
 _EXAMPLE = "digits"
 _LINEAR = "logistic"
 _ASSUMED = 1000  # records of each node, where nobody has counted them

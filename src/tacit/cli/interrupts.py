@@ -18,17 +18,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = [
-    "ANEW",
-    "EXIT_CODE",
-    "INTERRUPTED",
-    "interrupt",
-    "interrupted",
-    "kept",
-    "last_words",
-    "one_line",
-]
-
 EXIT_CODE = 130
 INTERRUPTED = "interrupted before a clean stop was possible"
 ANEW = "nothing was written: the same command begins anew"

@@ -12,8 +12,6 @@ from tacit.cli.logs import LogFormat, as_json_lines, say
 from tacit.cli.options import File, Json, LogLines, Out, Quiet, Resume, Set
 from tacit.errors import InputError
 
-__all__ = ["launch"]
-
 # Beside [train].timeout, within which the processes notice by themselves: to say so and to end.
 _TO_END = 15.0
 

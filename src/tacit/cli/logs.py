@@ -22,8 +22,6 @@ from typing import Any
 
 from tacit.cli import interrupts
 
-__all__ = ["LogFormat", "as_json_lines", "describe_process", "log_error", "log_lines", "say"]
-
 _OPTION = "--log-format"
 _WARNINGS = "py.warnings"
 _LOGGERS = ("tacit", _WARNINGS)

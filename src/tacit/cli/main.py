@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from tacit.training.processes.communication import Crew
     from tacit.training.run_folder.result import Result
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="tacit",
     no_args_is_help=True,

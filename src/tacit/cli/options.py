@@ -14,24 +14,6 @@ import typer
 from tacit.cli.logs import LogFormat, as_json_lines
 from tacit.errors import InputError
 
-__all__ = [
-    "File",
-    "Insecure",
-    "Json",
-    "LogLines",
-    "Out",
-    "Page",
-    "Quiet",
-    "Resume",
-    "ResumeIfThere",
-    "Run",
-    "Set",
-    "Trust",
-    "print_written",
-    "waiting",
-    "write_page",
-]
-
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file (TOML).")]
 Set = Annotated[
     list[str] | None,

@@ -23,8 +23,6 @@ from tacit.cli.options import (
 from tacit.errors import InputError
 from tacit.private_files import plain_errors, write_private
 
-__all__ = ["privacy_app"]
-
 _Site = Annotated[
     Path | None,
     typer.Option("--site", metavar="DIR", help="Sign it as the member of this site folder."),

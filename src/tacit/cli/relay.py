@@ -12,8 +12,6 @@ import typer
 
 from tacit.cli.options import Json
 
-__all__ = ["relay"]
-
 _LINES = {
     "listening": "listening at {}",
     "connected": "{} has connected",

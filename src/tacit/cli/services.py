@@ -11,8 +11,6 @@ from tacit.errors import InputError
 if TYPE_CHECKING:
     from tacit.config import Config
 
-__all__ = ["ends_alone", "is_there", "own_rank", "was_done"]
-
 
 def is_there(out: Path | None, *, resume: bool) -> bool:
     """Whether there is anything where the run is to be: then it is continued, or refused.

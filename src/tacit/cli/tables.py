@@ -48,19 +48,6 @@ from tacit.training.run_folder.result import (
 if TYPE_CHECKING:
     from tacit.training.hooks import Progress as Moment
 
-__all__ = [
-    "DONE_ALREADY",
-    "algorithms_document",
-    "algorithms_table",
-    "closing_line",
-    "plan_document",
-    "plan_table",
-    "progress_line",
-    "result_table",
-    "stop_signals",
-    "tell",
-]
-
 DONE_ALREADY = "this run was done already: nothing was trained, and nothing charged"
 
 

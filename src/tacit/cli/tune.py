@@ -17,8 +17,6 @@ from tacit.errors import InputError
 if TYPE_CHECKING:
     from tacit.analysis.tune import SearchPlan
 
-__all__ = ["tune"]
-
 _KEPT = "trials that have ended are kept: the same command with --resume goes on"
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
         WatchedProcess,
     )
 
-__all__ = ["watch"]
-
 _SHORTEST, _LONGEST = 0.1, 3600.0  # seconds between two looks
 _JUST_NOW = 5.0  # seconds: a site that was heard of so lately is heard of
 _PASSING = ("connected", "away")  # states of another site that nobody here follows any more

@@ -26,17 +26,6 @@ from typing import Generic, TypeAlias, TypeVar
 
 from tacit.errors import LeakError
 
-__all__ = [
-    "Masked",
-    "Outgoing",
-    "Private",
-    "Public",
-    "Released",
-    "Summand",
-    "opened",
-    "summand_value",
-]
-
 T = TypeVar("T")
 
 

@@ -31,20 +31,6 @@ from torch import Tensor
 
 from tacit.errors import InputError, nearest
 
-__all__ = [
-    "COMPRESSORS",
-    "Coding",
-    "Compressed",
-    "PublicDraw",
-    "compress",
-    "decode",
-    "encode",
-    "expected_bytes",
-    "kept",
-    "message_bytes",
-    "share_sent",
-]
-
 # keep * d errs by at most 2^-52 of itself, the rounding of keep included: closer than this to a
 # whole number, it is meant to be that number.
 _ROUNDING = 2.0**-51

@@ -29,8 +29,6 @@ from tacit.errors import InputError, LeakError
 from tacit.privacy.noise.draws import keystream
 from tacit.privacy.noise.pairwise import PairKeys
 
-__all__ = ["PairMasks", "wrapped_sum"]
-
 _PURPOSE = "masks of sums"
 
 

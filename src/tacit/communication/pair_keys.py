@@ -32,8 +32,6 @@ from tacit.errors import PeerError
 from tacit.privacy.noise.draws import KEY_BYTES
 from tacit.privacy.noise.pairwise import Pair, PairKeys
 
-__all__ = ["agreed_pair_keys"]
-
 
 def agreed_pair_keys(
     peers: Peers, pairs: Sequence[Pair], ranks: Sequence[int], purpose: str

@@ -14,19 +14,6 @@ from typing import Literal, Protocol, TypeVar
 from tacit.communication.received import Form
 from tacit.errors import InputError
 
-__all__ = [
-    "ALONE",
-    "READY",
-    "Alone",
-    "FreshSession",
-    "PeerState",
-    "Peers",
-    "Placement",
-    "SessionMemory",
-    "gone_ranks",
-    "place",
-]
-
 T = TypeVar("T")
 
 READY = "rows known"

@@ -22,36 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tacit.errors import PeerError, TacitError
 
-__all__ = [
-    "BEAT",
-    "CHARGED",
-    "EXPERIMENT",
-    "FLAG",
-    "FOLDER",
-    "HEARTBEAT",
-    "IDENTITY",
-    "LABEL_COUNTS",
-    "METRICS",
-    "PUBLIC_KEY",
-    "REPORT",
-    "RUN_ID",
-    "SESSION_ID",
-    "STEP",
-    "STEPS",
-    "SUMMARY",
-    "TOKEN",
-    "VOTE",
-    "Beat",
-    "Experiment",
-    "FolderName",
-    "Form",
-    "Metrics",
-    "Report",
-    "RunId",
-    "Summary",
-    "plain",
-]
-
 _LARGEST = 4 * 2**20  # bytes of one text in the store, which cuts the connection above 8 MiB
 _LONGEST_LINE = 1000  # characters of what may reach a terminal
 _MOST_RANKS = 2**20

@@ -14,16 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from tacit.communication.received import REPORT, Report, plain
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
 
-__all__ = [
-    "ReportedInputError",
-    "describe_rank",
-    "error_of",
-    "lost",
-    "read_report",
-    "report_of",
-    "write_report",
-]
-
 _LISTED = 8  # nodes that a message lists
 
 RESUME = "what was done is kept: start all processes again with --resume"

@@ -10,8 +10,6 @@ from typing import Protocol
 from tacit.communication.received import VOTE
 from tacit.errors import PeerError
 
-__all__ = ["StopVote"]
-
 _APART = 0.5  # seconds between two rounds: a stop comes within about one second
 
 

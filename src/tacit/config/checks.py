@@ -23,8 +23,6 @@ from tacit.config.schema import (
 from tacit.errors import InputError, nearest
 from tacit.privacy.mechanisms.clipping import ASSUMED
 
-__all__ = ["check", "check_declared", "check_promise", "check_suboptimality", "check_views"]
-
 
 def check(
     nodes: Nodes,

@@ -26,22 +26,6 @@ from tacit.errors import InputError, nearest, plain_rule
 from tacit.gradients import AUGMENTATIONS
 from tacit.report.measures import MEASURES
 
-__all__ = [
-    "GIVEN",
-    "LEDGER_KEYS",
-    "PER_NODE",
-    "AlgorithmSection",
-    "Faults",
-    "Nodes",
-    "PerNode",
-    "Privacy",
-    "Promise",
-    "Section",
-    "Task",
-    "Topology",
-    "Train",
-]
-
 LEDGER_KEYS = ("ledger", "ledger_source", "ledger_epsilon", "ledger_delta")  # of `[privacy]`
 GIVEN = "given"  # a data set or model that was passed as an object
 PER_NODE = ("epsilon", "delta", "ledger_epsilon", "ledger_delta")

@@ -9,8 +9,6 @@ from tacit.data.tables.schema import Schema, find_schema
 from tacit.data.tables.source import is_table, table_schema
 from tacit.errors import InputError
 
-__all__ = ["complete_for_table"]
-
 
 def complete_for_table(task: Task, nodes: Nodes) -> tuple[Task, Nodes]:
     """Both sections with what the schema of `[task].dataset` says, if it is a table.

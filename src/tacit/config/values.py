@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from pydantic import BeforeValidator
 
-__all__ = ["AverageKind", "Whole", "average_rule", "plain_values", "whole_number"]
-
 AverageKind = Literal["none", "tail", "exponential"]
 
 # A decimal number of a length and size that an exact fraction of it stays small.

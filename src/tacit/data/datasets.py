@@ -24,18 +24,6 @@ from tacit.data.layouts import check_layout
 from tacit.data.pixels import from_bytes, to_bytes
 from tacit.errors import InputError, RecordsError
 
-__all__ = [
-    "Dataset",
-    "StackedData",
-    "TaskData",
-    "as_dataset",
-    "bounded_inputs",
-    "check_dataset",
-    "class_labels",
-    "stack",
-    "stack_parts",
-]
-
 
 @dataclass(frozen=True, eq=False, init=False)
 class Dataset:

@@ -41,23 +41,6 @@ from tacit.errors import InputError
 from tacit.free_memory import host_bytes, in_words
 from tacit.plain_files import open_plain
 
-__all__ = [
-    "MIRROR_VARIABLE",
-    "UNREADABLE",
-    "DownloadError",
-    "PublishedFile",
-    "UnfitFileError",
-    "check_size",
-    "content",
-    "content_sha256",
-    "download",
-    "file_sha256",
-    "find_file",
-    "obtain",
-    "read_content",
-    "read_member",
-]
-
 #: What reading and decompressing raise, `UnfitFileError` included.
 UNREADABLE = (OSError, EOFError, zlib.error)
 

@@ -11,8 +11,6 @@ from tacit.data.datasets import Dataset, TaskData
 from tacit.data.partitions import TEST_SPLIT, public_generator
 from tacit.errors import InputError
 
-__all__ = ["hold_out"]
-
 
 def hold_out(data: TaskData, share: float, seed: int) -> TaskData:
     """Move a share of the training records, drawn by the public seed, to the test records.

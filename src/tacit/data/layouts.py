@@ -7,8 +7,6 @@ from torch import Tensor
 
 from tacit.errors import InputError
 
-__all__ = ["check_layout"]
-
 
 def check_layout(values: Tensor, where: str) -> None:
     """Refuse tensors that are sparse, nested, quantised, or that have a shape and no numbers.

@@ -47,8 +47,6 @@ from tacit.data.tables.schema import Schema
 from tacit.errors import InputError, nearest
 from tacit.models.imports import call_function, import_function, names_function
 
-__all__ = ["READERS", "load_own", "own_name", "record_digests", "record_layout"]
-
 _WHERE = "nodes.source"
 _NODE = "{node}"
 _ARRAYS = ("inputs", "targets")

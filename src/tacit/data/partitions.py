@@ -16,16 +16,6 @@ import numpy as np
 from tacit.data.datasets import TaskData, class_labels
 from tacit.errors import InputError, RecordsError, is_meant, nearest
 
-__all__ = [
-    "PARTITION",
-    "PARTITIONS",
-    "TEST_SPLIT",
-    "Division",
-    "PartitionKind",
-    "partition",
-    "public_generator",
-]
-
 TEST_SPLIT = 1
 PARTITION = 2
 

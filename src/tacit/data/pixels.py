@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["from_bytes", "to_bytes"]
-
 _WHITE = 255
 _AT_ONCE = 2**15  # numbers, which with their bytes fit a core's own cache
 

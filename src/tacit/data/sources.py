@@ -20,8 +20,6 @@ from tacit.data.tables.source import is_table, load_table
 from tacit.errors import InputError, nearest
 from tacit.models.imports import call_function
 
-__all__ = ["SOURCES", "Loader", "Request", "load"]
-
 _WHERE = "task.dataset"
 
 

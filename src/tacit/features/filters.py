@@ -17,8 +17,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ANGLES", "gaussian_spectrum", "padded_size", "reflected", "spectrum_at", "wavelets"]
-
 ANGLES = 8
 """Orientations of wavelets, L: from 3 pi / 8 down to -pi / 2, in steps of pi / 8."""
 

@@ -33,8 +33,6 @@ from tacit.features.maps import FeatureMap
 from tacit.plain_files import check_plain
 from tacit.private_files import make_private_folder, plain_errors, remove_files, write_private
 
-__all__ = ["Kept"]
-
 _WHERE = "task.features_cache"
 _FORMAT = "1"
 _SIZE = 16

@@ -32,8 +32,6 @@ from tacit.features.trial import Function, try_out
 from tacit.kernels.threads import over_threads_of_products
 from tacit.models.imports import import_function
 
-__all__ = ["FeatureMap", "WithFeatures", "find_features", "known_features", "scattering_of"]
-
 _WHERE = "task.features"
 _SCATTERING = "scattering"
 _SCALES = 2

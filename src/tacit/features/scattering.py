@@ -54,8 +54,6 @@ from tacit.features.filters import (
     wavelets,
 )
 
-__all__ = ["Scattering", "channels_of"]
-
 Array = NDArray[np.float64]
 _Made = Callable[[Array], Tensor]
 

@@ -25,8 +25,6 @@ from torch import Tensor
 
 from tacit.errors import InputError, describe
 
-__all__ = ["Function", "try_out"]
-
 _WHERE = "task.features"
 _SEED = 21
 

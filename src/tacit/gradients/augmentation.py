@@ -25,8 +25,6 @@ from torch.nn import functional
 from tacit.errors import InputError, describe
 from tacit.gradients.dropout import drawn_coins, view_coins
 
-__all__ = ["AUGMENTATIONS", "Augmentation", "ViewFunction", "check_augmentation", "image_views"]
-
 ViewFunction = Callable[[Tensor, Tensor], Tensor]
 """Of records `[r, ...]` and the coins of their views, int64 `[r]`: the views, of the same shape."""
 

@@ -38,23 +38,6 @@ from torch import Tensor
 from tacit.errors import InputError
 from tacit.gradients.contributions import CHUNK, Contribution, Dense, Sizes, all_known_true
 
-__all__ = [
-    "AUTOMATIC_GAMMA",
-    "CANCELLATION",
-    "Clip",
-    "ClipNorm",
-    "FactorLimits",
-    "RecordGradients",
-    "add_clipped",
-    "aimed",
-    "check_clip",
-    "clip_factors",
-    "clip_records",
-    "factor_limits",
-    "norm_bounds",
-    "norm_offset",
-]
-
 CANCELLATION = 2.0**13
 """The terms of a record's sum may be so many times longer than the sum; it is clipped to that."""
 

@@ -19,20 +19,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "CHUNK",
-    "Contribution",
-    "Dense",
-    "Layout",
-    "Outer",
-    "Sizes",
-    "Slot",
-    "all_known_true",
-    "layout_of",
-    "scale_and_add",
-    "square_bounds",
-]
-
 
 def all_known_true(flags: Tensor) -> bool:
     """Whether all flags are True, as far as that is known: always False on an accelerator.

@@ -27,8 +27,6 @@ from torch.nn import functional
 
 from tacit.errors import InputError
 
-__all__ = ["Dropout", "drawn_coins", "dropping", "drops", "record_coins", "view_coins"]
-
 
 class Dropout(nn.Module):
     """Sets each number of a record to zero with chance `p`, and scales the others by 1 / (1 - p).

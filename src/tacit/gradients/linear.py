@@ -27,18 +27,6 @@ from tacit.gradients.contributions import Layout, Slot
 from tacit.gradients.losses import Formula, Loss
 from tacit.gradients.probe import Probe
 
-__all__ = [
-    "LOOP_NORMS",
-    "MOST_WEIGHTS",
-    "LinearLayer",
-    "add_clipped_records",
-    "linear_layer",
-    "of_nodes",
-    "only_layer",
-    "readable",
-    "scores",
-]
-
 LOOP_NORMS: tuple[ClipNorm, ...] = ("l2", "l1", "automatic")
 """What the loop can bound."""
 

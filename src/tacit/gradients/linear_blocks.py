@@ -26,8 +26,6 @@ from tacit.gradients.contributions import CHUNK
 from tacit.gradients.linear import LinearLayer, of_nodes, readable
 from tacit.kernels.threads import over_threads_of_products
 
-__all__ = ["LEAST_RECORDS", "add_by_blocks", "outputs_at_once"]
-
 LEAST_RECORDS = 256
 """Of fewer records a node, taps are faster: a few large products for all nodes.
 

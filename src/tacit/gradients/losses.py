@@ -29,8 +29,6 @@ from torch.nn import functional
 
 from tacit.errors import InputError, RecordsError, describe
 
-__all__ = ["LOSSES", "Formula", "Loss", "loss_from_mean", "natural_outputs", "weighted"]
-
 Formula = Literal["cross-entropy", "mse", "logistic"]
 """A loss whose derivative by the outputs is known, and needs no autograd."""
 

@@ -42,8 +42,6 @@ from tacit.errors import InputError
 from tacit.gradients.linear import only_layer
 from tacit.gradients.losses import Loss
 
-__all__ = ["MOST_MOMENTS", "MomentModule", "Moments", "moments_of"]
-
 MOST_MOMENTS = 1 << 24
 """Numbers of one message: about 4,000 inputs."""
 

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
 
-__all__ = ["Output", "described", "picked", "with_output"]
-
 Output = Callable[[Any], Any]
 """What a module returns -> the prediction, one tensor `[records, ...]`."""
 

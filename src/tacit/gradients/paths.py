@@ -35,8 +35,6 @@ from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.losses import Loss
 from tacit.gradients.recurrent import Recurrent
 
-__all__ = ["FunctionalPath", "GradientPath", "TapsPath", "tapped_layers"]
-
 Weights = dict[str, Tensor]
 
 

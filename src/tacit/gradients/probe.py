@@ -35,8 +35,6 @@ from tacit.gradients.losses import Loss
 from tacit.gradients.outputs import described
 from tacit.gradients.paths import GradientPath
 
-__all__ = ["Probe", "mismatch", "probe_of", "refuse_module", "refuse_outputs"]
-
 _NODES = 2
 _RECORDS = 3
 _LARGE = 1_000_000  # parameters

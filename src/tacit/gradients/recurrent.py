@@ -18,8 +18,6 @@ from torch.nn import functional
 from tacit.errors import InputError
 from tacit.gradients.dropout import Dropout
 
-__all__ = ["Recurrent"]
-
 State = tuple[Tensor, ...]  # h `[records, hidden]`; of an LSTM also c
 
 

@@ -63,8 +63,6 @@ from tacit.gradients.probe import Probe, probe_of, refuse_module, refuse_outputs
 from tacit.gradients.recurrent import Recurrent
 from tacit.gradients.trials import disproof, mixing
 
-__all__ = ["BatchGradient", "PathName", "StackedModel", "build", "refuse_coins"]
-
 PathName = Literal["closed form", "taps", "functional"]
 """How clipped sums are computed; the same sums, at other speeds."""
 

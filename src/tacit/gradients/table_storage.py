@@ -28,24 +28,6 @@ from tacit.free_memory import host_bytes, in_words
 from tacit.gradients.contributions import Contribution, Outer, Slot
 from tacit.gradients.stacked import StackedModel
 
-__all__ = [
-    "Entry",
-    "Shape",
-    "TableNeed",
-    "add",
-    "available_bytes",
-    "differences",
-    "entries",
-    "entries_of",
-    "entry_shapes",
-    "keepable",
-    "mapped",
-    "read",
-    "table_need",
-    "whole",
-    "write",
-]
-
 _BLOCK_BYTES = 2**21
 
 Entry = list[Outer]

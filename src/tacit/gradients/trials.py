@@ -15,8 +15,6 @@ from tacit.errors import InputError, describe
 from tacit.gradients.paths import GradientPath
 from tacit.gradients.probe import Probe, mismatch
 
-__all__ = ["disproof", "mixing"]
-
 
 def mixing(path: GradientPath, probe: Probe, original: nn.Module, exact: nn.Module) -> str:
     """Whether a record reaches what `path` computes of other records; empty if none does.

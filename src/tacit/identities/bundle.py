@@ -40,16 +40,6 @@ from tacit.identities.signing import (
     write_signed,
 )
 
-__all__ = [
-    "MOST_MEMBERS",
-    "Bundle",
-    "Member",
-    "RevokedKey",
-    "bundle_of",
-    "bundle_text",
-    "read_bundle",
-]
-
 MOST_MEMBERS = 1000
 _MOST_REVOKED = 4000
 _MOST_BYTES = 2**22

@@ -32,27 +32,6 @@ from tacit.errors import InputError
 from tacit.identities.names import Address, Role, host_of, is_name
 from tacit.plain_files import read_plain
 
-__all__ = [
-    "MALFORMED",
-    "certificate_of",
-    "common_name",
-    "host_names",
-    "issue_certificate",
-    "key_fingerprint",
-    "key_of",
-    "key_pem",
-    "new_authority",
-    "pem",
-    "public_key_of",
-    "read_file",
-    "refusing_doubts",
-    "shown_time",
-    "signed_by",
-    "states",
-    "subject_of",
-    "text_of_name",
-]
-
 _MOST_BYTES = 2**16  # of a file with a key, a request or a certificate
 _BACKDATED = timedelta(hours=1)  # clocks of organisations differ
 _AUTHORITY_DAYS = 3653

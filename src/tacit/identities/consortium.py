@@ -45,8 +45,6 @@ from tacit.private_files import (
     write_private,
 )
 
-__all__ = ["AUTHORITY_FILE", "BUNDLE_FILE", "Approval", "approve", "load_consortium", "revoke"]
-
 AUTHORITY_FILE = "authority.key"
 BUNDLE_FILE = "bundle.json"
 _FOLDER = "--folder"

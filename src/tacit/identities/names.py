@@ -8,8 +8,6 @@ from typing import Literal, TypeAlias
 
 from tacit.errors import InputError
 
-__all__ = ["MOST_ADDRESSES", "Address", "Role", "check_address", "check_name", "host_of", "is_name"]
-
 Role: TypeAlias = Literal["site", "relay"]
 Address: TypeAlias = str  # HOST:PORT
 

@@ -26,8 +26,6 @@ from tacit.identities.certificates import (
 )
 from tacit.identities.names import MOST_ADDRESSES, Address, Role, check_address, check_name
 
-__all__ = ["MemberRequest", "new_request", "read_request"]
-
 _SCHEME = "tacit://"
 
 

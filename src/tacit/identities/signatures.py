@@ -37,8 +37,6 @@ from tacit.identities.signing import (
 from tacit.identities.site import Site
 from tacit.private_files import plain_errors, write_private
 
-__all__ = ["SignedFile", "check_signed_file", "sign_file", "signature_path"]
-
 _MOST_BYTES = 2**28  # of a file that is signed
 _WRITER = "tacit privacy statement --site"
 

@@ -17,17 +17,6 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from tacit.errors import FormatError, InputError
 
-__all__ = [
-    "Hex16",
-    "Hex32",
-    "SignedDocument",
-    "check_signature",
-    "is_signed",
-    "read_signed",
-    "sign_bytes",
-    "write_signed",
-]
-
 Hex16 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}\z")]
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}\z")]
 _Hex64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}\z")]

@@ -29,21 +29,6 @@ from tacit.private_files import (
     write_private,
 )
 
-__all__ = [
-    "BUNDLE_FILE",
-    "KEY_FILE",
-    "REQUEST_FILE",
-    "Site",
-    "asked_for",
-    "create_site",
-    "has_joined",
-    "join",
-    "load_site",
-    "refusal",
-    "sign",
-    "verify",
-]
-
 KEY_FILE = "key.pem"
 REQUEST_FILE = "request.pem"
 BUNDLE_FILE = "bundle.json"

@@ -24,8 +24,6 @@ import numba
 from numba.core import types
 from numba.extending import intrinsic
 
-__all__ = ["compiled", "fused", "inlined", "reordered"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from tacit.kernels.compile import compiled
 
-__all__ = ["NOWHERE", "fold", "maxima", "spread", "unfold"]
-
 Images = NDArray[Any]
 Pair = tuple[int, ...]  # of two
 

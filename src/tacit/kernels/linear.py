@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from tacit.kernels.compile import compiled, inlined, reordered
 
-__all__ = ["LOSSES", "add_clipped_gradients", "add_exactly", "weigh_block"]
-
 _LOGISTIC, _CROSS_ENTROPY, _MSE = 0, 1, 2
 LOSSES: Mapping[str, int] = {"logistic": _LOGISTIC, "cross-entropy": _CROSS_ENTROPY, "mse": _MSE}
 """The numbers that loops know losses by."""

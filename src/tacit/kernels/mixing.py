@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from tacit.kernels.compile import compiled
 
-__all__ = ["mix_rows"]
-
 # Numbers of all nodes that are worked on at once: they fit the cache of a core.
 _BLOCK_NUMBERS = 1 << 16
 _LEAST_COLUMNS = 64

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from tacit.kernels.compile import compiled
 
-__all__ = ["mirrored_moduli"]
-
 
 @compiled
 def mirrored_moduli(

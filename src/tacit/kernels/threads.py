@@ -10,8 +10,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["over_threads", "over_threads_of_products"]
-
 _Share = TypeVar("_Share")
 # Threads are made as they are needed: as many as PyTorch is told to use.
 _MOST_THREADS = 256

@@ -36,16 +36,6 @@ from tacit.errors import InputError, nearest
 from tacit.gradients import LOSSES, Loss, Output, loss_from_mean, picked, weighted
 from tacit.models.imports import call_function, import_function
 
-__all__ = [
-    "MODELS",
-    "build_model",
-    "failures",
-    "find_loss",
-    "find_output",
-    "input_dtype",
-    "resnet18",
-]
-
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
 

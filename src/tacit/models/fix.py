@@ -29,8 +29,6 @@ from torch.nn.parameter import is_lazy
 from tacit.errors import InputError
 from tacit.gradients import Dropout, Recurrent
 
-__all__ = ["fix"]
-
 GROUPS = 32
 """Groups of a normalisation at most, as in Wu and He 2018 (arXiv:1803.08494)."""
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from tacit.errors import InputError, describe, nearest
 
-__all__ = ["call_function", "import_function", "names_function"]
-
 
 def names_function(reference: object) -> bool:
     """Whether something has the form `module:function`."""

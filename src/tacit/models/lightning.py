@@ -24,8 +24,6 @@ from torch import Tensor, nn
 from tacit.errors import InputError
 from tacit.gradients import Loss, loss_from_mean
 
-__all__ = ["is_lightning", "lightning_loss", "lightning_notes"]
-
 _PACKAGES = ("lightning", "pytorch_lightning")
 _ATTRIBUTES = ("loss", "criterion")
 _REMEDY = "name the loss as task.loss in its place"

@@ -40,20 +40,6 @@ from tacit.gradients import Loss
 from tacit.models.imports import import_function
 from tacit.report.measures import MEASURES, Measure, measure_of
 
-__all__ = [
-    "GIVEN_METRIC",
-    "METRICS",
-    "Baselines",
-    "Metric",
-    "baselines",
-    "check_metrics",
-    "find_metrics",
-    "majority",
-    "named_metrics",
-    "score",
-    "score_on_the_way",
-]
-
 Array = NDArray[Any]
 Function = Callable[[Tensor, Tensor], Any]
 

@@ -37,8 +37,6 @@ from numpy.typing import NDArray
 
 from tacit.errors import InputError
 
-__all__ = ["multipliers_of_steps", "pairwise_multipliers"]
-
 # Within these, no square and no product of shares overflows, and what underflows is nothing.
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**100
 # Sets of colluders times nodes cubed: up to this all sets are tried, in about half a second.

@@ -9,8 +9,6 @@ from tacit.report.documents.run import AuditFailure, RunAudit
 from tacit.report.protection import epsilon_words, lower_words
 from tacit.report.wording import count_text, one_in_text, percent_text
 
-__all__ = ["AuditWords", "audit_words", "in_doubt"]
-
 _LIMITS = (
     "An audit is no proof. It finds defects of the kinds that its tests and attacks look for, and "
     "of the size that is stated; smaller ones and others may be there. A better attack may extract "

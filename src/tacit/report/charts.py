@@ -10,29 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = [
-    "AMBER",
-    "BLUE",
-    "DASHES",
-    "GREEN",
-    "GREY",
-    "PURPLE",
-    "RED",
-    "SKY",
-    "SYMBOLS",
-    "Axis",
-    "Chart",
-    "Drawing",
-    "Layout",
-    "Series",
-    "Trace",
-    "base_layout",
-    "changed",
-    "has_wide_range",
-    "line_figure",
-    "scatter",
-]
-
 # Okabe and Ito's palette, which colour-blind readers can tell apart, with the two darkest
 # colours lightened until they also stand out on a dark page.
 BLUE = "#1f84c4"

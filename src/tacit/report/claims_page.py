@@ -26,14 +26,6 @@ from tacit.report.protection import MOST_SHOWN, SIZE_NOTE, epsilon_words, size_n
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import NOTHING, epsilon_text, lower_text, number_text, range_text
 
-__all__ = [
-    "bound_cells",
-    "claims_page",
-    "noise_text",
-    "violated_numbers",
-    "violations",
-]
-
 Row = Mapping[str, Any]
 
 _COLUMNS = (

@@ -41,22 +41,6 @@ from tacit.report.wording import (
     percent_text,
 )
 
-__all__ = [
-    "AXIS_TITLES",
-    "Curve",
-    "Panel",
-    "columns",
-    "compare_page",
-    "compared",
-    "distinguishing",
-    "is_score",
-    "line_cells",
-    "measure_title",
-    "panels",
-    "picture_note",
-    "point_cells",
-]
-
 Row = Mapping[str, Any]
 
 AXIS_TITLES = {

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from tacit.report.charts import Drawing, Trace
 
-__all__ = ["DASH_LENGTHS", "Key", "keys"]
-
 # As the attribute `stroke-dasharray` of SVG has them, in CSS pixels.
 DASH_LENGTHS: Mapping[str, str] = {
     "solid": "none",

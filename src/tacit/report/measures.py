@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tacit.report.wording import number_text, percent_text
 
-__all__ = ["ACCURACY", "LOSS", "MEASURES", "Measure", "measure_of"]
-
 
 @dataclass(frozen=True)
 class Measure:

@@ -26,8 +26,6 @@ from tacit.report.charts import (
 from tacit.report.rendering import Table, Tile, render
 from tacit.report.wording import NOTHING, count_text, number_text
 
-__all__ = ["optimise_page"]
-
 Row = Mapping[str, Any]
 
 _CHANGES = ("one change", "noise in the mean", "bound", "accumulated noise", "over its least")

@@ -28,8 +28,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from tacit.report.compare_page import AXIS_TITLES, Curve, Panel, compared, measure_title
 from tacit.report.wording import bytes_text
 
-__all__ = ["svg_picture"]
-
 _WIDTH, _HEIGHT = 5.2, 3.1  # of a panel without its legend, inches
 _MARGIN = 0.08  # inches, around each part
 _LEGEND_ROW = 0.18  # inches

@@ -11,18 +11,6 @@ from dataclasses import dataclass
 
 from tacit.report.wording import NOTHING, epsilon_text, guess_bound, lower_text, percent_up_text
 
-__all__ = [
-    "MOST_SHOWN",
-    "SIZE_NOTE",
-    "Protection",
-    "colluder_cells",
-    "epsilon_words",
-    "lower_words",
-    "protection",
-    "size_note",
-    "upper_words",
-]
-
 MOST_SHOWN = 1000.0
 _MORE = "more\u00a0than 1,000"
 SIZE_NOTE = f"An epsilon of {_MORE} is no protection"

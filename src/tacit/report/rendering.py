@@ -19,8 +19,6 @@ from tacit.report.charts import Drawing
 from tacit.report.documents.base import plain_json
 from tacit.report.legend import keys
 
-__all__ = ["Table", "Tile", "render"]
-
 
 @dataclass(frozen=True)
 class Tile:

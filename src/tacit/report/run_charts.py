@@ -35,17 +35,6 @@ from tacit.report.measures import ACCURACY, LOSS, Measure
 from tacit.report.protection import MOST_SHOWN, SIZE_NOTE
 from tacit.report.wording import epsilon_text, number_text, percent_text
 
-__all__ = [
-    "degree_sentence",
-    "gradient_charts",
-    "graph_chart",
-    "model_charts",
-    "network_charts",
-    "privacy_charts",
-    "thinned",
-    "union_edges",
-]
-
 _STEPS = Axis("steps completed")
 _BYTES = Axis("bytes sent by a node (mean)", ticks="~s", suffix="B")
 _MOST_POINTS = 2000

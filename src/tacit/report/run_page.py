@@ -32,8 +32,6 @@ from tacit.report.wording import (
     range_text,
 )
 
-__all__ = ["run_page"]
-
 _RELATIONS = {
     "add-or-remove-one": "they differ in whether one record contributes at all, and the number of "
     "records is public",

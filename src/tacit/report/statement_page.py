@@ -21,8 +21,6 @@ from tacit.report.wording import (
     percent_up_text,
 )
 
-__all__ = ["statement_page"]
-
 _HEADS = 12  # that are printed
 _NODE_COLUMNS = (
     "nodes",

@@ -14,8 +14,6 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["print_table"]
-
 _PROSE = 24  # characters a line that a column of several words needs at least
 _SHORT = 36  # of heading and cell, which then share a line with others
 _BETWEEN = 3  # spaces

@@ -10,15 +10,6 @@ from tacit.report.protection import colluder_cells, size_note
 from tacit.report.rendering import Table
 from tacit.report.wording import count_text
 
-__all__ = [
-    "COUNTING_ON_OTHERS",
-    "SIMULATED",
-    "TRUST_MODELS",
-    "TrustWords",
-    "server_words",
-    "trust_words",
-]
-
 TRUST_MODELS = {
     "all-messages": "the observer sees every message of every node at every step, the graph, the "
     "mixing weights, the start, who takes part, and all settings; it may be all the other nodes "

@@ -6,22 +6,6 @@ import math
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
-__all__ = [
-    "NOTHING",
-    "bytes_text",
-    "count_text",
-    "duration_text",
-    "epsilon_text",
-    "guess_bound",
-    "lower_text",
-    "node_list",
-    "number_text",
-    "one_in_text",
-    "percent_text",
-    "percent_up_text",
-    "range_text",
-]
-
 NOTHING = "–"
 _NARROW_SPACE = "\u202f"
 _BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")

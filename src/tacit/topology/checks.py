@@ -11,13 +11,6 @@ from tacit.errors import InputError
 from tacit.topology.graphs import GraphSchedule, reached
 from tacit.topology.mixing import Mixing, Weights
 
-__all__ = [
-    "check_column_stochastic",
-    "check_doubly_stochastic",
-    "check_strongly_connected",
-    "contraction",
-]
-
 _SHOWN = 10
 _ROUNDING = 1e-12  # of a sum, for each node
 # Up to this many nodes, all eigenvalues are computed: 0.3 s for a period of ten graphs.

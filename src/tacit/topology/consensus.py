@@ -41,8 +41,6 @@ from numpy.typing import NDArray
 from tacit.topology.checks import is_circulant
 from tacit.topology.mixing import Mixing
 
-__all__ = ["GossipOrder", "ModelSpread", "NoiseFlow", "spread"]
-
 Matrix = NDArray[np.float64]
 GossipOrder = Literal["adapt-then-combine", "combine-then-adapt"]
 """Whether a step mixes what its own noise has moved, or the models of before."""

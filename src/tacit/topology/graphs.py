@@ -18,26 +18,6 @@ from numpy.typing import NDArray
 from tacit.errors import InputError, nearest
 from tacit.plain_files import open_plain
 
-__all__ = [
-    "GRAPHS",
-    "Graph",
-    "GraphKind",
-    "GraphRequest",
-    "GraphSchedule",
-    "build_schedule",
-    "complete",
-    "directed_ring",
-    "erdos_renyi",
-    "exponential",
-    "graph_of",
-    "k_regular",
-    "reached",
-    "read_graph_file",
-    "ring",
-    "star",
-    "torus",
-]
-
 Edge = tuple[int, int]
 Numbers = NDArray[np.int64]
 

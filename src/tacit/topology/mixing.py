@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from tacit.errors import InputError, nearest
 from tacit.topology.graphs import Graph, GraphSchedule, graph_of
 
-__all__ = ["WEIGHTS", "Mixing", "Weights", "build_mixing", "equal_splitting", "server_averaging"]
-
 Numbers = NDArray[np.int64]
 Values = NDArray[np.float64]
 

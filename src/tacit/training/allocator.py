@@ -6,8 +6,6 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["retain_allocations"]
-
 # Parameters of glibc's mallopt.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
 _MIB = 2**20

@@ -25,8 +25,6 @@ from tacit.training.records import node_records
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 
-__all__ = ["train"]
-
 
 def train(
     config: str | Path | Mapping[str, Any] | Config,

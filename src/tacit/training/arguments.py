@@ -12,8 +12,6 @@ from tacit.config import Config
 from tacit.data.tables import is_frame
 from tacit.errors import InputError
 
-__all__ = ["check_arguments"]
-
 
 def check_arguments(
     config: object, model: object, nodes: object, out: object, loss: object = None

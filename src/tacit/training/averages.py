@@ -32,8 +32,6 @@ from tacit.config.values import average_rule
 from tacit.training.plan import Plan
 from tacit.training.rounds import final_rounds
 
-__all__ = ["Averages", "average_note", "step_weight", "with_models"]
-
 
 class Averages(NamedTuple):
     """What the averages of a run have come to, in float64.

@@ -14,8 +14,6 @@ from typing import Literal
 from tacit.algorithms.accounting import noised_sums
 from tacit.config import Config
 
-__all__ = ["DEFAULT_BATCH", "automatic_batch"]
-
 DEFAULT_BATCH = 64
 """Records of a batch, where nothing says that more would be better."""
 

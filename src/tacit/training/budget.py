@@ -23,19 +23,6 @@ from tacit.training.release import Interval, Release
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.shared_budgets import draws
 
-__all__ = [
-    "RunLedger",
-    "affordable",
-    "claimed_spent",
-    "costs",
-    "epsilon_by_colluders",
-    "epsilon_spent",
-    "extremes",
-    "node_keys",
-    "open_ledger",
-    "pair_keys",
-]
-
 
 @dataclass(frozen=True)
 class RunLedger:

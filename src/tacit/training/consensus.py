@@ -28,16 +28,6 @@ from tacit.training.pair_noise import PairNoise, root_mean_square
 from tacit.training.plan import Plan
 from tacit.training.release import Release
 
-__all__ = [
-    "ConsensusForecast",
-    "PairChoice",
-    "choose",
-    "consensus_distances",
-    "consensus_forecast",
-    "consensus_warning",
-    "noise_flow",
-]
-
 WARNED_ABOVE = 1.5
 """A node's own noise over that of the mean, from which on a plan warns."""
 MEMORY = 100

@@ -22,17 +22,6 @@ from tacit.training.prepare import Job
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.metrics import Evaluation
 
-__all__ = [
-    "MetricsPart",
-    "RunEvaluation",
-    "augmented_lagrangian",
-    "combined",
-    "consensus_of",
-    "measure",
-    "models_public",
-    "share_of",
-]
-
 MetricsPart = tuple[Mapping[str, Any], Tensor]
 """What one process says at a mark: a JSON object, and the sum of its nodes' models, `[d]`."""
 

@@ -50,8 +50,6 @@ from tacit.config import Config, Faults
 from tacit.errors import InputError
 from tacit.topology import Mixing, Weights
 
-__all__ = ["FaultPlan", "LossyEdges", "effective", "fault_plan", "taking_part"]
-
 Matrix = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]

@@ -17,8 +17,6 @@ from tacit.privacy.noise import draws as noise
 from tacit.training import sampling
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["StackedTable"]
-
 Seen = Callable[[BatchGradient, Tensor], None]
 
 

@@ -35,8 +35,6 @@ from tacit.training.plan import Plan
 if TYPE_CHECKING:
     from tacit.training.run_folder.result import Result
 
-__all__ = ["LOG", "Callback", "Hooks", "Progress", "checked_callbacks"]
-
 LOG = logging.getLogger("tacit")
 """The logger of all of tacit. It has no handler: what is shown of it is for the program to say."""
 

@@ -71,8 +71,6 @@ from tacit.training.state import (
     together,
 )
 
-__all__ = ["execute"]
-
 CHECKPOINTS = 10  # by default, over a run
 BLOCKS = 100  # of steps, reserved one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write

@@ -26,8 +26,6 @@ from tacit.privacy.noise.pairwise import LEAST_POINTS
 from tacit.privacy.pairwise import multipliers_of_steps
 from tacit.topology.graphs import GraphSchedule, complete, k_regular
 
-__all__ = ["PairNoise", "partners", "root_mean_square"]
-
 Pair = tuple[int, int]
 
 # Variance of what is not known of a pair's noise, over the square of its lattice's spacing, from

@@ -21,8 +21,6 @@ from tacit.topology import Mixing
 from tacit.training.faults import FaultPlan
 from tacit.training.release import NodeRelease, Release
 
-__all__ = ["NodePlan", "Plan"]
-
 
 @dataclass(frozen=True)
 class NodePlan(NodeRelease):

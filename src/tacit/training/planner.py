@@ -44,8 +44,6 @@ from tacit.training.rounds import contraction_of_rounds, planned_rounds
 from tacit.training.secure_sums import SecureSums, check_range
 from tacit.training.settled import with_rate
 
-__all__ = ["build_plan"]
-
 # Attempts at a better shape of the nodes' own noise, how much less noise is worth one, and what a
 # quotient may have lost to rounding.
 _SHAPES = 20

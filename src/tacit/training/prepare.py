@@ -48,8 +48,6 @@ from tacit.training.records import (
 from tacit.training.settled import with_clip
 from tacit.training.slow_path import SlowPath, slow_path
 
-__all__ = ["DTYPES", "Function", "Job", "find_augmentation", "prepare"]
-
 Function = Callable[[Tensor, Tensor], Any]
 """Of outputs `[r, ...]` and targets `[r, ...]`: a loss or a metric."""
 

@@ -28,16 +28,6 @@ from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
 
-__all__ = [
-    "TrainingRecords",
-    "features_of",
-    "found_in",
-    "load_records",
-    "node_records",
-    "warn_of_private",
-    "with_features",
-]
-
 _COMPARED = b"compared here"  # a key of digests that are kept nowhere need not be secret
 
 _LOG = logging.getLogger("tacit")

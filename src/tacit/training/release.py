@@ -27,8 +27,6 @@ from tacit.privacy.mechanisms.steps import SILENT
 from tacit.training.pair_noise import PairNoise
 from tacit.training.secure_sums import SecureSums
 
-__all__ = ["Interval", "NodeRelease", "Release", "make_release"]
-
 Interval = tuple[int, int]
 
 

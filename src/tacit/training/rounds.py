@@ -17,14 +17,6 @@ from tacit.errors import InputError
 from tacit.topology import Mixing, contraction
 from tacit.training.plan import Plan
 
-__all__ = [
-    "advanced",
-    "contraction_of_rounds",
-    "final_rounds",
-    "finally_mixed",
-    "planned_rounds",
-]
-
 
 def planned_rounds(config: Config) -> int:
     """Gossip rounds of a step, R, that an experiment has; "auto" is 1 with independent noise.

@@ -14,8 +14,6 @@ from torch import Tensor
 from tacit.privacy.noise import draws as noise
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Batch", "DisjointBatches", "disjoint_batches", "draw", "draw_units", "everything"]
-
 PURPOSE = "sampling"
 ALLOCATION = "allocation"
 DEALING = "dealing"

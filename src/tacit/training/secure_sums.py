@@ -30,8 +30,6 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.privacy.noise.summands import MOST_PARTICIPANTS, MOST_POINTS, most_points
 
-__all__ = ["SUMMAND_BYTES", "SecureSums", "check_range", "most_value"]
-
 SUMMAND_BYTES = 8
 """Of one number of a client's message: an int64."""
 

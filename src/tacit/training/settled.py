@@ -20,8 +20,6 @@ from tacit.data import Dataset
 from tacit.errors import InputError
 from tacit.gradients import StackedModel
 
-__all__ = ["with_clip", "with_rate"]
-
 _MOST_RECORDS = 10_000
 _LEAST, _MOST = 1e-18, 1e18  # of a bound that sums are clipped to
 _DIGITS = 3  # that of two machines the last bits differ, changes nothing but next to a tie

@@ -33,8 +33,6 @@ from tacit.privacy.ledger.spent import (
 )
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Draw", "check_shared", "draws", "open_shared", "sources_of"]
-
 _LEAST = 1e-3  # of epsilon: no run is worth less
 _AND = " + "
 

@@ -19,8 +19,6 @@ from torch.func import functional_call
 
 from tacit.gradients import StackedModel, record_coins
 
-__all__ = ["Cost", "SlowPath", "slow_path"]
-
 _SIZES = (4, 20)  # records of each of two nodes
 _NODES = 2
 _ROUNDS = 2

@@ -29,8 +29,6 @@ from tacit.training.gradient_table import StackedTable
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.secure_sums import most_value
 
-__all__ = ["StackedContext"]
-
 _FEW = 1 << 20  # numbers that are read before they are used
 
 

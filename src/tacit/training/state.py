@@ -55,16 +55,6 @@ from tacit.training.run_folder.folder import RunFolder
 from tacit.training.stacked_context import StackedContext
 from tacit.training.suboptimality import Suboptimality, suboptimality_of
 
-__all__ = [
-    "MakeContext",
-    "RunState",
-    "begin",
-    "record",
-    "save",
-    "take_rows",
-    "together",
-]
-
 EVALUATIONS = 20  # by default, over a run
 _MOST_LISTED = 1000  # checkpoints, of which there are few unless a process writes none
 _MOST_REPEATS = 100  # of all steps of a run: more than that no resumed run has reserved

@@ -30,8 +30,6 @@ from tacit.data import StackedData
 from tacit.gradients import Loss
 from tacit.training.prepare import Job
 
-__all__ = ["Objective", "Suboptimality", "least_value", "ridge_of", "suboptimality_of"]
-
 _RECORDS_AT_ONCE = 8192
 _HELD = 2**25  # numbers of records that are kept in float64 while f* is looked for
 _STEPS = 5000

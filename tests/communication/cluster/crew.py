@@ -32,21 +32,6 @@ from tacit.analysis.ledger_report import ledger_document
 from tacit.cli.main import main
 from tacit.privacy.ledger.ledger import read_ledger, step_runs
 
-__all__ = [
-    "EXACT",
-    "LIMIT",
-    "Member",
-    "charged",
-    "checkpoints",
-    "crew",
-    "nodes_of",
-    "result_of",
-    "rows_of",
-    "simulated",
-    "train",
-    "until",
-]
-
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
 LIMIT = 60.0  # seconds for anything that must end
 

@@ -24,18 +24,6 @@ from tacit.communication.cluster.channel import TorchChannel
 from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.exchange.messages import HEADER_BYTES, read_header
 
-__all__ = [
-    "BAD",
-    "Tamper",
-    "around",
-    "at_step",
-    "corrupt",
-    "fail",
-    "lie",
-    "overheard",
-    "raise_signal",
-]
-
 Tamper = Callable[[], None]
 
 

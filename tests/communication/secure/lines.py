@@ -9,8 +9,6 @@ import threading
 import time
 from contextlib import suppress
 
-__all__ = ["Line"]
-
 _CHUNK = 2**13  # bytes that are passed on together
 _WAITING = 16  # chunks that wait on a line without delay: what does not fit stays with the sender
 _BUFFER = 2**15  # bytes that the kernel may hold at each end, as far as it can be told

@@ -30,21 +30,6 @@ from ports import free_address
 from tacit.cli.main import main
 from tacit.communication.secure.sites import SiteCluster, session_folder
 
-__all__ = [
-    "LIMIT",
-    "NAMES",
-    "Consortium",
-    "Cuts",
-    "Running",
-    "approve_all",
-    "consortium",
-    "gated",
-    "gathered",
-    "join_all",
-    "make_member",
-    "status_of",
-]
-
 NAMES = ("north", "south", "west")
 LIMIT = 120.0  # seconds for anything that must end, on a machine that does much else
 

@@ -38,16 +38,6 @@ from tacit.algorithms.parts import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 
-__all__ = [
-    "LARGEST",
-    "ONE_ROUND",
-    "GraphAdmmOptions",
-    "GraphAdmmState",
-    "iterate",
-    "start",
-    "weights_of",
-]
-
 ONE_ROUND = (
     "adds what one exchange shows of its neighbours to its dual variable, and further rounds "
     "would leave that behind: algorithm.penalty says how hard models are pulled together"

@@ -9,8 +9,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["SUBGRADIENTS", "Subgradient"]
-
 Subgradient = Literal["none", "l1", "l2", "elastic-net"]
 """Names of regularisers R; a box has no subgradient that would keep x inside it."""
 

@@ -45,23 +45,6 @@ from tacit.algorithms.base import Idle, Options, Setup, Size, TableRequest
 from tacit.algorithms.context import StepContext
 from tacit.errors import InputError
 
-__all__ = [
-    "Anchor",
-    "AnchorOptions",
-    "DifferenceOptions",
-    "TableOptions",
-    "anchor_ratio",
-    "anchors_and_others",
-    "by_anchor",
-    "by_snapshot",
-    "by_table",
-    "check_differences",
-    "difference_bound",
-    "private_state",
-    "reduced_sums",
-    "table_request",
-]
-
 Count = Annotated[int, Field(ge=1)]
 
 

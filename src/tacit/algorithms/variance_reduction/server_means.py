@@ -47,15 +47,6 @@ from tacit.algorithms.variance_reduction.estimators import (
 )
 from tacit.communication.colours import Released
 
-__all__ = [
-    "ServerAnchorOptions",
-    "anchor_schedules",
-    "anchored_sums",
-    "mean_difference",
-    "mean_refresh",
-    "server_step",
-]
-
 _ROUNDING = 2.0**-48
 """Of the clipping bound, for each record: what rounding in double precision may add to a move."""
 

@@ -21,8 +21,6 @@ from tacit.data import StackedData
 from tacit.gradients import StackedModel, record_coins
 from tacit.privacy.mechanisms.clipping import ClipNorm
 
-__all__ = ["Alignment", "Forms"]
-
 CHUNK = 2_000_000  # numbers of the canaries' gradients that are taken at a time
 MOST_KNOWN = 1024  # other records of a node that stand for all of them,
 MOST_KNOWN_TOGETHER = 8192  # but of all nodes together not many more than these

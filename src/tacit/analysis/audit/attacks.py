@@ -48,8 +48,6 @@ from tacit.privacy import Relation
 from tacit.report.documents.claims import Attack, Comparison
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Progress", "Target", "choose_target", "one_run_attacks", "seed_of", "worst_cases"]
-
 RUNS = 2**24  # seeds that one problem may use
 SMALLEST_DELTA = 1e-3  # by default: a smaller one takes more repetitions than people wait for
 DELTAS = (0.02, 0.1, 0.3)  # where the certificate is put to the test as well

@@ -23,20 +23,6 @@ from scipy.stats import beta, binom
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import gaussian_epsilon
 
-__all__ = [
-    "MOST_EPSILON",
-    "Counts",
-    "epsilon_bounds_of",
-    "epsilon_lower",
-    "epsilon_of_mu",
-    "error_rates",
-    "mu_lower",
-    "one_run_epsilon",
-    "one_run_p_value",
-    "rate_above",
-    "rate_below",
-]
-
 Array = NDArray[np.float64]
 ROUNDING = 1e-9  # of the quantiles, to the safe side
 STRIP = 0.45  # of the error: what one tail alone may take of it

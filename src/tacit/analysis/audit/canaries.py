@@ -35,30 +35,6 @@ from tacit.data import StackedData
 from tacit.gradients import Loss, StackedModel
 from tacit.training.plan import Plan
 
-__all__ = [
-    "ALONE",
-    "BARE",
-    "CANARY",
-    "CROWD",
-    "FLIPPED",
-    "FLIPPED_REPLACED",
-    "HUGE",
-    "OPPOSED",
-    "OUTVOTED",
-    "OUTVOTED_REPLACED",
-    "REPLACED",
-    "REPLACED_IN_BATCH",
-    "WIDTH",
-    "Problem",
-    "Slope",
-    "directions",
-    "law_of",
-    "linear_model",
-    "problem_of",
-    "sign_schedule",
-    "stack_records",
-]
-
 CANARY, CROWD = 0, 1
 BARE = slice(2, 16)
 WIDTH = 16

@@ -30,17 +30,6 @@ from tacit.privacy.noise.pairwise import PairKeys
 from tacit.training.pair_noise import PairNoise
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = [
-    "Colluders",
-    "Estimate",
-    "colluders_of",
-    "drawn_pairs",
-    "estimate_of",
-    "estimated",
-    "keys_of",
-    "pooled",
-]
-
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

@@ -59,16 +59,6 @@ from tacit.report.wording import lower_text
 from tacit.training.prepare import DTYPES, find_augmentation
 from tacit.training.run_folder.folder import MODEL, RESULT, trusted_config
 
-__all__ = [
-    "DeployedAudit",
-    "Planted",
-    "audit_deployed",
-    "deployed_document",
-    "deployed_lines",
-    "plant_canaries",
-    "read_planted",
-]
-
 FORMAT_VERSION = "1"
 POINTS = 8  # between the start and the released model, where gradients are taken
 RIDGE = 1e-2  # of the mean square of a record's gradient

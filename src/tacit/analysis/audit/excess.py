@@ -11,8 +11,6 @@ from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.errors import InputError
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["epsilon_of_weaker_noise", "smallest_excess"]
-
 
 def epsilon_of_weaker_noise(
     plan: Plan, node: NodePlan, steps: int, *, factor: float, delta: float

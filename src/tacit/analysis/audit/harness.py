@@ -44,15 +44,6 @@ from tacit.training.pair_noise import PairNoise
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import DTYPES
 
-__all__ = [
-    "Harness",
-    "MessagesError",
-    "Observed",
-    "in_small",
-    "seeded",
-    "set_up",
-]
-
 Array = NDArray[np.float64]
 FEW_RECORDS, FEW_DRAWN = 40, 10  # of a node, and of its batch, where more make no difference
 MOST_NODES = 1024

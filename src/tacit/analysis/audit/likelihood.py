@@ -40,8 +40,6 @@ from tacit.analysis.audit.canaries import (
 from tacit.analysis.audit.observers import Law, Readings, inverse_steps, observer_of
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Known", "known_of", "likelihood_ratio", "opposed_ratio"]
-
 Array = NDArray[np.float64]
 MOST_PATTERNS = 4096
 MOST_LOCAL_STEPS = 10

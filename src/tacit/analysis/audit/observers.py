@@ -56,18 +56,6 @@ from tacit.communication.exchange.protocol import Message
 from tacit.errors import InputError
 from tacit.training.plan import Plan
 
-__all__ = [
-    "OBSERVERS",
-    "Law",
-    "Observer",
-    "Overheard",
-    "Readings",
-    "StepReading",
-    "observer_of",
-    "readings",
-    "seen",
-]
-
 ROUNDING = 1e-12
 """Of a variance: what is left below it is none."""
 

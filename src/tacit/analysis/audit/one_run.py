@@ -38,8 +38,6 @@ from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.rounds import advanced
 
-__all__ = ["GUESSED_SHARE", "Canary", "OneRun", "guess", "mislabel", "run_once", "unlike"]
-
 Canary = Literal["mislabelled", "unlike"]
 """What a canary is: a record with a wrong label; or one of a wrong label whose inputs are random
 numbers ten times as large as those of any record, so that its gradient is clipped, and nobody

@@ -23,8 +23,6 @@ from tacit.gradients.dropout import dropping
 from tacit.gradients.outputs import with_output
 from tacit.privacy.mechanisms.clipping import ClipNorm
 
-__all__ = ["PlainModel", "clipped", "plain_model"]
-
 
 @dataclass(frozen=True, eq=False)
 class PlainModel:

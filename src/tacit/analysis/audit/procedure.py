@@ -51,8 +51,6 @@ from tacit.training.processes.communication import local_exchange
 from tacit.training.run_folder.result import mechanism_line
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["DEFAULT_OPTIONS", "audit", "audit_file", "audit_job"]
-
 DEFAULT_OPTIONS = AuditOptions()
 
 LEAST_STEPS, MOST_NUMBERS = 4, 2**23  # of all nodes' noise in the own model's run

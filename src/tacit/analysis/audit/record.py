@@ -12,8 +12,6 @@ from tacit.report.documents.claims import Attack, AuditDocument, AuditedModel
 from tacit.report.documents.run import LET_IT_END, AuditFailure, RunAudit, read_result
 from tacit.training.run_folder.folder import RESULT, RunFolder, trusted_config
 
-__all__ = ["record_audit", "run_experiment"]
-
 
 def run_experiment(run: Path, trust: bool) -> Path:
     """The experiment file of a finished run, whose functions may then be imported and called.

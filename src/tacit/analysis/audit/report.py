@@ -28,16 +28,6 @@ from tacit.report.protection import epsilon_words, lower_words, upper_words
 from tacit.report.terminal import print_table
 from tacit.report.wording import count_text, lower_text, one_in_text
 
-__all__ = [
-    "AuditOptions",
-    "AuditReport",
-    "audit_document",
-    "audit_progress",
-    "audit_table",
-    "claim_verdict",
-]
-
-
 _NAMED = 3  # of what accuses the program, in one line besides the first
 
 

@@ -30,19 +30,6 @@ from tacit.analysis.audit.canaries import CANARY, CROWD, OPPOSED, Problem
 from tacit.analysis.audit.likelihood import Known, likelihood_ratio, opposed_ratio
 from tacit.analysis.audit.observers import Readings
 
-__all__ = [
-    "LEARNING_SHARE",
-    "LIKELIHOOD_RATIO",
-    "Guesses",
-    "Merit",
-    "Statistic",
-    "balance_merit",
-    "epsilon_merit",
-    "excess_merit",
-    "fix_and_count",
-    "statistics_of",
-]
-
 Array = NDArray[np.float64]
 LIKELIHOOD_RATIO = "likelihood ratio"
 

@@ -39,19 +39,6 @@ from tacit.training.plan import Plan
 from tacit.training.prepare import DTYPES
 from tacit.training.rounds import advanced
 
-__all__ = [
-    "ContextFactory",
-    "Drawn",
-    "Sent",
-    "Sum",
-    "Trace",
-    "TracedExchange",
-    "TracedRelease",
-    "pair_keys_of",
-    "run_traced",
-    "with_noise",
-]
-
 ContextFactory = Callable[..., StepContext]
 """What `StackedContext` is called with; an audit of other code puts its own here.
 

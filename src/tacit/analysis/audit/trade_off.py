@@ -29,19 +29,6 @@ from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import rough_epsilon
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
-__all__ = [
-    "FamilyBound",
-    "Guessed",
-    "TradeOff",
-    "epsilon_of_any",
-    "epsilon_of_family",
-    "gaussian",
-    "of_mechanisms",
-    "p_value",
-    "quietest_not_refuted",
-    "refutes",
-]
-
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-9  # of a sum of chances: far more than a thousand additions can lose

@@ -33,8 +33,6 @@ from tacit.errors import InputError
 from tacit.models.architectures import failures
 from tacit.training.prepare import Job
 
-__all__ = ["Candidate", "ascend", "candidates", "marker"]
-
 HUGE = 1e6
 ASCENT_STEPS = 12
 _LABELS_TRIED = 8

@@ -54,13 +54,6 @@ from tacit.report.documents.figure import (
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.terminal import print_table
 
-__all__ = [
-    "figure_document",
-    "figure_table",
-    "mean_and_deviation",
-    "watching",
-]
-
 Item = TypeVar("Item")
 _MOST_POINTS = 1000  # of a curve
 

@@ -21,18 +21,6 @@ from tacit.config import Config, load_config, to_toml
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.report.measures import MEASURES
 
-__all__ = [
-    "AXES",
-    "SERIES",
-    "Figure",
-    "FigureLine",
-    "FigureOptions",
-    "FigureSetting",
-    "choice_text",
-    "load_figure",
-    "run_digest",
-]
-
 AXES = ("steps", "rounds", "bytes", "epsilon", "budget")
 SERIES = (
     "test_accuracy",

@@ -33,8 +33,6 @@ from tacit.training.hooks import Progress
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder import checkpoint as checkpoints
 
-__all__ = ["Outcome", "RunRequest", "perform", "run_all", "threads_a_process"]
-
 OnStep = Callable[[int, float], None]
 OnDone = Callable[[int, "Outcome"], None]
 _PATIENCE = 0.2  # seconds between two looks at whether to stop

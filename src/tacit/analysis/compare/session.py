@@ -34,17 +34,6 @@ from tacit.report.documents.run import ResultDocument
 from tacit.report.wording import epsilon_text
 from tacit.training.run_folder.folder import read_config
 
-__all__ = [
-    "FigureRuns",
-    "LineRun",
-    "Monitor",
-    "gather",
-    "sentences",
-    "spent_together",
-    "together",
-    "worst_code",
-]
-
 
 @dataclass(frozen=True)
 class LineRun:

@@ -23,8 +23,6 @@ from tacit.report.documents.metrics import MOST_SERIES, Measurement, read_measur
 from tacit.report.documents.run import ResultDocument, read_result
 from tacit.training.run_folder import checkpoint as checkpoints
 
-__all__ = ["FINAL", "RunPlace", "Store", "read_ended", "read_rows"]
-
 FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not run again
 _MARK = "format.json"
 _NAME = 60  # characters of a line's name in a folder's

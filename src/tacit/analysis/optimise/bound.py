@@ -36,18 +36,6 @@ from tacit.gradients import Loss, record_coins, with_output
 from tacit.privacy.published import BoundConstants
 from tacit.training.prepare import Job
 
-__all__ = [
-    "NAMES",
-    "PRIVATE",
-    "Constant",
-    "Estimates",
-    "Source",
-    "clipping_excess",
-    "estimate",
-    "largest_curvature",
-]
-
-
 Source = Literal["test", "train"]
 NAMES = ("L", "b2", "F0", "x0", "G")
 PRIVATE: Literal["private"] = "private"

@@ -21,17 +21,6 @@ from tacit.config import Config
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
 
-__all__ = [
-    "Batch",
-    "OptimiseSetting",
-    "adapted",
-    "changed",
-    "geometric_steps",
-    "interpolated_deviation",
-    "least_noise",
-    "setting_of",
-]
-
 Batch = int | Literal["all"]
 
 

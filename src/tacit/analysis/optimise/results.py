@@ -30,18 +30,6 @@ from tacit.report.documents.plan import (
 from tacit.report.terminal import print_table
 from tacit.report.wording import number_text
 
-__all__ = [
-    "MOST_STEPS",
-    "WASTEFUL",
-    "Choice",
-    "OptimiseOptions",
-    "OptimisePlan",
-    "PublishedOptimum",
-    "Sensitivity",
-    "optimise_document",
-    "optimise_table",
-]
-
 MOST_STEPS = 100_000
 
 

@@ -42,8 +42,6 @@ from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import Job, prepare
 
-__all__ = ["optimise", "published_optimum"]
-
 GRID = 9  # calibrated numbers of steps of the file's own batch
 COARSE = 5  # and of each other batch
 REFINED = 2  # further ones, each where the interpolated bound is least

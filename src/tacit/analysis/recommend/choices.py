@@ -18,19 +18,6 @@ from tacit.config import Config
 from tacit.errors import InputError
 from tacit.report.wording import number_text
 
-__all__ = [
-    "LINEAR",
-    "Given",
-    "Proposal",
-    "conflicts",
-    "first_choices",
-    "merged",
-    "mixing_choices",
-    "path_choices",
-    "path_of",
-    "task_choices",
-]
-
 Given = Mapping[str, Mapping[str, Any]]
 """What the user has set: section, then key, then value."""
 

@@ -23,8 +23,6 @@ from tacit.models.architectures import find_loss
 from tacit.training.prepare import DTYPES
 from tacit.training.records import load_records
 
-__all__ = ["Facts", "facts_of", "read_facts"]
-
 _TYPICAL_OF_BOUND = 0.75
 _GREY = 0.4
 _SHOWN = 500  # public test records that are looked at, from all over

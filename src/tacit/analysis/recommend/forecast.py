@@ -18,8 +18,6 @@ from tacit.models.architectures import find_loss
 from tacit.training.consensus import consensus_forecast
 from tacit.training.plan import Plan
 
-__all__ = ["NoiseForecast", "mean_noise", "noise_forecast", "signal"]
-
 
 @dataclass(frozen=True)
 class NoiseForecast:

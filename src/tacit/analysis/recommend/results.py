@@ -25,14 +25,6 @@ from tacit.report.documents.plan import (
 from tacit.report.terminal import print_table
 from tacit.report.wording import number_text
 
-__all__ = [
-    "default_path",
-    "recommend_document",
-    "recommend_table",
-    "recommended_text",
-    "write_recommended",
-]
-
 _WIDTH = 100
 
 

@@ -27,21 +27,6 @@ from dataclasses import dataclass
 
 from tacit.algorithms.base import Options, RateSchedule, step_size
 
-__all__ = [
-    "ALGORITHMS_WITH_RULES",
-    "CLIP_SHARE",
-    "MOMENTUM",
-    "MOST_TRAVEL",
-    "OUTPUT_NOISE",
-    "STEPS",
-    "TravelPath",
-    "averaging",
-    "output_noise",
-    "path",
-    "rounded",
-    "travel",
-]
-
 ALGORITHMS_WITH_RULES = ("privsgp", "dp2-sgd", "dp-sgd")
 """Methods that do nothing but step along noised gradients: what the rules were measured for."""
 OUTPUT_NOISE = 4.0

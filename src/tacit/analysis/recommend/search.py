@@ -31,8 +31,6 @@ from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import DTYPES
 
-__all__ = ["TRUST_MODELS", "Recommendation", "Trust", "recommend", "recommend_for"]
-
 Trust = Literal["all-messages", "pairwise", "secure-sum"]
 TRUST_MODELS: tuple[Trust, ...] = ("all-messages", "pairwise", "secure-sum")
 

@@ -38,8 +38,6 @@ from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
 from tacit.training.records import found_in, load_records, warn_of_private
 
-__all__ = ["SearchPlan", "plan_search", "with_budget", "with_ledger"]
-
 _LOWER = 0.999
 _CHANCE = 0.05  # of records: more are not taken to be equal by chance
 _ATTEMPTS = 60

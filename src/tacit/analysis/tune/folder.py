@@ -21,8 +21,6 @@ from tacit.private_files import locked, make_private_folder, plain_errors, write
 from tacit.report.documents.base import Document, dump, load_file
 from tacit.report.documents.tune import PrivateDraws, SearchDocument, TuneDocument
 
-__all__ = ["SearchFolder", "write_document"]
-
 _MARK = "search.json"
 
 

@@ -23,8 +23,6 @@ from tacit.errors import InputError
 from tacit.privacy.accounting.choosing import NegativeBinomialTrials, PoissonTrials, Trials
 from tacit.report.compare_page import compared
 
-__all__ = ["Search", "Tune", "load_search", "without_ledger"]
-
 MOST_SETTINGS = 1000
 # Keys that say whose records these are, what protects them and under which terms: they are of all
 # trials, or what the trials release would not add up.

@@ -18,8 +18,6 @@ from tacit.report.documents.tune import PlannedTrial, TuneDocument, TunePlanDocu
 from tacit.report.terminal import print_table
 from tacit.report.wording import epsilon_text
 
-__all__ = ["choice_words", "plan_document", "plan_table", "result_table"]
-
 
 def plan_document(plan: SearchPlan) -> TunePlanDocument:
     """The plan of a search as a document."""

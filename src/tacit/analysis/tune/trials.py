@@ -39,8 +39,6 @@ from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
 from tacit.training.shared_budgets import draws, open_shared
 
-__all__ = ["SearchMonitor", "Trial", "reserve_total", "run_final", "run_trials", "score_of"]
-
 _ENDED = ("done", "budget-exhausted", "diverged")
 _SMALLER = (1.0, 0.99, 0.97, 0.9, 0.8, 0.65, 0.5)
 

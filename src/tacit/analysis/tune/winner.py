@@ -37,8 +37,6 @@ from tacit.report.documents.metrics import (
 from tacit.report.documents.run import read_result
 from tacit.report.documents.tune import TrialDocument, TuneDocument
 
-__all__ = ["run_search"]
-
 
 def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> TuneDocument | None:
     """Run the search, choose, and write what may be shown; None where the user ended it.

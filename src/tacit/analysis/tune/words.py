@@ -7,8 +7,6 @@ from tacit.privacy.accounting.choosing import NegativeBinomialTrials
 from tacit.report.documents.tune import TrialMark
 from tacit.report.wording import epsilon_text
 
-__all__ = ["law_text", "mark", "sentence", "sentences", "trust"]
-
 _TRUST = {
     "composed": "whoever sees the messages, models and scores of every trial, in the trust model "
     "of the runs",

@@ -41,8 +41,6 @@ from tacit.errors import InputError, PeerError, describe
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-__all__ = ["HEAD", "Diagnose", "Group", "TorchArrival", "TorchChannel", "Waiting", "open_channel"]
-
 Diagnose = Callable[[int, str], Exception]
 """Makes the error to raise, of the rank that was waited for and what was seen of it."""
 

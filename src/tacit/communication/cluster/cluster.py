@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tacit.communication.cluster.channel import TorchChannel
     from tacit.communication.cluster.gathering import Gatherer
 
-__all__ = ["START_UP", "Cluster", "Place"]
-
 T = TypeVar("T")
 
 START_UP = 600.0  # seconds that ranks may be apart while they load data and models

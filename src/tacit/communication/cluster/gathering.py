@@ -33,14 +33,6 @@ from tacit.errors import PeerError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-__all__ = [
-    "PATIENCE",
-    "Gatherer",
-    "LostError",
-    "Pipe",
-    "open_gatherer",
-]
-
 T = TypeVar("T")
 
 PATIENCE = 86400.0

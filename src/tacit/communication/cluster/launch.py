@@ -35,17 +35,6 @@ from typing import Any, BinaryIO
 from tacit.communication.cluster.store import host_store
 from tacit.errors import InputError, PeerError
 
-__all__ = [
-    "COMMAND",
-    "ERROR",
-    "INTERRUPTED",
-    "Ended",
-    "exit_code",
-    "explanation",
-    "launch",
-    "worker_environment",
-]
-
 ERROR = "tacit: "  # how the command line begins the line of an error
 INTERRUPTED = 130
 

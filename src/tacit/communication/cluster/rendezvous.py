@@ -28,17 +28,6 @@ from tacit.communication.cluster.watch import Watch
 from tacit.communication.received import TOKEN
 from tacit.errors import AbsentError, InputError, PeerError
 
-__all__ = [
-    "address_of",
-    "connect",
-    "interface_of",
-    "is_public",
-    "meet",
-    "network_settings",
-    "read_place",
-    "resolve",
-]
-
 _SIOCGIFADDR = 0x8915  # ask Linux for the IPv4 address of an interface; netdevice(7)
 _ANYWHERE = "192.0.2.1"  # for documentation only (RFC 5737): reached by the default route
 

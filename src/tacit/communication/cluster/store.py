@@ -20,8 +20,6 @@ from typing import Any, Protocol
 
 from tacit.errors import InputError, PeerError
 
-__all__ = ["KeyValueStore", "SharedFacts", "host_store", "open_board"]
-
 _CHUNK = 256  # keys asked for at once
 
 

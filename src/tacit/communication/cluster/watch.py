@@ -21,8 +21,6 @@ from tacit.communication.received import HEARTBEAT
 from tacit.communication.reports import describe_rank, lost, read_report, write_report
 from tacit.errors import PeerError, TacitError
 
-__all__ = ["Heartbeat", "Watch", "beat_of", "first_failure", "silence_of"]
-
 _END = "end"
 
 

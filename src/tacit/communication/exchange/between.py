@@ -59,8 +59,6 @@ from tacit.communication.masks import PairMasks, wrapped_sum
 from tacit.errors import GoneError, InputError, PeerError
 from tacit.topology.mixing import Weights
 
-__all__ = ["SERVER", "BetweenProcesses", "Graphs"]
-
 SERVER = 0  # the rank whose process does a server's work
 _DISPENSABLE = ("mix", "swap", "average")  # kinds of messages of which one may be missing
 

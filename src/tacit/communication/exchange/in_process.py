@@ -25,8 +25,6 @@ from tacit.communication.exchange.rows import Mixer, Server, compile_rows
 from tacit.communication.masks import wrapped_sum
 from tacit.topology.mixing import Weights
 
-__all__ = ["InProcessExchange"]
-
 
 class InProcessExchange:
     """Mixes rows of stacked tensors, and counts what each node would have sent.

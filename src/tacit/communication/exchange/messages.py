@@ -40,20 +40,6 @@ from torch import Tensor
 from tacit.errors import InputError, PeerError
 from tacit.topology.mixing import Weights
 
-__all__ = [
-    "HEADER_BYTES",
-    "Envelope",
-    "Kind",
-    "MessageLayout",
-    "Route",
-    "check",
-    "gossip_route",
-    "pair_route",
-    "read_header",
-    "server_route",
-    "write_header",
-]
-
 Kind = Literal["mix", "swap", "average", "mean", "total", "masked"]
 
 HEADER_BYTES = 64

@@ -18,21 +18,6 @@ from tacit.communication.colours import Outgoing, Summand, opened, summand_value
 from tacit.communication.compression import Coding
 from tacit.errors import LeakError
 
-__all__ = [
-    "Active",
-    "Arrival",
-    "Channel",
-    "Descent",
-    "Exchange",
-    "Message",
-    "descent_of",
-    "everybody",
-    "message_values",
-    "row_bytes",
-    "sizes",
-    "summand_rows",
-]
-
 Message: TypeAlias = Outgoing[Tensor]
 """A value of a message, which says that it may leave its node."""
 

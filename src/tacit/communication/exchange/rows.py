@@ -23,8 +23,6 @@ from tacit.communication.exchange.protocol import Descent
 from tacit.kernels.threads import over_threads
 from tacit.topology.mixing import Weights
 
-__all__ = ["Mixer", "Server", "compile_rows", "mean_of_rows"]
-
 # Up to this many in-neighbours (self included) scaled adds beat a matrix product.
 _FEW_NEIGHBOURS = 4
 # Up to this many nodes, a whole matrix of weights beats a sparse one, or takes little memory.

@@ -42,8 +42,6 @@ from tacit.errors import InputError, PeerError, describe
 from tacit.identities import Member, Site
 from tacit.identities.bundle import bundle_of
 
-__all__ = ["LARGEST_FRAME", "Carrier", "open_carrier"]
-
 LARGEST_FRAME = 2**30  # bytes, where nothing smaller is said
 _FRAME_PRIORITY, _URGENT = zenoh.Priority.DATA, zenoh.Priority.INTERACTIVE_HIGH
 _PLACE = struct.Struct(">QII")  # of a piece: which frame, which piece of it, of how many

@@ -9,8 +9,6 @@ from tacit.errors import InputError
 from tacit.identities import Site, refusal
 from tacit.identities.certificates import shown_time
 
-__all__ = ["Certificates", "refuse_in_vain"]
-
 _log = logging.getLogger(__name__)
 _REMEDY = (
     "ask the coordinator to approve its request again, join the new bundle everywhere, and start "

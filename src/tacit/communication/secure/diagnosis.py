@@ -18,8 +18,6 @@ from tacit.identities import Site, refusal
 from tacit.identities.certificates import common_name
 from tacit.identities.names import host_of
 
-__all__ = ["explain"]
-
 # What OpenSSL says of the other end's certificate (X509_V_ERR_...).
 _FAULTS = {
     9: "its certificate is not valid yet",

@@ -34,19 +34,6 @@ from dataclasses import dataclass, replace
 
 from tacit.errors import PeerError
 
-__all__ = [
-    "BEAT",
-    "DATA",
-    "LONGEST_HEAD",
-    "LONGEST_TOPIC",
-    "Frame",
-    "RefusedError",
-    "digest_of",
-    "pack",
-    "unpack",
-    "unpack_head",
-]
-
 DATA, BEAT = 1, 2
 LONGEST_TOPIC = 160
 _MAGIC = b"tacit\x00\x01\x01"

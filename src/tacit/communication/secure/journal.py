@@ -50,19 +50,6 @@ from tacit.private_files import (
     write_private,
 )
 
-__all__ = [
-    "FACT",
-    "NOTES",
-    "RECEIVED",
-    "SENT",
-    "STATED",
-    "UNSENT",
-    "Fresh",
-    "Journal",
-    "Record",
-    "Session",
-]
-
 NOTES, RECEIVED, SENT, FACT, UNSENT, STATED = range(6)
 """Kinds of records: notes of a snapshot (JSON), a message that came, the digest of one that was
 sent, a fact that is known, a message that was sent and not acknowledged, and a fact that this site

@@ -9,21 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from tacit.communication.secure.streams import AWAY, Outgoing, PeerView
 from tacit.errors import InputError, LeftOutError, PeerError, TacitError
 
-__all__ = [
-    "GRACE",
-    "LEFT",
-    "differs",
-    "last_awaited",
-    "left_behind",
-    "left_out",
-    "lost",
-    "owes",
-    "say_back",
-    "say_left",
-    "since",
-    "untold",
-]
-
 _log = logging.getLogger(__name__)
 
 LEFT = "left out "  # and a rank: what a journal says of a site that is left out

@@ -12,8 +12,6 @@ from tacit.communication.secure.journal import Session
 from tacit.communication.secure.streams import AWAY, PeerView
 from tacit.errors import InputError, MeetAnewError, PeerError
 
-__all__ = ["ABSENT", "Meeting", "given_up", "spared"]
-
 _log = logging.getLogger(__name__)
 
 _SAY = 5.0  # seconds of waiting after which a site says for whom it waits

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["Pace"]
-
 LEAST = 10.0  # seconds: the engine's own, after which it gives up a connection that is silent
 LONGEST = 120.0  # seconds to which doubling goes, unless the way itself needs more
 SLOWEST = 12_000.0  # bytes a second of a way that no acknowledgement has measured

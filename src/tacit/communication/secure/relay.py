@@ -19,8 +19,6 @@ from tacit.identities import Site
 from tacit.identities.bundle import read_bundle
 from tacit.identities.site import BUNDLE_FILE
 
-__all__ = ["run_relay"]
-
 _POLL = 0.2  # seconds
 _TELL = 2.0  # seconds between two times that one who is not let in is told why
 

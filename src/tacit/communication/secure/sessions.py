@@ -17,8 +17,6 @@ from tacit.errors import InputError
 from tacit.identities import Member, Site
 from tacit.identities.names import check_address
 
-__all__ = ["ATTEMPT", "PIECE", "RETRY", "door", "notice", "open_listening", "session_config"]
-
 RETRY = 1.0  # seconds after which a connection that was lost is tried again; then twice as long
 ATTEMPT = 30.0  # seconds of one attempt of a client: on a line of 2 s each way, greetings take 20
 PIECE = 60 * 2**10  # bytes of a message of the engine, which divides what is longer than 65,535

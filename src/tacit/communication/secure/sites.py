@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from tacit.communication.secure.carrier import Carrier
     from tacit.identities import Site
 
-__all__ = ["SiteCluster", "join_sites", "session_folder", "session_lasts"]
-
 T = TypeVar("T")
 
 _EXCHANGE, _METRICS, _VOTE, _COUNT = "exchange", "metrics", "vote", "count"

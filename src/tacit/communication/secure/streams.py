@@ -23,17 +23,6 @@ from tacit.communication.secure.journal import (
 )
 from tacit.communication.secure.pacing import Pace
 
-__all__ = [
-    "AWAY",
-    "FACT_TOPIC",
-    "Incoming",
-    "Outgoing",
-    "PeerView",
-    "Publisher",
-    "Streams",
-    "cost",
-]
-
 AWAY = 5.0  # seconds without a word after which a site counts as away
 FACT_TOPIC = "fact "
 _FACT_BYTES = 2**23  # of one fact

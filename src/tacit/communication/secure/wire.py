@@ -66,8 +66,6 @@ from tacit.communication.secure.meeting import Meeting, given_up, spared
 from tacit.communication.secure.streams import FACT_TOPIC, PeerView, Publisher, Streams, cost
 from tacit.errors import GoneError, PeerError
 
-__all__ = ["Wire"]
-
 LARGEST = 2**30  # bytes of one body
 _ROOM = 2**28  # bytes from one sender that wait to be read, or to one receiver to be acknowledged
 _BEAT = 1.0  # seconds between beats where nothing happens

@@ -29,20 +29,6 @@ from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import UNREADABLE, PublishedFile, obtain, read_content
 from tacit.errors import InputError
 
-__all__ = [
-    "CATEGORIES",
-    "COLUMNS",
-    "FEATURES",
-    "LABELS",
-    "MISSING",
-    "MOST_FREQUENT",
-    "NUMBERS",
-    "TEST_FILE",
-    "TRAIN_FILE",
-    "load_adult",
-    "read_adult",
-]
-
 #: The columns of a line, in order; the last is what is to be predicted.
 COLUMNS = (
     "age",

@@ -36,8 +36,6 @@ from tacit.data.files import (
 )
 from tacit.errors import InputError, describe
 
-__all__ = ["ARCHIVE", "VERSIONS", "Version", "binary_batch", "load_cifar10", "python_batch"]
-
 ARCHIVE = PublishedFile(
     "cifar10",
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",

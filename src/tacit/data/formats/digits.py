@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from tacit.data.datasets import Dataset, TaskData
 from tacit.data.partitions import TEST_SPLIT, public_generator
 
-__all__ = ["load_digits", "stratified_split"]
-
 _CLASSES = 10
 _TEST_SHARE = 0.2
 _BRIGHTEST = 16.0

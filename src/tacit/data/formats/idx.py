@@ -23,15 +23,6 @@ from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import UNREADABLE, PublishedFile, check_size, content, obtain
 from tacit.errors import InputError
 
-__all__ = [
-    "FASHION_MNIST",
-    "MNIST",
-    "IdxImages",
-    "load_idx_images",
-    "read_idx",
-    "read_labelled_images",
-]
-
 _WHERE = "task.data_dir"
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 

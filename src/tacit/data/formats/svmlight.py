@@ -25,8 +25,6 @@ from tacit.data.tables.fields import NUMBER
 from tacit.errors import InputError, RecordsError
 from tacit.free_memory import host_bytes, in_words
 
-__all__ = ["Declared", "load_svmlight"]
-
 _WHERE = "task.dataset"
 _PACKED = (".gz", ".bz2")
 _BYTES = 4  # of a float32

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from tacit.errors import RecordsError
 
-__all__ = ["NUMBER", "Table", "canonical", "field_text", "read_each", "read_number", "rows"]
-
 Table = Mapping[str, Sequence[str | None]]
 """Columns by name, all of one length."""
 

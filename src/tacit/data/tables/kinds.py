@@ -27,19 +27,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from tacit.data.tables.fields import field_text, read_each, read_number
 from tacit.errors import InputError
 
-__all__ = [
-    "BooleanColumn",
-    "CategoryColumn",
-    "ClassTarget",
-    "Column",
-    "DateColumn",
-    "IgnoredColumn",
-    "NodeColumn",
-    "NumberColumn",
-    "NumberTarget",
-    "Target",
-]
-
 Texts = Sequence[str | None]
 Words = frozenset[str]
 _MISSING = math.nan  # among numbers that were read

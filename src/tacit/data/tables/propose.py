@@ -21,8 +21,6 @@ from tacit.data.tables.fields import Table, read_number
 from tacit.data.tables.schema import MISSING_WORDS, Schema
 from tacit.errors import InputError, nearest
 
-__all__ = ["FIRST_RECORDS", "Roles", "propose", "refuse_record", "schema_text"]
-
 FIRST_RECORDS = 100
 """How many records of a private file are read."""
 

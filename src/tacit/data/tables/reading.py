@@ -23,8 +23,6 @@ from tacit.errors import InputError, RecordsError, optional
 from tacit.free_memory import host_bytes, in_words
 from tacit.plain_files import check_plain
 
-__all__ = ["TABLE_READERS", "as_table", "found_separator", "is_frame", "read_header", "read_table"]
-
 SEPARATORS = (",", ";", "\t")
 _FIELD_BYTES = 80  # of a text without its characters, and of its places in lists
 _FRAMES = ("pandas", "polars", "pyarrow", "narwhals", "modin", "cudf", "dask")

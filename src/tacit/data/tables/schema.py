@@ -37,8 +37,6 @@ from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, is_meant, nearest, plain_rule
 from tacit.plain_files import read_toml
 
-__all__ = ["ENDING", "MISSING_WORDS", "Schema", "default_schema", "find_schema"]
-
 ENDING = ".schema.toml"
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 """Fields that count as missing, unless the schema says otherwise."""

@@ -13,8 +13,6 @@ from tacit.data.tables.reading import read_table
 from tacit.data.tables.schema import Schema, default_schema, find_schema
 from tacit.errors import InputError
 
-__all__ = ["SCHEMES", "is_table", "load_table", "public_records", "table_schema"]
-
 SCHEMES = ("csv", "parquet")
 """What stands before the colon where a data set is a table."""
 

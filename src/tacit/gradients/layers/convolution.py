@@ -48,8 +48,6 @@ from torch.nn import functional
 from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot
 from tacit.gradients.layers import processor
 
-__all__ = ["UNFOLDED_OPERATIONS", "ChannelsLast", "Geometry", "geometry_of"]
-
 UNFOLDED_OPERATIONS = 8_000_000
 """Multiplications and additions a record, up to which a convolution is unfolded."""
 

@@ -33,8 +33,6 @@ from torch.nn import functional
 from tacit.errors import InputError
 from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot, square_bounds
 
-__all__ = ["Embedding", "Lookup", "bag_of", "embedding_of", "merged"]
-
 
 @dataclass(frozen=True)
 class Lookup:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Normalisation", "group_normalisation", "layer_normalisation"]
-
 
 @dataclass(frozen=True)
 class Normalisation:

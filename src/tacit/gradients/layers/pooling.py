@@ -18,8 +18,6 @@ from torch.nn import functional
 from tacit.gradients.layers import processor
 from tacit.gradients.layers.rectifiers import plain
 
-__all__ = ["MaxPooling", "poolings"]
-
 _LARGEST_WINDOW = 255  # numbers, so that a place in it takes a byte
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from tacit.kernels.threads import over_threads
 
-__all__ = ["last_channels", "over_records", "serves"]
-
 # Handing work to a thread takes some 30 us: as long as a thread takes to move so many numbers.
 _THREAD_NUMBERS = 1 << 17
 

@@ -11,8 +11,6 @@ from itertools import pairwise
 
 from torch import nn
 
-__all__ = ["plain", "rectified"]
-
 _KINDS = (nn.Conv1d, nn.Conv2d, nn.MaxPool2d)
 _MAKERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.GroupNorm, nn.LayerNorm)
 

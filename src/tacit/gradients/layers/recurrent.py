@@ -17,8 +17,6 @@ from tacit.gradients.contributions import Contribution, Dense, Layout, Outer, Sl
 from tacit.gradients.layers.rules import materialise
 from tacit.gradients.recurrent import Recurrent
 
-__all__ = ["Product", "Products", "RecurrentLayer", "recurrent_layers"]
-
 
 @dataclass
 class Product:

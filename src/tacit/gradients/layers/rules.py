@@ -34,8 +34,6 @@ from tacit.gradients.layers.normalisation import (
     layer_normalisation,
 )
 
-__all__ = ["Layer", "describe"]
-
 
 def materialise(positions: int, width: int, height: int) -> bool:
     """Whether to norm a weight by its materialised gradient rather than by Gram matrices.

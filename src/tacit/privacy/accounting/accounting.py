@@ -88,15 +88,6 @@ from tacit.privacy.noise.slack import (
     with_slack,
 )
 
-__all__ = [
-    "delta",
-    "delta_bounds",
-    "epsilon",
-    "epsilon_bounds",
-    "epsilon_curve",
-    "rough_epsilon",
-]
-
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that holds for the mechanism at `delta`: an upper bound, never an estimate.

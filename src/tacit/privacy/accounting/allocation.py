@@ -38,8 +38,6 @@ from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian, epochs
 from tacit.privacy.mechanisms.steps import SILENT
 
-__all__ = ["STEEPEST", "Ratios", "epoch_levels", "likelihood_ratios", "sums_square"]
-
 STEEPEST = 4.0
 """Level above which the grid would be too long: there the step that a record takes part in is taken
 for known."""

@@ -15,8 +15,6 @@ from tacit.errors import BudgetError, InputError
 from tacit.privacy.accounting import accounting
 from tacit.privacy.mechanisms.composed import Mechanism
 
-__all__ = ["calibrate", "least_scale"]
-
 TOLERANCE = 1e-3
 _ROUGH = 2e-3  # a search for where to search
 _BITS = 10

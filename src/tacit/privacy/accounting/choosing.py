@@ -40,19 +40,6 @@ from tacit.privacy.accounting import accounting
 from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.mechanisms.composed import Mechanism
 
-__all__ = [
-    "NegativeBinomialTrials",
-    "PoissonTrials",
-    "Profile",
-    "Trials",
-    "choosing_delta",
-    "choosing_epsilon",
-    "draw_trials",
-    "profile_of",
-    "winner_delta",
-    "winner_epsilon",
-]
-
 MOST_TRIALS = 10_000.0  # in the mean
 _LARGEST_ETA = 100.0
 _LEAST_GAMMA = 1e-5

@@ -48,26 +48,6 @@ from tacit.privacy.mechanisms.composed import (
     schedule,
 )
 
-__all__ = [
-    "AllocationStep",
-    "Binned",
-    "GaussianPart",
-    "LaplacePart",
-    "LaplaceStep",
-    "Levels",
-    "MixedPart",
-    "NormalStep",
-    "Part",
-    "Step",
-    "StepsPart",
-    "design",
-    "largest_level",
-    "parts_of",
-    "pure_epsilon",
-    "softened",
-    "total_variation",
-]
-
 _COARSE = 96  # cells from which the fine ones are designed
 _MORE = 2  # for each standard deviation of outputs
 _MOST = 20_000

@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_profile"]
-
 Array = NDArray[np.float64]
 _LEAST = 1e-150  # a mu whose square is a number; rounded up to it, delta is 0 all the same
 

@@ -58,19 +58,6 @@ from tacit.privacy.accounting.gaussian import Array, gaussian_epsilon
 from tacit.privacy.mechanisms.base import REPLACE_ONE
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, levels, schedule
 
-__all__ = [
-    "ClientRound",
-    "carried_norms",
-    "energy_norms",
-    "persistent_delta",
-    "persistent_epsilon",
-    "revealed_delta",
-    "revealed_epsilon",
-    "table_lower_delta",
-    "table_lower_epsilon",
-    "worst_means",
-]
-
 Means = tuple[float, float]
 
 

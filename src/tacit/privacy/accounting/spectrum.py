@@ -42,25 +42,6 @@ from numpy.typing import NDArray
 from tacit.privacy.accounting.dominating_pairs import Binned, Step, design
 from tacit.privacy.accounting.gaussian import Array
 
-__all__ = [
-    "SMOOTHEST",
-    "UNIT",
-    "Atoms",
-    "Contour",
-    "Cut",
-    "Spectrum",
-    "Transform",
-    "above",
-    "atoms",
-    "below",
-    "log_moments",
-    "mixed",
-    "rougher",
-    "spectrum",
-    "sum_of",
-    "transform",
-]
-
 UNIT = 2.0**-53  # unit roundoff
 _TINY = 1e-280
 _STEEP = 600.0  # a loss above which its exponential may leave the floating-point range

@@ -54,20 +54,6 @@ from tacit.privacy.accounting.spectrum import (
     transform,
 )
 
-__all__ = [
-    "EXACT",
-    "Resolution",
-    "Survey",
-    "by_tail",
-    "by_total_variation",
-    "clear",
-    "interpolates",
-    "laplace_transform",
-    "resolve",
-    "steps_spectrum",
-    "survey",
-]
-
 ORDERS = np.geomspace(1e-6, 1e7, 264)
 _LOG_BEST = -ORDERS * np.log1p(1 / ORDERS) - np.log1p(ORDERS)  # log k(s), see `spectrum`
 _SURVEY_CELLS = 80

@@ -45,26 +45,6 @@ from tacit.errors import FormatError, InputError
 from tacit.plain_files import read_plain
 from tacit.private_files import appearing
 
-__all__ = [
-    "FORMAT_VERSION",
-    "KEY_FILE",
-    "LedgerKey",
-    "Log",
-    "append",
-    "connecting",
-    "entered",
-    "find_key",
-    "fingerprint",
-    "is_signed",
-    "lock",
-    "make_key",
-    "new_key",
-    "read_log",
-    "verified",
-    "write_new",
-    "write_records",
-]
-
 KEY_FILE = "ledger.key"
 _KEY_BYTES = 32
 _MOST_KEY_BYTES = 2**16

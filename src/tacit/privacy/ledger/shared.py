@@ -48,15 +48,6 @@ from tacit.privacy.ledger.ledger import (
 )
 from tacit.private_files import make_private_folder, new_private_file
 
-__all__ = [
-    "SharedLedgers",
-    "WantedAccount",
-    "account_file",
-    "account_files",
-    "admission",
-    "folder_key",
-]
-
 _WAIT = 60.0  # seconds; an admission takes as long as to read the ledgers
 _PAUSE = 0.02
 _LOCK = "admission.lock"

@@ -38,17 +38,6 @@ from tacit.privacy.mechanisms.composed import (
 )
 from tacit.privacy.mechanisms.serialise import from_statement
 
-__all__ = [
-    "alternatives",
-    "check_agreement",
-    "combined",
-    "compositions",
-    "cost",
-    "dominating",
-    "released",
-    "run_mechanism",
-]
-
 _GAUSSIANS: tuple[type[Mechanism], ...] = (Gaussian, SampledGaussian)
 _OF_ONE_KIND: tuple[set[type[Mechanism]], ...] = ({FixedBatchGaussian}, {RandomAllocationGaussian})
 _AGREE = ("relation", "unit", "trust_model")

@@ -24,8 +24,6 @@ from tacit.privacy.mechanisms.base import (
 )
 from tacit.privacy.mechanisms.steps import SILENT, Scheduled, schedule
 
-__all__ = ["RandomAllocationGaussian", "allocated", "epochs"]
-
 
 @dataclass(frozen=True)
 class RandomAllocationGaussian(Scheduled):

@@ -40,30 +40,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tacit.errors import InputError
 
-__all__ = [
-    "ADD_OR_REMOVE_ONE",
-    "MOST_STEPS",
-    "REPLACE_ONE",
-    "TRUST_MODEL",
-    "TRUST_MODELS",
-    "UNITS",
-    "Mechanism",
-    "Relation",
-    "Unit",
-    "against",
-    "assumed",
-    "count",
-    "few_enough",
-    "fixed_size",
-    "multipliers",
-    "number",
-    "observer",
-    "positive",
-    "share",
-    "whole",
-    "word",
-]
-
 Relation = Literal["add-or-remove-one", "replace-one"]
 ADD_OR_REMOVE_ONE: Relation = "add-or-remove-one"
 REPLACE_ONE: Relation = "replace-one"

@@ -9,8 +9,6 @@ from typing import Literal, get_args
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.base import REPLACE_ONE, Relation
 
-__all__ = ["ASSUMED", "CLIP_NORMS", "ClipNorm", "ClipRule", "Clipping", "NoiseNorm"]
-
 ClipNorm = Literal["l2", "coordinate", "l1", "automatic"]
 CLIP_NORMS: tuple[ClipNorm, ...] = get_args(ClipNorm)
 

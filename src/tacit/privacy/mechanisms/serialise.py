@@ -23,8 +23,6 @@ from tacit.privacy.mechanisms.composed import (
     SampledGaussian,
 )
 
-__all__ = ["STATEMENT_VERSION", "from_statement", "to_statement"]
-
 STATEMENT_VERSION = 2
 _KEYS = MappingProxyType({"drawn_norm": "hit", "undrawn_norm": "miss"})
 """Keys of a statement that are not the names of their fields."""

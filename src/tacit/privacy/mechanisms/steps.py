@@ -35,19 +35,6 @@ from tacit.privacy.mechanisms.base import (
     word,
 )
 
-__all__ = [
-    "SILENT",
-    "FixedBatchGaussian",
-    "Gaussian",
-    "Laplace",
-    "PersistentState",
-    "PrivateState",
-    "SampledGaussian",
-    "Scheduled",
-    "levels",
-    "schedule",
-]
-
 SILENT = 1e9
 """Noise multiplier that stands for no release at all: it reveals more than none does, by a part in
 10^18 of the square of what a step of noise multiplier 1 does."""

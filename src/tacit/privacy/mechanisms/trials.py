@@ -10,8 +10,6 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms import base
 from tacit.privacy.mechanisms.base import Mechanism, Relation, Unit
 
-__all__ = ["BestOfTrials"]
-
 _ROUNDED = 1e-12  # more than a product loses, of its size
 
 

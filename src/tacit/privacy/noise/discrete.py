@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 
 from tacit.errors import InputError
 
-__all__ = ["CELL_BITS", "DOUBT", "FINE_BITS", "LAST_BITS", "NormalTable", "size_of", "table_of"]
-
 CELL_BITS, FINE_BITS, LAST_BITS = 15, 64, 512
 _BITS = CELL_BITS + FINE_BITS + LAST_BITS
 # Of the fixed-point numbers that borders are computed from.

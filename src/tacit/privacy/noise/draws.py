@@ -39,22 +39,6 @@ from numpy.typing import NDArray
 
 from tacit.errors import InputError
 
-__all__ = [
-    "BLOCK_BYTES",
-    "NodeKeys",
-    "aes_ctr",
-    "choices",
-    "coins",
-    "encryptor",
-    "fresh_keys",
-    "keystream",
-    "permutation",
-    "position",
-    "seeded_keys",
-    "subset",
-]
-
-
 KEY_BYTES = 32
 BLOCK_BYTES = 16  # of AES
 STEP_BITS = 48

@@ -27,15 +27,6 @@ from numpy.typing import NDArray
 from tacit.kernels.compile import compiled, fused, inlined
 from tacit.privacy.noise.lattice import GROUP_PAIRS
 
-__all__ = [
-    "FAST_ERROR",
-    "LEAST_WORD",
-    "TOP_WORD",
-    "fast_direction",
-    "fast_radius",
-    "noise_rows",
-]
-
 F, U, S = np.float32, np.uint32, np.int32  # single precision; words, and words with a sign
 
 GROUP_VALUES = 2 * GROUP_PAIRS

@@ -82,9 +82,6 @@ from tacit.privacy.noise.lattice import (
     over_rows,
 )
 
-__all__ = ["add_normal", "careful_normals", "pair_of", "spacing", "uniform"]
-
-
 # Radius words below this (u < 2^-30) take more bits.
 _TAIL = 4
 _TAIL_BLOCKS = 4

@@ -20,8 +20,6 @@ from tacit.privacy.noise.gaussian import add_normal
 from tacit.privacy.noise.laplace import add_laplace
 from tacit.privacy.noise.lattice import Offsets
 
-__all__ = ["GAUSSIAN", "LAPLACE", "IndependentNoise", "Noise"]
-
 _PURPOSE = "noise"  # of the draws, which have nothing in common with those of batches
 
 

@@ -51,8 +51,6 @@ from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys, aes_ctr, position
 from tacit.privacy.noise.lattice import check_total, host_rows, lattice_spacing, over_rows
 from tacit.privacy.noise.slack import Slack
 
-__all__ = ["add_laplace", "laplace_slack", "laplace_spacing"]
-
 # Values that are drawn together; what lies at an index depends on no later one.
 _CHUNK = 1 << 15
 # Words that an unfinished value draws at once: one costs most time, more are mostly wasted.

@@ -20,21 +20,6 @@ from torch import Tensor
 from tacit.errors import InputError
 from tacit.kernels.threads import over_threads
 
-__all__ = [
-    "GROUP_PAIRS",
-    "LARGEST_POINT",
-    "Offsets",
-    "Pieces",
-    "Place",
-    "check_size",
-    "check_total",
-    "host_rows",
-    "lattice_spacing",
-    "over_pieces",
-    "over_rows",
-]
-
-
 # Pairs of normals come in groups of this many: first all words for radii, then those for angles.
 GROUP_PAIRS = 32
 # Most pairs of a piece. A thread alone does not mind the size; two hand the interpreter's lock to

@@ -31,8 +31,6 @@ from tacit.privacy.noise.discrete import (
 )
 from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys
 
-__all__ = ["PURPOSE", "STRIP", "draw_rows", "fine_words"]
-
 STRIP = 4096
 PURPOSE = "pair noise"
 

@@ -31,15 +31,6 @@ from tacit.privacy.noise.discrete import table_of
 from tacit.privacy.noise.draws import KEY_BYTES, NodeKeys, position
 from tacit.privacy.noise.lattice import LARGEST_POINT, Offsets, check_size
 
-__all__ = [
-    "LEAST_POINTS",
-    "Pair",
-    "PairKeys",
-    "fresh_pair_keys",
-    "pair_sums",
-    "seeded_pair_keys",
-]
-
 Pair = tuple[int, int]
 
 LEAST_POINTS = 64

@@ -24,15 +24,6 @@ from dataclasses import dataclass
 
 from tacit.errors import InputError
 
-__all__ = [
-    "Slack",
-    "delta_with_slack",
-    "delta_without_slack",
-    "epsilon_without_slack",
-    "slack",
-    "with_slack",
-]
-
 # Bounds of a pair's relative deviation and of its mean square: h and k above.
 _RATIO = 2.0**-32
 _SQUARED_RATIO = 2.0**-75

@@ -36,8 +36,6 @@ from tacit.errors import InputError
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.privacy.noise.gaussian import add_normal, spacing
 
-__all__ = ["MOST_PARTICIPANTS", "MOST_POINTS", "most_points", "summands"]
-
 MOST_PARTICIPANTS = 1 << 13
 """Nodes in one sum."""
 

@@ -46,8 +46,6 @@ from tacit.privacy.published.formula import (
     positive,
 )
 
-__all__ = ["DECOR", "DECOR_USER", "DecorRun", "decor_noise", "decor_settings"]
-
 _ORDERS = range(2, 101)  # of the Renyi divergence, that the accountant tries
 
 

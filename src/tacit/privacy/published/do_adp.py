@@ -35,8 +35,6 @@ from tacit.privacy.published.formula import (
     positive,
 )
 
-__all__ = ["DO_ADP", "DoAdpRun", "do_adp_noise", "do_adp_settings", "do_adp_theorem_delta"]
-
 
 @dataclass(frozen=True)
 class DoAdpRun:

@@ -46,25 +46,6 @@ from tacit.privacy.published.formula import (
     positive,
 )
 
-__all__ = [
-    "FEDSPD_DP",
-    "SLACK",
-    "Drawing",
-    "FedspdRun",
-    "even_rounds",
-    "fedspd_constant",
-    "fedspd_lower",
-    "fedspd_responses",
-    "fedspd_round_epsilon",
-    "fedspd_sensitivity",
-    "fedspd_settings",
-    "fedspd_step_parameter",
-    "fedspd_total_epsilon",
-    "fedspd_upper",
-    "fedspd_upper_delta",
-    "repaired_multiplier",
-]
-
 SLACK = 3.04
 """c0, as printed."""
 

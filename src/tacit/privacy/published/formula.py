@@ -30,24 +30,6 @@ from tacit.privacy.mechanisms.composed import (
     SampledGaussian,
 )
 
-__all__ = [
-    "KINDEST",
-    "ONE_OF_J",
-    "Bounds",
-    "ClaimedRun",
-    "Formula",
-    "FormulaCondition",
-    "PaperSetting",
-    "PublishedFormula",
-    "Reading",
-    "certified_bounds",
-    "one_record",
-    "one_record_readings",
-    "positive",
-    "private_table_readings",
-    "schedule_run",
-]
-
 Run = TypeVar("Run")
 
 

@@ -39,19 +39,6 @@ from tacit.privacy.published.formula import (
     schedule_run,
 )
 
-__all__ = [
-    "DYN_D2P",
-    "DYN_GENERAL",
-    "PRIVSGP",
-    "constant_mu",
-    "dyn_settings",
-    "general_noise_scale",
-    "growing_mu",
-    "privsgp_noise",
-    "privsgp_settings",
-    "total_mu",
-]
-
 
 def privsgp_noise(
     *, records: int, steps: float, epsilon: float, delta: float, constant: float = 1.0

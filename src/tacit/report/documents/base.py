@@ -24,26 +24,6 @@ from pydantic_core import PydanticCustomError
 from tacit.errors import FormatError, InputError, plain_rule
 from tacit.plain_files import read_plain
 
-__all__ = [
-    "MOST_BYTES",
-    "Count",
-    "Document",
-    "Flag",
-    "Items",
-    "Number",
-    "OptionalNumber",
-    "RunDocument",
-    "Text",
-    "as_dict",
-    "dump",
-    "load",
-    "load_file",
-    "parse",
-    "parse_file",
-    "plain_json",
-    "read",
-]
-
 Item = TypeVar("Item")
 AnyDocument = TypeVar("AnyDocument", bound="Document")
 

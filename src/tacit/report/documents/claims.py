@@ -5,17 +5,6 @@ from __future__ import annotations
 from tacit.report.documents.base import Count, Document, Flag, Items, Number, OptionalNumber, Text
 from tacit.report.documents.run import AuditFailure, ClaimCondition
 
-__all__ = [
-    "Attack",
-    "AuditDocument",
-    "AuditedModel",
-    "ClaimRow",
-    "ClaimsDocument",
-    "Comparison",
-    "FidelityTest",
-    "PlantedAuditDocument",
-]
-
 
 class ClaimRow(Document):
     """One setting: what its paper claims, and what is proved.

@@ -6,18 +6,6 @@ from typing import Any
 
 from tacit.report.documents.base import Count, Document, Flag, Items, Number, OptionalNumber, Text
 
-__all__ = [
-    "CompareDocument",
-    "CompareMark",
-    "ComparedLine",
-    "ComparedPoint",
-    "ComparedRun",
-    "CurvePoint",
-    "FigureNumbers",
-    "MeanDeviation",
-    "SpentTogether",
-]
-
 
 class CompareMark(Document):
     """What marks the folder of a comparison."""

@@ -13,20 +13,6 @@ from tacit.report.documents.base import Count, Document, Items, Number, Optional
 from tacit.report.documents.run import AlgorithmNames, PublishedClaim, RunAudit, TaskNames
 from tacit.report.documents.trust import TrustTerms
 
-__all__ = [
-    "ConfirmedStatement",
-    "DefinedName",
-    "LedgerAccount",
-    "LedgerFile",
-    "LedgerRelease",
-    "LedgerReport",
-    "LedgerRun",
-    "Statement",
-    "StatementNode",
-    "StatementRun",
-    "StatementTask",
-]
-
 
 class LedgerFile(Document):
     """A ledger's file: whose it is, and its head, which stands for all that it says."""

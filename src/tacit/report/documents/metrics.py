@@ -10,19 +10,6 @@ from tacit.errors import InputError
 from tacit.report.documents.base import Count, OptionalNumber, RunDocument, load
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 
-__all__ = [
-    "MOST_SERIES",
-    "GradientNorms",
-    "Measurement",
-    "PrivateMeasurement",
-    "PublicMeasurement",
-    "Scores",
-    "Spread",
-    "leading",
-    "read_measurement",
-    "read_measurements",
-]
-
 
 class Scores(RunDocument):
     """A score on the test set: mean over nodes, worst node, and the mean of all models.

@@ -7,22 +7,6 @@ from typing import Any
 from tacit.report.documents.base import Count, Document, Flag, Items, Number, OptionalNumber, Text
 from tacit.report.documents.run import ClaimCondition
 
-__all__ = [
-    "BoundPoint",
-    "BoundTheorem",
-    "ForecastNoise",
-    "OptimiseConstant",
-    "OptimiseDocument",
-    "OptimisedRun",
-    "PlanDocument",
-    "PlannedNode",
-    "PlannedPromise",
-    "PlannedTerm",
-    "ProposedKey",
-    "PublishedRun",
-    "RecommendDocument",
-]
-
 
 class PlannedNode(Document):
     """What one node would do, and what that would cost.

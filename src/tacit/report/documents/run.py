@@ -42,26 +42,6 @@ from tacit.report.documents.metrics import (
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
 
-__all__ = [
-    "LET_IT_END",
-    "NOT_THERE",
-    "AlgorithmNames",
-    "AuditFailure",
-    "ClaimCondition",
-    "CommunicationGraph",
-    "ModelShape",
-    "NodeRow",
-    "NoiseMultipliers",
-    "PublishedClaim",
-    "RecordedRun",
-    "ResultDocument",
-    "RunAudit",
-    "Status",
-    "TaskNames",
-    "read_result",
-    "read_run_folder",
-]
-
 Status = Literal["done", "stopped", "diverged", "budget-exhausted"]
 
 # What is said of a run that was cut off before it had a result, and before it had a folder.

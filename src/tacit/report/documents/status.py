@@ -23,20 +23,6 @@ from tacit.report.documents.base import (
     load,
 )
 
-__all__ = [
-    "FINAL",
-    "SILENT",
-    "STATUS",
-    "ProcessState",
-    "SiteStatus",
-    "StatusDocument",
-    "WatchDocument",
-    "WatchedProcess",
-    "moment_of",
-    "read_status",
-    "watched",
-]
-
 STATUS = "status.json"
 SILENT = 15.0  # seconds without a new status, after which a process is said to be silent
 ProcessState = Literal["starting", "running", "waiting", "stopped", "done", "failed"]

@@ -9,8 +9,6 @@ from pydantic_core import PydanticCustomError
 
 from tacit.report.documents.base import Count, Document, Items, Number, OptionalNumber
 
-__all__ = ["TrustTerms"]
-
 
 class TrustTerms(Document):
     """Who may collude, which noise nodes count on, and what epsilon is against how many.

@@ -6,16 +6,6 @@ from typing import Any, Literal
 
 from tacit.report.documents.base import Count, Document, Flag, Items, Number, OptionalNumber, Text
 
-__all__ = [
-    "PlannedTrial",
-    "PrivateDraws",
-    "SearchDocument",
-    "TrialDocument",
-    "TrialMark",
-    "TuneDocument",
-    "TunePlanDocument",
-]
-
 Cost = Literal["public", "composed", "random-stopping"]
 
 

@@ -45,22 +45,6 @@ if TYPE_CHECKING:
     from tacit.training.processes.communication import Crew
     from tacit.training.run_folder.result import Result
 
-__all__ = [
-    "SITE_KEYS",
-    "Scalar",
-    "agree",
-    "agreed_folder",
-    "compare",
-    "counts",
-    "do_without",
-    "identity",
-    "planned",
-    "process_group",
-    "run_name",
-    "stated_parts",
-    "with_processes",
-]
-
 _LOG = logging.getLogger(__name__)
 _MEETINGS = 10  # in which no step is begun, until a site that ends each of them ends the run
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for

@@ -29,8 +29,6 @@ from tacit.training.prepare import Job
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Communication", "Crew", "graphs_of", "local_exchange", "open_communication"]
-
 T = TypeVar("T")
 
 

@@ -27,20 +27,6 @@ from tacit.errors import InputError
 from tacit.plain_files import check_plain
 from tacit.private_files import plain_errors, remove_files, sync_folder, write_private
 
-__all__ = [
-    "FORMAT_VERSION",
-    "Checkpoint",
-    "DamagedError",
-    "discard_set_aside",
-    "file_of",
-    "latest",
-    "read",
-    "set_aside",
-    "sound",
-    "whole",
-    "write",
-]
-
 FORMAT_VERSION = 1
 KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d+)\.safetensors")

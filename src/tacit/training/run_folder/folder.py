@@ -41,16 +41,6 @@ from tacit.report.documents.base import Document, dump
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
 from tacit.report.documents.run import NOT_THERE, ResultDocument
 
-__all__ = [
-    "RunFolder",
-    "check_new",
-    "created",
-    "half_made",
-    "read_config",
-    "reopened",
-    "trusted_config",
-]
-
 MODEL, NODES, RESULT, REPORT, KNOWN = (
     "model.safetensors",
     "nodes.safetensors",

@@ -24,18 +24,6 @@ from tacit.report.documents.metrics import (
 )
 from tacit.report.measures import ACCURACY, LOSS, Measure
 
-__all__ = [
-    "NOTHING_MEASURED",
-    "BatchStatistics",
-    "Evaluation",
-    "consensus_distance",
-    "evaluate",
-    "private_metrics",
-    "private_row",
-    "series",
-    "summaries",
-]
-
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tacit.config import GIVEN, Config
 
-__all__ = ["not_covered"]
-
 
 def not_covered(config: Config) -> tuple[str, ...]:
     """What is seen of private records, or known of them, beside what epsilon is about.

@@ -41,8 +41,6 @@ from tacit.training.run_folder.metrics import Evaluation, summaries
 from tacit.training.run_folder.not_covered import not_covered
 from tacit.training.secure_sums import SUMMAND_BYTES
 
-__all__ = ["Claim", "Result", "result_document"]
-
 
 @dataclass(frozen=True)
 class Claim:

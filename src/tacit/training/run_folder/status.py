@@ -26,8 +26,6 @@ from tacit.report.documents.status import (
     read_status,
 )
 
-__all__ = ["Standing", "StatusWriter", "begun_by", "say_done", "written_status"]
-
 _BETWEEN = 1.0  # seconds between two looks
 _TO_END = 5.0  # seconds that a write which is under way may take
 

@@ -12,8 +12,6 @@ from tacit.report.measures import measure_of
 from tacit.report.wording import epsilon_text, number_text, percent_text
 from tacit.training.plan import Plan
 
-__all__ = ["columns", "facts", "html_table", "text_table"]
-
 Facts = Sequence[tuple[str, str]]
 
 

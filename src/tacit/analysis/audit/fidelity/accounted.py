@@ -39,8 +39,6 @@ from tacit.privacy.mechanisms.composed import (
 )
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Accounted", "accounted"]
-
 _Pair = tuple[float, float]
 
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from tacit.analysis.audit.trace import Drawn, Sum, Trace
 from tacit.training.plan import NodePlan, Plan
 
-__all__ = ["Coins", "Drawings", "View", "read_drawings"]
-
 Bools = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
 

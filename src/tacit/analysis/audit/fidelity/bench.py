@@ -22,8 +22,6 @@ from tacit.gradients import StackedModel
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 
-__all__ = ["Bench", "NotedCall", "NotedDivision", "NotedRun", "acting", "make_bench"]
-
 
 @dataclass(frozen=True, eq=False)
 class NotedCall:

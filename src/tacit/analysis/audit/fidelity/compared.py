@@ -10,8 +10,6 @@ from torch import Tensor
 
 from tacit.analysis.audit.fidelity.finding import Finding
 
-__all__ = ["Items", "changed", "digest", "exact_finding", "fingerprint"]
-
 Items = tuple[tuple[str, str], ...]
 """What each thing is, for people, and a digest of it, in the order in which they came."""
 

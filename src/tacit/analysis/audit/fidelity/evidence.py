@@ -24,19 +24,6 @@ from scipy import special, stats
 
 from tacit.analysis.audit.fidelity.finding import LEVEL, POWER
 
-__all__ = [
-    "TILTS",
-    "Cells",
-    "Verdict",
-    "costs_of",
-    "counted",
-    "least_chance",
-    "least_hits",
-    "merged",
-    "p_value",
-    "weigh",
-]
-
 Array = NDArray[np.float64]
 
 _SIZES = 2.0 ** (np.arange(-26, 7) / 2)

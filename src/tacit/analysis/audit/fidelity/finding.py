@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["ALARM_RATE", "LEVEL", "MOST_TESTS", "POWER", "Finding"]
-
 ALARM_RATE = 1e-6
 """The chance, at most, that an audit of a correct program raises an alarm."""
 

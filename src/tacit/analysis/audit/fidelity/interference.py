@@ -33,8 +33,6 @@ from tacit.data import StackedData
 from tacit.training.prepare import Job
 from tacit.training.processes.communication import local_exchange
 
-__all__ = ["Shown", "interference_findings", "show"]
-
 
 @dataclass(frozen=True)
 class Shown:

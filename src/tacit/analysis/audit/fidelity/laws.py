@@ -18,22 +18,6 @@ from scipy.special import gammaln, ndtri
 
 from tacit.analysis.audit.fidelity.finding import POWER
 
-__all__ = [
-    "Extreme",
-    "Look",
-    "correlation_found",
-    "expected_length",
-    "extreme_counts",
-    "extreme_sizes",
-    "largest_size",
-    "least_share",
-    "lowest_factor",
-    "pair_correlation",
-    "shift_found",
-    "shift_of_score",
-    "two_sided",
-]
-
 Array = NDArray[np.float64]
 _MISSED = 1 - POWER
 

@@ -50,8 +50,6 @@ from tacit.training.run_folder.folder import MODEL, NODES, REPORT, RESULT
 from tacit.training.run_folder.result import Result
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["leaving_findings"]
-
 T = TypeVar("T")
 
 STEPS = 3

@@ -19,8 +19,6 @@ from tacit.analysis.audit.fidelity.laws import (
 )
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
-__all__ = ["lattice", "lowest_bit", "mean", "missing", "shape"]
-
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 

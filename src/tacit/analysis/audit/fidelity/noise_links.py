@@ -25,8 +25,6 @@ from tacit.analysis.audit.fidelity.laws import (
 )
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
-__all__ = ["along_handed", "common", "coordinates", "directions", "pairs", "shifted", "steps_apart"]
-
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 MOST_LAGS = 32

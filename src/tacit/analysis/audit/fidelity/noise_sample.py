@@ -30,15 +30,6 @@ from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.laplace import laplace_spacing
 from tacit.training.plan import Plan
 
-__all__ = [
-    "NoiseKind",
-    "NoiseSample",
-    "ReleasePlace",
-    "columns_of",
-    "noise_sample",
-    "sample_of",
-]
-
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 NoiseKind = Literal["gaussian", "laplace"]

@@ -20,8 +20,6 @@ from tacit.analysis.audit.fidelity.laws import (
 )
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
-__all__ = ["by_batch", "of_all", "of_coordinates", "of_groups", "of_releases"]
-
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 _MISSED = 1 - POWER

@@ -18,8 +18,6 @@ from tacit.errors import InputError, RecordsError
 from tacit.models.architectures import failures
 from tacit.training.prepare import Job
 
-__all__ = ["CHANGES", "Change", "other_inputs", "other_records"]
-
 LARGER = 1e3
 OUTLIER = 1e10
 _TRIED = 256  # records on which a changed data set is tried at once

@@ -33,8 +33,6 @@ from tacit.training import budget
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 
-__all__ = ["PairSample", "ends_finding", "keys_finding", "pair_sample"]
-
 Array = NDArray[np.float64]
 
 MOST_DRAWN = 1 << 14

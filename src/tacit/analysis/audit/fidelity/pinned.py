@@ -19,8 +19,6 @@ from tacit.privacy.noise.draws import NodeKeys
 from tacit.privacy.noise.independent import Noise
 from tacit.privacy.noise.lattice import Offsets
 
-__all__ = ["Asked", "Pinned", "Place", "pinned"]
-
 Place = tuple[int, int, int, int]
 """Step, part, node, and how often that was asked for before."""
 

@@ -44,8 +44,6 @@ from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_mode
 from tacit.analysis.audit.trace import Sum
 from tacit.privacy.mechanisms.clipping import ClipNorm
 
-__all__ = ["division_finding", "sum_finding"]
-
 SHARE = 2.0**-6
 _JUDGED = 2.0**-14
 _CHUNK = 128

@@ -43,8 +43,6 @@ from tacit.analysis.audit.fidelity.evidence import (
 from tacit.analysis.audit.fidelity.finding import LEVEL, POWER, Finding
 from tacit.analysis.audit.trace import Trace
 
-__all__ = ["sampling_findings"]
-
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

@@ -37,8 +37,6 @@ from tacit.data import StackedData
 from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
 
-__all__ = ["sensitivity_findings"]
-
 _TOLERANCE = 1e-12
 """Of comparing a distance with a product of the plan's numbers, each rounded once."""
 

@@ -11,16 +11,6 @@ from dataclasses import dataclass
 
 from tacit.privacy.published.formula import positive
 
-__all__ = [
-    "DoAdpTask",
-    "do_adp_bound",
-    "do_adp_consensus_step",
-    "do_adp_contraction",
-    "do_adp_disagreement",
-    "do_adp_momentum",
-    "do_adp_order",
-]
-
 
 def do_adp_contraction(gap: float, share: float) -> float:
     """The constant c = rho^2 p k / (82 d), of rho and p k / d."""

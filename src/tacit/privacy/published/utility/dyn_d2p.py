@@ -12,15 +12,6 @@ from collections.abc import Sequence
 
 from tacit.privacy.published.formula import positive
 
-__all__ = [
-    "dyn_bound",
-    "dyn_clipping_bias",
-    "dyn_least_noise",
-    "dyn_noise",
-    "dyn_noise_variance",
-    "dyn_steps",
-]
-
 
 def dyn_noise(clip: Sequence[float], noise: Sequence[float]) -> float:
     """T1 of Theorem 1: (1/K) sum_k C_k^2 / sigma~_k^2 times (1/K) sum_k sigma~_k^2."""

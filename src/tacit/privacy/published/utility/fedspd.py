@@ -19,8 +19,6 @@ from tacit.privacy.published.fedspd import (
 )
 from tacit.privacy.published.formula import positive
 
-__all__ = ["fedspd_best_local_steps", "fedspd_bound", "fedspd_rate", "fedspd_start"]
-
 
 def fedspd_start(
     first: Sequence[float],

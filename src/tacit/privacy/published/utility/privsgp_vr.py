@@ -23,18 +23,6 @@ from typing import Literal
 from tacit.errors import InputError
 from tacit.privacy.published.formula import positive
 
-__all__ = [
-    "BoundConstants",
-    "Budget",
-    "claimed_variances",
-    "convergence_bound",
-    "least_steps",
-    "optimal_steps",
-    "published_bound",
-    "published_steps",
-    "utility_order",
-]
-
 
 @dataclass(frozen=True)
 class BoundConstants:
