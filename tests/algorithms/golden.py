@@ -59,6 +59,7 @@ def ran(case: str, folder: Path) -> dict[str, Any]:
     options = {**schedule_options(case, STEPS), **ROWS[case].resumed}
     network = ROWS[case].network
     settings = experiment(case, model=network, steps=STEPS, batch=2, options=options)
+    settings["nodes"] = {**settings.get("nodes", {}), "weights": "equal"}
     nodes = [records(node, size, 10, (1, 8, 8)) for node, size in enumerate(SIZES)]
     test = records(99, 12, 10, (1, 8, 8))
     with warnings.catch_warnings(action="ignore", category=NotPrivateWarning):

@@ -398,6 +398,8 @@ class Algorithm(Generic[State, Chosen]):
         bound_is_tight: whether an observer sees the noised sums themselves, so that what the
             mechanism can leak at worst is what the algorithm leaks at worst.
         noise: what `StepContext.add_noise` adds.
+        no_weights: why all nodes count alike in what it minimises, which follows "which"; None: its
+            steps are linear in noised gradients, and `StepContext.divide` weighs these.
         no_pairwise: why noise of pairs that cancels does not go with it, which follows "which";
             None: it does, since its messages are functions of noised sums and its nodes' models
             mix them linearly. (With a server there is none in any case.)
@@ -458,6 +460,7 @@ class Algorithm(Generic[State, Chosen]):
     clip_norms: Callable[[Chosen], Sequence[ClipNorm]] = l2_clip
     bound_is_tight: bool = False
     noise: Noise = GAUSSIAN
+    no_weights: str | None = None
     no_pairwise: str | None = None
     no_secure_sum: str | None = "asks its server for more than the sums of a round"
     formula: PublishedFormula[Any] | None = None

@@ -75,6 +75,10 @@ class StepContext(Protocol):
         """The **expected** batch size of each node, q J, `[nodes, 1]`."""
 
     @property
+    def weight(self) -> Tensor:
+        """How much each node's noised mean counts, n p_i, `[nodes, 1]`: see `divide`."""
+
+    @property
     def rate(self) -> Tensor:
         """The chance q that a batch draws a given record, of each node, float64 `[nodes, 1]`."""
 
@@ -158,8 +162,8 @@ class StepContext(Protocol):
         clipped contributions over the expected batch, or a change that was clipped.
 
         Args:
-            values: of the active clients of this process, `[active, d]`, float64, in units of the
-                **mean** over a batch; overwritten.
+            values: of the active clients of this process, `[active, d]`, float64, in the units of
+                `divide`: of the **mean** over a batch, weighed; overwritten.
             k: the step.
 
         Returns:
@@ -173,4 +177,8 @@ class StepContext(Protocol):
         """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""
 
     def divide(self, total: Tensor) -> Tensor:
-        """`total` over each node's *expected* batch size, in place, `[nodes, d]`."""
+        """`total` times `weight` over each node's *expected* batch size, in place, `[nodes, d]`.
+
+        What a node that counts n p_i times adds to the mean of all: public factors, for what is
+        noised, or will be with `scale` in these units.
+        """

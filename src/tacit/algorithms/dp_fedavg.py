@@ -106,7 +106,8 @@ def local_steps(start: Tensor, k: int, options: LocalOptions, context: StepConte
     rate = step_size(options, k, context.steps)
     x = start.repeat(len(context.nodes), 1)
     for part in range(options.local_steps):
-        gradient = context.divide(context.batch_gradient(x, k, part=part, clipped=False))
+        total = context.batch_gradient(x, k, part=part, clipped=False)
+        gradient = total.div_(context.batch_size)
         x = prox(options.regulariser, x.sub(gradient, alpha=rate), rate, options.regularisation)
     return x
 
@@ -117,9 +118,11 @@ def step(state: ServerState, k: int, options: LocalOptions, context: StepContext
     change = local_steps(state.x, k, options, here).sub_(state.x)
     change = clipped_rows(change, here.clip(k))
     if context.only_sums:
-        return ServerState(state.x + average_unseen(change.double(), k, context))
+        values = change.double().mul_(here.weight)
+        return ServerState(state.x + average_unseen(values, k, context))
     released = here.add_noise(change, k, scale=1 / here.batch_size.double())
-    return ServerState(state.x + average_active(Released(released), k, context))
+    weighed = Released(released.mul_(here.weight))
+    return ServerState(state.x + average_active(weighed, k, context))
 
 
 def mechanism(run: NodeRun) -> privacy.Mechanism:

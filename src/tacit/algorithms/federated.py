@@ -111,7 +111,7 @@ def server_model(models: Tensor, state: Any) -> Tensor:
 def average_active(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:
     """The server's mean `[1, d]` of what the active clients send, for everyone.
 
-    Every active client has the same weight, whatever its number of records.
+    What clients send is weighed already (`StepContext.divide`, `StepContext.weight`).
 
     Args:
         value: `[active, d]`.
@@ -129,7 +129,8 @@ def average_unseen(values: Tensor, k: int, context: StepContext) -> Tensor:
     server gets their sum (`StepContext.summand`, `Exchange.secure_sum`).
 
     Args:
-        values: of the active clients, `[active, d]`, float64, in units of the mean over a batch.
+        values: of the active clients, `[active, d]`, float64, in the units of
+            `StepContext.divide`.
         k: the round.
         context: of all clients.
     """

@@ -99,7 +99,7 @@ def _promised_run(job: Job) -> PromisedRun:
         clip=bounds,
         noise=noise,
         variances=tuple(
-            unit * ((node.noise_scale or 0.0) / node.expected_batch) ** 2 for node in plan.nodes
+            unit * ((node.noise_scale or 0.0) / node.divisor) ** 2 for node in plan.nodes
         ),
         start_norm=float(start.double().square().sum()),
         constants={

@@ -35,6 +35,7 @@ from tacit.report.wording import (
     node_list,
     percent_text,
 )
+from tacit.training import weights
 from tacit.training.budget import epsilon_by_colluders
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.prepare import Job
@@ -304,20 +305,22 @@ def plan_document(job: Job) -> PlanDocument:
         notes=plan.notes,
         promise=planned_promise(job),
         per_node=tuple(
-            _planned_node(plan, node, tuple(row[node.node] for row in by_colluders))
-            for node in plan.nodes
+            _planned_node(plan, node, share, tuple(row[node.node] for row in by_colluders))
+            for node, share in zip(plan.nodes, weights.shares(plan.nodes), strict=True)
         ),
     )
 
 
 def _planned_node(
-    plan: Plan, node: NodePlan, by_colluders: tuple[float | None, ...]
+    plan: Plan, node: NodePlan, share: weights.Share, by_colluders: tuple[float | None, ...]
 ) -> PlannedNode:
     release, last, names = plan.release, plan.steps - 1, plan.config.nodes.names
     more: dict[str, Any] = {} if names is None else {"name": names[node.node]}
-    first_std, last_std = (release.noise_std(node, k) / node.expected_batch for k in (0, last))
+    first_std, last_std = (release.noise_std(node, k) / node.divisor for k in (0, last))
     return PlannedNode(
         **asdict(node),
+        signal_share=share.signal,
+        noise_share=share.noise,
         noise_multiplier=(release.noise_multiplier(node, 0), release.noise_multiplier(node, last)),
         own_noise_multiplier=(release.own_multiplier(node, 0), release.own_multiplier(node, last)),
         noise_std=(first_std, last_std),
@@ -356,11 +359,13 @@ def plan_table(job: Job) -> None:
     shared = plan.release.shared is not None
     # No paper claims anything of noise that nodes share.
     kind = ("own multiplier",) if shared else ()
-    headings = ("nodes", "records", "rate", "noise multiplier", *kind, "noise in mean", "budget")
+    shares = () if _alike(plan) else tuple(map(_share_cells, weights.shares(plan.nodes)))
+    parts = ("share of model", "share of noise") if shares else ()
+    headings = ("nodes", "records", "rate", "noise multiplier", *kind, "noise in mean", *parts)
     claim = () if shared else ("claimed epsilon",)
-    table = _table((*headings, "certified epsilon", *claim), justify="right")
+    table = _table((*headings, "budget", "certified epsilon", *claim), justify="right")
     for numbers, node in _groups(plan):
-        table.add_row(*_plan_row(plan, numbers, node))
+        table.add_row(*_plan_row(plan, numbers, node, shares[node.node] if shares else ()))
     print_table(console, table)
     if shared and plan.accounted:
         print_table(console, _colluders_table(plan, document))
@@ -414,7 +419,9 @@ def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") 
     return table
 
 
-def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, ...]:
+def _plan_row(
+    plan: Plan, numbers: Sequence[int], node: NodePlan, share: tuple[str, ...]
+) -> tuple[str, ...]:
     release, ends, names = plan.release, (0, plan.steps - 1), plan.config.nodes.names
     own = () if release.shared is None else ([release.own_multiplier(node, k) for k in ends],)
     return (
@@ -423,11 +430,21 @@ def _plan_row(plan: Plan, numbers: Sequence[int], node: NodePlan) -> tuple[str, 
         f"{node.rate:.4g}",
         _first_last([release.noise_multiplier(node, k) for k in ends]),
         *map(_first_last, own),
-        _first_last([release.noise_std(node, k) / node.expected_batch for k in ends]),
+        _first_last([release.noise_std(node, k) / node.divisor for k in ends]),
+        *share,
         _budget(node),
         "-" if node.epsilon is None else epsilon_text(node.epsilon),
         *(() if own else ("no claim" if node.claimed is None else epsilon_text(node.claimed),)),
     )
+
+
+def _alike(plan: Plan) -> bool:
+    """Whether all nodes count alike, with the same noise."""
+    return len({(node.weight, node.noise_scale / node.divisor) for node in plan.nodes}) == 1
+
+
+def _share_cells(share: weights.Share) -> tuple[str, str]:
+    return f"{share.signal:.1%}", "-" if share.noise is None else f"{share.noise:.1%}"
 
 
 def _budget(node: NodePlan) -> str:

@@ -45,6 +45,7 @@ def check(
     _check_pairwise(nodes.count, topology, algorithm, privacy)
     _check_secure_sum(nodes.count, algorithm, privacy, faults)
     _check_budgets(privacy, nodes)
+    _check_weights(nodes, algorithm, privacy)
     _check_ledger(privacy, assumed=algorithm.options.clip_norm == ASSUMED)
     _check_faults(faults, nodes.count)
 
@@ -246,9 +247,9 @@ def _check_budgets(privacy: Privacy, nodes: Nodes) -> None:
     if names is not None and len(names) != nodes.count:
         expected = f"must be one for each node: nodes.names has {len(names)}"
         raise InputError("nodes.count", nodes.count, expected)
-    for key in (*PER_NODE, "ledger_source"):
-        where, value = f"privacy.{key}", getattr(privacy, key)
-        word = "source" if key == "ledger_source" else "number"
+    of_privacy = {f"privacy.{key}": getattr(privacy, key) for key in (*PER_NODE, "ledger_source")}
+    for where, value in {**of_privacy, "nodes.weights": nodes.weights}.items():
+        word = "source" if where.endswith("source") else "number"
         if isinstance(value, tuple):
             if names is not None or nodes.partition.startswith("by:"):
                 expected = (
@@ -268,6 +269,19 @@ def _check_budgets(privacy: Privacy, nodes: Nodes) -> None:
                 more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
                 expected = f"lacks {', '.join(missing[:3])}{more}: give each node's name a {word}"
                 raise InputError(where, f"a table of {len(value)}", expected)
+
+
+def _check_weights(nodes: Nodes, chosen: AlgorithmSection, privacy: Privacy) -> None:
+    """Refuse weights where a method has none, or where they would follow from themselves."""
+    weights, definition = nodes.weights, chosen.definition
+    shown = weights if isinstance(weights, str) else "numbers"
+    if weights not in (None, "equal") and definition.no_weights is not None:
+        expected = f"does not go with {definition.name}, which {definition.no_weights}: use 'equal'"
+        raise InputError("nodes.weights", shown, expected)
+    shared = privacy.noise == "pairwise" or privacy.aggregation == "secure-sum"
+    if weights == "noise" and shared:
+        expected = "does not go with noise that nodes share, which follows from their weights: use "
+        raise InputError("nodes.weights", weights, expected + "'records'")
 
 
 def _by_name(names: Sequence[str] | None, word: str) -> str:

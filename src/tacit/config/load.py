@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import tomli_w
 
@@ -170,6 +170,21 @@ class Config(Section):
         return self.model_copy(update={"nodes": nodes})
 
     @property
+    def weights(self) -> Literal["records", "equal", "noise"] | tuple[float, ...]:
+        """How much each node's mean loss counts: `nodes.weights`, or by default.
+
+        By default that is "records", which trains what training on all records together would. It
+        is "equal" where a method has no weights, and where a run may begin without a site, whose
+        number of records nobody knows then.
+        """
+        given = self.nodes.weights
+        if given is not None:
+            return given if isinstance(given, str) else self.per_node(given)
+        unweighed = self.algorithm.definition.no_weights is not None
+        may_begin_without = self.faults.tolerate and self.plans_each_node_alone
+        return "equal" if unweighed or may_begin_without else "records"
+
+    @property
     def goes_on_without(self) -> bool:
         """Whether the run can go on without a site, as far as these settings say.
 
@@ -198,11 +213,12 @@ class Config(Section):
     @property
     def begins_without(self) -> bool:
         """Whether it can begin without a site, whose number of records nobody knows then."""
-        return self.faults.tolerate and self.plans_each_node_alone
+        known_alone = self.plans_each_node_alone and self.weights not in ("records", "noise")
+        return self.faults.tolerate and known_alone
 
     @property
     def plans_each_node_alone(self) -> bool:
-        """Whether the plan of a node rests on no other node's number of records, in any digit.
+        """Whether the noise of a node rests on no other node's number of records, in any digit.
 
         A run whose `faults.tolerate` is false keeps to it, too: it may be changed in a run, and
         `begins_without` then holds.

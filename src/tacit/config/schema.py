@@ -42,6 +42,8 @@ MOST_SCALES = 6  # of scattering
 MOST_EPSILON = 10_000
 # Arithmetic in float64 is paid for out of delta, and takes more than this at no size of a run.
 LEAST_DELTA = 1e-100
+# Sums over all nodes, and the ratio of two, are then ordinary numbers, of float32 too.
+MOST_WEIGHT = 1e12
 
 PerNode = float | tuple[float, ...] | dict[str, float]
 """A number for all nodes, one for each by its number, or one for each by its name."""
@@ -222,6 +224,10 @@ class Nodes(Section):
     path with `{node}` in it or a `module:function` called with the node's number. `placement` is
     the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be. `names` are
     the parties, node 0 first, to which budgets go; of a party with several nodes each has its name.
+
+    What is trained is the model of least sum_i p_i f_i, where f_i is the mean loss of node i's
+    records. `weights` are the p_i, up to a factor: "records" (J_i), "equal", "noise" (what gives
+    the mean of all gradients the least noise: (q_i J_i / z_i)^2), or numbers; see `Config.weights`.
     """
 
     count: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True), Whole] = 16
@@ -236,7 +242,21 @@ class Nodes(Section):
     ) = None
     data: Literal["split", "by-rank"] = "split"
     source: Annotated[str, Field(min_length=1)] | None = None
+    weights: Literal["records", "equal", "noise"] | tuple[float, ...] | dict[str, float] | None = (
+        None
+    )
     placement: Literal["blocks"] | Annotated[tuple[Number, ...], Field(fail_fast=True)] = "blocks"
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _weights(cls, value: Any) -> Any:
+        if value is None or value in ("records", "equal", "noise"):
+            return value
+        expected = f"must be 'records', 'equal', 'noise', or positive numbers, {_EACH}"
+        numbers = _numbers(value, expected, MOST_WEIGHT)
+        if isinstance(numbers, float):
+            raise ValueError(expected)
+        return numbers
 
 
 class Topology(Section):

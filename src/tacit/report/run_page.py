@@ -371,6 +371,8 @@ def _scores_text(measure: Measure, scores: Scores | None) -> str:
 _COLUMNS = (
     "node",
     "records",
+    "share of model",
+    "share of noise",
     "sampling rate",
     "batch",
     "noise multiplier",
@@ -398,6 +400,8 @@ def _node_cells(row: NodeRow, measure: Measure) -> tuple[str, ...]:
     return (
         node_list([row.node], [row.name]),
         f"{row.records:,}",
+        f"{row.signal_share:.1%}",
+        NOTHING if row.noise_share is None else f"{row.noise_share:.1%}",
         number_text(row.sampling_rate),
         number_text(row.expected_batch),
         range_text(row.first_noise, row.last_noise),

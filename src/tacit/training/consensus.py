@@ -280,7 +280,7 @@ def _flow_of(plan: Plan) -> NoiseFlow | None:
     if not plan.noisy:
         return None
     release = plan.release
-    own = [node.noise_scale / node.expected_batch for node in plan.nodes]
+    own = [node.noise_scale / node.divisor for node in plan.nodes]
     pairs = () if release.pairs is None else release.pairs.pairs
     return noise_flow(release, own, plan.mixing, plan.rounds, pairs)
 

@@ -28,6 +28,7 @@ from tacit.topology import (
     check_strongly_connected,
     server_averaging,
 )
+from tacit.training import weights
 from tacit.training.averages import average_note
 from tacit.training.batches import automatic_batch
 from tacit.training.consensus import (
@@ -105,6 +106,8 @@ def build_plan(
             "out",
         )
     activity = taking_part(drawn, faults, config.train.steps)
+    if config.weights != "noise":
+        sampled = weights.weighed(config, sampled, activity)
     release = make_release(
         definition, setup, schedules, activity, config.privacy.published_constant
     )
@@ -145,9 +148,14 @@ def build_plan(
                     f"{release.sums.colluding + 1} clients take part, and a secure sum hides none "
                     "behind the others there: lower privacy.colluding, or let more take part",
                 )
+        if config.weights == "noise":
+            nodes = tuple(weights.weighed(config, nodes, activity))
         cautions += _large_delta(nodes)
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
+        if config.weights == "noise":
+            nodes = tuple(weights.weighed(config, nodes, activity))
+    cautions += weights.cautions(config, nodes)
     plan = Plan(
         config=config,
         release=release,
@@ -196,7 +204,7 @@ def _choice(
     free = config.topology.rounds == "auto" and not config.algorithm.definition.no_rounds
     return choose(
         release,
-        [node.noise_scale / node.expected_batch for node in nodes],
+        [node.noise_scale / node.divisor for node in nodes],
         mixing,
         pair_noise=None if pair_noise in (None, "auto") else float(pair_noise or 0.0),
         rounds=None if free else planned_rounds(config),
@@ -251,8 +259,8 @@ def _mixing(config: Config) -> Mixing:
     check_strongly_connected(schedule)
     mixing = build_mixing(schedule, topology.mixing)
     check = _CHECKS[algorithm.weights]
-    for weights in mixing.weights:
-        check(weights, "topology.mixing")
+    for matrix in mixing.weights:
+        check(matrix, "topology.mixing")
     return mixing
 
 
@@ -436,7 +444,10 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
         more = f"; and {len(failures) - 3} more groups of nodes" if len(failures) > 3 else ""
         told = [f"{_listed(sorted(nodes))}: {why}" for why, nodes in list(failures.items())[:3]]
         raise BudgetError("; ".join(told) + more)
-    return tuple(replace(costs[want], node=node) for node, want in enumerate(wanted))
+    return tuple(
+        replace(costs[want], node=node.node, weight=node.weight)
+        for node, want in zip(nodes, wanted, strict=True)
+    )
 
 
 def _refused(want: _NoiseQuestion, error: BudgetError) -> str:
@@ -518,7 +529,7 @@ def _with_pair_noise(
     """
     settings = config.privacy
     given = settings.noise_std is not None
-    needed = np.array([node.noise_scale / node.expected_batch for node in nodes])
+    needed = np.array([node.noise_scale / node.divisor for node in nodes])
     assert release.pairs is not None
     shape, least = needed, math.inf
     chosen = release.pairs
@@ -583,16 +594,16 @@ def _with_common_noise(
         InputError: on `privacy.aggregation`, sums would not fit.
     """
     assert release.sums is not None
-    common = max(node.noise_scale / node.expected_batch for node in nodes)
+    common = max(node.noise_scale / node.divisor for node in nodes)
     if config.privacy.noise_std is None:
         common *= _UPWARDS
-    levelled = [replace(node, noise_scale=common * node.expected_batch) for node in nodes]
+    levelled = [replace(node, noise_scale=common * node.divisor) for node in nodes]
     steps = range(release.setup.steps)
     check_range(
         release.sums,
         release.clip,
-        [release.noise_std(levelled[0], k) / levelled[0].expected_batch for k in steps],
-        [node.rate for node in levelled],
+        [release.noise_std(levelled[0], k) / levelled[0].divisor for k in steps],
+        max(node.weight / node.rate for node in levelled),
         [node.records for node in levelled],
     )
     if not release.setup.accounted:
@@ -668,7 +679,7 @@ def _enough(
 def _own_noise(nodes: Sequence[NodePlan], pairs: PairNoise) -> tuple[NodePlan, ...]:
     """The nodes with the noise of their own that goes with noise of pairs."""
     return tuple(
-        replace(node, noise_scale=own * node.expected_batch)
+        replace(node, noise_scale=own * node.divisor)
         for node, own in zip(nodes, pairs.own, strict=True)
     )
 

@@ -411,7 +411,7 @@ def _mean_deviation(plan: Plan) -> float:
     """Standard deviation of the first step's own noise in the mean over all nodes; 0 without."""
     if not plan.noisy:
         return 0.0
-    own = [plan.release.noise_std(node, 0) / node.expected_batch for node in plan.nodes]
+    own = [plan.release.noise_std(node, 0) / node.divisor for node in plan.nodes]
     return math.sqrt(math.fsum(std**2 for std in own)) / len(own)
 
 

@@ -185,7 +185,7 @@ def _names(
     if named is None and schema is not None and schema.node is not None:
         declared = schema.node.values
     elif named is not None and by:
-        tables = (getattr(config.privacy, key) for key in PER_NODE)
+        tables = (config.nodes.weights, *(getattr(config.privacy, key) for key in PER_NODE))
         in_tables = (tuple(table) for table in tables if isinstance(table, Mapping))
         values = named.values.get(by)
         declared = tuple(map(str, values)) if values else known or next(in_tables, None)

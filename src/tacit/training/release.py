@@ -42,6 +42,8 @@ class NodeRelease:
         noise_scale: factor of the noise shape, for the node's own noise; 0 adds no noise.
         budget: (epsilon, delta) that must hold, if one was given.
         delta: the delta at which epsilon is stated; None where nothing is accounted.
+        weight: n p_i, public, by which its noised mean counts; it changes nothing of what a record
+            of its own can do to what is released.
     """
 
     node: int
@@ -51,6 +53,12 @@ class NodeRelease:
     noise_scale: float = 0.0
     budget: float | None = None
     delta: float | None = None
+    weight: float = 1.0
+
+    @property
+    def divisor(self) -> float:
+        """What a noised sum is divided by before it is averaged: q J / (n p_i)."""
+        return self.expected_batch / self.weight
 
     @property
     def epoch_steps(self) -> int:
@@ -127,7 +135,7 @@ class Release:
         return self.own_multiplier(node, k) * (1.0 if bound is None else bound)
 
     def pair_noise_std(self, k: int) -> float:
-        """Standard deviation of a pair's noise in step k, in the **mean** over the batch."""
+        """Standard deviation of a pair's noise in step k, in what nodes average."""
         bound = self.clip.bound(k)
         deviation = 0.0 if self.pairs is None else self.pairs.deviation
         return deviation * self.noise_shape[k] * (1.0 if bound is None else bound)

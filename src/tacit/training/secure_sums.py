@@ -1,9 +1,9 @@
 """Secure sums as a run plans them: who takes part, what their noise counts for, on which lattice.
 
 In round k every participant has noise of one and the same deviation a(k), in units of the **mean**
-over its batch, whatever its batch and its budget; the server sees the sum over the m participants
-and no message alone. Before any t of them who pool what they know, the noise of m - t hides a
-record, so that the own noise counts for sqrt(m - t) times what it is: its *gain*
+over its batch, weighed, whatever its batch and its budget; the server sees the sum over the m
+participants and no message alone. Before any t of them who pool what they know, the noise of m - t
+hides a record, so that the own noise counts for sqrt(m - t) times what it is: its *gain*
 (`tacit.privacy.noise.summands`, `docs/proofs/pairwise-noise.md`).
 
 *One deviation for all.* The strictest budget decides it, and the others spend less than theirs.
@@ -83,21 +83,25 @@ class SecureSums:
         return replace(self, colluding=colluding)
 
 
-def most_value(bound: float, rate: float) -> float:
-    """The largest number of a client's mean over its batch, without noise; for certain.
+def most_value(bound: float, most: float) -> float:
+    """The largest number that a client adds to a sum, without noise; for certain.
 
     At most every record is drawn, and contributes at most `bound`, or twice that where differences
-    of gradients are added, to a sum that is divided by the share `rate` of their number. Twice that
-    leaves room for any rounding.
+    of gradients are added, to a sum that is divided by the share q of their number, and weighed.
+    Twice that leaves room for any rounding.
+
+    Args:
+        bound: C.
+        most: the largest weight / q of all clients.
     """
-    return 4.0 * bound / rate
+    return 4.0 * bound * most
 
 
 def check_range(
     sums: SecureSums,
     clip: Clipping,
     deviations: Sequence[float],
-    rates: Sequence[float],
+    most: float,
     records: Sequence[int],
 ) -> None:
     """Refuse sums that could leave 64 bits; what is checked is public, and holds for certain.
@@ -106,7 +110,7 @@ def check_range(
         sums: as they are planned.
         clip: of the gradients.
         deviations: a(k), of every step.
-        rates: q of each client.
+        most: the largest weight / q of all clients.
         records: J of each client.
 
     Raises:
@@ -122,7 +126,7 @@ def check_range(
         expected = f"is proved for clients of up to {_MOST_RECORDS} records"
         raise InputError("privacy.aggregation", "secure-sum", expected)
     for bound, deviation in set(zip(clip.bounds, deviations, strict=True)):
-        largest = most_points(most_value(bound, min(rates)), deviation)
+        largest = most_points(most_value(bound, most), deviation)
         if largest > MOST_POINTS:
             expected = (
                 f"counts values in steps of about 1/100 of their noise, and here one could have "

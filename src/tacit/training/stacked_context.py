@@ -76,6 +76,8 @@ class StackedContext:
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
         self.batch_size = self._column([node.expected_batch for node in here])
         self.records = self._column([float(node.records) for node in here])
+        self.weight = self._column([node.weight for node in here])
+        self._divisor = self._column([node.divisor for node in here])
         # In float64, which the plan's rate is: rounded up, it would be more than is accounted.
         rates = [node.rate for node in here]
         self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
@@ -88,8 +90,8 @@ class StackedContext:
         self._last_part: tuple[int, tuple[Tensor | None, tuple[NodePlan, ...]]] | None = None
         self.nodes = tuple(node.node for node in members)
         self._numbers = np.asarray(self.nodes, np.int64)
-        self.batch_size, self.records, self.rate = (
-            self.take(values) for values in (self.batch_size, self.records, self.rate)
+        self.batch_size, self.records, self.rate, self.weight, self._divisor = map(
+            self.take, (self.batch_size, self.records, self.rate, self.weight, self._divisor)
         )
 
     def _check_pair_keys(self) -> None:
@@ -229,9 +231,7 @@ class StackedContext:
         ]
         numbers = [node.node for node in nodes]
         chosen_total = total if rows is None else total[rows]
-        scales = [
-            factors[row] * node.expected_batch for row, node in zip(chosen, nodes, strict=True)
-        ]
+        scales = [factors[row] * node.divisor for row, node in zip(chosen, nodes, strict=True)]
         offsets = self._pair_sums(chosen_total, numbers, scales, k, part)
         released = self._noise.add(
             chosen_total, stds, self._keys, numbers, k, part=part, offsets=offsets
@@ -241,12 +241,12 @@ class StackedContext:
     def _pair_sums(
         self, total: Tensor, nodes: Sequence[int], scales: Sequence[float], k: int, part: int
     ) -> Offsets | None:
-        """What pairs of nodes add to `total` `[nodes, d]` so that it cancels in the mean.
+        """What pairs of nodes add to `total` `[nodes, d]` so that it cancels in what is averaged.
 
         Args:
             total: of the nodes.
             nodes: their numbers.
-            scales: how far each row of `total` moves when the mean over the batch moves by one.
+            scales: how far each row of `total` moves when what is averaged (`divide`) does by one.
             k: the step.
             part: number of the release, where a step has several.
         """
@@ -281,10 +281,10 @@ class StackedContext:
             LeakError: a value is beyond what the plan has room for, or is no number.
         """
         rows, nodes = self._taking_part(k)
-        bound, rate = self.clip(k), min(node.rate for node in self._plan.nodes)
+        bound, most = self.clip(k), max(node.weight / node.rate for node in self._plan.nodes)
         if rows is not None or self._plan.release.sums is None or bound is None:
             raise LeakError("a summand is asked for of those who take part in a round of sums")
-        if values.numel() and not bool(values.abs().max() <= most_value(bound, rate)):
+        if values.numel() and not bool(values.abs().max() <= most_value(bound, most)):
             raise LeakError(
                 f"a client's part of the sum of step {k} is not within the bound of the plan: this "
                 "is a defect of the algorithm, and nothing was sent"
@@ -300,9 +300,9 @@ class StackedContext:
         return total.double().mul_(unit).div_(count).to(self.batch_size.dtype)
 
     def _sum_deviation(self, k: int) -> float:
-        """Of every client's own noise in the mean over its batch: one number, by the first node."""
+        """Of every client's own noise in what is summed: one number, by the first node."""
         node = self._plan.nodes[0]
-        return self._plan.release.noise_std(node, k) / node.expected_batch
+        return self._plan.release.noise_std(node, k) / node.divisor
 
     def noise_std(self, k: int) -> Tensor:
         """Standard deviation of step k's noise in a sum, float64 `[nodes, 1]`; 0 without noise."""
@@ -313,8 +313,8 @@ class StackedContext:
         return torch.tensor(stds, dtype=torch.float64, device=self._device).unsqueeze(1)
 
     def divide(self, total: Tensor) -> Tensor:
-        """`total` over each node's expected batch size, in place."""
-        return total if all_known_true(self.batch_size == 1) else total.div_(self.batch_size)
+        """`total` over each node's expected batch size, weighed, in place."""
+        return total if all_known_true(self._divisor == 1) else total.div_(self._divisor)
 
     def tensors(self) -> dict[str, Tensor]:
         """Private state beside the algorithm's own, for a checkpoint."""

@@ -701,7 +701,7 @@ def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[di
     """What everyone may know of where the run stands."""
     plan = run.plan
     k = max(step - 1, 0)
-    noise = [plan.release.noise_std(node, k) / node.expected_batch for node in plan.nodes]
+    noise = [plan.release.noise_std(node, k) / node.divisor for node in plan.nodes]
     charged = max(step, run.paid)
     claims = [claim for claim in claimed_spent(plan, charged) if claim is not None]
     most, least = run.spent("most", step), run.spent("least", step)

@@ -64,6 +64,7 @@ DDP_ADMM: Algorithm[Any, Any] = Algorithm(
     step=step,
     clip_norms=any_clip,
     bound_is_tight=True,
+    no_weights="pulls nodes together by one penalty, beside which weighed losses need others",
     no_pairwise="adds up in dual variables how far noised models stand apart: how fast the noise "
     "of pairs leaves the models then is not worked out",
     fixed_graph=True,

@@ -118,6 +118,7 @@ DP_ADMM = Algorithm(
     step=step,
     consensus=lambda models, state: state.server[0].clone(),
     bound_is_tight=True,
+    no_weights="pulls clients together by one penalty, beside which weighed losses need others",
     activity=participants,
     primal_dual=primal_dual,
     convex=True,

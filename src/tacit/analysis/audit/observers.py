@@ -173,8 +173,8 @@ class Overheard:
 
 
 def batch_of(plan: Plan) -> Tensor:
-    """Q J of each node, float64 `[nodes, 1]`."""
-    return _column(node.expected_batch for node in plan.nodes)
+    """What sums of each node are divided by, float64 `[nodes, 1]`."""
+    return _column(node.divisor for node in plan.nodes)
 
 
 def rate_of(plan: Plan) -> Tensor:

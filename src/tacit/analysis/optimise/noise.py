@@ -109,7 +109,7 @@ def setting_of(plan: Plan) -> OptimiseSetting:
     clip = release.clip.bounds or (1.0,) * plan.steps
     sums = _mean_square(release.noise_std(unit, k) for k in range(plan.steps))
     shape = _mean_square(release.noise_multiplier(unit, k) for k in range(plan.steps))
-    variances = tuple(sums * (node.noise_scale / node.expected_batch) ** 2 for node in plan.nodes)
+    variances = tuple(sums * (node.noise_scale / node.divisor) ** 2 for node in plan.nodes)
     scales = math.fsum(node.noise_scale**2 for node in plan.nodes) / len(plan.nodes)
     return OptimiseSetting(
         steps=plan.steps,

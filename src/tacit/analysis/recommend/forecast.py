@@ -59,7 +59,7 @@ def mean_noise(plan: Plan) -> float:
     for k in range(plan.steps):
         active = release.active(k)
         nodes = [node for node in plan.nodes if active is None or active[node.node]]
-        own = (release.own_multiplier(node, k) / node.expected_batch for node in nodes)
+        own = (release.own_multiplier(node, k) / node.divisor for node in nodes)
         variances.append(math.fsum(value**2 for value in own) / max(1, len(nodes)) ** 2)
     return math.sqrt(math.fsum(variances)) / plan.steps
 

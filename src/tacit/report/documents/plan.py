@@ -12,17 +12,22 @@ class PlannedNode(Document):
     """What one node would do, and what that would cost.
 
     As `tacit.training.plan.NodePlan` has it. Noise multipliers, and the node's own noise in a
-    coordinate of the batch mean, are `(first, last)` of the run: `noise_multiplier` is what all
-    noise counts for that hides the node's records, `own_noise_multiplier` that of its own noise.
-    They differ where nodes hide behind each other; `epsilon_by_colluders` is then certified against
-    0, 1, 2 ... nodes who pool what they know, up to one more than the plan allows for. Elsewhere it
-    has no entries. `name` is given where nodes have names.
+    coordinate of what it adds to the mean over all nodes (n p_i times its batch mean), are
+    `(first, last)` of the run: `noise_multiplier` is what all noise counts for that hides the
+    node's records, `own_noise_multiplier` that of its own noise. They differ where nodes hide
+    behind each other; `epsilon_by_colluders` is then certified against 0, 1, 2 ... nodes who pool
+    what they know, up to one more than the plan allows for. Elsewhere it has no entries.
+    `signal_share` is p_i, and `noise_share` the node's part of the variance of the noise in the
+    mean over all nodes. `name` is given where nodes have names.
     """
 
     node: Count
     records: Count
     rate: Number
     expected_batch: Number
+    weight: Number
+    signal_share: Number
+    noise_share: OptionalNumber
     noise_scale: OptionalNumber
     budget: OptionalNumber
     delta: OptionalNumber

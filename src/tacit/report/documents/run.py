@@ -193,6 +193,8 @@ class NodeRow:
 
     node: int
     records: int
+    signal_share: float
+    noise_share: float | None
     sampling_rate: float | None
     expected_batch: float | None
     first_noise: float | None
@@ -217,7 +219,8 @@ class NodeRow:
 class ResultDocument(RunDocument):
     """The content of `result.json`; `nodes` gathers the lists that have one entry a node.
 
-    `node_names` are given where nodes have names.
+    `node_names` are given where nodes have names. `signal_share` is how much each node's mean loss
+    counts in what was trained, p_i, and `noise_share` its part of the variance of the noise.
     """
 
     format_version: Literal[1]
@@ -255,6 +258,8 @@ class ResultDocument(RunDocument):
     seconds: OptionalNumber
     steps_per_second: OptionalNumber
     records: Items[Count]
+    signal_share: Items[Number]
+    noise_share: Items[OptionalNumber]
     sampling_rate: Items[OptionalNumber]
     expected_batch: Items[OptionalNumber]
     noise_multiplier: NoiseMultipliers
@@ -278,6 +283,8 @@ class ResultDocument(RunDocument):
         "test_metrics_by_node",
         "bytes_sent_by_node",
         "records",
+        "signal_share",
+        "noise_share",
         "sampling_rate",
         "expected_batch",
         "noise_multiplier",
@@ -352,6 +359,8 @@ class ResultDocument(RunDocument):
         columns = zip(
             range(self.node_count),
             self.records,
+            self.signal_share,
+            self.noise_share,
             self.sampling_rate,
             self.expected_batch,
             self.noise_multiplier.first,

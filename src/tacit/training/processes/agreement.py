@@ -327,14 +327,14 @@ def planned(plan: Plan) -> dict[str, Scalar]:
         shared = [_bytes(np.array(pairs.pairs, np.int64)), _rounded([pairs.deviation])]
     if plan.release.sums is not None:  # a lattice is exact, or sums are of nothing
         first = plan.nodes[0]
-        stds = [plan.release.noise_std(first, k) / first.expected_batch for k in range(plan.steps)]
+        stds = [plan.release.noise_std(first, k) / first.divisor for k in range(plan.steps)]
         shared = [_bytes(np.array([spacing(std) for std in stds]))]
-    expected = [node.expected_batch for node in plan.nodes]
+    divisors = [node.divisor for node in plan.nodes]
     return {
         "plan graph schedule": _digest([mixing.kind.encode(), *map(str.encode, mixing.digests())]),
         "plan rounds": plan.rounds,
         "plan activity": _digest(_bytes(array) for array in drawn if array is not None),
-        "plan batches": _digest([_rounded(expected)]),
+        "plan batches": _digest([_rounded(divisors)]),
         "plan noise": _digest([_rounded(scales), _rounded(plan.release.noise_shape), *shared]),
         "plan clip": _digest([] if bounds is None else [_rounded(bounds)]),
     }

@@ -33,6 +33,7 @@ from tacit.report.documents.run import (
 )
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
+from tacit.training import weights
 from tacit.training.consensus import consensus_distances
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
@@ -260,6 +261,8 @@ def result_document(
         seconds=seconds,
         steps_per_second=steps / seconds if seconds > 0 else 0.0,
         records=tuple(node.records for node in plan.nodes),
+        signal_share=tuple(share.signal for share in weights.shares(plan.nodes)),
+        noise_share=tuple(share.noise for share in weights.shares(plan.nodes)),
         sampling_rate=tuple(node.rate for node in plan.nodes),
         expected_batch=tuple(node.expected_batch for node in plan.nodes),
         noise_multiplier=NoiseMultipliers(
@@ -310,8 +313,8 @@ def _trust_terms(
         colluding=shared.colluding,
         nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
         keys_signed=job.authenticated,
-        own=tuple(node.noise_scale / node.expected_batch for node in plan.nodes),
-        expected_batch=tuple(node.expected_batch for node in plan.nodes),
+        own=tuple(node.noise_scale / node.divisor for node in plan.nodes),
+        expected_batch=tuple(node.divisor for node in plan.nodes),
         absent=tuple(n.node for n in plan.nodes if not plan.release.active_steps(n)),
         pairs=() if pairs is None else pairs.pairs,
         deviation=0.0 if pairs is None else pairs.deviation,

@@ -134,7 +134,7 @@ def _off(
         added[i] += values
         added[j] -= values
     own = np.array([plan.release.noise_std(plan.nodes[node], release.step) for node in numbers])
-    batch = np.array([plan.nodes[node].expected_batch for node in numbers])
+    batch = np.array([plan.nodes[node].divisor for node in numbers])
     mean = release.deviations[rows] / own * batch  # what a unit of the mean is in these rows
     assert release.offsets is not None
     given = release.offsets[rows].cpu().numpy() / mean[:, None]

@@ -266,7 +266,7 @@ def division_finding(bench: Bench, run: NotedRun) -> Finding:
     worst, node, share = 0.0, 0, 0.0
     for division in run.divisions:
         unit = _ROUNDINGS * torch.finfo(division.after.dtype).eps
-        sizes = [bench.plan.nodes[number].expected_batch for number in division.nodes]
+        sizes = [bench.plan.nodes[number].divisor for number in division.nodes]
         size = torch.tensor(sizes, dtype=torch.float64, device=division.before.device).unsqueeze(1)
         before = division.before.double()
         apart = (division.after.double() * size - before).norm(dim=1)
