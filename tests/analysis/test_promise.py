@@ -44,6 +44,7 @@ def job(algorithm: dict[str, Any], **sections: dict[str, Any]) -> Job:
         "algorithm": algorithm,
         "privacy": {"epsilon": 3.0, "delta": 1e-3, "accounting": "published"},
         "train": {"steps": 9, "batch": 1, "dtype": "float64"},
+        "nodes": {"weights": "equal"},
         **sections,
     }
     return prepare(load_config(whole, count=len(nodes)), nodes=nodes)
@@ -60,6 +61,12 @@ def promise_of(algorithm: dict[str, Any], **sections: dict[str, Any]) -> Planned
 
 def broken(promise: PlannedPromise) -> str:
     return "; ".join(condition.text for condition in promise.conditions if not condition.holds)
+
+
+def test_theorems_are_of_nodes_that_count_alike() -> None:
+    by_records = promise_of(TABLE, promise=CONSTANTS, nodes={})
+    assert "nodes that count alike" in broken(by_records)
+    assert "nodes that count alike" not in broken(promise_of(TABLE, promise=CONSTANTS))
 
 
 def test_theorem_1_is_evaluated_at_the_noise_that_runs() -> None:

@@ -368,7 +368,13 @@ def pairwise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The statement of six steps of four nodes, of whom two may collude; all in one process."""
     run = tmp_path_factory.mktemp("pairwise") / "run"
     shared = {**PRIVATE, "noise": "pairwise", "colluding": 2}
-    ran(run, privacy=shared, topology={"graph": "complete"}, algorithm={"name": "dp2-sgd"})
+    ran(
+        run,
+        nodes={"weights": "equal"},
+        privacy=shared,
+        topology={"graph": "complete"},
+        algorithm={"name": "dp2-sgd"},
+    )
     path, _ = write_statement(run)
     return path
 

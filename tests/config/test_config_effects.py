@@ -468,6 +468,7 @@ KEYS: Mapping[str, Key] = {
         given=False,
     ),
     "nodes.names": Key(elsewhere="tests/config/test_config_names.py::test_names_stand_in"),
+    "nodes.weights": Key(("equal", [1.0, 2.0, 3.0])),
     "nodes.placement": Key(elsewhere=RANKS + "test_cluster_runs.py::test_processes_give"),
     "topology.graph": Key(("ring", "complete")),
     "topology.mixing": Key(

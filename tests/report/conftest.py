@@ -95,6 +95,8 @@ def private_result(nodes: int = 16, steps: int = 500) -> Json:
         "seconds": 42.25,
         "steps_per_second": 11.83,
         "records": [90 + node % 3 for node in range(nodes)],
+        "signal_share": [1 / nodes] * nodes,
+        "noise_share": [1 / nodes] * nodes,
         "sampling_rate": [32 / (90 + node % 3) for node in range(nodes)],
         "expected_batch": [32.0] * nodes,
         "noise_multiplier": {"first": [4.21] * nodes, "last": [2.73] * nodes},

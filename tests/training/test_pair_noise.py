@@ -67,7 +67,7 @@ def test_what_counts_is_what_a_set_of_colluders_leaves() -> None:
     pairs = plan.release.pairs
     assert pairs is not None
     assert pairs.colluding == 1
-    sizes = [node.expected_batch for node in plan.nodes]
+    sizes = [node.divisor for node in plan.nodes]
     for i, node in enumerate(plan.nodes):
         worst = math.inf
         for colluder in set(range(NODES)) - {i}:
@@ -144,7 +144,7 @@ def test_a_given_noise_is_the_own_one() -> None:
     given = {"noise_std": 0.05, "pair_noise": 2.0}
     plan = pairwise(epsilon=None, settings=given)
     for node in plan.nodes:
-        assert plan.release.noise_std(node, 0) / node.expected_batch == pytest.approx(0.05)
+        assert plan.release.noise_std(node, 0) / node.divisor == pytest.approx(0.05)
     assert plan.release.pair_noise_std(0) == pytest.approx(0.1)
     with pytest.raises(BudgetError, match=r"privacy\.noise_std = 0\.05 costs epsilon"):
         pairwise(epsilon=0.01, settings=given)

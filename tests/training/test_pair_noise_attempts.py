@@ -75,7 +75,7 @@ def covariance() -> np.ndarray:
     sigma = np.diag(np.square(own))
     for i, j in pairs.pairs:
         ends = np.zeros(NODES)
-        ends[i], ends[j] = plan.nodes[i].expected_batch, -plan.nodes[j].expected_batch
+        ends[i], ends[j] = plan.nodes[i].divisor, -plan.nodes[j].divisor
         sigma += plan.release.pair_noise_std(2) ** 2 * np.outer(ends, ends)
     return sigma
 

@@ -76,8 +76,8 @@ def covariance(job: Job, k: int, known: Collection[int] = ()) -> np.ndarray:
     for i, j in noise_of(job).pairs:
         if i in active and j in active and not {i, j} & set(known):
             ends = np.zeros(len(nodes))
-            ends[i] = scales[i] * nodes[i].expected_batch
-            ends[j] = -scales[j] * nodes[j].expected_batch
+            ends[i] = scales[i] * nodes[i].divisor
+            ends[j] = -scales[j] * nodes[j].divisor
             found += release.pair_noise_std(k) ** 2 * np.outer(ends, ends)
     return found
 
@@ -115,7 +115,7 @@ def test_a_colluder_who_subtracts_what_it_knows_leaves_the_covariance_of_the_res
 def test_in_the_mean_nothing_is_left_but_rounding() -> None:
     job = job_of("dyn-d2p")
     moved = messages(job, noise_of(job).pairs) - messages(job, [])
-    units = SCALES[:, 0].numpy() * [node.expected_batch for node in job.plan.nodes]
+    units = SCALES[:, 0].numpy() * [node.divisor for node in job.plan.nodes]
     for k in range(STEPS):
         # Both releases of a node are rounded to its lattice.
         stds = [job.plan.release.noise_std(node, k) for node in job.plan.nodes]

@@ -67,11 +67,11 @@ def test_epsilon_is_that_of_one_gaussian_with_the_noise_of_the_honest() -> None:
     """Closed form: batches of everything, sensitivity C, sqrt(STEPS) over the joint multiplier."""
     records, budgets = [30, 80, 50, 120, 64], (2.0, 3.0, 1.0, 8.0, 2.0)
     plan = planned(records, epsilon=budgets, colluding=2)
-    in_means = {plan.release.noise_std(n, 0) / n.expected_batch for n in plan.nodes}
+    in_means = {plan.release.noise_std(n, 0) / n.divisor for n in plan.nodes}
     assert max(in_means) / min(in_means) - 1 < 1e-14
     mean = max(in_means)
     for node, budget in zip(plan.nodes, budgets, strict=True):
-        moved = 1 / node.records  # C = 1
+        moved = 1 / node.divisor  # C = 1
         mu = moved * math.sqrt(STEPS) / (mean * math.sqrt(5 - 2))
         assert node.epsilon is not None
         assert gaussian_delta(mu, node.epsilon) == pytest.approx(DELTA, rel=1e-3)
@@ -119,10 +119,11 @@ def test_epsilon_is_told_for_every_number_of_colluders() -> None:
     assert nobody.noise_multiplier(plan.nodes[0], 0) == pytest.approx(own, rel=1e-5)
 
 
-def test_a_given_noise_is_the_same_for_all_and_keeps_every_budget_or_is_refused() -> None:
+def test_a_given_noise_is_the_least_of_all_and_keeps_every_budget_or_is_refused() -> None:
     plan = planned([30, 60], noise_std=0.7, colluding=0)
-    stds = [plan.release.noise_std(node, 3) / node.expected_batch for node in plan.nodes]
-    assert stds == pytest.approx([0.7, 0.7], rel=1e-14)
+    stds = [plan.release.noise_std(node, 3) / node.divisor for node in plan.nodes]
+    # By records, node 1 counts 60 / 45 times, and with it its noise: that of the sum for all.
+    assert stds == pytest.approx([0.7 * 60 / 45] * 2, rel=1e-14)
     with pytest.raises(BudgetError, match=r"privacy.noise_std = 0.001 costs epsilon"):
         plan_of(
             [30, 60],
@@ -294,7 +295,9 @@ def test_with_the_same_own_noise_a_sum_is_the_mean_of_messages_up_to_the_lattice
     for aggregation in ("secure-sum", "clear"):
         given = {"epsilon": None, "noise_std": 0.4, "accounting": "none"}
         privacy = {**given, "aggregation": aggregation}
-        job = job_of(name, dtype="float64", privacy=privacy, train={"steps": 1, "batch": batch})
+        train = {"steps": 1, "batch": batch}
+        weights = {"weights": "equal"}  # others would have more noise than is given
+        job = job_of(name, dtype="float64", privacy=privacy, train=train, nodes=weights)
         found.append(models(job)[0])
     difference = float((found[0] - found[1]).abs().max())
     if name == "dp-sgd" and batch == 3:
@@ -314,11 +317,11 @@ def test_what_colluders_cannot_subtract_is_the_noise_that_is_certified(name: str
     summand = context.summand(torch.zeros(6, 30_000, dtype=torch.float64), 1)
     seen = exchange.secure_sum(1, summand).double()
     left = seen - summand.value[[1, 4]].sum(0)  # what two clients know of it
-    unit = spacing(plan.release.noise_std(plan.nodes[0], 1) / plan.nodes[0].expected_batch)
+    unit = spacing(plan.release.noise_std(plan.nodes[0], 1) / plan.nodes[0].divisor)
     for node in plan.nodes:
         bound = plan.release.clip.bound(1)
         assert bound is not None
-        certified = plan.release.noise_multiplier(node, 1) * bound / node.expected_batch
+        certified = plan.release.noise_multiplier(node, 1) * bound / node.divisor
         # 1 standard error of the deviation is 0.4 %; rounding to the lattice is not counted on.
         assert float(left.std()) * unit == pytest.approx(certified, rel=0.02)
         assert float((left - summand.value[0]).std()) * unit < 0.9 * certified  # one more of them

@@ -131,11 +131,12 @@ def test_a_step_where_no_node_draws_a_record_sums_to_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "expected"), [("all", [6, 3, 9]), (4, [4, 3, 4]), (1, [1, 1, 1])]
+    ("batch", "expected"), [("all", [6, 6, 6]), (4, [4, 6, 8 / 3]), (1, [1, 2, 2 / 3])]
 )
-def test_sums_are_divided_by_the_expected_batch_in_place(
-    batch: int | str, expected: list[int]
+def test_sums_are_divided_by_the_expected_batch_in_place_and_weighed(
+    batch: int | str, expected: list[float]
 ) -> None:
+    """Of 6, 3 and 9 records the nodes count once, a half and one and a half times."""
     context = context_of(job_of(batch=batch))
     total = torch.ones(len(RECORDS), 3, dtype=torch.float64)
     found = context.divide(total)

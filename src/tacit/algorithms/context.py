@@ -76,7 +76,7 @@ class StepContext(Protocol):
 
     @property
     def weight(self) -> Tensor:
-        """How much each node's noised mean counts, n p_i, `[nodes, 1]`: see `divide`."""
+        """How much each node's noised mean counts, n p_i, float64 `[nodes, 1]`: see `divide`."""
 
     @property
     def rate(self) -> Tensor:

@@ -205,7 +205,7 @@ def step(
 ) -> PrimalDualState:
     """Round t = k + 1; x, their mean and what is noised are changes around x_0."""
     here, rho, x_0 = context.among(k), options.penalty, state.server.double()
-    batch = here.batch_size.double() / here.weight.double()  # which weighs f_i
+    batch = here.batch_size.double() / here.weight  # which weighs f_i
     gamma = inverse_step(
         options,
         k,

@@ -112,6 +112,10 @@ def _promised_run(job: Job) -> PromisedRun:
         general=(
             FormulaCondition("noise that each node draws for itself", release.shared is None),
             FormulaCondition("no lost messages, and no node away", plan.faults is None),
+            FormulaCondition(
+                "nodes that count alike, whatever their records (nodes.weights = 'equal')",
+                all(node.weight == 1 for node in plan.nodes),
+            ),
         ),
     )
 

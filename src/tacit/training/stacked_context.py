@@ -76,11 +76,13 @@ class StackedContext:
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
         self.batch_size = self._column([node.expected_batch for node in here])
         self.records = self._column([float(node.records) for node in here])
-        self.weight = self._column([node.weight for node in here])
-        self._divisor = self._column([node.divisor for node in here])
-        # In float64, which the plan's rate is: rounded up, it would be more than is accounted.
-        rates = [node.rate for node in here]
-        self.rate = torch.tensor(rates, dtype=torch.float64, device=self._device).unsqueeze(1)
+        # In float64, as planned: a rate that is rounded up would be more than is accounted.
+        exact = torch.tensor(
+            [(node.rate, node.weight, node.divisor) for node in here],
+            dtype=torch.float64,
+            device=self._device,
+        )
+        self.rate, self.weight, self._divisor = exact.unsqueeze(2).unbind(1)
         self._settle(here, None)
         self._check_pair_keys()
 
@@ -314,7 +316,9 @@ class StackedContext:
 
     def divide(self, total: Tensor) -> Tensor:
         """`total` over each node's expected batch size, weighed, in place."""
-        return total if all_known_true(self._divisor == 1) else total.div_(self._divisor)
+        if all_known_true(self._divisor == 1):
+            return total
+        return total.div_(self._divisor.to(total.dtype))
 
     def tensors(self) -> dict[str, Tensor]:
         """Private state beside the algorithm's own, for a checkpoint."""

@@ -178,7 +178,7 @@ def test_the_noise_of_the_mean_does_not_depend_on_the_steps() -> None:
     noises = [mean_noise(recommend(with_keys(train={"steps": steps})).plan) for steps in (1, 400)]
     assert noises[0] == pytest.approx(noises[1], rel=1e-3)
     plan = recommend(with_keys(train={"steps": 1})).plan
-    own = [plan.release.own_multiplier(node, 0) / node.expected_batch for node in plan.nodes]
+    own = [plan.release.own_multiplier(node, 0) / node.divisor for node in plan.nodes]
     assert noises[0] == pytest.approx(sum(value**2 for value in own) ** 0.5 / len(own), rel=1e-9)
 
 
