@@ -13,7 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from tacit.analysis.recommend.facts import Facts
-from tacit.analysis.recommend.rules import MOMENTUM, STEPS, TravelPath, averaging, path
+from tacit.analysis.recommend.rules import (
+    MOMENTUM,
+    STEPS,
+    WIDE_CLIP,
+    TravelPath,
+    averaging,
+    path,
+)
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.report.wording import number_text
@@ -131,25 +138,28 @@ def mixing_choices(given: Given, config: Config, rounds: int | str) -> list[Prop
     return _open(given, choices)
 
 
-def path_of(given: Given, config: Config, norm: float, noise: float) -> TravelPath:
+def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelPath:
     """Clip and rate, with what the user has set of them.
 
     Args:
         given: what the user has set.
         config: the experiment, complete but for clip and rate.
-        norm: |x|.
+        facts: of what the model gets.
         noise: s.
     """
     options, own = config.algorithm.options, given.get("algorithm", {})
+    task, linear = config.task, config.task.model in LINEAR
+    table = task.feature_map is None and not facts.image and task.loss != "mse"
     return path(
         noise,
-        norm,
+        facts.norm,
         config.train.steps,
         getattr(options, "momentum", 0.0),
         options.learning_rate_schedule,
         clip=_number(own, "clip"),
         learning_rate=_number(own, "learning_rate"),
-        linear=config.task.model in LINEAR,
+        linear=linear,
+        whole=linear and table,
         ranks=(config.task.metric or ("",))[0] in _RANKS,
     )
 
@@ -169,10 +179,12 @@ def _number(own: Mapping[str, Any], key: str) -> float | None:
 
 def path_choices(given: Given, found: TravelPath, norm: float) -> list[Proposal]:
     """Clip and rate as choices."""
-    clip = (
-        f"{number_text(found.clip / norm)} of the usual length of a record's inputs, "
-        f"{number_text(norm)}: nearly every gradient is clipped, and all records count alike"
-    )
+    share = found.clip / norm
+    clip = f"{number_text(share)} of the usual length of a record's inputs, {number_text(norm)}: "
+    if share >= WIDE_CLIP:
+        clip += "few gradients are clipped, so that probabilities mean what they say"
+    else:
+        clip += "nearly every gradient is clipped, and all records count alike"
     rate = (
         f"models may move by {number_text(found.travel / norm)} in all, which leaves noise of "
         f"{number_text(found.output_noise)} in an output before gradients take it back"
@@ -186,30 +198,30 @@ def path_choices(given: Given, found: TravelPath, norm: float) -> list[Proposal]
     )
 
 
-def conflicts(given: Given, config: Config, norm: float, noise: float) -> list[str]:
+def conflicts(given: Given, config: Config, facts: Facts, noise: float) -> list[str]:
     """What the user has set and the rules would not, each one line.
 
     Args:
         given: what the user has set.
         config: the experiment.
-        norm: |x|.
+        facts: of what the model gets.
         noise: s.
     """
-    told = []
+    told, norm = [], facts.norm
     own = given.get("algorithm", {})
     free = {**given, "algorithm": {k: v for k, v in own.items() if k != "learning_rate"}}
-    wanted = path_of(free, config, norm, noise).learning_rate
+    wanted = path_of(free, config, facts, noise).learning_rate
     rate, clip = own.get("learning_rate"), own.get("clip")
     if rate is not None and not wanted / _FAR <= rate <= wanted * _FAR:
         told.append(
             f"algorithm.learning_rate = {rate:g} is kept; with the other settings the rules would "
             f"set {wanted:g}"
         )
-    if clip is not None and clip > _LONG_CLIP * norm:
+    if clip is not None and clip > max(_LONG_CLIP * norm, path_of({}, config, facts, noise).clip):
         told.append(
             f"algorithm.clip = {clip:g} is kept; it is long beside inputs of length "
             f"{number_text(norm)}, and noise grows with it: the rules would set "
-            f"{path_of({}, config, norm, noise).clip:g}"
+            f"{path_of({}, config, facts, noise).clip:g}"
         )
     if config.train.steps < _FEW_STEPS and "steps" in given.get("train", {}):
         told.append(

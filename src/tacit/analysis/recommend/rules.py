@@ -13,7 +13,11 @@ So there are three choices, and each was measured on public data (docs/how-to/re
 - *travel*: |x| L s = `OUTPUT_NOISE`, at most |x| L = `MOST_TRAVEL`. Shorter paths end before the
   model has learnt, longer ones only add noise;
 - *clip*: C = `CLIP_SHARE` |x|. The gradient of a record is (p - y) x: nearly every one is longer,
-  so that all records count alike, and the noise is as small as it can be beside them;
+  so that all records count alike, and the noise is as small as it can be beside them. Models then
+  rank well and their probabilities mean nothing: also records that the model is sure of go on
+  pulling, and the bias runs away. Of tables, whose probabilities are read, it is C = |x|, at which
+  few gradients are clipped, and the travel is what leaves `WHOLE_NOISE`, at most with steps of
+  `LONGEST_STEP` / |x|^2;
 - *steps*: `STEPS`. More of them cost nothing but time, and gain little. What the last ones leave is
   averaged: `averaging`.
 
@@ -37,6 +41,10 @@ MOST_WITHOUT_MOMENTUM = 10_000.0
 """The same without momentum, where longer steps swing."""
 CLIP_SHARE = 0.01
 """C over |x|."""
+WHOLE_NOISE = 0.8
+"""|x| L s where C is |x|: measured on tables of patients and on Adult (docs/how-to/tables.md)."""
+LONGEST_STEP = 4.0
+"""gamma |x|^2 at most where C is |x|: the curvature of a record's loss is up to |x|^2 / 2."""
 WIDE_CLIP = 0.2
 """C over |x| at which noise counts for twice as much beside a mean gradient that is not as long."""
 MOMENTUM = 0.9
@@ -114,6 +122,7 @@ def path(
     learning_rate: float | None = None,
     ranks: bool = False,
     linear: bool = True,
+    whole: bool = False,
 ) -> TravelPath:
     """Clip and rate for a noise, with what the user has set of them.
 
@@ -127,13 +136,19 @@ def path(
         learning_rate: likewise.
         ranks: as in `output_noise`.
         linear: whether the model is; of others the way is short.
+        whole: whether gradients are to count as they are, where the clip is open.
     """
-    share = CLIP_SHARE if linear else OTHER_CLIP_SHARE
+    whole = whole and clip is None
+    share = 1.0 if whole else CLIP_SHARE if linear else OTHER_CLIP_SHARE
     bound = rounded(share * norm) if clip is None else clip
     unit = Options(learning_rate=1.0, learning_rate_schedule=schedule)
     length = math.fsum(step_size(unit, k, steps) for k in range(steps)) / (1 - momentum)
     wanted = travel(noise, bound / norm, momentum, ranks=ranks)
     wanted = wanted if linear else min(wanted, OTHER_TRAVEL)
+    if whole:
+        most = LONGEST_STEP / norm * bound * length
+        noisy = WHOLE_NOISE * (1 if momentum else WITHOUT_MOMENTUM)
+        wanted = min(most, noisy / max(noise, 1e-30))
     rate = rounded(wanted / (norm * bound * length)) if learning_rate is None else learning_rate
     gone = norm * bound * rate * length
     return TravelPath(bound, rate, gone, gone * noise)

@@ -114,7 +114,7 @@ def recommend_for(given: Given, facts: Facts) -> Recommendation:
         facts=facts,
         forecasts=tuple(forecasts),
         missing=missing,
-        conflicts=tuple(conflicts(given, config, facts.norm, noise)),
+        conflicts=tuple(conflicts(given, config, facts, noise)),
     )
 
 
@@ -171,10 +171,10 @@ def _drafted(given: Given, task: Sequence[Proposal], facts: Facts) -> tuple[list
     start = Config(**merged(given, [_algorithm(given), *task]))
     known = first_choices(given, start, facts)
     # A plan's noise over C, and how it mixes, are the same for every clip and rate.
-    any_path = path_choices(given, path_of(given, start, facts.norm, 1.0), facts.norm)
+    any_path = path_choices(given, path_of(given, start, facts, 1.0), facts.norm)
     draft = _planned(given, [*task, *known, *any_path], facts)
     known += mixing_choices(given, draft.config, _rounds(draft))
-    found = path_of(given, draft.config, facts.norm, mean_noise(draft))
+    found = path_of(given, draft.config, facts, mean_noise(draft))
     choices = [*known, *path_choices(given, found, facts.norm)]
     return choices, _planned(given, [*task, *choices], facts)
 
