@@ -78,7 +78,8 @@ class Estimator:
 
     def __call__(self, node: int, at: Array, k: int) -> Array:
         """The estimate of step k at `at`, without noise."""
-        return self.by_table(node, at, k) if self.every is None else self.by_anchor(node, at, k)
+        mean = self.by_table(node, at, k) if self.every is None else self.by_anchor(node, at, k)
+        return mean * oracle.weight(self.task, node)
 
     def by_table(self, node: int, at: Array, k: int) -> Array:
         plan = self.plan.nodes[node]

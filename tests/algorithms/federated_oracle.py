@@ -61,6 +61,11 @@ class Rounds:
         rows = self.task.gradients(at, inputs[chosen], targets[chosen])
         return np.asarray(oracle.clipped(rows, clip).sum(axis=0) / self.divisors[client])
 
+    def weight(self, client: int) -> float:
+        """By records, among the clients that ever take part."""
+        ever = sorted({i for clients in self.active for i in clients})
+        return oracle.weight(self.task, client, ever)
+
 
 def rounds_of(
     result: tacit.Result, task: oracle.Problem, rates: list[float], clip: float | None = None
@@ -91,7 +96,7 @@ def dp_sgd(run: Rounds, prox: Prox) -> Array:
     """The server's model after all rounds, `[d]`."""
     x = run.task.start
     for k, clients in enumerate(run.active):
-        g = sum(run.gradient(i, x, k, 0, run.clip) for i in clients) / len(clients)
+        g = sum(run.weight(i) * run.gradient(i, x, k, 0, run.clip) for i in clients) / len(clients)
         x = prox(x - run.rates[k] * g, run.rates[k])
     return np.asarray(x)
 
@@ -109,7 +114,7 @@ def fedavg(run: Rounds, local_steps: int, prox: Prox) -> Array:
             norm = math.sqrt(sum(value**2 for value in change))
             if run.clip is not None and norm > run.clip:
                 change = change * (run.clip / norm)
-            changes.append(change)
+            changes.append(run.weight(i) * change)
         server = server + sum(changes) / len(clients)
     return np.asarray(server)
 

@@ -178,6 +178,12 @@ def problem(loss: str, nodes: int, seed: int = 7) -> Problem:
     return Problem(loss, module, records, gradients[loss])
 
 
+def weight(task: Problem, node: int, among: Sequence[int] | None = None) -> float:
+    """n p_i of the objective sum p_i f_i: J_i over the mean number of records, of these nodes."""
+    counts = [len(task.nodes[i][0]) for i in (among or range(len(task.nodes)))]
+    return len(task.nodes[node][0]) * len(counts) / sum(counts)
+
+
 def clipped(gradients: Array, bound: float | None) -> Array:
     """Each record's gradient scaled down to l2 norm `bound` if it is longer."""
     if bound is None:
@@ -209,6 +215,7 @@ class Run:
         clips: C_k of each step, or None.
         batches: (k, node) -> record numbers of the batch; None takes every record.
         divisors: what each node's sum of gradients is divided by; None for its records.
+        equal: whether all nodes count alike, in place of by their records.
     """
 
     task: Problem
@@ -218,6 +225,7 @@ class Run:
     clips: Sequence[float] | None = None
     batches: Callable[[int, int], Array] | None = None
     divisors: Sequence[float] | None = None
+    equal: bool = False
 
     def mean_gradient(self, node: int, at: Array, k: int) -> Array:
         inputs, targets = (values.numpy() for values in self.task.nodes[node])
@@ -227,7 +235,8 @@ class Run:
             inputs, targets = inputs[chosen], targets[chosen]
         gradients = self.task.gradients(at, inputs, targets)
         bound = None if self.clips is None else self.clips[k]
-        return np.asarray(clipped(gradients, bound).sum(axis=0) / divisor)
+        share = 1.0 if self.equal else weight(self.task, node)
+        return np.asarray(clipped(gradients, bound).sum(axis=0) / divisor * share)
 
 
 def push_sum(run: Run, momentum: float = 0.0, final_mixing: int = 0) -> tuple[Array, Array]:

@@ -56,6 +56,7 @@ def sequential(task: oracle.Problem, listed: list[Event]) -> np.ndarray:
         i, j = event.node, event.partner
         inputs, targets = (values.numpy() for values in task.nodes[i])
         gradient = task.gradients(copies[i], inputs, targets).mean(axis=0)
+        gradient = gradient * oracle.weight(task, i)
         x[i] = x[j] = (x[i] + x[j]) / 2
         x[i] = x[i] - RATE * gradient
         copies[i] = x[i]

@@ -44,7 +44,8 @@ def recursion(
                 following[i] += matrix[i, j] * z[j]
             if active[t, i]:
                 inputs, targets = (values.numpy() for values in task.nodes[i])
-                following[i] += task.gradients(x[i], inputs, targets).mean(axis=0)
+                mean = task.gradients(x[i], inputs, targets).mean(axis=0)
+                following[i] += oracle.weight(task, i) * mean
         z = following
         a = math.sqrt(t + 1) / GAMMA
         x = PROX[name](x0 - z / a, weight * p * (t + 1) / a)

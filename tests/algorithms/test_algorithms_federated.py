@@ -102,9 +102,9 @@ def descent(task: oracle.Problem, steps: int) -> oracle.Array:
     """Gradient descent on the mean over clients of their mean losses."""
     x = task.start
     for _ in range(steps):
-        x = x - RATE * np.mean(
-            [task.gradients(x, a.numpy(), b.numpy()).mean(axis=0) for a, b in task.nodes], axis=0
-        )
+        x = x - RATE * np.concatenate(
+            [task.gradients(x, a.numpy(), b.numpy()) for a, b in task.nodes]
+        ).mean(axis=0)
     return x
 
 

@@ -124,6 +124,7 @@ def test_recursion(
         clips=None if clip is None else [clip] * STEPS,
         batches=None if batch == "all" else batches,
         divisors=[node.expected_batch for node in plan.nodes],
+        equal=True,
     )
     right = recursion(run, **expected)
     np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)

@@ -85,6 +85,9 @@ def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
     )
     d = task.start.size
 
+    def weighed(node: int, at: np.ndarray) -> Any:
+        return oracle.weight(task, node) * mean_gradient(task, node, at, None)
+
     def sent(values: np.ndarray, node: int, step: int, part: int) -> np.ndarray:
         if compressor == "none":
             return values
@@ -97,7 +100,7 @@ def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
 
     x = np.tile(task.start, (NODES, 1))
     x_copy, y_copy = np.zeros_like(x), np.zeros_like(x)
-    g = np.array([mean_gradient(task, i, x[i], None) for i in range(NODES)])
+    g = np.array([weighed(i, x[i]) for i in range(NODES)])
     y = g.copy()
     for t in range(STEPS):
         for i in range(NODES):
@@ -109,7 +112,7 @@ def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
             pull_y = sum(W[i, j] * (y_copy[i] - y_copy[j]) for j in range(NODES))
             x_new[i] = x[i] - 0.4 * pull_x - GAMMA * y[i]
             y_half[i] = y[i] - 0.25 * pull_y
-        g_new = np.array([mean_gradient(task, i, x_new[i], None) for i in range(NODES)])
+        g_new = np.array([weighed(i, x_new[i]) for i in range(NODES)])
         x, y, g = x_new, y_half + g_new - g, g_new
     np.testing.assert_allclose(found.parameters.numpy(), x, rtol=1e-9, atol=1e-9)
 

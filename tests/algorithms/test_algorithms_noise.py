@@ -114,6 +114,7 @@ def still(
         options={"learning_rate": 1.0, **clipped_schedules(case, steps, CLIP), **options},
         privacy={"noise_seed": 3, "delta": DELTA, **privacy},
     )
+    config["nodes"] = {"weights": "equal"}  # sizes are another test's: test_algorithms_weights.py
     settings = load_config(config, count=len(RECORDS))
     return prepare(settings, nodes=still_records(case), model=still_module(case))
 

@@ -92,7 +92,12 @@ def train(task: oracle.Problem, name: str, options: Mapping[str, Any], **more: A
 
 
 def means(task: oracle.Problem, **more: Any) -> Array:
-    return np.array([moments(task.loss, x.numpy(), y.numpy(), **more) for x, y in task.nodes])
+    return np.array(
+        [
+            oracle.weight(task, node) * moments(task.loss, x.numpy(), y.numpy(), **more)
+            for node, (x, y) in enumerate(task.nodes)
+        ]
+    )
 
 
 @pytest.mark.parametrize("loss", LOSS_NAMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,8 @@ def recursion(
             total = total + beta * g + (1 - beta) * differences.shortened(g - before, bound)
         return total / run.divisors[client]
 
-    def mean(values: list[Array]) -> Array:
-        return np.asarray(sum(values) / len(values))
+    def mean(of: Callable[[int], Array]) -> Array:
+        return np.asarray(sum(run.weight(i) * of(i) for i in clients) / len(clients))
 
     x, v, point = task.start, np.zeros_like(task.start), task.start
     for k, clients in enumerate(run.active):
@@ -96,17 +96,17 @@ def recursion(
         if options["name"] == "dp-srm":
             beta = options["gradient_share"]
             if k == 0:
-                v = mean([whole(i, x) for i in clients])
+                v = mean(lambda i: whole(i, x))
             else:
-                v = (1 - beta) * v + mean([batch(i, k, x, point, beta) for i in clients])
+                v = (1 - beta) * v + mean(lambda i: batch(i, k, x, point, beta))
             step, point = v, before_step
         else:
             every = options.get("anchor_every", 10)
             if k % every == 0:
-                v, point = mean([whole(i, x) for i in clients]), before_step
+                v, point = mean(lambda i: whole(i, x)), before_step
                 step = v
             else:
-                step = v + mean([batch(i, k, x, point, 0.0) for i in clients])
+                step = v + mean(lambda i: batch(i, k, x, point, 0.0))
             if options["name"] == "ldp-spider":
                 v, point = step, before_step
         x = prox(x - RATE * step, RATE)

@@ -119,9 +119,9 @@ def test_whole_batches_without_compression_are_central_gradient_descent(name: st
     found = train(task, config).consensus.numpy()
     x = task.start
     for _ in range(STEPS):
-        x = x - RATE * np.mean(
-            [task.gradients(x, a.numpy(), b.numpy()).mean(axis=0) for a, b in task.nodes], axis=0
-        )
+        x = x - RATE * np.concatenate(
+            [task.gradients(x, a.numpy(), b.numpy()) for a, b in task.nodes]
+        ).mean(axis=0)
     np.testing.assert_allclose(found, x, rtol=1e-9, atol=1e-9)
 
 
