@@ -163,14 +163,13 @@ def _score_charts(
     absent = _absent(
         measurements, "Test accuracy was not measured: there was no test set with classes."
     )
-    better = "Higher" if measure.larger_is_better else "Lower"
     ignorant = "" if baseline is None else " The dotted line is a model that ignores its inputs."
     return [
         Chart(
             key="accuracy-steps",
             title=f"Test {measure.title} by steps",
-            caption=f"{better} is better; a wide gap between mean and worst node means that some "
-            "nodes fare badly; the consensus model is the average of all, or the server's."
+            caption=f"{measure.better} is better; a wide gap between mean and worst node means that "
+            "some nodes fare badly; the consensus model is the average of all, or the server's."
             + ignorant,
             figure=line_figure(_steps(measurements), _STEPS, y, series),
             absent=absent,
