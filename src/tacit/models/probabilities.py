@@ -23,7 +23,7 @@ _CLOSE = 1e-12
 
 def log_shares(outputs: Tensor) -> Tensor:
     """Logarithm of each class's probability, `[r, classes]` float64, of outputs `[r, ...]`."""
-    whole = outputs.double().reshape(len(outputs), -1)
+    whole = outputs.detach().double().reshape(len(outputs), -1)
     if whole.shape[1] == 1:
         return functional.logsigmoid(torch.cat([-whole, whole], 1))
     return whole.log_softmax(1)
@@ -54,9 +54,9 @@ def brier(outputs: Tensor, targets: Tensor) -> float:
 
 def log_odds(outputs: Tensor) -> Array:
     """Of class 1 of two, `[r]`."""
-    whole = outputs.double().reshape(len(outputs), -1)
+    whole = outputs.detach().double().reshape(len(outputs), -1)
     odds = whole[:, 0] if whole.shape[1] == 1 else whole[:, 1] - whole[:, 0]
-    return np.asarray(odds.detach().cpu().numpy())
+    return np.asarray(odds.cpu().numpy())
 
 
 def calibration(outputs: Tensor, targets: Tensor) -> float:

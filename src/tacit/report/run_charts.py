@@ -64,7 +64,39 @@ def model_charts(run: RecordedRun) -> list[Chart]:
     if measure == LOSS:
         measure, scores = ACCURACY, None
     baseline = None if scores is None else scores.baseline
-    return [*_score_charts(measurements, measure, baseline), *_loss_charts(measurements)]
+    charts = [*_score_charts(measurements, measure, baseline), *_loss_charts(measurements)]
+    return [*charts, *([_calibration_chart(run.result)] if run.result.calibration else [])]
+
+
+def _calibration_chart(result: ResultDocument) -> Chart:
+    """Draw what was observed among test records against the probability that they were given."""
+    bins = result.calibration
+    predicted = [own.predicted for own in bins]
+    series = [
+        Series("observed", [own.observed for own in bins], BLUE),
+        Series("as predicted", predicted, GREY, "dot"),
+    ]
+    x = Axis("mean predicted probability", ticks=".0~%")
+    drawn = line_figure(predicted, x, Axis("share observed", ticks=".0~%"), series)
+    if drawn is not None:  # always, of bins with records
+        points = {
+            "text": [f"{own.records:,}" for own in bins],
+            "hovertemplate": "%{y:.1%} of %{text} records",
+        }
+        rest = [{**trace, "hovertemplate": "%{y:.1%}"} for trace in drawn.data[1:]]
+        drawn = replace(drawn, data=[{**drawn.data[0], **points}, *rest])
+    low, high = min(own.records for own in bins), max(own.records for own in bins)
+    each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return Chart(
+        key="calibration",
+        title="Calibration of the consensus model",
+        caption=f"Each point is a group of {each} of the "
+        f"{sum(own.records for own in bins):,} test records that were given similar "
+        "probabilities. On the dotted line as many were observed as predicted; below it "
+        "probabilities are too high. Of more than two classes it is about the predicted one.",
+        figure=drawn,
+        absent="",
+    )
 
 
 def privacy_charts(run: RecordedRun) -> list[Chart]:
@@ -168,9 +200,9 @@ def _score_charts(
         Chart(
             key="accuracy-steps",
             title=f"Test {measure.title} by steps",
-            caption=f"{measure.better} is better; a wide gap between mean and worst node means that "
-            "some nodes fare badly; the consensus model is the average of all, or the server's."
-            + ignorant,
+            caption=f"{measure.better} is better; a wide gap between mean and worst node means "
+            "that some nodes fare badly; the consensus model is the average of all, or the "
+            "server's." + ignorant,
             figure=line_figure(_steps(measurements), _STEPS, y, series),
             absent=absent,
         ),

@@ -480,7 +480,9 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
     document = None
     if run.peers.rank == 0:
         against = epsilon_by_colluders(plan, charged)
-        document = _document(run, epsilon, against, seconds, others="rank {rank}")
+        document = _document(
+            run, epsilon, against, seconds, others="rank {rank}", consensus=Released(consensus)
+        )
     if run.common_folder is not None and document is not None:
         state_dict = job.model.module(consensus).state_dict()
         run.common_folder.write_result(document, {**own_models, folders.MODEL: state_dict})
@@ -561,6 +563,7 @@ def _document(
     seconds: float,
     *,
     others: str,
+    consensus: Released[Tensor] | None = None,
 ) -> ResultDocument:
     """The content of `result.json`.
 
@@ -570,6 +573,7 @@ def _document(
         against: likewise, against 0, 1, 2 ... colluders where nodes share noise.
         seconds: of training.
         others: where that of another process's node is from; `{rank}` stands for its rank.
+        consensus: the common model `[d]`; None of a run that has none.
     """
     run_evaluation, job = run.measured, run.job
     sent = (
@@ -602,6 +606,7 @@ def _document(
         epsilon_source=sources if job.plan.accounted else None,
         charged_steps=run.charged if run.charged > run.step else None,
         measured_at=[row.step for row in run.rows],
+        consensus=consensus,
     )
 
 

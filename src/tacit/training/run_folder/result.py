@@ -18,10 +18,13 @@ from tacit.communication import compression
 from tacit.communication.colours import Outgoing, opened
 from tacit.errors import InputError, optional
 from tacit.features.maps import WithFeatures
+from tacit.models.metrics import majority
+from tacit.models.probabilities import calibration_bins
 from tacit.privacy.published import FormulaCondition
 from tacit.report.documents.metrics import Scores, leading
 from tacit.report.documents.run import (
     AlgorithmNames,
+    CalibrationBin,
     ClaimCondition,
     CommunicationGraph,
     ModelShape,
@@ -203,6 +206,7 @@ def result_document(
     epsilon_source: Sequence[str] | None = None,
     charged_steps: int | None = None,
     measured_at: Sequence[int] = (),
+    consensus: Outgoing[Tensor] | None = None,
 ) -> ResultDocument:
     """The content of `result.json`, from which the report is drawn too."""
     more: dict[str, Any] = {} if charged_steps is None else {"charged_steps": charged_steps}
@@ -281,7 +285,23 @@ def result_document(
         notes=(*plan.notes, *notes),
         not_covered=not_covered(config) if plan.accounted else (),
         epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
+        calibration=() if consensus is None else _calibration(job, consensus),
         **more,
+    )
+
+
+def _calibration(job: Job, consensus: Outgoing[Tensor]) -> tuple[CalibrationBin, ...]:
+    """The calibration curve of the common model on the public test records, if they are classes."""
+    if job.test is None:
+        return ()
+    model = opened(consensus, "the common model").to(job.device, job.dtype).unsqueeze(0)
+    outputs, targets = job.model.outputs(model, job.test.inputs)[0], job.test.targets
+    finite = bool(torch.isfinite(outputs).all())
+    if not finite or majority(job.loss, outputs, targets) is None:
+        return ()
+    return tuple(
+        CalibrationBin(predicted=predicted, observed=observed, records=count)
+        for predicted, observed, count in calibration_bins(outputs, targets)
     )
 
 
