@@ -26,6 +26,7 @@ from tacit.report.documents.metrics import Scores, no_better, shown_scores
 from tacit.report.documents.run import LET_IT_END, ModelShape, ResultDocument, read_result
 from tacit.report.measures import ACCURACY, LOSS, Measure
 from tacit.training.prepare import DTYPES
+from tacit.training.recalibration import halves
 from tacit.training.run_folder.folder import trusted_config
 
 _RECORDS_AT_ONCE = 1024
@@ -212,6 +213,8 @@ def _records(config: Config, name: str, data_dir: str | None, declared: Declared
         declared=declared,
     )
     records = loaded.train if loaded.test is None else loaded.test
+    if same and task.calibrate == "public":  # the others were fitted to
+        records, _ = halves(records)
     data.check_dataset(records, "--data", loaded.classes)
     return records
 

@@ -46,6 +46,7 @@ from tacit.training.budget import (
     extremes,
     open_ledger,
 )
+from tacit.training.calibration import calibrate
 from tacit.training.evaluation import consensus_of, models_public, share_of
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.prepare import Job
@@ -462,6 +463,7 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
     seconds = run.seconds
     communication.finish()
     hooks.metrics(take_rows(run))
+    calibrate(run)
     hooks.metrics(record(run, whole=True))
     communication.finish()
     hooks.metrics(take_rows(run, whole=True))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
@@ -64,6 +65,7 @@ MakeContext = Callable[..., StackedContext]
 _EXCHANGE = "exchange."
 _CONTEXT = "context."
 _AVERAGES = "average."
+_CALIBRATION = "calibration"
 
 
 @dataclass
@@ -93,6 +95,7 @@ class RunState:
     suboptimality: Suboptimality | None = None  # f(x) - f*, where it is asked for
     own_rows: dict[int, PrivateMeasurement] = field(default_factory=dict)  # yet to be written
     averages: Averages | None = None  # of models, where the experiment asks for them, once begun
+    calibration: tuple[float, float] | None = None  # slope and intercept, once they are known
     status: Status = "done"
     message: str | None = None
     notes: tuple[str, ...] = ()  # what people should know of how it went on
@@ -124,8 +127,18 @@ class RunState:
         Averages where there are any, else `iterates`; `[nodes, d]`, or `[1, d]` where all are
         equal.
         """
+        return self._calibrated(self._uncalibrated)
+
+    @property
+    def _uncalibrated(self) -> Tensor:
         averages = self.averages
         return self.iterates if averages is None else averages.models.to(self.job.dtype)
+
+    def _calibrated(self, models: Tensor) -> Tensor:
+        how = self.job.recalibration
+        if how is None or self.calibration is None:
+            return models
+        return how.applied(models, *self.calibration)
 
     @property
     def iterates(self) -> Tensor:
@@ -138,8 +151,8 @@ class RunState:
         """The common model `[d]` of `models`, as far as this process knows it."""
         averages = self.averages
         if averages is not None and averages.common.numel():
-            return averages.common.to(self.job.dtype)
-        return consensus_of(self.job, self.models, self.state)
+            return self._calibrated(averages.common.to(self.job.dtype))
+        return self._calibrated(consensus_of(self.job, self._uncalibrated, self.state))
 
     def book(self, until: int) -> None:
         """Note up to which step all is reserved, and what that costs."""
@@ -214,6 +227,7 @@ def begin(
     step = terms.first if returned_to is None else returned_to
     seconds = 0.0
     averages: Averages | None = None
+    calibration: tuple[float, float] | None = None
     rejoins = terms.comes_back and returned_to is None
     held = step
     if folder is not None and rejoins:  # its last own one says what it has sent
@@ -234,6 +248,9 @@ def begin(
         communication.exchange.load(exchanged, same_session=returned_to is not None)
         if averaged:
             averages = Averages(*(averaged[name] for name in Averages._fields))
+        if (kept := tensors.pop(_CALIBRATION, None)) is not None:
+            slope, intercept = kept.tolist()
+            calibration = slope, intercept
         context.load(inner, origin)
         state = type(state)(**tensors)
     if terms.rejoining and returned_to is None:
@@ -284,13 +301,14 @@ def begin(
         own_paid=terms.own_paid if terms.own_paid > terms.first else 0,
         since={node: intervals[len(terms.own.get(node, ())) :] for node, intervals in own.items()},
         averages=averages,
+        calibration=calibration,
         suboptimality=suboptimality_of(job, len(origin[0])) if peers.rank == 0 else None,
         status="done" if terms.message is None else "budget-exhausted",
     )
     # What the exchange counts begins anew with a session. Its first checkpoint says so before the
     # session is written down as begun: a process that comes back to it goes on as others saw it.
     if folder is not None and returned_to is None and peers.processes > 1 and (held or rejoins):
-        checkpoints.write(folder.path, _checkpoint(run), keep=0)
+        checkpoints.write(folder.path, checkpoint_of(run), keep=0)
     peers.begin(terms.first)
     return run
 
@@ -537,7 +555,7 @@ def together(
     """
     listed = [_merged(own.get(node, ())) for node in job.hosted]
     charged = {node: tuple(own.get(node, ())) for node in job.hosted}
-    steps = job.plan.steps
+    steps = job.plan.release.planned[-1][1]
     shared = peers.share(what, listed, CHARGED)
     gone = gone_ranks(peers)
     for rank, lists in enumerate(shared):
@@ -727,7 +745,7 @@ def save(run: RunState) -> None:
         # Rows of steps before a checkpoint stand before it does: they are not measured again.
         run.communication.finish()
         take_rows(run)
-    saved = _checkpoint(run)
+    saved = checkpoint_of(run)
     run.peers.session.keep(run.step)
     checkpoints.write(run.folder.path, saved, keep=run.kept)
     LOG.info("step %d: checkpoint written", run.step)
@@ -735,12 +753,14 @@ def save(run: RunState) -> None:
     checkpoints.discard_set_aside(run.folder.path, until=run.kept)
 
 
-def _checkpoint(run: RunState) -> Checkpoint:
+def checkpoint_of(run: RunState) -> Checkpoint:
     """What a run of this process's nodes goes on from."""
     tensors = dict(zip(run.state._fields, run.state, strict=True))
     tensors |= {f"{_CONTEXT}{name}": value for name, value in run.context.tensors().items()}
     if run.averages is not None:
         tensors |= {f"{_AVERAGES}{name}": value for name, value in run.averages._asdict().items()}
+    if run.calibration is not None:
+        tensors[_CALIBRATION] = torch.tensor(run.calibration, dtype=torch.float64)
     exchanged = run.communication.exchange.tensors()
     tensors |= {f"{_EXCHANGE}{name}": value for name, value in exchanged.items()}
     return Checkpoint(run.step, tensors, run.seconds, run.job.digest, _run_id(run.ledger))

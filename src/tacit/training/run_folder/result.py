@@ -352,6 +352,15 @@ def mechanism_line(plan: Plan) -> str | None:
     """The mechanism of a node in one line, for people."""
     if not plan.noisy:
         return None
+    if not plan.release.calibrating:
+        return _steps_line(plan)
+    noise = [plan.release.noise_multiplier(node, plan.steps) for node in plan.nodes]
+    counts = "counts of records by class and predicted probability"
+    return f"{_steps_line(plan)}; then {counts}, noise multiplier {_range(noise)}"
+
+
+def _steps_line(plan: Plan) -> str:
+    """That of the steps."""
     rates = [node.rate for node in plan.nodes]
     if min(rates) == 1:
         sampling = "Gaussian on every record at every step"
