@@ -223,8 +223,13 @@ def test_counts_are_charged_before_noise_is_drawn(
     assert run.charged[0].count((STEPS, STEPS + 1)) == 1
 
 
-def test_a_run_that_is_done_is_not_charged_again(tmp_path: Path) -> None:
-    config = settings()
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_run_that_is_done_is_not_charged_again(mixed: bool, tmp_path: Path) -> None:
+    """Nor recalibrated twice, where rounds that follow the last step begin with averages."""
+    config = settings(train={"average": "tail:0.5"} if mixed else {})
+    if mixed:
+        config["algorithm"] |= {"name": "privsgp", "final_mixing": 2}
+        config["topology"] = {}
     config["privacy"].pop("noise_seed")
     first = trained(config, out=tmp_path / "run")
     again = trained(config, out=tmp_path / "run", resume=True)

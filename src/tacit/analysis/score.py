@@ -22,9 +22,8 @@ from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
 from tacit.plain_files import check_plain
-from tacit.report.documents.metrics import Scores, no_better, shown_scores
 from tacit.report.documents.run import LET_IT_END, ModelShape, ResultDocument, read_result
-from tacit.report.measures import ACCURACY, LOSS, Measure
+from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.training.prepare import DTYPES
 from tacit.training.recalibration import halves
 from tacit.training.run_folder.folder import trusted_config
@@ -54,27 +53,15 @@ class Score:
     loss: float
     baselines: dict[str, float | None]
 
-    @property
-    def shown(self) -> dict[Measure, Scores | None]:
-        """Every score beside its baseline, the leading one first."""
-
-        def beside(name: str, score: float) -> Scores:
-            return Scores(mean=score, worst=score, consensus=score, baseline=self.baselines[name])
-
-        return shown_scores(
-            {name: beside(name, value) for name, value in self.metrics.items()},
-            None if self.accuracy is None else beside(ACCURACY.name, self.accuracy),
-            beside(LOSS.name, self.loss),
-        )
-
     def describe(self) -> str:
         """One line for people, the leading score first; and one for each that is of no use."""
-        told = "; ".join(
-            measure.beside(own.mean, own.baseline)
-            for measure, own in self.shown.items()
-            if own is not None
-        )
-        notes = [f"note: {worse}" for worse in no_better(self.shown)]
+        scores = {measure_of(name): value for name, value in self.metrics.items()}
+        if self.accuracy is not None:
+            scores.setdefault(ACCURACY, self.accuracy)
+        scores[LOSS] = self.loss
+        pairs = [(own, value, self.baselines[own.name]) for own, value in scores.items()]
+        told = "; ".join(own.beside(*pair) for own, *pair in pairs)
+        notes = [f"note: {note}" for own, *pair in pairs if (note := own.no_better(*pair))]
         return "\n".join([f"{self.dataset}: {told} on {self.records:,} records", *notes])
 
 

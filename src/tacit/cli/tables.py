@@ -24,7 +24,6 @@ from tacit.analysis.promise import planned_promise, promise_line, promise_table
 from tacit.cli.interrupts import interrupt
 from tacit.cli.logs import as_json_lines, say
 from tacit.privacy.mechanisms.clipping import Clipping
-from tacit.report.documents.metrics import no_better
 from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.report.protection import colluder_cells
@@ -222,7 +221,7 @@ def result_table(result: Result) -> None:
         ]
         if scores.baseline is not None:
             rows.append((f"test {measure.title}, baseline", measure.text(scores.baseline)))
-    shown = {measure: scores}
+    shown = {} if scores is None else {measure: scores}
     for name, others in list(result.test_metrics.items())[1:]:
         other = measure_of(name)
         shown[other] = others
@@ -250,7 +249,7 @@ def result_table(result: Result) -> None:
         table.add_row(*row)
     console = Console()
     console.print(table)
-    for told in no_better(shown):
+    for told in filter(None, (own.no_better(of.mean, of.baseline) for own, of in shown.items())):
         console.print(f"note: {told}", markup=False, highlight=False, soft_wrap=True)
     if not result.private:
         console.print(f"NOT PRIVATE: {plan.not_private_reason}", style="bold red")

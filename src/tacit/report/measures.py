@@ -27,21 +27,10 @@ class Measure:
     ideal: float | None = None
 
     def worth(self, score: float) -> float:
-        """The larger, the better the score.
-
-        >>> MEASURES["calibration"].worth(1.1) > MEASURES["calibration"].worth(0.5)
-        True
-        """
+        """The larger, the better the score."""
         if self.ideal is not None:
             return -abs(score - self.ideal)
         return score if self.larger_is_better else -score
-
-    @property
-    def better(self) -> str:
-        """Which of two scores is the better one, in words."""
-        if self.ideal is not None:
-            return f"Closer to {self.ideal:g}"
-        return "Higher" if self.larger_is_better else "Lower"
 
     def text(self, score: float | None) -> str:
         """The score for people."""

@@ -71,29 +71,24 @@ def model_charts(run: RecordedRun) -> list[Chart]:
 def _calibration_chart(result: ResultDocument) -> Chart:
     """Draw what was observed among test records against the probability that they were given."""
     bins = result.calibration
-    predicted = [own.predicted for own in bins]
+    predicted, counts = [own.predicted for own in bins], [own.records for own in bins]
+    x, y = (Axis(title, ticks=".0~%") for title in ("mean predicted probability", "share observed"))
     series = [
-        Series("observed", [own.observed for own in bins], BLUE),
-        Series("as predicted", predicted, GREY, "dot"),
+        Series("observed", [own.observed for own in bins], BLUE, hover=".1%"),
+        Series("as predicted", predicted, GREY, "dot", hover=".1%"),
     ]
-    x = Axis("mean predicted probability", ticks=".0~%")
-    drawn = line_figure(predicted, x, Axis("share observed", ticks=".0~%"), series)
+    drawn = line_figure(predicted, x, y, series)
     if drawn is not None:  # always, of bins with records
-        points = {
-            "text": [f"{own.records:,}" for own in bins],
-            "hovertemplate": "%{y:.1%} of %{text} records",
-        }
-        rest = [{**trace, "hovertemplate": "%{y:.1%}"} for trace in drawn.data[1:]]
-        drawn = replace(drawn, data=[{**drawn.data[0], **points}, *rest])
-    low, high = min(own.records for own in bins), max(own.records for own in bins)
-    each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        texts = [f"{count:,}" for count in counts]
+        points = {"text": texts, "hovertemplate": "%{y:.1%} of %{text} records"}
+        drawn = replace(drawn, data=[{**drawn.data[0], **points}, *drawn.data[1:]])
     return Chart(
         key="calibration",
         title="Calibration of the consensus model",
-        caption=f"Each point is a group of {each} of the "
-        f"{sum(own.records for own in bins):,} test records that were given similar "
-        "probabilities. On the dotted line as many were observed as predicted; below it "
-        "probabilities are too high. Of more than two classes it is about the predicted one.",
+        caption=f"Each point is a group of {min(counts):,} to {max(counts):,} of the "
+        f"{sum(counts):,} test records that were given similar probabilities. On the dotted line "
+        "as many were observed as predicted; below it probabilities are too high. Of more than "
+        "two classes it is about the predicted one.",
         figure=drawn,
         absent="",
     )
@@ -195,14 +190,17 @@ def _score_charts(
     absent = _absent(
         measurements, "Test accuracy was not measured: there was no test set with classes."
     )
+    better = "Higher" if measure.larger_is_better else "Lower"
+    if measure.ideal is not None:
+        better = f"Closer to {measure.ideal:g}"
     ignorant = "" if baseline is None else " The dotted line is a model that ignores its inputs."
     return [
         Chart(
             key="accuracy-steps",
             title=f"Test {measure.title} by steps",
-            caption=f"{measure.better} is better; a wide gap between mean and worst node means "
-            "that some nodes fare badly; the consensus model is the average of all, or the "
-            "server's." + ignorant,
+            caption=f"{better} is better; a wide gap between mean and worst node means that some "
+            "nodes fare badly; the consensus model is the average of all, or the server's."
+            + ignorant,
             figure=line_figure(_steps(measurements), _STEPS, y, series),
             absent=absent,
         ),

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tacit.report.audit_words import AuditWords, audit_words, in_doubt
-from tacit.report.documents.metrics import Scores, no_better, shown_scores
+from tacit.report.documents.metrics import Scores
 from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
-from tacit.report.measures import Measure
+from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 from tacit.report.protection import (
     MOST_SHOWN,
     Protection,
@@ -133,7 +133,8 @@ def _banners(result: ResultDocument, alarm: tuple[str, str] | None) -> list[_Ban
         detail = f"The noise was set by {result.accounting} accounting."
         banners.append(_Banner("warn", headline, detail))
     measure, scores = result.leading
-    for told in no_better({measure: scores}):
+    told = "" if scores is None else measure.no_better(scores.mean, scores.baseline)
+    if told:
         headline = f"Nothing was learned that shows: {told}"
         banners.append(_Banner("warn", headline, ""))
     return banners
@@ -344,7 +345,12 @@ def _records_text(nodes: Sequence[NodeRow]) -> str:
 
 def _score_facts(result: ResultDocument) -> list[tuple[str, str]]:
     """Every score of the run with its baseline, the leading one first."""
-    scores = shown_scores(result.test_metrics, result.test_accuracy, result.test_loss)
+    scores: dict[Measure, Scores | None] = {
+        measure_of(name): found for name, found in result.test_metrics.items()
+    }
+    if result.test_accuracy is not None:
+        scores.setdefault(ACCURACY, result.test_accuracy)
+    scores[LOSS] = result.test_loss
     return [
         (f"Test {measure.title}", _scores_text(measure, found)) for measure, found in scores.items()
     ]
@@ -359,8 +365,8 @@ def _scores_text(measure: Measure, scores: Scores | None) -> str:
     )
     if scores.baseline is None:
         return told
-    worse = "; no better than a" if no_better({measure: scores}) else "; a"
-    return f"{told}{worse} model that ignores its inputs {measure.text(scores.baseline)}"
+    worse = "no better than a" if measure.no_better(scores.mean, scores.baseline) else "a"
+    return f"{told}; {worse} model that ignores its inputs {measure.text(scores.baseline)}"
 
 
 _COLUMNS = (

@@ -25,11 +25,9 @@ from tacit.errors import PeerError
 from tacit.models.probabilities import Array, log_odds
 from tacit.training.budget import covers_calibration, node_keys
 from tacit.training.evaluation import models_public
-from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 from tacit.training.recalibration import edges_of, fit, histogram
-from tacit.training.run_folder import checkpoint as checkpoints
-from tacit.training.state import RunState, checkpoint_of
+from tacit.training.state import RunState, keep_calibration
 
 
 def calibrate(run: RunState) -> None:
@@ -56,22 +54,25 @@ def calibrate(run: RunState) -> None:
         counts = histogram(odds, public.targets, edges)
         of = f"{len(odds):,} public records, by which it is not scored"
     else:
-        released = _released(run, model, edges)
+        stds = [0.0] * len(run.plan.nodes)
+        if run.plan.noisy:
+            stds = [run.plan.release.noise_std(node, run.plan.steps) for node in run.plan.nodes]
+        released = _released(run, model, edges, stds)
         if released is None:
             run.notes = (*run.notes, "not calibrated: the budget of a node does not cover it")
             return
-        counts, deviation = released, math.hypot(*_stds(run.plan, range(len(run.plan.nodes))))
+        counts, deviation = released, math.hypot(*stds)
         of = f"counts of private records by class and {len(edges) + 1} bins"
         of += f", with noise of deviation {deviation:.3g} in each" if deviation else ""
     run.calibration = fit(counts, odds, edges, deviation)
     slope, intercept = run.calibration
     told = f"calibrated: log-odds times {slope:.3g} plus {intercept:.3g}, fitted to {of}"
     run.notes = (*run.notes, told)
-    if how == "private" and run.folder is not None:  # whoever goes on need not be charged again
-        checkpoints.write(run.folder.path, checkpoint_of(run), keep=run.kept)
+    if how == "private":
+        keep_calibration(run)
 
 
-def _released(run: RunState, model: Tensor, edges: Array) -> Array | None:
+def _released(run: RunState, model: Tensor, edges: Array, stds: Sequence[float]) -> Array | None:
     """The noised counts of all nodes together, once ledgers have them; None: a budget forbids."""
     job, plan, step = run.job, run.plan, run.plan.steps
     # A process that comes back to its session has reserved it, and makes the same message again.
@@ -85,18 +86,11 @@ def _released(run: RunState, model: Tensor, edges: Array) -> Array | None:
     own = [_counted(job, model, edges, place) for place in range(len(job.hosted))]
     totals = torch.from_numpy(np.stack(own))
     if plan.noisy:
-        keys, stds = node_keys(plan, job.hosted, run.peers.session), _stds(plan, job.hosted)
-        plan.release.algorithm.noise.add(totals, stds, keys, job.hosted, step, part=0)
-    rows = shared_counts(
-        "noised counts of records", Released(totals), totals.shape[1], job.placement, run.peers
-    )
+        keys, here = node_keys(plan, job.hosted, run.peers.session), [stds[n] for n in job.hosted]
+        plan.release.algorithm.noise.add(totals, here, keys, job.hosted, step, part=0)
+    what, width = "noised counts of records", totals.shape[1]
+    rows = shared_counts(what, Released(totals), width, job.placement, run.peers)
     return np.array([math.fsum(column) for column in zip(*rows, strict=True)])
-
-
-def _stds(plan: Plan, nodes: Sequence[int]) -> list[float]:
-    """Standard deviations of the noise in a count of these nodes."""
-    chosen = [plan.nodes[node] for node in nodes]
-    return [plan.release.noise_std(node, plan.steps) if plan.noisy else 0.0 for node in chosen]
 
 
 def _counted(job: Job, model: Tensor, edges: Array, place: int) -> Array:

@@ -382,7 +382,7 @@ def _mix_finally(run: RunState) -> None:
     if not final_rounds(run.plan):
         return
     if run.averages is not None:
-        run.state = run.job.config.algorithm.definition.restarted(run.state, run.models)
+        run.state = run.job.config.algorithm.definition.restarted(run.state, run.trained)
         run.averages = None
     run.state = finally_mixed(run.plan, run.state, run.step, run.context)
 

@@ -1,13 +1,11 @@
 """A slope and an intercept for the log-odds of a trained model of two classes.
 
-Log-odds L become slope * L + intercept, slope > 0: no record changes its place among the others, so
-that AUC stays. Both go into the weights and biases of the model's last layer, of which its outputs
-are affine functions, so that the model is of its kind as before.
+Log-odds L become slope * L + intercept, slope > 0, so that no record changes its place among the
+others. Both go into the last layer, of which the outputs are an affine function.
 
-They are fitted to counts of records, by class and by bins of log-odds that public records give.
-What a model predicts for a bin is the mean over its public records. The fit is the least chi-square
-with the noise of the counts in it, beside a prior that is wide enough to decide nothing but what
-counts leave open: log slope ~ N(0, 2^2), intercept ~ N(0, 10^2).
+They are fitted to counts of records by class and by bins of log-odds, whose edges public records
+give. A model predicts for a bin the mean over its public records. The fit is the least chi-square,
+noise of counts included, beside a wide prior: log slope ~ N(0, 2^2), intercept ~ N(0, 10^2).
 """
 
 from __future__ import annotations
@@ -28,20 +26,13 @@ from tacit.gradients.contributions import Slot
 from tacit.models.metrics import majority
 from tacit.models.probabilities import MOST_BINS, Array, log_odds
 
-_ROUNDS = 20  # of weights by what was fitted
 _PRIOR = np.array([2.0, 10.0])
 _TRIED = (2.0, 0.5)  # a slope and an intercept
 
 
 @dataclass(frozen=True)
 class Recalibration:
-    """What a trained model is recalibrated with.
-
-    Args:
-        public: records whose log-odds give the bins, on the device of the run.
-        weight: of the last layer, in a vector of parameters.
-        bias: likewise, one number or two.
-    """
+    """Public records whose log-odds give the bins, and the place of the last layer in a model."""
 
     public: Dataset
     weight: Slot
@@ -51,8 +42,7 @@ class Recalibration:
         """Models `[..., d]` with log-odds so changed."""
         made = models.clone()
         made[..., self.weight.start : self.bias.stop] *= slope
-        width = self.bias.stop - self.bias.start
-        shift = [intercept] if width == 1 else [-intercept / 2, intercept / 2]
+        shift = [intercept] if self.bias.shape == (1,) else [-intercept / 2, intercept / 2]
         made[..., self.bias.start : self.bias.stop] += made.new_tensor(shift)
         return made
 
@@ -68,17 +58,10 @@ def halves(public: Dataset) -> tuple[Dataset, Dataset]:
 def find_recalibration(
     how: str, model: StackedModel, loss: Loss, public: Dataset | None, dtype: torch.dtype
 ) -> Recalibration:
-    """What is needed to recalibrate a model, tried out on public records and made-up parameters.
-
-    Args:
-        how: `[task].calibrate`.
-        model: of the run.
-        loss: of the task.
-        public: records to fit to, or whose log-odds give the bins alone.
-        dtype: of parameters.
+    """What a model is recalibrated with, tried out on public records and made-up parameters.
 
     Raises:
-        InputError: on `task.calibrate`, for what it cannot be done with.
+        InputError: on `task.calibrate`, whose value is `how`, if it cannot be done.
     """
 
     def refused(expected: str) -> InputError:
@@ -88,24 +71,22 @@ def find_recalibration(
         raise refused("needs public test records: name some (task.test, task.test_share)")
     if model.moments is not None:
         raise refused("is of models whose outputs are log-odds: choose another algorithm")
-    few = public.inputs[:8]
-    origin = model.start(1, dtype, public.targets.device)
-    made = torch.randn(origin.shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    made = origin + 0.1 * made.to(origin.device)
+    few, generator = public.inputs[:8], torch.Generator().manual_seed(0)
+    made = 0.1 * torch.randn(model.parameters_count, generator=generator, dtype=dtype)
+    made = model.start(1, dtype, few.device) + made.to(few.device)
     outputs = model.outputs(made, few)[0]
     if majority(loss, outputs, public.targets) is None or outputs[0].numel() > 2:
         raise refused("is of two classes: it takes a slope and an intercept for their log-odds")
     if how == "public" and bool((public.targets == public.targets[:1]).all()):
-        raise refused("needs public records of both classes: give more, shuffled")
-    before, last = log_odds(outputs), model.layout.slots
-    for weight, bias in zip(last[-2::-1], last[:0:-1], strict=True):
+        raise refused("needs public records of both classes: give more")
+    slots = model.layout.slots
+    for weight, bias in zip(slots[-2::-1], slots[:0:-1], strict=True):
         found = Recalibration(public, weight, bias)
-        if bias.shape != outputs.shape[1:] or weight.shape[:1] != bias.shape:
-            continue
-        after = log_odds(model.outputs(found.applied(made, *_TRIED), few)[0])
-        wanted = _TRIED[0] * before + _TRIED[1]
-        if np.allclose(after, wanted, rtol=1e-3, atol=1e-3 * float(np.abs(wanted).max())):
-            return found
+        if bias.shape == outputs.shape[1:] and weight.shape[:1] == bias.shape:
+            after = log_odds(model.outputs(found.applied(made, *_TRIED), few)[0])
+            wanted = _TRIED[0] * log_odds(outputs) + _TRIED[1]
+            if np.allclose(after, wanted, rtol=1e-3, atol=1e-3 * float(np.abs(wanted).max())):
+                return found
     raise refused("needs a model that ends with a trained linear layer with a bias: add one")
 
 
@@ -122,14 +103,7 @@ def histogram(odds: Array, targets: Tensor, edges: Array) -> Array:
 
 
 def fit(counts: Array, odds: Array, edges: Array, deviation: float) -> tuple[float, float]:
-    """Slope and intercept.
-
-    Args:
-        counts: as `histogram`, of all nodes together; noised, so they may be negative.
-        odds: of public records.
-        edges: of the bins.
-        deviation: standard deviation of the noise in each count.
-    """
+    """Slope and intercept, by counts with noise of a deviation, and log-odds of public records."""
     place = np.searchsorted(edges, odds)
     known = np.bincount(place, minlength=len(edges) + 1)
     outside, inside = counts.reshape(2, -1)[:, known > 0]
@@ -139,10 +113,10 @@ def fit(counts: Array, odds: Array, edges: Array, deviation: float) -> tuple[flo
         shares = expit(np.exp(at[0]) * odds + at[1])
         return np.bincount(place, shares, len(known))[known > 0] / known[known > 0]
 
-    spread = float(odds.std()) or 1.0
-    share = np.clip(inside.sum() / every.sum(), 0.5 / every.sum(), 1 - 0.5 / every.sum())
+    spread, least = float(odds.std()) or 1.0, 0.5 / every.sum()
+    share = np.clip(inside.sum() / every.sum(), least, 1 - least)
     at = np.array([-math.log(spread), logit(share) - float(odds.mean()) / spread])
-    for _ in range(_ROUNDS):
+    for _ in range(20):  # of weights by what was fitted
         before, share = at, rates(at)
         noise = every * share * (1 - share) + deviation**2 * (share**2 + (1 - share) ** 2)
         scale = np.sqrt(np.maximum(noise, 1e-12))

@@ -127,10 +127,11 @@ class RunState:
         Averages where there are any, else `iterates`; `[nodes, d]`, or `[1, d]` where all are
         equal.
         """
-        return self._calibrated(self._uncalibrated)
+        return self._calibrated(self.trained)
 
     @property
-    def _uncalibrated(self) -> Tensor:
+    def trained(self) -> Tensor:
+        """The same before they are recalibrated."""
         averages = self.averages
         return self.iterates if averages is None else averages.models.to(self.job.dtype)
 
@@ -152,7 +153,7 @@ class RunState:
         averages = self.averages
         if averages is not None and averages.common.numel():
             return self._calibrated(averages.common.to(self.job.dtype))
-        return self._calibrated(consensus_of(self.job, self._uncalibrated, self.state))
+        return self._calibrated(consensus_of(self.job, self.trained, self.state))
 
     def book(self, until: int) -> None:
         """Note up to which step all is reserved, and what that costs."""
@@ -308,7 +309,7 @@ def begin(
     # What the exchange counts begins anew with a session. Its first checkpoint says so before the
     # session is written down as begun: a process that comes back to it goes on as others saw it.
     if folder is not None and returned_to is None and peers.processes > 1 and (held or rejoins):
-        checkpoints.write(folder.path, checkpoint_of(run), keep=0)
+        checkpoints.write(folder.path, _checkpoint(run), keep=0)
     peers.begin(terms.first)
     return run
 
@@ -745,7 +746,7 @@ def save(run: RunState) -> None:
         # Rows of steps before a checkpoint stand before it does: they are not measured again.
         run.communication.finish()
         take_rows(run)
-    saved = checkpoint_of(run)
+    saved = _checkpoint(run)
     run.peers.session.keep(run.step)
     checkpoints.write(run.folder.path, saved, keep=run.kept)
     LOG.info("step %d: checkpoint written", run.step)
@@ -753,14 +754,22 @@ def save(run: RunState) -> None:
     checkpoints.discard_set_aside(run.folder.path, until=run.kept)
 
 
-def checkpoint_of(run: RunState) -> Checkpoint:
+def keep_calibration(run: RunState) -> None:
+    """Write it into the last checkpoint: whoever goes on from there is not charged for it again."""
+    if run.folder is not None:
+        path = checkpoints.file_of(run.folder.path, run.step)
+        saved = checkpoints.read(path, run.job.digest, _run_id(run.ledger))
+        known = {_CALIBRATION: torch.tensor(run.calibration, dtype=torch.float64)}
+        saved = replace(saved, tensors={**saved.tensors, **known})
+        checkpoints.write(run.folder.path, saved, keep=run.kept)
+
+
+def _checkpoint(run: RunState) -> Checkpoint:
     """What a run of this process's nodes goes on from."""
     tensors = dict(zip(run.state._fields, run.state, strict=True))
     tensors |= {f"{_CONTEXT}{name}": value for name, value in run.context.tensors().items()}
     if run.averages is not None:
         tensors |= {f"{_AVERAGES}{name}": value for name, value in run.averages._asdict().items()}
-    if run.calibration is not None:
-        tensors[_CALIBRATION] = torch.tensor(run.calibration, dtype=torch.float64)
     exchanged = run.communication.exchange.tensors()
     tensors |= {f"{_EXCHANGE}{name}": value for name, value in exchanged.items()}
     return Checkpoint(run.step, tensors, run.seconds, run.job.digest, _run_id(run.ledger))

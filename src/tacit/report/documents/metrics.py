@@ -91,22 +91,6 @@ def leading(
     return (LOSS, loss) if accuracy is None and loss is not None else (ACCURACY, accuracy)
 
 
-def shown_scores(
-    metrics: Mapping[str, Scores], accuracy: Scores | None, loss: Scores | None
-) -> dict[Measure, Scores | None]:
-    """Every score of a run, the leading one first; the loss, without test records, is None."""
-    shown: dict[Measure, Scores | None] = {measure_of(name): own for name, own in metrics.items()}
-    if accuracy is not None:
-        shown.setdefault(ACCURACY, accuracy)
-    return {**shown, LOSS: loss}
-
-
-def no_better(shown: Mapping[Measure, Scores | None]) -> list[str]:
-    """Which scores are no better than their baseline, a sentence each."""
-    told = (own and measure.no_better(own.mean, own.baseline) for measure, own in shown.items())
-    return [sentence for sentence in told if sentence]
-
-
 class PrivateMeasurement(RunDocument):
     """One line of a process's own `metrics.jsonl`: what was measured on its nodes' records."""
 

@@ -295,14 +295,11 @@ def _calibration(job: Job, consensus: Outgoing[Tensor]) -> tuple[CalibrationBin,
     if job.test is None:
         return ()
     model = opened(consensus, "the common model").to(job.device, job.dtype).unsqueeze(0)
-    outputs, targets = job.model.outputs(model, job.test.inputs)[0], job.test.targets
-    finite = bool(torch.isfinite(outputs).all())
-    if not finite or majority(job.loss, outputs, targets) is None:
+    pair = job.model.outputs(model, job.test.inputs)[0], job.test.targets
+    if majority(job.loss, *pair) is None or not bool(torch.isfinite(pair[0]).all()):
         return ()
-    return tuple(
-        CalibrationBin(predicted=predicted, observed=observed, records=count)
-        for predicted, observed, count in calibration_bins(outputs, targets)
-    )
+    rows = calibration_bins(*pair)
+    return tuple(CalibrationBin(predicted=p, observed=o, records=r) for p, o, r in rows)
 
 
 def _task(job: Job) -> TaskNames:
@@ -352,15 +349,11 @@ def mechanism_line(plan: Plan) -> str | None:
     """The mechanism of a node in one line, for people."""
     if not plan.noisy:
         return None
-    if not plan.release.calibrating:
-        return _steps_line(plan)
-    noise = [plan.release.noise_multiplier(node, plan.steps) for node in plan.nodes]
-    counts = "counts of records by class and predicted probability"
-    return f"{_steps_line(plan)}; then {counts}, noise multiplier {_range(noise)}"
-
-
-def _steps_line(plan: Plan) -> str:
-    """That of the steps."""
+    after = ""
+    if plan.release.calibrating:
+        noise = [plan.release.noise_multiplier(node, plan.steps) for node in plan.nodes]
+        after = "; then counts of records by class and predicted probability, noise multiplier "
+        after += _range(noise)
     rates = [node.rate for node in plan.nodes]
     if min(rates) == 1:
         sampling = "Gaussian on every record at every step"
@@ -385,7 +378,7 @@ def _steps_line(plan: Plan) -> str:
         if plan.accounted:
             seen = plan.release.mechanism(plan.nodes[0]).describe()
         return f"{seen}, noise multiplier {multiplier}"
-    return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
+    return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps{after}"
 
 
 def shared_conditions(plan: Plan) -> tuple[FormulaCondition, ...]:
