@@ -429,7 +429,7 @@ def test_every_part_of_the_report_is_documented(run: Path) -> None:
     charts = re.findall(r"<figure id=\"[^\"]+\"><h3>([^<]+)</h3>", page)
     parts = re.findall(r"<section><h2>([^<]+)</h2>", page)
     tiles = re.findall(r"<p class=\"label\">([^<,]+)", page)
-    assert len(charts) == 9
+    assert len(charts) == 10
     assert len(tiles) == 6
     varying = "Noise level"  # it is drawn only where it is no flat line
     text = prose(REPORT)

@@ -196,9 +196,9 @@ def test_private_labels_say_neither_their_range_nor_their_values(tmp_path: Path)
 def test_another_process_can_only_speak_of_its_own_nodes(
     tmp_path: Path, lists: list[list[float]]
 ) -> None:
-    from tacit.analysis.label_counts import _together
     from tacit.communication.colours import Released
     from tacit.communication.peers import place
+    from tacit.training.calibration import shared_counts
 
     class Peer:
         rank, processes = 0, 2
@@ -207,8 +207,9 @@ def test_another_process_can_only_speak_of_its_own_nodes(
             return [value, lists]
 
     released = Released(torch.zeros(2, 10))
+    placement = place(4, 2, "blocks")
     with pytest.raises(PeerError, match="rank 1 sent counts"):
-        _together(released, 10, place(4, 2, "blocks"), Peer())  # type: ignore[arg-type]
+        shared_counts("counts", released, 10, placement, Peer())  # type: ignore[arg-type]
 
 
 @pytest.mark.process

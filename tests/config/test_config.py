@@ -41,6 +41,7 @@ def test_every_default() -> None:
             "class_weights": None,
             "augmentation": None,
             "metric": None,
+            "calibrate": None,
             "data_dir": "data",
             "schema": None,
             "test": None,
@@ -79,6 +80,7 @@ def test_every_default() -> None:
             "pair_noise": None,
             "aggregation": "clear",
             "noise_seed": None,
+            "calibrate_share": None,
             "ledger": None,
             "ledger_source": None,
             "ledger_epsilon": None,
@@ -252,7 +254,7 @@ def test_an_override_of_another_form_is_refused(override: str) -> None:
         (
             "task.zzz=3",
             "task.zzz",
-            "this takes: augmentation, class_weights, data_dir, dataset, ",
+            "this takes: augmentation, calibrate, class_weights, data_dir, dataset, ",
         ),
         ("trainn.steps=3", "[trainn]", "did you mean 'train'?"),
         (

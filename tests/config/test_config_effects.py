@@ -449,6 +449,7 @@ KEYS: Mapping[str, Key] = {
     "task.class_weights": Key((None, [1.0, 3.0])),
     "task.augmentation": Key((None, "effects_data:views")),
     "task.metric": Key((None, ["effects_data:score", "auc"])),
+    "task.calibrate": Key(("public", "private"), CERTIFIED),
     "task.data_dir": Key(("one", "two"), FILES, given=False),
     "task.schema": Key((None, "wide.toml"), TABLE, given=False),
     "task.test": Key((None, "csv:other.csv"), TABLE, given=False),
@@ -500,6 +501,9 @@ KEYS: Mapping[str, Key] = {
         ("clear", "secure-sum"), combined(CERTIFIED, {"algorithm": {"name": "dp-sgd"}})
     ),
     "privacy.noise_seed": Key((1, 2)),
+    "privacy.calibrate_share": Key(
+        (0.1, 0.5), combined(CERTIFIED, {"task": {"calibrate": "private"}})
+    ),
     "privacy.ledger": Key(
         (None, "ledgers"), combined(CERTIFIED, {"privacy": {"noise_seed": None}})
     ),

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 from sklearn import metrics as sklearn_metrics
 from torch import Tensor
 
@@ -29,7 +30,7 @@ from tacit.models.metrics import (
     score_on_the_way,
 )
 
-LABELS = [name for name in METRICS if name not in ("mae", "rmse", "r2")]
+LABELS = [name for name in METRICS if name not in ("mae", "rmse", "r2", "calibration-slope")]
 NUMBERS = ["mae", "rmse", "r2"]
 
 
@@ -47,6 +48,9 @@ def of_two_classes(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
         "auc": lambda: sklearn_metrics.roc_auc_score(labels, scores),
         "average-precision": lambda: sklearn_metrics.average_precision_score(labels, scores),
         "f1": lambda: sklearn_metrics.f1_score(labels, predicted),
+        "brier": lambda: sklearn_metrics.brier_score_loss(labels, expit(scores)),
+        "log-loss": lambda: sklearn_metrics.log_loss(labels, expit(scores)),
+        "calibration": lambda: expit(scores).mean() / labels.mean(),
     }[name]()
 
 
@@ -62,6 +66,9 @@ def of_many_classes(name: str, outputs: np.ndarray, labels: np.ndarray) -> float
         "auc": lambda: sklearn_metrics.roc_auc_score(labels, shares, multi_class="ovr"),
         "average-precision": lambda: sklearn_metrics.average_precision_score(hot, shares),
         "f1": lambda: sklearn_metrics.f1_score(labels, predicted, average="macro"),
+        "brier": lambda: sklearn_metrics.brier_score_loss(labels, shares),
+        "log-loss": lambda: sklearn_metrics.log_loss(labels, shares),
+        "calibration": lambda: shares.max(1).mean() / (predicted == labels).mean(),
     }[name]()
 
 
@@ -77,7 +84,7 @@ def test_scores_of_two_classes_are_scikit_learns(
 ) -> None:
     labels = np.random.default_rng(seed).integers(0, 2, len(values))
     labels[:2] = 0, 1
-    scores, targets = torch.tensor(values), torch.from_numpy(labels)
+    scores, targets = torch.tensor(values, dtype=torch.float64), torch.from_numpy(labels)
     outputs = {
         "two outputs": torch.stack([scores / 3, scores * 4 / 3], 1),
         "one output": scores,
@@ -86,7 +93,7 @@ def test_scores_of_two_classes_are_scikit_learns(
     }[writing]
     if writing == "signs":
         targets = (2 * targets - 1).float()[:, None]
-    right = of_two_classes(name, scores.double().numpy(), labels)
+    right = of_two_classes(name, scores.numpy(), labels)
     assert scored(name, outputs, targets) == pytest.approx(right, abs=1e-12)
 
 

@@ -107,6 +107,10 @@ def private_result(nodes: int = 16, steps: int = 500) -> Json:
             "contraction": 0.0,
             "edges": edges,
         },
+        "calibration": [
+            {"predicted": 0.55, "observed": 0.7, "records": 179},
+            {"predicted": 0.999, "observed": 0.98, "records": 180},
+        ],
         "not_covered": ["training loss", "gradient norms and clip rates"],
         "a_key_of_the_future": {"ignored": True},
     }
@@ -133,6 +137,7 @@ def star_result(nodes: int = 8) -> Json:
         "test_accuracy": None,
         "test_loss": None,
         "test_accuracy_by_node": None,
+        "calibration": [],
         "noise_multiplier": {"first": nothing, "last": nothing},
         "topology": {
             "graph": "star",

@@ -77,10 +77,10 @@ def test_the_sections_come_in_order(write_run: WriteRun) -> None:
 
 def test_every_chart_carries_readable_json_and_a_caption(write_run: WriteRun) -> None:
     page = page_of(write_run())
-    assert len(page.charts) == 10
+    assert len(page.charts) == 11
     figures = page.charts.values()
     assert all(figure["data"] and figure["layout"]["autosize"] for figure in figures)
-    assert page.count("figcaption") == 10
+    assert page.count("figcaption") == 11
 
 
 def test_seeded_noise_is_shown_in_red_and_strikes_the_epsilon(write_run: WriteRun) -> None:

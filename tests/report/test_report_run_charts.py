@@ -32,7 +32,7 @@ def lines_of(chart: Chart) -> dict[str, Any]:
 
 def test_every_chart_of_a_full_run_is_drawn(write_run: WriteRun) -> None:
     charts = charts_of(read_run_folder(write_run()))
-    assert len(charts) == 10
+    assert len(charts) == 11
     assert all(chart.figure is not None and chart.caption for chart in charts.values())
 
 
@@ -54,6 +54,15 @@ def test_the_train_loss_is_labelled_as_not_covered(write_run: WriteRun) -> None:
     assert "not covered by epsilon" in charts["gradients"].caption
 
 
+def test_the_calibration_curve_has_every_bin_with_its_count(write_run: WriteRun) -> None:
+    chart = charts_of(read_run_folder(write_run()))["calibration"]
+    observed, line = drawn(chart).data
+    assert (list(observed.x), list(observed.y)) == ([0.55, 0.999], [0.7, 0.98])
+    assert list(observed.text) == ["179", "180"]
+    assert list(line.x) == list(line.y)
+    assert "a group of 179 to 180 of the 359 test records" in chart.caption
+
+
 def test_charts_without_data_say_so(star_run: Path) -> None:
     charts = charts_of(read_run_folder(star_run))
     absent = {key for key, chart in charts.items() if chart.figure is None}
@@ -66,7 +75,7 @@ def test_charts_without_data_say_so(star_run: Path) -> None:
 def test_without_measurements_every_series_says_so(write_run: WriteRun) -> None:
     charts = charts_of(read_run_folder(write_run(metrics=[])))
     drawn = {key for key, chart in charts.items() if chart.figure is not None}
-    assert drawn == {"epsilon-nodes", "graph"}
+    assert drawn == {"calibration", "epsilon-nodes", "graph"}
     assert charts["accuracy-steps"].absent == "Nothing was measured in this run."
 
 

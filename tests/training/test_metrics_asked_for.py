@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
@@ -14,8 +15,11 @@ from torch import Tensor, nn
 import tacit
 from experiments import tacit as command_line
 from experiments import write_experiment, write_module
+from tacit.analysis.score import Score
 from tacit.cli.tables import plan_document, plan_table, result_table
 from tacit.errors import InputError
+from tacit.models.probabilities import calibration_bins
+from tacit.report.documents.run import read_result
 
 FEATURES = 4
 
@@ -214,11 +218,47 @@ def test_accuracy_that_says_little_is_warned_of() -> None:
 def test_a_score_no_better_than_its_baseline_is_said_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noisy = {**settings(), "privacy": {"noise_std": 1e4, "noise_seed": 1}}
+    task = {"metric": ["accuracy", "brier", "log-loss", "calibration"]}
+    noisy = {**settings(**task), "privacy": {"noise_std": 1e4, "noise_seed": 1}}
     result = tacit.train(noisy, nodes=NODES, test=TEST, out=tmp_path / "run")
     result_table(result)
-    assert "is no better than the baseline" in " ".join(capsys.readouterr().out.split())
-    assert "is no better than the baseline" in (tmp_path / "run" / "report.html").read_text()
+    told = " ".join(capsys.readouterr().out.split())
+    for title in ("accuracy", "Brier score", "log loss"):
+        assert f"the test {title} of" in told
+    assert told.count("is no better than the baseline") == 3  # calibration has none
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("is no better than the baseline") == 1  # of the leading score
+    assert page.count("; no better than a model that ignores its inputs") == 4  # and of the loss
+
+
+def test_scores_of_other_records_say_that_they_are_no_better() -> None:
+    score = Score(
+        "more",
+        9,
+        {"auc": 0.8, "log-loss": 0.7, "calibration": 3.0},
+        0.9,
+        0.2,
+        {"auc": 0.5, "log-loss": 0.6, "calibration": None, "accuracy": 0.9, "loss": 0.6},
+    )
+    first, *notes = score.describe().splitlines()
+    assert first.endswith("on 9 records")
+    assert [note.split(" of ")[0] for note in notes] == [
+        "note: the test log loss",
+        "note: the test accuracy",
+    ]
+
+
+def test_the_calibration_curve_is_of_the_consensus_model_and_all_test_records(
+    judged: tacit.Result,
+) -> None:
+    assert judged.out is not None
+    outputs = judged.model()(TEST[0])
+    bins = read_result(judged.out / "result.json").calibration
+    told = [(own.predicted, own.observed, own.records) for own in bins]
+    right = np.array(calibration_bins(outputs, TEST[1]))
+    np.testing.assert_allclose(np.array(told), right, rtol=1e-5)
+    assert sum(own.records for own in bins) == len(TEST[1])
+    assert "Calibration of the consensus model" in (judged.out / "report.html").read_text()
 
 
 def test_class_weights_find_the_rare_class(judged: tacit.Result) -> None:

@@ -33,17 +33,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from tacit.communication.colours import Released, opened
+from tacit.communication.colours import Released
 from tacit.communication.peers import ALONE, Peers, Placement, place
-from tacit.communication.received import EXPERIMENT, LABEL_COUNTS, SESSION_ID, Experiment
+from tacit.communication.received import EXPERIMENT, SESSION_ID, Experiment
 from tacit.config import Config, load_config
 from tacit.config.schema import LEDGER_KEYS
 from tacit.data import Schema, StackedData
-from tacit.errors import InputError, PeerError, RecordsError
+from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss
 from tacit.models.architectures import find_loss
 from tacit.report.wording import epsilon_text
 from tacit.training.budget import node_keys, open_ledger
+from tacit.training.calibration import shared_counts
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import compare, counts, identity
@@ -125,7 +126,8 @@ def count_labels(
     plan = _plan(config, epsilon, train, classes, placement, peers)
     totals = _histograms(labels, train, classes)
     released = _release(config, plan, train, totals, hosted, peers)
-    return _weighed(plan, _together(released, classes, placement, peers))
+    counted = shared_counts("noised counts of labels", released, classes, placement, peers)
+    return _weighed(plan, counted)
 
 
 def _class_count(config: Config, loss: Loss, public: Tensor | None, declared: int | None) -> int:
@@ -232,20 +234,6 @@ def _release(
         noised = noise.add(totals, stds, node_keys(plan, hosted), hosted, 0, part=0)
         ledger.settle(1)
     return Released(noised)
-
-
-def _together(
-    released: Released[Tensor], classes: int, placement: Placement, peers: Peers
-) -> list[list[float]]:
-    """The noised counts of all nodes."""
-    own = opened(released, "noised counts of labels").tolist()
-    rows: dict[int, list[float]] = {}
-    for rank, lists in enumerate(peers.share("noised counts of labels", own, LABEL_COUNTS)):
-        nodes = placement.hosted(rank)
-        if len(lists) != len(nodes) or any(len(row) != classes for row in lists):
-            raise PeerError(f"rank {rank} sent counts that are not those of its nodes")
-        rows |= dict(zip(nodes, lists, strict=True))
-    return [rows[node] for node in sorted(rows)]
 
 
 def _weighed(plan: Plan, rows: Sequence[Sequence[float]]) -> LabelCounts:

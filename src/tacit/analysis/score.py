@@ -25,6 +25,7 @@ from tacit.plain_files import check_plain
 from tacit.report.documents.run import LET_IT_END, ModelShape, ResultDocument, read_result
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.training.prepare import DTYPES
+from tacit.training.recalibration import halves
 from tacit.training.run_folder.folder import trusted_config
 
 _RECORDS_AT_ONCE = 1024
@@ -53,15 +54,15 @@ class Score:
     baselines: dict[str, float | None]
 
     def describe(self) -> str:
-        """One line for people, the leading score first."""
+        """One line for people, the leading score first; and one for each that is of no use."""
         scores = {measure_of(name): value for name, value in self.metrics.items()}
         if self.accuracy is not None:
             scores.setdefault(ACCURACY, self.accuracy)
         scores[LOSS] = self.loss
-        told = "; ".join(
-            measure.beside(value, self.baselines[measure.name]) for measure, value in scores.items()
-        )
-        return f"{self.dataset}: {told} on {self.records:,} records"
+        pairs = [(own, value, self.baselines[own.name]) for own, value in scores.items()]
+        told = "; ".join(own.beside(*pair) for own, *pair in pairs)
+        notes = [f"note: {note}" for own, *pair in pairs if (note := own.no_better(*pair))]
+        return "\n".join([f"{self.dataset}: {told} on {self.records:,} records", *notes])
 
 
 def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
@@ -199,6 +200,8 @@ def _records(config: Config, name: str, data_dir: str | None, declared: Declared
         declared=declared,
     )
     records = loaded.train if loaded.test is None else loaded.test
+    if same and task.calibrate == "public":  # the others were fitted to
+        records, _ = halves(records)
     data.check_dataset(records, "--data", loaded.classes)
     return records
 

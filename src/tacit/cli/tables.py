@@ -222,8 +222,10 @@ def result_table(result: Result) -> None:
         ]
         if scores.baseline is not None:
             rows.append((f"test {measure.title}, baseline", measure.text(scores.baseline)))
+    shown = {} if scores is None else {measure: scores}
     for name, others in list(result.test_metrics.items())[1:]:
         other = measure_of(name)
+        shown[other] = others
         rows.append((f"test {other.title}, mean over nodes", other.text(others.mean)))
     spent = [value for value in result.epsilon if value is not None]
     if spent:
@@ -248,7 +250,7 @@ def result_table(result: Result) -> None:
         table.add_row(*row)
     console = Console()
     console.print(table)
-    if scores is not None and (told := measure.no_better(scores.mean, scores.baseline)):
+    for told in filter(None, (own.no_better(of.mean, of.baseline) for own, of in shown.items())):
         console.print(f"note: {told}", markup=False, highlight=False, soft_wrap=True)
     if not result.private:
         console.print(f"NOT PRIVATE: {plan.not_private_reason}", style="bold red")

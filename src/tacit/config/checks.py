@@ -140,6 +140,35 @@ def check_views(task: Task, train: Train, algorithm: AlgorithmSection) -> None:
         )
 
 
+def check_calibration(
+    task: Task, algorithm: AlgorithmSection, privacy: Privacy, faults: Faults
+) -> None:
+    """Refuse to recalibrate by private counts where nothing is proved of them.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+    if task.calibrate != "private":
+        if privacy.calibrate_share is not None:
+            expected = "is for task.calibrate = 'private': set that, or leave it out"
+            raise InputError("privacy.calibrate_share", privacy.calibrate_share, expected)
+        return
+    steps_alone = privacy.noisy and privacy.accounting != "certified"
+    several = algorithm.definition.mechanism is not noised_sums
+    reasons = {
+        f"{algorithm.name}, which releases no single Gaussian sum a step": several,
+        "privacy.noise = 'pairwise', which hides no counts": privacy.noise == "pairwise",
+        "privacy.aggregation = 'secure-sum', which hides no counts": privacy.aggregation != "clear",
+        f"privacy.accounting = '{privacy.accounting}', which is of steps alone": steps_alone,
+        "privacy.epsilon_per_round, which leaves no share": privacy.epsilon_per_round is not None,
+        "faults.tolerate, since counts of a site that is away would be missing": faults.tolerate,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            expected = f"does not go with {reason}; use 'public', or change it"
+            raise InputError("task.calibrate", "private", expected)
+
+
 def check_promise(algorithm: AlgorithmSection, promise: Promise) -> None:
     """Refuse constants that the paper of the algorithm does not read.
 

@@ -18,6 +18,7 @@ import tomli_w
 from tacit.algorithms import ALGORITHMS
 from tacit.config.checks import (
     check,
+    check_calibration,
     check_declared,
     check_promise,
     check_suboptimality,
@@ -118,6 +119,7 @@ class Config(Section):
             made["train"] = _completed(made["train"], DEFAULT_VIEWS)
         super().__init__(**made)
         check_declared(self.task)
+        check_calibration(self.task, self.algorithm, self.privacy, self.faults)
         check_views(self.task, self.train, self.algorithm)
         if self.train.suboptimality:
             check_suboptimality(self.task, self.nodes, self.algorithm)

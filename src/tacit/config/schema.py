@@ -37,6 +37,7 @@ MOST_ROUNDS = 1000
 MOST_METRICS = 20
 MOST_VIEWS = 1024
 MOST_SCALES = 6  # of scattering
+CALIBRATE_SHARE = 0.1
 # Above about 300 no bound is proved for rounded Gaussian noise, so that a larger budget is never
 # used up; far above this the search for the noise would take minutes.
 MOST_EPSILON = 10_000
@@ -114,6 +115,8 @@ class Task(TableKeys):
     public says how many classes there are: neither the data set nor test records. `input_bound` is
     the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
     `class_weights` are public: what a record counts by, one a class. Of `metric` the first leads.
+    `calibrate` fits a slope and an intercept for the log-odds of the trained model to half of the
+    public test records, or to counts of private ones under noise.
     `augmentation` is what the views of a record are, over which its gradient is averaged.
     `output` is the key, attribute or position of the prediction in what the model returns, or
     `module:function`; not set, the model returns its prediction alone. `features` is a fixed public
@@ -138,6 +141,7 @@ class Task(TableKeys):
     class_weights: Annotated[tuple[Size, ...], Field(min_length=2, max_length=10_000)] | None = None
     augmentation: str | None = None
     metric: tuple[str, ...] | None = None
+    calibrate: Literal["public", "private"] | None = None
     data_dir: str = "data"
 
     @field_validator("features")
@@ -346,7 +350,8 @@ class Privacy(Section):
     `pair_noise` is the standard deviation of a pair's noise over that of a node's own. With
     `aggregation = "secure-sum"` a server sees the sum of a round's messages and none alone; epsilon
     then holds against it and any `colluding` clients who pool all that they know, those in the
-    server's own process among them.
+    server's own process among them. `calibrate_share` is the share of the budget, as mu^2
+    of Gaussian DP, that goes to `task.calibrate = "private"`: a tenth where it is not given.
     """
 
     epsilon: Literal["none"] | PerNode | None = None
@@ -363,6 +368,7 @@ class Privacy(Section):
     pair_noise: Literal["auto"] | float | None = None
     aggregation: Literal["clear", "secure-sum"] = "clear"
     noise_seed: Seed | None = None
+    calibrate_share: Probability | None = None
     ledger: Annotated[str, Field(min_length=1)] | None = None
     ledger_source: SourceNames | tuple[SourceNames, ...] | dict[str, SourceNames] | None = None
     ledger_epsilon: PerNode | None = None

@@ -7,6 +7,9 @@
 | `auc` | classes | area under the ROC curve, one class against the rest, mean over classes |
 | `average-precision` | classes | one class against the rest, mean over classes |
 | `f1` | classes | of class 1 where there are two, else the mean over classes |
+| `brier`, `log-loss` | classes | of the probabilities (`tacit.models.probabilities`) |
+| `calibration` | classes | predicted over observed prevalence; of the predicted class |
+| `calibration-slope` | two classes | refused |
 | `mae`, `rmse`, `r2` | numbers | mean over the numbers of a record |
 
 Classes are integer targets beside at least two outputs a record, or targets -1 or 1, or 0 or 1,
@@ -37,6 +40,7 @@ from torch import Tensor
 
 from tacit.errors import InputError, describe
 from tacit.gradients import Loss
+from tacit.models import probabilities
 from tacit.models.imports import import_function
 from tacit.report.measures import MEASURES, Measure, measure_of
 
@@ -247,6 +251,8 @@ def majority(loss: Loss, example: Tensor, targets: Tensor) -> float | None:
 
 
 def _baseline(metric: Metric, constant: Tensor, targets: Tensor) -> float | None:
+    if metric.measure.ideal is not None:  # which the frequencies themselves have, or nobody
+        return None
     try:
         value = score(metric, constant, targets)
     except InputError:  # a function of the user's that does not take outputs that are all equal
@@ -325,6 +331,9 @@ def _check_kind(metric: Metric, loss: Loss, outputs: Tensor, targets: Tensor) ->
             "needs classes: integer targets from 0 beside as many outputs, or targets 0 or 1, or "
             f"-1 or 1, beside one output, and another loss than 'mse'; of numbers: {known}"
         )
+        raise InputError("task.metric", metric.name, expected)
+    elif metric.name == "calibration-slope" and _width(outputs) > 2:
+        expected = f"is of two classes, and here are {_width(outputs)}: 'calibration' is of several"
         raise InputError("task.metric", metric.name, expected)
 
 
@@ -449,6 +458,10 @@ METRICS: Mapping[str, Function] = {
     "auc": _auc,
     "average-precision": _average_precision,
     "f1": _f1,
+    "brier": probabilities.brier,
+    "log-loss": probabilities.log_loss,
+    "calibration": probabilities.calibration,
+    "calibration-slope": probabilities.calibration_slope,
     "mae": _mae,
     "rmse": _rmse,
     "r2": _r2,
@@ -456,5 +469,11 @@ METRICS: Mapping[str, Function] = {
 """The metrics that have a name; `MEASURES` says what they are called."""
 
 _OF_NUMBERS = ("mae", "rmse", "r2")
-_COMPARES = {"auc": "class", "average-precision": "class", "r2": "target"}
+_COMPARES = {
+    "auc": "class",
+    "average-precision": "class",
+    "calibration": "class",
+    "calibration-slope": "class",
+    "r2": "target",
+}
 assert METRICS.keys() == MEASURES.keys()

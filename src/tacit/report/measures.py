@@ -17,12 +17,20 @@ class Measure:
         title: in words.
         percent: whether it is a share that is written in per cent.
         larger_is_better: whether the larger of two scores is the better one.
+        ideal: the best score, where that is neither the largest nor the smallest.
     """
 
     name: str
     title: str
     percent: bool = False
     larger_is_better: bool = True
+    ideal: float | None = None
+
+    def worth(self, score: float) -> float:
+        """The larger, the better the score."""
+        if self.ideal is not None:
+            return -abs(score - self.ideal)
+        return score if self.larger_is_better else -score
 
     def text(self, score: float | None) -> str:
         """The score for people."""
@@ -44,7 +52,7 @@ class Measure:
         """
         if score is None or baseline is None or not math.isfinite(score):
             return ""
-        if score > baseline if self.larger_is_better else score < baseline:
+        if self.worth(score) > self.worth(baseline):
             return ""
         return (
             f"the test {self.title} of {self.text(score)} is no better than the baseline: a model "
@@ -63,6 +71,10 @@ MEASURES: dict[str, Measure] = {
         Measure("auc", "AUC"),
         Measure("average-precision", "average precision"),
         Measure("f1", "F1"),
+        Measure("brier", "Brier score", larger_is_better=False),
+        Measure("log-loss", "log loss", larger_is_better=False),
+        Measure("calibration", "predicted over observed", ideal=1.0),
+        Measure("calibration-slope", "calibration slope", ideal=1.0),
         Measure("mae", "mean absolute error", larger_is_better=False),
         Measure("rmse", "root mean squared error", larger_is_better=False),
         Measure("r2", "R2"),

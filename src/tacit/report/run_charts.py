@@ -64,7 +64,34 @@ def model_charts(run: RecordedRun) -> list[Chart]:
     if measure == LOSS:
         measure, scores = ACCURACY, None
     baseline = None if scores is None else scores.baseline
-    return [*_score_charts(measurements, measure, baseline), *_loss_charts(measurements)]
+    charts = [*_score_charts(measurements, measure, baseline), *_loss_charts(measurements)]
+    return [*charts, *([_calibration_chart(run.result)] if run.result.calibration else [])]
+
+
+def _calibration_chart(result: ResultDocument) -> Chart:
+    """Draw what was observed among test records against the probability that they were given."""
+    bins = result.calibration
+    predicted, counts = [own.predicted for own in bins], [own.records for own in bins]
+    x, y = (Axis(title, ticks=".0~%") for title in ("mean predicted probability", "share observed"))
+    series = [
+        Series("observed", [own.observed for own in bins], BLUE, hover=".1%"),
+        Series("as predicted", predicted, GREY, "dot", hover=".1%"),
+    ]
+    drawn = line_figure(predicted, x, y, series)
+    if drawn is not None:  # always, of bins with records
+        texts = [f"{count:,}" for count in counts]
+        points = {"text": texts, "hovertemplate": "%{y:.1%} of %{text} records"}
+        drawn = replace(drawn, data=[{**drawn.data[0], **points}, *drawn.data[1:]])
+    return Chart(
+        key="calibration",
+        title="Calibration of the consensus model",
+        caption=f"Each point is a group of {min(counts):,} to {max(counts):,} of the "
+        f"{sum(counts):,} test records that were given similar probabilities. On the dotted line "
+        "as many were observed as predicted; below it probabilities are too high. Of more than "
+        "two classes it is about the predicted one.",
+        figure=drawn,
+        absent="",
+    )
 
 
 def privacy_charts(run: RecordedRun) -> list[Chart]:
@@ -164,6 +191,8 @@ def _score_charts(
         measurements, "Test accuracy was not measured: there was no test set with classes."
     )
     better = "Higher" if measure.larger_is_better else "Lower"
+    if measure.ideal is not None:
+        better = f"Closer to {measure.ideal:g}"
     ignorant = "" if baseline is None else " The dotted line is a model that ignores its inputs."
     return [
         Chart(

@@ -365,7 +365,8 @@ def _scores_text(measure: Measure, scores: Scores | None) -> str:
     )
     if scores.baseline is None:
         return told
-    return f"{told}; a model that ignores its inputs {measure.text(scores.baseline)}"
+    worse = "no better than a" if measure.no_better(scores.mean, scores.baseline) else "a"
+    return f"{told}; {worse} model that ignores its inputs {measure.text(scores.baseline)}"
 
 
 _COLUMNS = (

@@ -250,6 +250,14 @@ def affordable(
     return first, f"{reason}: nothing is left, and the last checkpoint is the result"
 
 
+def covers_calibration(plan: Plan, ledger: RunLedger) -> bool:
+    """Whether what is released after the last step is within every budget of this process."""
+    steps, shared = plan.steps, ledger.shared
+    limits = [*_own_limits(plan, ledger.charged(), steps)]
+    limits += _data_limits(plan, shared, steps, ledger.own.run_id, ())
+    return all(limit.cost(steps) <= limit.budget for limit in limits)
+
+
 def _own_limits(
     plan: Plan, before: Mapping[int, Sequence[Interval]], first: int
 ) -> Sequence[_Limit]:
@@ -267,7 +275,8 @@ def _own_limits(
             continue
 
         def total(end: int, node: NodePlan = node, charged: Sequence[Interval] = charged) -> float:
-            return plan.release.epsilon(node, [*charged, (first, end)]) or 0.0
+            charges = [*charged, (first, end), *plan.release.after]
+            return plan.release.epsilon(node, charges) or 0.0
 
         limits.append(_Limit(f"node {node.node} ({node.budget:g})", node.budget, total))
     return limits
@@ -372,7 +381,8 @@ def costs(
 
     @cache
     def after(node: int, step: int) -> float | None:
-        charges = [*charged.get(node, ()), (first, step)]
+        last = plan.release.after if step == until else ()
+        charges = [*charged.get(node, ()), (first, step), *last]
         found = plan.release.epsilon(plan.nodes[node], charges)
         return found if found is None or step == until else min(found, after(node, until) or 0.0)
 

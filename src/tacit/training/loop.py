@@ -46,6 +46,7 @@ from tacit.training.budget import (
     extremes,
     open_ledger,
 )
+from tacit.training.calibration import calibrate
 from tacit.training.evaluation import consensus_of, models_public, share_of
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.prepare import Job
@@ -381,7 +382,7 @@ def _mix_finally(run: RunState) -> None:
     if not final_rounds(run.plan):
         return
     if run.averages is not None:
-        run.state = run.job.config.algorithm.definition.restarted(run.state, run.models)
+        run.state = run.job.config.algorithm.definition.restarted(run.state, run.trained)
         run.averages = None
     run.state = finally_mixed(run.plan, run.state, run.step, run.context)
 
@@ -462,6 +463,7 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
     seconds = run.seconds
     communication.finish()
     hooks.metrics(take_rows(run))
+    calibrate(run)
     hooks.metrics(record(run, whole=True))
     communication.finish()
     hooks.metrics(take_rows(run, whole=True))
@@ -480,7 +482,9 @@ def _finish(run: RunState, hooks: Hooks) -> Result:
     document = None
     if run.peers.rank == 0:
         against = epsilon_by_colluders(plan, charged)
-        document = _document(run, epsilon, against, seconds, others="rank {rank}")
+        document = _document(
+            run, epsilon, against, seconds, others="rank {rank}", consensus=Released(consensus)
+        )
     if run.common_folder is not None and document is not None:
         state_dict = job.model.module(consensus).state_dict()
         run.common_folder.write_result(document, {**own_models, folders.MODEL: state_dict})
@@ -561,6 +565,7 @@ def _document(
     seconds: float,
     *,
     others: str,
+    consensus: Released[Tensor] | None = None,
 ) -> ResultDocument:
     """The content of `result.json`.
 
@@ -570,6 +575,7 @@ def _document(
         against: likewise, against 0, 1, 2 ... colluders where nodes share noise.
         seconds: of training.
         others: where that of another process's node is from; `{rank}` stands for its rank.
+        consensus: the common model `[d]`; None of a run that has none.
     """
     run_evaluation, job = run.measured, run.job
     sent = (
@@ -602,6 +608,7 @@ def _document(
         epsilon_source=sources if job.plan.accounted else None,
         charged_steps=run.charged if run.charged > run.step else None,
         measured_at=[row.step for row in run.rows],
+        consensus=consensus,
     )
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tacit import privacy
 from tacit.algorithms import Activity, Schedules, Setup
 from tacit.config import Config, Privacy
+from tacit.config.schema import CALIBRATE_SHARE
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
@@ -111,6 +112,8 @@ def build_plan(
     release = make_release(
         definition, setup, schedules, activity, config.privacy.published_constant
     )
+    if config.task.calibrate == "private":
+        release = replace(release, calibrating=config.privacy.calibrate_share or CALIBRATE_SHARE)
     if config.privacy.noise == "pairwise":
         release = replace(release, pairs=_pairs_alone(config, mixing, activity))
     if config.privacy.aggregation == "secure-sum":
@@ -397,7 +400,7 @@ def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], .
     """
     if release.activity is None:
         return ()
-    steps = release.active_steps(node)
+    steps = release.active_steps(node, release.planned[:1])
     by_epochs = release.setup.sampling == "allocation"
     if by_epochs or release.algorithm.cost_depends_on_step(release.setup.options):
         return tuple((float(step), 1) for step in steps)
@@ -484,7 +487,7 @@ def _costed(
 def _certified(settings: Privacy, release: Release, node: NodeRelease) -> float:
     """Epsilon of a node with its noise; refused where a given noise does not keep its budget."""
     steps = release.setup.steps
-    certified = release.epsilon(node, [(0, steps)]) or 0.0
+    certified = release.epsilon(node, release.planned) or 0.0
     if settings.noise_std is not None and node.budget is not None and certified > node.budget:
         enough = _calibrated(release, node, node.noise_scale, node.budget) / node.noise_scale
         raise BudgetError(

@@ -38,6 +38,7 @@ from tacit.training.processes.agreement import (
     planned,
     stated_parts,
 )
+from tacit.training.recalibration import Recalibration, find_recalibration, halves
 from tacit.training.records import (
     TrainingRecords,
     features_of,
@@ -79,6 +80,7 @@ class Job:
         features: of the records, which `train` and `test` hold in place of inputs; None: inputs.
         raw: the records that features were made of, for an audit; None: there are no features, or
             the records were let go.
+        recalibration: of the trained model, where `task.calibrate` asks for it.
         again: prepares the same experiment as `prepare` did, with other records in the place of
             those that are read (None: with these), among given peers; what is public of it must be
             the same.
@@ -98,6 +100,7 @@ class Job:
     loaded: StackedData
     features: FeatureMap | None
     raw: StackedData | None
+    recalibration: Recalibration | None
     again: Callable[[StackedData | None, Peers], Job] = field(repr=False, compare=False)
 
     @property
@@ -207,6 +210,9 @@ def prepare(
         folder = config.task.features_cache if instead is None else None
         records = with_features(features, records, hosted, None if folder is None else Kept(folder))
     train, public = records.train, records.test
+    fitting = public
+    if config.task.calibrate == "public" and public is not None:
+        public, fitting = halves(public)
     first = train.first
     own_loss = None
     if config.task.loss == GIVEN and given_loss is None:
@@ -280,6 +286,10 @@ def prepare(
     else:
         check_metrics(metrics, loss, outputs, held_out.targets, config.train.evaluate_records)
         ignorant = baselines(metrics, loss, outputs, held_out.targets)
+    recalibration, how = None, config.task.calibrate
+    if how is not None:
+        to_fit = None if fitting is None else _held_out(config, fitting, kind, dtype, device)
+        recalibration = find_recalibration(how, engine, loss, to_fit, dtype)
     settled, rule = with_clip(config, engine, held_out)
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     table = _table_notes(config, engine, train.sizes.tolist(), dtype)
@@ -341,6 +351,7 @@ def prepare(
         loaded=train if config.privacy.ledger is None else loaded,
         features=features,
         raw=raw if features is not None and keep_raw else None,
+        recalibration=recalibration,
         again=again,
     )
 

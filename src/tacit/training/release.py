@@ -8,6 +8,7 @@ what is accounted cannot differ from what runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from tacit import privacy
 from tacit.algorithms import Activity, Algorithm, NodeRun, Schedules, Setup
 from tacit.errors import InputError
+from tacit.models.probabilities import MOST_BINS
+from tacit.privacy.ledger.spent import combined
 from tacit.privacy.mechanisms.base import against
 from tacit.privacy.mechanisms.clipping import ASSUMED, Clipping
 from tacit.privacy.mechanisms.composed import Scheduled
@@ -28,6 +31,7 @@ from tacit.training.pair_noise import PairNoise
 from tacit.training.secure_sums import SecureSums
 
 Interval = tuple[int, int]
+_LEAST_NOISE = 0.05  # over the clip: below, no step leaves anything to share
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class Release:
         activity: who takes part when; None: everybody always.
         pairs: the noise that cancels between nodes; None: there is none.
         sums: that a server sees sums only; None: it sees messages.
+        calibrating: share of mu^2, by Gaussian DP, that goes to one release after the last
+            step, of counts that every record adds 1 to (`tacit.training.calibration`); 0: none.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -93,6 +99,18 @@ class Release:
     activity: Activity | None = None
     pairs: PairNoise | None = None
     sums: SecureSums | None = None
+    calibrating: float = 0.0
+
+    @property
+    def after(self) -> tuple[Interval, ...]:
+        """What is released after the last step."""
+        steps = self.setup.steps
+        return ((steps, steps + 1),) if self.calibrating else ()
+
+    @property
+    def planned(self) -> tuple[Interval, ...]:
+        """All that is released."""
+        return ((0, self.setup.steps), *self.after)
 
     @property
     def shared(self) -> PairNoise | SecureSums | None:
@@ -127,11 +145,18 @@ class Release:
 
     def own_multiplier(self, node: NodeRelease, k: int) -> float:
         """Standard deviation of a node's own noise in step k over its clipping bound, for a sum."""
-        return node.noise_scale * self.noise_shape[k]
+        if k < self.setup.steps:
+            return node.noise_scale * self.noise_shape[k]
+        steps = self.active_steps(node, self.planned[:1]) or [0]
+        noises = (max(node.noise_scale * self.noise_shape[step], _LEAST_NOISE) for step in steps)
+        costs = (  # of Gaussian DP: mu^2, of sampled steps as there are many
+            node.rate**2 * math.expm1(noise**-2) if node.rate < 1 else noise**-2 for noise in noises
+        )
+        return math.sqrt((1 / self.calibrating - 1) / math.fsum(costs))
 
     def noise_std(self, node: NodeRelease, k: int) -> float:
         """Standard deviation of a node's own noise in step k, in the **sum** over the batch."""
-        bound = self.clip.bound(k)
+        bound = self.clip.bound(k) if k < self.setup.steps else 1.0  # of a count
         return self.own_multiplier(node, k) * (1.0 if bound is None else bound)
 
     def pair_noise_std(self, k: int) -> float:
@@ -195,12 +220,12 @@ class Release:
         self, node: NodeRelease, intervals: Iterable[Interval] | None = None
     ) -> list[int]:
         """Steps of `intervals` (by default all) in which a node takes part, repeats kept."""
-        pairs = intervals or [(0, self.setup.steps)]
+        pairs = intervals or self.planned
         steps = chain.from_iterable(range(*pair) for pair in pairs)
         if self.activity is None:
             return list(steps)
         taking_part = self.activity.active[:, node.node % self.activity.active.shape[1]]
-        return [step for step in steps if taking_part[step]]
+        return [step for step in steps if step >= len(taking_part) or taking_part[step]]
 
     def mechanism(
         self, node: NodeRelease, intervals: Iterable[Interval] | None = None
@@ -239,8 +264,26 @@ class Release:
     def _mechanism(
         self, node: NodeRelease, intervals: Iterable[Interval] | None
     ) -> privacy.Mechanism:
-        run = self.node_run(node, self.active_steps(node, intervals) or [0])
-        return self.algorithm.mechanism(run)
+        steps = self.active_steps(node, intervals) or [0]
+        trained = [step for step in steps if step < self.setup.steps]
+        mechanism = self.algorithm.mechanism(self.node_run(node, trained)) if trained else None
+        return self._then_counted(node, mechanism, len(steps) - len(trained))
+
+    def _then_counted(
+        self, node: NodeRelease, mechanism: privacy.Mechanism | None, times: int
+    ) -> privacy.Mechanism:
+        """A mechanism, and then the release that follows the last step, so many times."""
+        counted = None
+        if times:
+            counted = privacy.Gaussian(
+                [self.own_multiplier(node, self.setup.steps)] * times,
+                relation=self.setup.relation,
+                trust_model=self.assumption,
+                coordinates=max(self.noised_values, 2 * MOST_BINS),
+            )
+        both = combined([mechanism, counted])
+        assert both is not None
+        return both
 
     def ledger_mechanism(self, node: NodeRelease) -> privacy.Mechanism:
         """The mechanism as a ledger holds it: one entry a planned step, so that steps are its.
@@ -248,10 +291,14 @@ class Release:
         A step in which the node takes no part stands there with `SILENT` noise: more than it
         releases, by less than a millionth of what the others do.
         """
-        mechanism = self.mechanism(node)
-        if self.activity is None:
-            return mechanism
-        active = self.active_steps(node) or [0]
+        mechanism = self.mechanism(node, self.planned[:1])
+        if self.activity is not None:
+            mechanism = self._with_silence(node, mechanism)
+        return self._then_counted(node, mechanism, len(self.after))
+
+    def _with_silence(self, node: NodeRelease, mechanism: privacy.Mechanism) -> privacy.Mechanism:
+        """The mechanism of all steps of training, of that of those in which a node takes part."""
+        active = self.active_steps(node, self.planned[:1]) or [0]
         if isinstance(mechanism, Scheduled) and mechanism.steps == len(active):
             schedule = [SILENT] * self.setup.steps
             for step, multiplier in zip(active, schedule_of(mechanism), strict=True):
@@ -328,7 +375,9 @@ class Release:
             delta: of the claim; by default the node's.
             completed: how many steps were made, by this node or not; by default all.
         """
-        run = self.node_run(node, self.active_steps(node) or [0] if steps is None else steps)
+        run = self.node_run(
+            node, self.active_steps(node, self.planned[:1]) or [0] if steps is None else steps
+        )
         run = replace(run, delta=run.delta if delta is None else delta, completed=completed)
         return self.algorithm.claimed_run(run)
 

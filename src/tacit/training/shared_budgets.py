@@ -194,7 +194,8 @@ def _draw(
         raise InputError("privacy.ledger_source", source, expected)
 
     def mine(end: int) -> Sequence[privacy.Mechanism]:
-        steps = [pair for pair in (*charged, *again, (first, end)) if pair[0] < pair[1]]
+        every = (*charged, *again, (first, end), *plan.release.after)
+        steps = [pair for pair in every if pair[0] < pair[1]]
         return alternatives(
             (
                 plan.release.mechanism(node, steps)

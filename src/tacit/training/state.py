@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
@@ -64,6 +65,7 @@ MakeContext = Callable[..., StackedContext]
 _EXCHANGE = "exchange."
 _CONTEXT = "context."
 _AVERAGES = "average."
+_CALIBRATION = "calibration"
 
 
 @dataclass
@@ -93,6 +95,7 @@ class RunState:
     suboptimality: Suboptimality | None = None  # f(x) - f*, where it is asked for
     own_rows: dict[int, PrivateMeasurement] = field(default_factory=dict)  # yet to be written
     averages: Averages | None = None  # of models, where the experiment asks for them, once begun
+    calibration: tuple[float, float] | None = None  # slope and intercept, once they are known
     status: Status = "done"
     message: str | None = None
     notes: tuple[str, ...] = ()  # what people should know of how it went on
@@ -124,8 +127,19 @@ class RunState:
         Averages where there are any, else `iterates`; `[nodes, d]`, or `[1, d]` where all are
         equal.
         """
+        return self._calibrated(self.trained)
+
+    @property
+    def trained(self) -> Tensor:
+        """The same before they are recalibrated."""
         averages = self.averages
         return self.iterates if averages is None else averages.models.to(self.job.dtype)
+
+    def _calibrated(self, models: Tensor) -> Tensor:
+        how = self.job.recalibration
+        if how is None or self.calibration is None:
+            return models
+        return how.applied(models, *self.calibration)
 
     @property
     def iterates(self) -> Tensor:
@@ -138,8 +152,8 @@ class RunState:
         """The common model `[d]` of `models`, as far as this process knows it."""
         averages = self.averages
         if averages is not None and averages.common.numel():
-            return averages.common.to(self.job.dtype)
-        return consensus_of(self.job, self.models, self.state)
+            return self._calibrated(averages.common.to(self.job.dtype))
+        return self._calibrated(consensus_of(self.job, self.trained, self.state))
 
     def book(self, until: int) -> None:
         """Note up to which step all is reserved, and what that costs."""
@@ -214,6 +228,7 @@ def begin(
     step = terms.first if returned_to is None else returned_to
     seconds = 0.0
     averages: Averages | None = None
+    calibration: tuple[float, float] | None = None
     rejoins = terms.comes_back and returned_to is None
     held = step
     if folder is not None and rejoins:  # its last own one says what it has sent
@@ -234,6 +249,9 @@ def begin(
         communication.exchange.load(exchanged, same_session=returned_to is not None)
         if averaged:
             averages = Averages(*(averaged[name] for name in Averages._fields))
+        if (kept := tensors.pop(_CALIBRATION, None)) is not None:
+            slope, intercept = kept.tolist()
+            calibration = slope, intercept
         context.load(inner, origin)
         state = type(state)(**tensors)
     if terms.rejoining and returned_to is None:
@@ -284,6 +302,7 @@ def begin(
         own_paid=terms.own_paid if terms.own_paid > terms.first else 0,
         since={node: intervals[len(terms.own.get(node, ())) :] for node, intervals in own.items()},
         averages=averages,
+        calibration=calibration,
         suboptimality=suboptimality_of(job, len(origin[0])) if peers.rank == 0 else None,
         status="done" if terms.message is None else "budget-exhausted",
     )
@@ -537,7 +556,7 @@ def together(
     """
     listed = [_merged(own.get(node, ())) for node in job.hosted]
     charged = {node: tuple(own.get(node, ())) for node in job.hosted}
-    steps = job.plan.steps
+    steps = job.plan.release.planned[-1][1]
     shared = peers.share(what, listed, CHARGED)
     gone = gone_ranks(peers)
     for rank, lists in enumerate(shared):
@@ -733,6 +752,16 @@ def save(run: RunState) -> None:
     LOG.info("step %d: checkpoint written", run.step)
     run.kept = run.peers.saved(run.step)
     checkpoints.discard_set_aside(run.folder.path, until=run.kept)
+
+
+def keep_calibration(run: RunState) -> None:
+    """Write it into the last checkpoint: whoever goes on from there is not charged for it again."""
+    if run.folder is not None:
+        path = checkpoints.file_of(run.folder.path, run.step)
+        saved = checkpoints.read(path, run.job.digest, _run_id(run.ledger))
+        known = {_CALIBRATION: torch.tensor(run.calibration, dtype=torch.float64)}
+        saved = replace(saved, tensors={**saved.tensors, **known})
+        checkpoints.write(run.folder.path, saved, keep=run.kept)
 
 
 def _checkpoint(run: RunState) -> Checkpoint:

@@ -30,7 +30,7 @@ def test_a_grid_is_every_combination(tmp_path: Path) -> None:
     assert search.choices[1] == {"algorithm.learning_rate": 0.2, "algorithm.clip": 1.0}
     assert [run.algorithm.options.clip for run in search.trials[:3]] == [0.5, 1.0, 2.0]
     assert search.law is None
-    assert (search.score, search.larger_is_better) == ("test_accuracy", True)
+    assert (search.score, search.measure.name) == ("test_accuracy", "accuracy")
 
 
 def test_a_setting_that_stands_twice_is_one(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_random_points_are_those_of_a_public_seed(tmp_path: Path) -> None:
 
 def test_loss_wins_by_being_small(tmp_path: Path) -> None:
     search = load_search(written(tmp_path, {"grid": GRID, "score": "loss"}))
-    assert (search.score, search.larger_is_better) == ("test_loss", False)
+    assert (search.score, search.measure.name) == ("test_loss", "loss")
 
 
 def test_laws_of_the_number_of_trials(tmp_path: Path) -> None:

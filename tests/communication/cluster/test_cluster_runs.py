@@ -224,6 +224,47 @@ def assert_private_metrics_stay_home(run: Path, alone: list[dict[str, Any]]) -> 
         assert whole is None or sum(parts) == pytest.approx(whole, rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["dyn-d2p", "dp-sgd"])
+@pytest.mark.parametrize("how", ["public", "private"])
+def test_processes_recalibrate_as_the_simulator_does(name: str, how: str, tmp_path: Path) -> None:
+    """By the common model and the noised counts of all nodes; each charges its own for them."""
+    homes = [tmp_path / f"site-{rank}" for rank in range(3)]
+    for home in (*homes, tmp_path / "all"):
+        home.mkdir()
+        (home / "low_digits.py").write_text(
+            "from sklearn.datasets import load_digits\n"
+            "import torch\nfrom tacit.data import Dataset\n"
+            "def load():\n"
+            "    data, labels = load_digits(return_X_y=True)\n"
+            "    inputs, low = torch.from_numpy(data / 16), torch.from_numpy(labels < 3).long()\n"
+            "    return Dataset(inputs[:1000], low[:1000]), Dataset(inputs[1000:], low[1000:])\n"
+        )
+    file = write_experiment(
+        tmp_path,
+        nodes={"count": NODES},
+        task={"dataset": "low_digits:load", "metric": ["brier"], "calibrate": how},
+        algorithm={"name": name, "clip": 0.5},
+        privacy={"noise_std": 0.02, "delta": 1e-5},
+        train={"steps": STEPS, "batch": "all", "dtype": "float64"},
+    )
+    words = ("train", file, "--quiet", "--out", tmp_path / "run")
+    with crew(tmp_path, 3, lambda _: words, homes=homes) as members:
+        answers = [member.end() for member in members]
+    assert [answer.code for answer in answers] == [0] * 3, answers
+    with chdir(tmp_path / "all"):
+        simulated(file, tmp_path / "alone")
+    # A search for the slope, which ends near it, begins with sums that are added in another order.
+    near = {"rtol": 1e-6, "atol": 1e-9}
+    torch.testing.assert_close(nodes_of(tmp_path / "run"), nodes_of(tmp_path / "alone"), **near)
+    found, right = result_of(tmp_path / "run"), result_of(tmp_path / "alone")
+    assert close(found["epsilon"], right["epsilon"], SAME_EPSILON)
+    assert close(found["test_metrics"], right["test_metrics"], 1e-6)
+    assert charged(tmp_path / "run") == charged(tmp_path / "alone")
+    assert len(found["calibration"]) == len(right["calibration"])
+    (told,) = [note for note in found["notes"] if note.startswith("calibrated: ")]
+    assert told in right["notes"]
+
+
 # Own data.
 
 

@@ -239,7 +239,7 @@ def _best(points: Sequence[ComparedPoint], score: str) -> int:
         found, loss = point.figures.score, point.figures.test_loss
         value = -math.inf
         if found is not None and found.mean is not None:
-            value = found.mean if compared(score).larger_is_better else -found.mean
+            value = compared(score).worth(found.mean)
         elif loss is not None and loss.mean is not None:
             value = -loss.mean
         lacking = point.complete < len(point.runs)

@@ -22,6 +22,7 @@ from tacit.config.schema import Section
 from tacit.errors import InputError
 from tacit.privacy.accounting.choosing import NegativeBinomialTrials, PoissonTrials, Trials
 from tacit.report.compare_page import compared
+from tacit.report.measures import Measure
 
 MOST_SETTINGS = 1000
 # Keys that say whose records these are, what protects them and under which terms: they are of all
@@ -87,9 +88,9 @@ class Search:
         return self.experiments[0]
 
     @property
-    def larger_is_better(self) -> bool:
-        """Whether a larger score wins."""
-        return compared(self.score).larger_is_better
+    def measure(self) -> Measure:
+        """What the score is called, and which of two wins."""
+        return compared(self.score)
 
     def digest(self) -> str:
         """Identifies the search, wherever its ledgers and data lie."""

@@ -76,9 +76,10 @@ def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
 
 def _best(plan: SearchPlan, trials: Sequence[Trial]) -> Trial | None:
     """The first trial of the best score."""
-    sign = 1.0 if plan.search.larger_is_better else -1.0
     scored = [trial for trial in trials if trial.score is not None]
-    return max(scored, key=lambda trial: sign * (trial.score or 0.0), default=None)
+    return max(
+        scored, key=lambda trial: plan.search.measure.worth(trial.score or 0.0), default=None
+    )
 
 
 def _experiment(plan: SearchPlan, config: Config) -> str:

@@ -181,6 +181,14 @@ class CommunicationGraph(RunDocument):
     edges: _Edges
 
 
+class CalibrationBin(RunDocument):
+    """Test records of similar probability: its mean, the share observed, how many they are."""
+
+    predicted: OptionalNumber
+    observed: OptionalNumber
+    records: Count
+
+
 @dataclass(frozen=True)
 class NodeRow:
     """The final numbers of one node; `first_noise` and `last_noise` are noise multipliers.
@@ -273,6 +281,7 @@ class ResultDocument(RunDocument):
     consensus_forecast: Items[tuple[Count, OptionalNumber]] = ()
     choosing: Text | None = None
     node_names: Items[Text] | None = None
+    calibration: Items[CalibrationBin] = ()
 
     @field_validator(
         "epsilon",

@@ -85,11 +85,10 @@ class BatchStatistics:
 def _summary(
     measure: Measure, values: tuple[float, ...], consensus: float, baseline: float | None
 ) -> Scores:
-    worst = min if measure.larger_is_better else max
     known = not any(math.isnan(value) for value in values)
     return Scores(
         mean=_mean(values),
-        worst=worst(values) if known else math.nan,
+        worst=min(values, key=measure.worth) if known else math.nan,
         consensus=consensus,
         baseline=baseline,
     )

@@ -18,10 +18,13 @@ from tacit.communication import compression
 from tacit.communication.colours import Outgoing, opened
 from tacit.errors import InputError, optional
 from tacit.features.maps import WithFeatures
+from tacit.models.metrics import majority
+from tacit.models.probabilities import calibration_bins
 from tacit.privacy.published import FormulaCondition
 from tacit.report.documents.metrics import Scores, leading
 from tacit.report.documents.run import (
     AlgorithmNames,
+    CalibrationBin,
     ClaimCondition,
     CommunicationGraph,
     ModelShape,
@@ -204,6 +207,7 @@ def result_document(
     epsilon_source: Sequence[str] | None = None,
     charged_steps: int | None = None,
     measured_at: Sequence[int] = (),
+    consensus: Outgoing[Tensor] | None = None,
 ) -> ResultDocument:
     """The content of `result.json`, from which the report is drawn too."""
     more: dict[str, Any] = {} if charged_steps is None else {"charged_steps": charged_steps}
@@ -284,8 +288,21 @@ def result_document(
         notes=(*plan.notes, *notes),
         not_covered=not_covered(config) if plan.accounted else (),
         epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
+        calibration=() if consensus is None else _calibration(job, consensus),
         **more,
     )
+
+
+def _calibration(job: Job, consensus: Outgoing[Tensor]) -> tuple[CalibrationBin, ...]:
+    """The calibration curve of the common model on the public test records, if they are classes."""
+    if job.test is None:
+        return ()
+    model = opened(consensus, "the common model").to(job.device, job.dtype).unsqueeze(0)
+    pair = job.model.outputs(model, job.test.inputs)[0], job.test.targets
+    if majority(job.loss, *pair) is None or not bool(torch.isfinite(pair[0]).all()):
+        return ()
+    rows = calibration_bins(*pair)
+    return tuple(CalibrationBin(predicted=p, observed=o, records=r) for p, o, r in rows)
 
 
 def _task(job: Job) -> TaskNames:
@@ -335,6 +352,11 @@ def mechanism_line(plan: Plan) -> str | None:
     """The mechanism of a node in one line, for people."""
     if not plan.noisy:
         return None
+    after = ""
+    if plan.release.calibrating:
+        noise = [plan.release.noise_multiplier(node, plan.steps) for node in plan.nodes]
+        after = "; then counts of records by class and predicted probability, noise multiplier "
+        after += _range(noise)
     rates = [node.rate for node in plan.nodes]
     if min(rates) == 1:
         sampling = "Gaussian on every record at every step"
@@ -359,7 +381,7 @@ def mechanism_line(plan: Plan) -> str | None:
         if plan.accounted:
             seen = plan.release.mechanism(plan.nodes[0]).describe()
         return f"{seen}, noise multiplier {multiplier}"
-    return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps"
+    return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps{after}"
 
 
 def shared_conditions(plan: Plan) -> tuple[FormulaCondition, ...]:

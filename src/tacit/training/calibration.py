@@ -1,0 +1,119 @@
+"""Recalibrating the trained model: on public records, or by counts of private ones under noise.
+
+*Mechanism* of `task.calibrate = "private"`. After the last step everyone knows the common model and
+the public records, and so the edges of bins. Each node releases c_i + Normal(0, s_i^2 I), where c_i
+counts its records by class and bin of their log-odds: one release more, which plan, accountant and
+ledger have as step K, charged before it leaves. *Sensitivity.* A record adds 1 to one count,
+whatever it is: 1 in the l2 norm by `add-or-remove-one`, sqrt(2) by `replace-one`, accounted as 2.
+*Trust model*: that of the run. What is fitted to the sum of all counts is post-processing. Proof:
+`docs/proofs/calibration.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.communication.colours import Released, opened
+from tacit.communication.peers import Peers, Placement
+from tacit.communication.received import FLAG, LABEL_COUNTS
+from tacit.errors import PeerError
+from tacit.models.probabilities import Array, log_odds
+from tacit.training.budget import covers_calibration, node_keys
+from tacit.training.evaluation import models_public
+from tacit.training.prepare import Job
+from tacit.training.recalibration import edges_of, fit, histogram
+from tacit.training.state import RunState, keep_calibration
+
+
+def calibrate(run: RunState) -> None:
+    """Recalibrate the models of a run that ends, where the experiment asks for it."""
+    job, how = run.job, run.job.config.task.calibrate
+    if job.recalibration is None or run.status == "stopped":
+        return
+    if how == "private":
+        done = run.calibration is not None
+        known: list[bool] = run.peers.share("sign that it is calibrated", done, FLAG)
+        if all(known):
+            return
+    run.calibration = None
+    model = run.consensus
+    if run.peers.processes > 1 and models_public(job):
+        model = run.communication.mean(Released(run.models)).to(job.device, job.dtype)
+    public, deviation = job.recalibration.public, 0.0
+    odds = log_odds(job.model.outputs(model.unsqueeze(0), public.inputs)[0])
+    if not np.isfinite(odds).all():
+        run.notes = (*run.notes, "not calibrated: some log-odds of public records are not finite")
+        return
+    edges = edges_of(odds)
+    if how == "public":
+        counts = histogram(odds, public.targets, edges)
+        of = f"{len(odds):,} public records, by which it is not scored"
+    else:
+        stds = [0.0] * len(run.plan.nodes)
+        if run.plan.noisy:
+            stds = [run.plan.release.noise_std(node, run.plan.steps) for node in run.plan.nodes]
+        released = _released(run, model, edges, stds)
+        if released is None:
+            run.notes = (*run.notes, "not calibrated: the budget of a node does not cover it")
+            return
+        counts, deviation = released, math.hypot(*stds)
+        of = f"counts of private records by class and {len(edges) + 1} bins"
+        of += f", with noise of deviation {deviation:.3g} in each" if deviation else ""
+    run.calibration = fit(counts, odds, edges, deviation)
+    slope, intercept = run.calibration
+    told = f"calibrated: log-odds times {slope:.3g} plus {intercept:.3g}, fitted to {of}"
+    run.notes = (*run.notes, told)
+    if how == "private":
+        keep_calibration(run)
+
+
+def _released(run: RunState, model: Tensor, edges: Array, stds: Sequence[float]) -> Array | None:
+    """The noised counts of all nodes together, once ledgers have them; None: a budget forbids."""
+    job, plan, step = run.job, run.plan, run.plan.steps
+    # A process that comes back to its session has reserved it, and makes the same message again.
+    again = any(until > step for own in run.since.values() for _, until in own)
+    covered = again or run.ledger is None or covers_calibration(plan, run.ledger)
+    agreed: list[bool] = run.peers.share("sign that budgets cover it", covered, FLAG)
+    if not all(agreed):
+        return None
+    if run.ledger is not None and not again:
+        run.ledger.reserve(step, step + 1)
+    own = [_counted(job, model, edges, place) for place in range(len(job.hosted))]
+    totals = torch.from_numpy(np.stack(own))
+    if plan.noisy:
+        keys, here = node_keys(plan, job.hosted, run.peers.session), [stds[n] for n in job.hosted]
+        plan.release.algorithm.noise.add(totals, here, keys, job.hosted, step, part=0)
+    what, width = "noised counts of records", totals.shape[1]
+    rows = shared_counts(what, Released(totals), width, job.placement, run.peers)
+    return np.array([math.fsum(column) for column in zip(*rows, strict=True)])
+
+
+def _counted(job: Job, model: Tensor, edges: Array, place: int) -> Array:
+    """The true counts of a node, exact; they do not leave this process."""
+    first, size = int(job.train.offsets[place]), int(job.train.sizes[place])
+    rows = torch.arange(first, first + size, device=job.train.targets.device)
+    outputs = job.model.outputs(model.unsqueeze(0), job.train.inputs_of(rows))[0]
+    return histogram(log_odds(outputs), job.train.targets[rows], edges)
+
+
+def shared_counts(
+    what: str, released: Released[Tensor], width: int, placement: Placement, peers: Peers
+) -> list[list[float]]:
+    """The noised counts of all nodes, `[nodes][width]`.
+
+    Raises:
+        PeerError: a process gave others than those of its nodes.
+    """
+    own = opened(released, what).tolist()
+    rows: dict[int, list[float]] = {}
+    for rank, lists in enumerate(peers.share(what, own, LABEL_COUNTS)):
+        nodes = placement.hosted(rank)
+        if len(lists) != len(nodes) or any(len(row) != width for row in lists):
+            raise PeerError(f"rank {rank} sent counts that are not those of its nodes")
+        rows |= dict(zip(nodes, lists, strict=True))
+    return [rows[node] for node in sorted(rows)]
