@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,9 @@ def recursion(
             total = total + beta * g + (1 - beta) * differences.shortened(g - before, bound)
         return total / run.divisors[client]
 
-    def mean(of: Callable[[int], Array]) -> Array:
-        return np.asarray(sum(run.weight(i) * of(i) for i in clients) / len(clients))
+    def mean(clients: list[int], values: list[Array]) -> Array:
+        pairs = zip(clients, values, strict=True)
+        return np.asarray(sum(run.weight(i) * value for i, value in pairs) / len(clients))
 
     x, v, point = task.start, np.zeros_like(task.start), task.start
     for k, clients in enumerate(run.active):
@@ -96,17 +97,17 @@ def recursion(
         if options["name"] == "dp-srm":
             beta = options["gradient_share"]
             if k == 0:
-                v = mean(lambda i: whole(i, x))
+                v = mean(clients, [whole(i, x) for i in clients])
             else:
-                v = (1 - beta) * v + mean(lambda i: batch(i, k, x, point, beta))
+                v = (1 - beta) * v + mean(clients, [batch(i, k, x, point, beta) for i in clients])
             step, point = v, before_step
         else:
             every = options.get("anchor_every", 10)
             if k % every == 0:
-                v, point = mean(lambda i: whole(i, x)), before_step
+                v, point = mean(clients, [whole(i, x) for i in clients]), before_step
                 step = v
             else:
-                step = v + mean(lambda i: batch(i, k, x, point, 0.0))
+                step = v + mean(clients, [batch(i, k, x, point, 0.0) for i in clients])
             if options["name"] == "ldp-spider":
                 v, point = step, before_step
         x = prox(x - RATE * step, RATE)
