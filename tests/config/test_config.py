@@ -54,6 +54,7 @@ def test_every_default() -> None:
             "names": None,
             "data": "split",
             "source": None,
+            "part": None,
             "placement": "blocks",
         },
         "topology": {

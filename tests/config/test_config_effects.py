@@ -468,6 +468,9 @@ KEYS: Mapping[str, Key] = {
         given=False,
     ),
     "nodes.names": Key(elsewhere="tests/config/test_config_names.py::test_names_stand_in"),
+    "nodes.part": Key(
+        ([0, 2], [1, 2]), combined(READ, {"nodes": {"count": 1, "partition": "iid"}}), given=False
+    ),
     "nodes.placement": Key(elsewhere=RANKS + "test_cluster_runs.py::test_processes_give"),
     "topology.graph": Key(("ring", "complete")),
     "topology.mixing": Key(

@@ -60,6 +60,11 @@ __all__ = [
 
 Each = TypeVar("Each")
 
+_NOT_RUN = (
+    ("figure", "a figure", "tacit compare"),
+    ("compare", "a comparison with baselines, for one who holds all records", "tacit compare"),
+    ("tune", "a search", "tacit tune"),
+)
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
@@ -293,11 +298,10 @@ def load_config(
         raw.setdefault("task", {})["model"] = GIVEN
     if task:
         raw["task"] = dict(raw.get("task", {})) | dict(task)
-    if "figure" in raw:
-        raise InputError("[figure]", "", "this file holds a figure: run it with `tacit compare`")
-    if "tune" in raw:
-        expected = "this file holds a search: run it with `tacit tune`, or take the section out"
-        raise InputError("[tune]", "", expected)
+    for name, holds, command in _NOT_RUN:
+        if name in raw:
+            expected = f"this file holds {holds}: run it with `{command}`, or take the section out"
+            raise InputError(f"[{name}]", "", expected)
     return Config(**raw).with_names(names)
 
 

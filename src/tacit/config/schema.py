@@ -222,6 +222,8 @@ class Nodes(Section):
     path with `{node}` in it or a `module:function` called with the node's number. `placement` is
     the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be. `names` are
     the parties, node 0 first, to which budgets go; of a party with several nodes each has its name.
+    `part = [i, n]` gives the one node of a run part i of the n into which the records are divided;
+    in place of n may stand their names.
     """
 
     count: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True), Whole] = 16
@@ -236,7 +238,16 @@ class Nodes(Section):
     ) = None
     data: Literal["split", "by-rank"] = "split"
     source: Annotated[str, Field(min_length=1)] | None = None
+    part: tuple[Number, Count | tuple[Text, ...]] | None = None
     placement: Literal["blocks"] | Annotated[tuple[Number, ...], Field(fail_fast=True)] = "blocks"
+
+    @property
+    def divided(self) -> tuple[int, tuple[str, ...] | None]:
+        """Into how many parts the records are divided, and what they are called, if they are."""
+        if self.part is None:
+            return self.count, self.names
+        parts = self.part[1]
+        return (parts, None) if isinstance(parts, int) else (len(parts), parts)
 
 
 class Topology(Section):

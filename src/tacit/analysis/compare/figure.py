@@ -3,25 +3,31 @@
 A figure file is an ordinary experiment, the base, with a `[figure]` section. Of a line, later ones
 win: the base, the line's `set`, then with `--quick` the figure's and the line's `quick`, the
 values of a point of its `grid`, `--set`. The word `"unset"` takes a key out.
+
+With `[compare]` in its place an experiment stands beside its baselines (`.baselines`), which are
+made of it when `quick` and `--set` have changed it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
-from tacit.config import Config, load_config, to_toml
+from tacit.analysis.compare.baselines import Baseline, baseline_lines, baseline_notes, refuse_apart
+from tacit.analysis.recommend.facts import read_facts
+from tacit.config import Config, load_config, read_sections, to_toml
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.report.measures import MEASURES
+from tacit.training.prepare import DTYPES
+from tacit.training.records import NO_TEST_RECORDS
 
-AXES = ("steps", "rounds", "bytes", "epsilon", "budget")
+TOGETHER = "together"  # the experiment itself, beside its baselines
 SERIES = (
     "test_accuracy",
     "test_loss",
@@ -95,7 +101,7 @@ class Figure:
         title: of the page.
         source: where the original is printed; may be empty.
         notes: what the reader should know, a sentence each.
-        x: axes that are drawn, of `AXES`.
+        x: axes that are drawn, of `report.compare_page.AXIS_TITLES`.
         y: what is drawn: one of `SERIES`, or a metric of the runs.
         quick: whether this is the short version.
         lines: in the order in which they are drawn.
@@ -134,18 +140,29 @@ class _LineSection(_Section):
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
-class _FigureSection(_Section):
-    """`[figure]`; an empty title is that of the file."""
+class _HeadSection(_Section):
+    """What `[figure]` and `[compare]` both have; an empty title is that of the file."""
 
     title: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
     seeds: Seeds = 1
+    y: _Measured | None = None
+    quick: dict[str, Any] = Field(default_factory=dict)
+
+
+class _CompareSection(_HeadSection):
+    """`[compare]`."""
+
+    baselines: Annotated[tuple[Baseline, ...], Field(min_length=1)]
+
+
+class _FigureSection(_HeadSection):
+    """`[figure]`."""
+
     x: Annotated[
         tuple[Literal["steps", "rounds", "bytes", "epsilon", "budget"], ...], Field(min_length=1)
     ] = ("steps", "bytes")
-    y: _Measured | None = None
-    quick: dict[str, Any] = Field(default_factory=dict)
     line: tuple[dict[str, Any], ...] = ()
 
 
@@ -153,7 +170,7 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
     """Read one figure file, or plain experiment files as a line each.
 
     Args:
-        files: one file with a `[figure]` section, or any number without.
+        files: one file with a section `[figure]` or `[compare]`, or any number without.
         options: what the command line changes.
 
     Raises:
@@ -162,17 +179,18 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
     if not files:
         raise InputError("FILE", [], "name at least one experiment file")
     raws = [read_toml(Path(file)) for file in files]
-    if "figure" not in raws[0] and len(files) == 1:
+    if not {"figure", "compare"} & raws[0].keys() and len(files) == 1:
         raws[0]["figure"] = {"line": [{"name": _stem(files[0])}]}
     for file, raw in zip(files, raws, strict=True):
-        if "figure" in raw and len(files) > 1:
+        for own in {"figure", "compare"} & raw.keys() if len(files) > 1 else ():
             raise InputError(
-                "FILE", str(file), "has a [figure] of its own: give it alone, or plain files only"
+                "FILE", str(file), f"has a [{own}] of its own: give it alone, or plain files only"
             )
     if len(files) == 1:
-        return _figure(Path(files[0]), raws[0], options)
+        make = _comparison if "compare" in raws[0] else _figure
+        return make(Path(files[0]), raws[0], options)
     names = _names([Path(file) for file in files])
-    section = _FigureSection(title=", ".join(names))
+    section = _HeadSection(title=", ".join(names))
     seeds = options.seeds or 1
     lines = tuple(
         FigureLine(
@@ -180,7 +198,7 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
         )
         for name, raw, file in zip(names, raws, files, strict=True)
     )
-    return _made(section, options, lines)
+    return _made(section, ("steps", "bytes"), options, lines)
 
 
 def run_digest(config: Config) -> str:
@@ -214,21 +232,59 @@ def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
         if line.name in names:
             raise InputError("figure.line.name", line.name, "names two lines: each needs its own")
         names.add(line.name)
+    general, seeds = _quick(section, options, "figure")
+    lines = tuple(_line(line, raw, general, options, seeds, file.parent) for line in line_sections)
+    return _made(section, section.x, options, lines, _stem(file))
+
+
+def _quick(section: _HeadSection, options: FigureOptions, where: str) -> tuple[dict[str, Any], Any]:
+    """The changes that `--quick` makes to every line, and the seeds."""
     general = dict(section.quick) if options.quick else {}
     repeats: Any = general.pop("seeds", section.seeds)
     if options.quick:
-        repeats = _validated(_FigureSection, {"seeds": repeats}, "figure.quick").seeds
-    seeds = options.seeds or repeats
-    lines = tuple(_line(line, raw, general, options, seeds, file.parent) for line in line_sections)
-    title = section.title or _stem(file)
-    return _made(section.model_copy(update={"title": title}), options, lines)
+        repeats = _validated(_HeadSection, {"seeds": repeats}, f"{where}.quick").seeds
+    return general, options.seeds or repeats
 
 
-def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
+def _comparison(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
+    """An experiment, and its baselines as lines that are made of it."""
+    section = _validated(_CompareSection, raw.pop("compare"), "compare")
+    if "figure" in raw:
+        raise InputError("[figure]", "", "has lines of its own: leave out [compare] or [figure]")
+    general, seeds = _quick(section, options, "compare")
+    raw = changed(raw, flat_keys(general, "compare.quick"))
+    base = _setting(TOGETHER, raw, {}, options.overrides, seeds, file.parent)
+    first = base.runs[0]
+    refuse_apart(first)
+    known = [read_facts(run) for run in base.runs]
+    fewest = tuple(map(min, zip(*(facts.records for facts in known), strict=True)))
+    facts = replace(known[0], records=fewest)
+    if facts.public is None:
+        raise InputError("task.test", None, NO_TEST_RECORDS)
+    if first.task.metric is None and first.task.loss == "mse":
+        raise InputError("task.metric", None, "must say what sites are compared by, such as 'mae'")
+    seen = facts.seen_through(first.task.feature_map, DTYPES[first.train.dtype])
+    sections = read_sections(first)
+    lines = (
+        _line(_LineSection(**line), sections, {}, FigureOptions(), seeds, file.parent)
+        for line in baseline_lines(first, section.baselines, seen)
+    )
+    notes = (*section.notes, *baseline_notes(first, section.baselines))
+    section = section.model_copy(update={"notes": notes})
+    joint = FigureLine(TOGETHER, TOGETHER, {}, (base,))
+    return _made(section, ("records", "steps"), options, (joint, *lines), _stem(file))
+
+
+def _made(
+    section: _HeadSection,
+    x: Sequence[str],
+    options: FigureOptions,
+    lines: tuple[FigureLine, ...],
+    stem: str = "",
+) -> Figure:
     runs = len(_runs(lines))
     if runs > MOST_RUNS:
         raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
-    x = tuple(dict.fromkeys(section.x))
     y = section.y or _leading(lines)
     measured = {*SERIES, *(name for run in _runs(lines) for name in run.task.metric or ())}
     wanted = [("figure.y", y)]
@@ -238,7 +294,8 @@ def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLi
     for where, name in wanted:
         if name not in measured:
             raise InputError(where, name, "is no metric of the runs: add it to task.metric")
-    return Figure(section.title, section.source, section.notes, x, y, options.quick, lines)
+    title, axes = section.title or stem, tuple(dict.fromkeys(x))
+    return Figure(title, section.source, section.notes, axes, y, options.quick, lines)
 
 
 def _runs(lines: Sequence[FigureLine]) -> list[Config]:
@@ -334,11 +391,3 @@ def _names(files: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         raise InputError("FILE", names, "names a file twice")
     return names
-
-
-def choice_text(choice: Mapping[str, Any]) -> str:
-    """A grid's point in words: `clip 2.0, learning_rate 0.1`."""
-    return ", ".join(
-        f"{key.partition('.')[2]} {value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in choice.items()
-    )
