@@ -60,11 +60,7 @@ __all__ = [
 
 Each = TypeVar("Each")
 
-_NOT_RUN = (
-    ("figure", "a figure", "tacit compare"),
-    ("compare", "a comparison with baselines, for one who holds all records", "tacit compare"),
-    ("tune", "a search", "tacit tune"),
-)
+_NOT_RUN = {"figure": "tacit compare", "compare": "tacit compare", "tune": "tacit tune"}
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
@@ -298,9 +294,9 @@ def load_config(
         raw.setdefault("task", {})["model"] = GIVEN
     if task:
         raw["task"] = dict(raw.get("task", {})) | dict(task)
-    for name, holds, command in _NOT_RUN:
+    for name, command in _NOT_RUN.items():
         if name in raw:
-            expected = f"this file holds {holds}: run it with `{command}`, or take the section out"
+            expected = f"is for `{command}`: run that on this file, or take the section out"
             raise InputError(f"[{name}]", "", expected)
     return Config(**raw).with_names(names)
 

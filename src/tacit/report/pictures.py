@@ -166,7 +166,7 @@ def _prepare_axes(axes: Axes, panel: Panel) -> None:
 
 def _write_plainly(axis: XAxis | YAxis) -> None:
     """Numbers of a logarithmic axis in plain digits; as formulas, which nobody sets, else."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axis.set_minor_formatter(NullFormatter())
 
 

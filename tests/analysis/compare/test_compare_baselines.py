@@ -53,6 +53,10 @@ MODULE = f"""
             columns={{"site": owners}}, values={{"site": tuple(sizes)}},
         )
 
+    def untested():
+        data = load()
+        return TaskData("sites", data.train, None, 2, columns=data.columns, values=data.values)
+
     def undeclared():
         data = load()
         return TaskData("sites", data.train, data.test, 2, columns=data.columns)
@@ -325,6 +329,9 @@ def test_runs_on_parts_of_one_division_cost_what_one_run_costs(module: str) -> N
 
 def test_what_was_stopped_goes_on(module: str) -> None:
     file = write(of_sites(module))
+    _, none = compared(file, should_stop=lambda: True)
+    assert (none["sites"], none["x"]) == ([], ["steps"])
+    compare_page(none)
     _, whole = compared(file, "whole")
     ended: list[str] = []
     gathered, part = compared(
@@ -360,10 +367,12 @@ def test_what_cannot_be_compared_is_refused_by_name(module: str) -> None:
     error = refusal(experiment=own)
     assert (error.where, error.value) == ("nodes.data", "by-rank")
     assert "only who holds them all" in error.expected
+    one = of_sites(module, nodes={"count": 1, "part": [1, 3]})
+    assert refusal(experiment=one).where == "nodes.count"
     ledger = of_sites(module, privacy={"noise_seed": None, "ledger": "ledgers"})
     assert refusal(experiment=ledger).where == "privacy.ledger"
-    table = of_sites(module, task={"loss": "mse", "metric": None, "model": "linear"})
-    assert refusal(experiment=table).where in ("task.metric", "task.dataset")
+    untested = of_sites(module, task={"dataset": f"{module}:untested", "metric": None})
+    assert refusal(experiment=untested).where == "task.test"
     Path("plain.toml").write_text(tomli_w.dumps(base), encoding="utf-8")
     with pytest.raises(InputError, match=r"has a \[compare\] of its own"):
         load_figure([write(base), Path("plain.toml")])

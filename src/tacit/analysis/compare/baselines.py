@@ -43,6 +43,8 @@ def refuse_apart(config: Config) -> None:
     Raises:
         InputError: naming the key that says so.
     """
+    if config.nodes.count == 1:
+        raise InputError("nodes.count", 1, "must be 2 or more: one site has nobody to gain from")
     apart = {"nodes.data": config.nodes.data == "by-rank" and "by-rank"}
     for where, value in {**apart, "privacy.ledger": config.privacy.ledger}.items():
         if value:

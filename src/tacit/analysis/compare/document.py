@@ -82,6 +82,7 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         _line(line, runs, (y, score), store)
         for line, runs in zip(figure.lines, gathered.runs, strict=True)
     )
+    sites = tuple(_site_tables(gathered, [line.chosen for line in lines]))
     together = spent_together(store.folders())
     return CompareDocument(
         format_version=CompareDocument.version,
@@ -90,7 +91,7 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         source=figure.source,
         notes=figure.notes,
         quick=figure.quick,
-        x=figure.x,
+        x=figure.x if sites else tuple(axis for axis in figure.x if axis != "records"),
         y=y,
         score=score,
         seeds=max((len(setting) for line in gathered.runs for setting in line), default=0),
@@ -101,7 +102,7 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         stopped=gathered.stopped,
         other_versions=tuple(sorted(versions - {__version__})),
         lines=lines,
-        sites=tuple(_site_tables(gathered, [line.chosen for line in lines])),
+        sites=sites,
         together=tuple(together),
         sentences=tuple(
             sentences(together, chosen=any(_has_choice(figure, line) for line in figure.lines))
@@ -135,7 +136,7 @@ def _site_tables(gathered: FigureRuns, chosen: Sequence[int]) -> Iterator[SiteTa
     names = joint.node_names or [f"node {node}" for node in range(joint.node_count)]
     whole = [[end for ends in group for end in ends if end] for group in groups.values()]
     epsilon = [_by_site(group, len(names), lambda end: end.epsilon) for group in groups.values()]
-    for metric in [*joint.test_metrics_by_node] or ["test_accuracy"]:
+    for metric in joint.test_metrics_by_node or ["test_accuracy"] * bool(joint.test_accuracy):
         scores = [_by_site(group, len(names), _scored(metric)) for group in groups.values()]
         yield SiteTable(
             metric=metric,

@@ -261,8 +261,6 @@ def _comparison(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figu
     facts = replace(known[0], records=fewest)
     if facts.public is None:
         raise InputError("task.test", None, NO_TEST_RECORDS)
-    if first.task.metric is None and first.task.loss == "mse":
-        raise InputError("task.metric", None, "must say what sites are compared by, such as 'mae'")
     seen = facts.seen_through(first.task.feature_map, DTYPES[first.train.dtype])
     sections = read_sections(first)
     lines = (

@@ -354,15 +354,14 @@ def _spent(path: Path) -> _Spent:
         nodes = [run_mechanism(run, node) for node in kinds.values()]
     except (InputError, ValueError):
         return _Spent(dataset, None, (), private=True, readable=False)
-    task, dealt = config.task, config.nodes
-    division = repr((task.dataset, task.data_dir, task.schema, task.test, task.test_share))
-    division += repr((config.train.seed, dealt.partition, dealt.alpha, dealt.per_node))
+    dealt = config.nodes
+    how = (config.task, config.train.seed, dealt.partition, dealt.alpha, dealt.per_node)
     return _Spent(
         dataset,
         _delta(config),
         tuple(mechanism for mechanism in nodes if mechanism is not None),
         True,
-        division=str(path) if dealt.part is None else division + repr(dealt.part[1]),
+        division=str(path) if dealt.part is None else repr((how, dealt.part[1])),
         part=0 if dealt.part is None else dealt.part[0],
     )
 
