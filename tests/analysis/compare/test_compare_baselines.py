@@ -361,8 +361,9 @@ def test_what_cannot_be_compared_is_refused_by_name(module: str) -> None:
     assert error.where == "compare.baselines"
     assert error.expected == "must be 'alone', 'alone-plain' or 'pooled-plain'"
     assert refusal(experiment=base, names=[]).where == "compare.baselines"
-    assert refusal(experiment=base, names=ALL, line=[]).where == "compare.line"
-    assert refusal(experiment={**base, "figure": {}}).where == "[figure]"
+    assert refusal(experiment=base, liine=[]).where == "compare.liine"
+    assert refusal(experiment=base, line=[{"name": "one"}]).where == "[compare]"
+    assert refusal(experiment={**base, "figure": {}}).where == "[compare]"
     own = {**base, "nodes": {"count": 3, "data": "by-rank", "source": "site-{node}.npz"}}
     error = refusal(experiment=own)
     assert (error.where, error.value) == ("nodes.data", "by-rank")
@@ -416,10 +417,29 @@ def test_a_part_that_is_none_is_refused(nodes: dict[str, Any], given: bool) -> N
     assert caught.value.where == "nodes.part"
 
 
+def test_the_command_writes_table_picture_and_page(module: str) -> None:
+    file = write(of_sites(module), ["pooled-plain"])
+    said = command_line("compare", file, "--out", "made", "--json").json
+    (auc, accuracy) = said["sites"]
+    assert (auc["metric"], accuracy["metric"]) == ("auc", "accuracy")
+    assert auc["columns"] == ["together", "pooled-plain"]
+    assert {path.name for path in Path("made").glob("*.*")} == {
+        "format.json", "compare.json", "compare.html", "figure-records.svg", "figure-steps.svg",
+    }  # fmt: skip
+    assert "What each site gains: AUC" in Path("made/compare.html").read_text(encoding="utf-8")
+    again = command_line("compare", file, "--out", "made")
+    assert "4 of 4 runs cached" in again.err
+    assert "north" in again.out
+
+
 def test_quick_and_set_change_the_baselines_too(module: str) -> None:
-    file = write(of_sites(module), quick={"train.steps": 2})
+    with pytest.raises(InputError) as caught:
+        load_figure([write(of_sites(module), quick={"seeds": "two"})], FigureOptions(quick=True))
+    assert caught.value.where == "compare.quick.seeds"
+    file = write(of_sites(module), quick={"train.steps": 2, "seeds": 2})
     quick = load_figure([file], FigureOptions(("privacy.epsilon=0.5",), quick=True))
     for line in quick.lines:
-        (run,) = line.settings[0].runs
+        run, other = line.settings[0].runs
+        assert (run.train.seed, other.train.seed) == (0, 1)
         assert run.train.steps == 2
         assert run.privacy.epsilon == (None if "plain" in line.group else 0.5)

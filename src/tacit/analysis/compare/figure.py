@@ -4,7 +4,7 @@ A figure file is an ordinary experiment, the base, with a `[figure]` section. Of
 win: the base, the line's `set`, then with `--quick` the figure's and the line's `quick`, the
 values of a point of its `grid`, `--set`. The word `"unset"` takes a key out.
 
-With `[compare]` in its place an experiment stands beside its baselines (`.baselines`), which are
+A section `[compare]` stands for one whose lines are the experiment and its `.baselines`, which are
 made of it when `quick` and `--set` have changed it.
 """
 
@@ -27,6 +27,7 @@ from tacit.report.measures import MEASURES
 from tacit.training.prepare import DTYPES
 from tacit.training.records import NO_TEST_RECORDS
 
+AXES = ("records", "steps", "rounds", "bytes", "epsilon", "budget")
 TOGETHER = "together"  # the experiment itself, beside its baselines
 SERIES = (
     "test_accuracy",
@@ -101,7 +102,7 @@ class Figure:
         title: of the page.
         source: where the original is printed; may be empty.
         notes: what the reader should know, a sentence each.
-        x: axes that are drawn, of `report.compare_page.AXIS_TITLES`.
+        x: axes that are drawn, of `AXES`.
         y: what is drawn: one of `SERIES`, or a metric of the runs.
         quick: whether this is the short version.
         lines: in the order in which they are drawn.
@@ -140,30 +141,27 @@ class _LineSection(_Section):
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
-class _HeadSection(_Section):
-    """What `[figure]` and `[compare]` both have; an empty title is that of the file."""
+class _FigureSection(_Section):
+    """`[figure]`; an empty title is that of the file."""
 
     title: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
     seeds: Seeds = 1
+    x: Annotated[
+        tuple[Literal["records", "steps", "rounds", "bytes", "epsilon", "budget"], ...],
+        Field(min_length=1),
+    ] = ("steps", "bytes")
     y: _Measured | None = None
     quick: dict[str, Any] = Field(default_factory=dict)
-
-
-class _CompareSection(_HeadSection):
-    """`[compare]`."""
-
-    baselines: Annotated[tuple[Baseline, ...], Field(min_length=1)]
-
-
-class _FigureSection(_HeadSection):
-    """`[figure]`."""
-
-    x: Annotated[
-        tuple[Literal["steps", "rounds", "bytes", "epsilon", "budget"], ...], Field(min_length=1)
-    ] = ("steps", "bytes")
     line: tuple[dict[str, Any], ...] = ()
+
+
+class _CompareSection(_FigureSection):
+    """`[compare]`, whose lines are not given."""
+
+    x: tuple[Literal["records", "steps", "rounds"], ...] = ("records", "steps")
+    baselines: Annotated[tuple[Baseline, ...], Field(min_length=1)]
 
 
 def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions()) -> Figure:
@@ -179,18 +177,19 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
     if not files:
         raise InputError("FILE", [], "name at least one experiment file")
     raws = [read_toml(Path(file)) for file in files]
-    if not {"figure", "compare"} & raws[0].keys() and len(files) == 1:
-        raws[0]["figure"] = {"line": [{"name": _stem(files[0])}]}
     for file, raw in zip(files, raws, strict=True):
         for own in {"figure", "compare"} & raw.keys() if len(files) > 1 else ():
             raise InputError(
                 "FILE", str(file), f"has a [{own}] of its own: give it alone, or plain files only"
             )
     if len(files) == 1:
-        make = _comparison if "compare" in raws[0] else _figure
-        return make(Path(files[0]), raws[0], options)
+        (file,), (raw,) = map(Path, files), raws
+        if "compare" in raw:
+            raw, options = _comparison(file, raw, options)
+        raw.setdefault("figure", {"line": [{"name": _stem(file)}]})
+        return _figure(file, raw, options)
     names = _names([Path(file) for file in files])
-    section = _HeadSection(title=", ".join(names))
+    section = _FigureSection(title=", ".join(names))
     seeds = options.seeds or 1
     lines = tuple(
         FigureLine(
@@ -198,7 +197,7 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
         )
         for name, raw, file in zip(names, raws, files, strict=True)
     )
-    return _made(section, ("steps", "bytes"), options, lines)
+    return _made(section, options, lines)
 
 
 def run_digest(config: Config) -> str:
@@ -232,57 +231,52 @@ def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
         if line.name in names:
             raise InputError("figure.line.name", line.name, "names two lines: each needs its own")
         names.add(line.name)
-    general, seeds = _quick(section, options, "figure")
-    lines = tuple(_line(line, raw, general, options, seeds, file.parent) for line in line_sections)
-    return _made(section, section.x, options, lines, _stem(file))
-
-
-def _quick(section: _HeadSection, options: FigureOptions, where: str) -> tuple[dict[str, Any], Any]:
-    """The changes that `--quick` makes to every line, and the seeds."""
     general = dict(section.quick) if options.quick else {}
     repeats: Any = general.pop("seeds", section.seeds)
     if options.quick:
-        repeats = _validated(_HeadSection, {"seeds": repeats}, f"{where}.quick").seeds
-    return general, options.seeds or repeats
+        repeats = _validated(_FigureSection, {"seeds": repeats}, "figure.quick").seeds
+    seeds = options.seeds or repeats
+    lines = tuple(_line(line, raw, general, options, seeds, file.parent) for line in line_sections)
+    title = section.title or _stem(file)
+    return _made(section.model_copy(update={"title": title}), options, lines)
 
 
-def _comparison(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
-    """An experiment, and its baselines as lines that are made of it."""
-    section = _validated(_CompareSection, raw.pop("compare"), "compare")
-    if "figure" in raw:
-        raise InputError("[figure]", "", "has lines of its own: leave out [compare] or [figure]")
-    general, seeds = _quick(section, options, "compare")
-    raw = changed(raw, flat_keys(general, "compare.quick"))
-    base = _setting(TOGETHER, raw, {}, options.overrides, seeds, file.parent)
-    first = base.runs[0]
-    refuse_apart(first)
-    known = [read_facts(run) for run in base.runs]
+def _comparison(
+    file: Path, raw: Mapping[str, Any], options: FigureOptions
+) -> tuple[dict[str, Any], FigureOptions]:
+    """The figure that a file with `[compare]` stands for, and what is left to change about it."""
+    section = _validated(_CompareSection, raw["compare"], "compare")
+    if section.line or "figure" in raw:
+        raise InputError("[compare]", "", "has lines of its own: leave out those of a figure")
+    changes = dict(section.quick) if options.quick else {}
+    repeats = {"seeds": changes.pop("seeds", section.seeds)}
+    seeds = _validated(_FigureSection, repeats, "compare.quick").seeds
+    plain = {name: keys for name, keys in raw.items() if name != "compare"}
+    plain = changed(plain, flat_keys(changes, "compare.quick"))
+    base = load_config(plain, overrides=options.overrides, folder=file.parent)
+    refuse_apart(base)
+    known = [read_facts(run) for run in _repeated(base, options.seeds or seeds)]
     fewest = tuple(map(min, zip(*(facts.records for facts in known), strict=True)))
     facts = replace(known[0], records=fewest)
     if facts.public is None:
         raise InputError("task.test", None, NO_TEST_RECORDS)
-    seen = facts.seen_through(first.task.feature_map, DTYPES[first.train.dtype])
-    sections = read_sections(first)
-    lines = (
-        _line(_LineSection(**line), sections, {}, FigureOptions(), seeds, file.parent)
-        for line in baseline_lines(first, section.baselines, seen)
-    )
-    notes = (*section.notes, *baseline_notes(first, section.baselines))
-    section = section.model_copy(update={"notes": notes})
-    joint = FigureLine(TOGETHER, TOGETHER, {}, (base,))
-    return _made(section, ("records", "steps"), options, (joint, *lines), _stem(file))
+    facts = facts.seen_through(base.task.feature_map, DTYPES[base.train.dtype])
+    figure = section.model_dump(exclude={"baselines", "quick"}) | {
+        "seeds": seeds,
+        "notes": (*section.notes, *baseline_notes(base, section.baselines)),
+        "line": (
+            {"name": TOGETHER, "group": TOGETHER},
+            *baseline_lines(base, section.baselines, facts),
+        ),
+    }
+    return {**read_sections(base), "figure": figure}, replace(options, overrides=())
 
 
-def _made(
-    section: _HeadSection,
-    x: Sequence[str],
-    options: FigureOptions,
-    lines: tuple[FigureLine, ...],
-    stem: str = "",
-) -> Figure:
+def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
     runs = len(_runs(lines))
     if runs > MOST_RUNS:
         raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
+    x = tuple(dict.fromkeys(section.x))
     y = section.y or _leading(lines)
     measured = {*SERIES, *(name for run in _runs(lines) for name in run.task.metric or ())}
     wanted = [("figure.y", y)]
@@ -292,8 +286,7 @@ def _made(
     for where, name in wanted:
         if name not in measured:
             raise InputError(where, name, "is no metric of the runs: add it to task.metric")
-    title, axes = section.title or stem, tuple(dict.fromkeys(x))
-    return Figure(title, section.source, section.notes, axes, y, options.quick, lines)
+    return Figure(section.title, section.source, section.notes, x, y, options.quick, lines)
 
 
 def _runs(lines: Sequence[FigureLine]) -> list[Config]:
