@@ -46,6 +46,8 @@ NOT_RUN = {
 }
 SHORTENED = {  # commands that take minutes, made shorter by these words
     "tacit compare table.toml": "--set train.steps=20",
+    "tacit compare nine.recommended.toml": "--seeds 1 --set train.steps=5",
+    "tacit compare jobs.recommended.toml": "--seeds 1 --set train.steps=5",
     "tacit train fashion.toml --out runs/fashion": "--set train.steps=3",
     "tacit train fashion.toml --set privacy.epsilon=none --out runs/open": "--set train.steps=3",
 }
@@ -59,7 +61,7 @@ EVERY_CHANGE = (
 )
 """The pages that `make test-rest` follows; `make test-pages` follows the others."""
 ENDS = {"tacit train shared.toml --out runs/fourth": 3}  # exit codes other than 0
-_IMAGES = re.compile(r'^dataset = "((?:fashion-)?mnist)"', re.MULTILINE)
+_IMAGES = re.compile(r'^dataset = "((?:fashion-)?mnist|adult)"', re.MULTILINE)
 _PYTHON = (ROOT / "tests" / "page_python.py").read_text(encoding="utf-8")
 
 

@@ -121,7 +121,19 @@ def a_plan(folder: Path) -> Path:
 def a_comparison(folder: Path) -> Path:
     lines = [{"name": "one"}, {"name": "two", "set": {"algorithm.clip": 2.0}}]
     figure = {"title": "Two clips", "x": ["steps", "epsilon"], "line": lines}
-    file = write_toml(folder / "clips.toml", {**experiment(), "figure": figure})
+    return compared(folder, {**experiment(), "figure": figure})
+
+
+def sites_beside_their_baselines(folder: Path) -> Path:
+    baselines = ["alone", "alone-plain", "pooled-plain"]
+    section = {"title": "What each site gains", "seeds": 2, "baselines": baselines}
+    divided = {"count": 3, "partition": "dirichlet", "alpha": 0.5}
+    own = experiment(nodes=divided, privacy={"epsilon": 3.0, "delta": 1e-4})
+    return compared(folder, {**own, "compare": section})
+
+
+def compared(folder: Path, experiments: dict[str, Any]) -> Path:
+    file = write_toml(folder / "compared.toml", experiments)
     wanted = compare.load_figure([file], compare.FigureOptions((), False, None))
     store = compare.Store.open(folder / "compared")
     gathered = compare.gather(wanted, store)
@@ -142,6 +154,7 @@ PAGES: tuple[Callable[[Path], Path], ...] = (
     claims,
     a_plan,
     a_comparison,
+    sites_beside_their_baselines,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,14 @@ def grid_points(grid: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         if not isinstance(values, list) or not values:
             raise InputError(f"{where}.{key}", values, "must be a list of values")
     return [dict(zip(flat, chosen, strict=True)) for chosen in itertools.product(*flat.values())]
+
+
+def choice_text(choice: Mapping[str, Any]) -> str:
+    """A grid's point in words: `clip 2.0, learning_rate 0.1`."""
+    return ", ".join(
+        f"{key.partition('.')[2]} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in choice.items()
+    )
 
 
 def read_toml(path: Path) -> dict[str, Any]:

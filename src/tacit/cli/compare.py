@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,8 @@ def compare(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="Experiment files, each a line, or one with a [figure] section."
+            metavar="FILE...",
+            help="Experiment files, each a line, or one with a section [figure] or [compare].",
         ),
     ],
     out: Annotated[
@@ -50,6 +52,9 @@ def compare(
     from tacit.report.compare_page import compare_page, panels, picture_note
     from tacit.report.documents.base import dump, plain_json
 
+    if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
+        expected = "a comparison runs in one process, which holds all records"
+        raise InputError("WORLD_SIZE", os.environ["WORLD_SIZE"], expected)
     for name, value in (("--jobs", jobs), ("--seeds", seeds)):
         if value is not None and not 1 <= value <= 1000:
             raise InputError(name, value, "must be a whole number from 1 to 1000")

@@ -79,11 +79,11 @@ def tune(
 
 
 def _begin(planned: SearchPlan, hidden: bool) -> Callable[[int, int, int], None]:
-    from tacit.analysis.tune import choice_words
+    from tacit.analysis.changes import choice_text
 
     def begin(number: int, count: int, setting: int) -> None:
         if not hidden:
-            words = choice_words(planned.search.choices[setting])
+            words = choice_text(planned.search.choices[setting])
             typer.echo(f"trial {number} of {count}: {words}", err=True)
 
     return begin

@@ -103,6 +103,7 @@ def check_suboptimality(task: Task, nodes: Nodes, algorithm: AlgorithmSection) -
         f"the minimum with regulariser = '{regulariser}' is not solved for": regulariser
         not in ("none", "l2"),
         "nodes.data = 'by-rank' keeps records apart": nodes.data == "by-rank",
+        "nodes.part leaves records out": nodes.part is not None,
     }
     for reason, holds in reasons.items():
         if holds:
@@ -191,6 +192,12 @@ def check_promise(algorithm: AlgorithmSection, promise: Promise) -> None:
 
 
 def _check_nodes(nodes: Nodes) -> None:
+    if nodes.part is not None and (nodes.count != 1 or nodes.part[0] >= nodes.divided[0]):
+        expected = (
+            "is of a run with nodes.count = 1, whose node has part i of n: [i, n] with i from 0 to "
+            "n - 1, or [i, NAMES]"
+        )
+        raise InputError("nodes.part", list(nodes.part), expected)
     if nodes.data == "by-rank" and nodes.source is None:
         raise InputError(
             "nodes.source",
@@ -202,8 +209,8 @@ def _check_nodes(nodes: Nodes) -> None:
             "nodes.source", nodes.source, "goes with nodes.data = 'by-rank': set that, or drop it"
         )
     if nodes.data == "by-rank":
-        for key, default in (("partition", "iid"), ("alpha", None), ("per_node", None)):
-            if getattr(nodes, key) != default:
+        for key in ("partition", "alpha", "per_node", "part"):
+            if getattr(nodes, key) != Nodes.model_fields[key].default:
                 raise InputError(
                     f"nodes.{key}",
                     getattr(nodes, key),

@@ -61,6 +61,7 @@ __all__ = [
 
 Each = TypeVar("Each")
 
+_NOT_RUN = {"figure": "tacit compare", "compare": "tacit compare", "tune": "tacit tune"}
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
@@ -311,11 +312,10 @@ def load_config(
         raw.setdefault("task", {})["model"] = GIVEN
     if task:
         raw["task"] = dict(raw.get("task", {})) | dict(task)
-    if "figure" in raw:
-        raise InputError("[figure]", "", "this file holds a figure: run it with `tacit compare`")
-    if "tune" in raw:
-        expected = "this file holds a search: run it with `tacit tune`, or take the section out"
-        raise InputError("[tune]", "", expected)
+    for name, command in _NOT_RUN.items():
+        if name in raw:
+            expected = f"is for `{command}`: run that on this file, or take the section out"
+            raise InputError(f"[{name}]", "", expected)
     return Config(**raw).with_names(names)
 
 

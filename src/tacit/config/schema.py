@@ -232,6 +232,8 @@ class Nodes(Section):
     What is trained is the model of least sum_i p_i f_i, where f_i is the mean loss of node i's
     records. `weights` are the p_i, up to a factor: "records" (J_i), "equal", "noise" (what gives
     the mean of all gradients the least noise: (q_i J_i / z_i)^2), or numbers; see `Config.weights`.
+    `part = [i, n]` gives the one node of a run part i of the n into which the records are divided;
+    in place of n may stand their names.
     """
 
     count: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True), Whole] = 16
@@ -249,6 +251,7 @@ class Nodes(Section):
     weights: Literal["records", "equal", "noise"] | tuple[float, ...] | dict[str, float] | None = (
         None
     )
+    part: tuple[Number, Count | tuple[Text, ...]] | None = None
     placement: Literal["blocks"] | Annotated[tuple[Number, ...], Field(fail_fast=True)] = "blocks"
 
     @field_validator("weights", mode="before")
@@ -261,6 +264,14 @@ class Nodes(Section):
         if isinstance(numbers, float):
             raise ValueError(expected)
         return numbers
+
+    @property
+    def divided(self) -> tuple[int, tuple[str, ...] | None]:
+        """Into how many parts the records are divided, and what they are called, if they are."""
+        if self.part is None:
+            return self.count, self.names
+        parts = self.part[1]
+        return (parts, None) if isinstance(parts, int) else (len(parts), parts)
 
 
 class Topology(Section):

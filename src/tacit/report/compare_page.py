@@ -49,6 +49,8 @@ AXIS_TITLES = {
     "bytes": "bytes sent by a node (mean)",
     "epsilon": "epsilon certified by then, of one run",
     "budget": "epsilon certified of one whole run",
+    "records": "records of the site",
+    "sites": "site, from the smallest",
 }
 MEASURE_TITLES = {
     "test_accuracy": "test accuracy, mean over nodes",
@@ -137,6 +139,12 @@ class Panel:
     curves: tuple[Curve, ...]
     absent: tuple[str, ...]
 
+    @property
+    def y_title(self) -> str:
+        """What stands at its y axis."""
+        by_site = self.axis in ("records", "sites")
+        return f"test {self.title}, by site" if by_site else measure_title(self.measure)
+
 
 def compare_page(document: Row) -> str:
     """Give the page of a comparison as HTML.
@@ -150,6 +158,7 @@ def compare_page(document: Row) -> str:
         title=str(document["title"]),
         subtitle=_subtitle(document),
         sentences=document["sentences"],
+        sites=[(compared(table["metric"]).title, site_table(table)) for table in document["sites"]],
         chart_sections=[
             (
                 f"Against {AXIS_TITLES[axis]}",
@@ -228,6 +237,36 @@ def distinguishing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
     ]
 
 
+def site_table(table: Row) -> Table:
+    """What each site has of the experiment and of its baselines, and the mean over sites.
+
+    Args:
+        table: of `CompareDocument.sites`.
+    """
+    measure = compared(table["metric"])
+    names = [_column_name(table, place) for place in range(len(table["columns"]))]
+    certified = [place for place, private in enumerate(table["private"]) if private]
+    rows = [
+        [
+            row["name"],
+            f"{row['records']:,}",
+            *(_spread(score, percent=measure.percent) for score in row["scores"]),
+            *(epsilon_words(row["epsilon"][place]) for place in certified),
+        ]
+        for row in table["rows"]
+    ]
+    mean = [_spread(score, percent=measure.percent) for score in table["mean"]]
+    rows.append(["mean", NOTHING, *mean, *[NOTHING] * len(certified)])
+    epsilons = [f"certified epsilon, {names[place]}" for place in certified]
+    return Table(["site", "records", *names, *epsilons], rows, left=("site",))
+
+
+def _column_name(table: Row, place: int) -> str:
+    """A column in words: what is not private says so wherever it is shown."""
+    name = str(table["columns"][place])
+    return f"{name}, not private" if table["private"][place] is False else name
+
+
 def panels(document: Row, axis: str) -> tuple[Panel, ...]:
     """One panel a group of lines, on one axis.
 
@@ -235,6 +274,8 @@ def panels(document: Row, axis: str) -> tuple[Panel, ...]:
         document: as `tacit.analysis.compare.figure_document` makes it.
         axis: of `AXIS_TITLES`.
     """
+    if axis == "records":
+        return tuple(_site_panel(table, place) for place, table in enumerate(document["sites"]))
     groups = dict.fromkeys(line["group"] for line in document["lines"])
     return tuple(
         _panel(
@@ -290,8 +331,12 @@ def _spread(figure: Row | None, *, percent: bool = False) -> str:
     text = percent_text if percent else number_text
     if figure["deviation"] is None:
         return text(figure["mean"])
-    deviation = f"{100 * figure['deviation']:.1f}" if percent else number_text(figure["deviation"])
-    return f"{text(figure['mean'])}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{deviation}"
+    mean, width = text(figure["mean"]), figure["deviation"]
+    digits = len(mean.partition(".")[2]) if "e" not in mean else 0
+    deviation = (
+        f"{100 * width:.1f}" if percent else f"{width:.{digits}f}" if digits else number_text(width)
+    )
+    return f"{mean}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{deviation}"
 
 
 def _epsilon_cell(point: Row, key: str, absent: str) -> str:
@@ -344,26 +389,59 @@ def _panel(key: str, title: str, axis: str, measure: str, lines: Sequence[Row]) 
     )
 
 
-def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
-    measured = line["ends" if axis == "budget" else "curve"]
-    points = [point for point in measured if point[_KEYS[axis]] is not None]
-    deviations = [point["deviation"] for point in points]
-    banded = bool(points) and None not in deviations
-    y = tuple(float(point["mean"]) for point in points)
-    spread = tuple(map(float, deviations)) if banded else ()
-    printed = line["published"].get(measure)
-    if printed is not None and compared(measure).percent:
-        printed /= 100  # papers print per cent
+def _site_panel(table: Row, number: int) -> Panel:
+    """The columns of a table of sites, over how many records each site has."""
+    rows = sorted(table["rows"], key=lambda row: row["records"])
+    spread = rows[-1]["records"] >= 2 * rows[0]["records"]
+    curves = []
+    for place in range(len(table["columns"])):
+        points = [
+            (row["records"] if spread else at, row["scores"][place])
+            for at, row in enumerate(rows, 1)
+            if row["scores"][place] is not None
+        ]
+        most = max((row["epsilon"][place] or 0.0 for row in rows), default=0.0)
+        budget = f"epsilon {epsilon_words(most)}" if most else ""
+        curves.append(replace(_drawn(_column_name(table, place), place, points), budget=budget))
+    return Panel(
+        key=f"records-{number}",
+        title=compared(table["metric"]).title,
+        axis="records" if spread else "sites",
+        measure=table["metric"],
+        log_x=spread,
+        log_y=False,
+        curves=tuple(curve for curve in curves if curve.x),
+        absent=tuple(curve.name for curve in curves if not curve.x),
+    )
+
+
+def _drawn(name: str, place: int, points: Sequence[tuple[float, Row]]) -> Curve:
+    """A curve of means, with a band where all have a deviation."""
+    banded = bool(points) and all(point["deviation"] is not None for _, point in points)
+    edges = [(point["mean"], point["deviation"]) for _, point in points] if banded else []
     return Curve(
-        name=line["name"],
+        name=name,
         colour=_COLOURS[place % len(_COLOURS)],
         dash=DASHES[place // len(_COLOURS) % len(DASHES)],
         symbol=SYMBOLS[place % len(SYMBOLS)],
+        budget="",
+        x=tuple(float(x) for x, _ in points),
+        y=tuple(float(point["mean"]) for _, point in points),
+        low=tuple(mean - deviation for mean, deviation in edges),
+        high=tuple(mean + deviation for mean, deviation in edges),
+        published=None,
+    )
+
+
+def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
+    measured = line["ends" if axis == "budget" else "curve"]
+    points = [(point[_KEYS[axis]], point) for point in measured if point[_KEYS[axis]] is not None]
+    printed = line["published"].get(measure)
+    if printed is not None and compared(measure).percent:
+        printed /= 100  # papers print per cent
+    return replace(
+        _drawn(line["name"], place, points),
         budget="" if axis == "budget" else _budget(line["points"][line["chosen"]]),
-        x=tuple(float(point[_KEYS[axis]]) for point in points),
-        y=y,
-        low=tuple(mean - width for mean, width in zip(y, spread, strict=True)) if banded else (),
-        high=tuple(mean + width for mean, width in zip(y, spread, strict=True)) if banded else (),
         published=printed,
     )
 
@@ -409,7 +487,7 @@ def _shown(curve: Curve, log_x: bool, log_y: bool) -> Curve:
 
 
 def _chart(panel: Panel, seeds: int) -> Chart:
-    measure = measure_title(panel.measure)
+    measure = panel.y_title
     caption = f"{measure[0].upper()}{measure[1:]}"
     if any(curve.low for curve in panel.curves):
         caption += f"; bands are the standard deviation over {seeds} seeds, each way"
@@ -437,7 +515,7 @@ def _layout(panel: Panel) -> Layout:
     ticks, suffix = _X_FORMATS.get(panel.axis, ("", ""))
     x = Axis(AXIS_TITLES[panel.axis], "log" if panel.log_x else "linear", ticks, suffix)
     y_ticks = ".0~%" if compared(panel.measure).percent else ""
-    y = Axis(measure_title(panel.measure), "log" if panel.log_y else "linear", y_ticks)
+    y = Axis(panel.y_title, "log" if panel.log_y else "linear", y_ticks)
     return changed(base_layout(x, y), hovermode="closest")
 
 

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from tacit.report.compare_page import AXIS_TITLES, Curve, Panel, compared, measure_title
+from tacit.report.compare_page import AXIS_TITLES, Curve, Panel, compared
 from tacit.report.wording import bytes_text
 
 _WIDTH, _HEIGHT = 5.2, 3.1  # of a panel without its legend, inches
@@ -147,7 +147,7 @@ def _draw(figure: SubFigure, panel: Panel) -> None:
 def _prepare_axes(axes: Axes, panel: Panel) -> None:
     axes.set_axisbelow(True)
     axes.set_xlabel(AXIS_TITLES[panel.axis])
-    axes.set_ylabel(textwrap.fill(measure_title(panel.measure), _LABEL_LETTERS))
+    axes.set_ylabel(textwrap.fill(panel.y_title, _LABEL_LETTERS))
     if panel.log_x:
         axes.set_xscale("log")
         _write_plainly(axes.xaxis)
@@ -166,7 +166,7 @@ def _prepare_axes(axes: Axes, panel: Panel) -> None:
 
 def _write_plainly(axis: XAxis | YAxis) -> None:
     """Numbers of a logarithmic axis in plain digits; as formulas, which nobody sets, else."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axis.set_minor_formatter(NullFormatter())
 
 

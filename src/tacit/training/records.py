@@ -143,6 +143,9 @@ def load_records(
     """
     schema = _schema(config, schema)
     own = nodes is not None or config.nodes.data == "by-rank"
+    if nodes is not None and config.nodes.part is not None:
+        expected = "is a part of one data set, and here each node has its own: leave it out"
+        raise InputError("nodes.part", list(config.nodes.part), expected)
     if own and config.task.test_share is not None:
         expected = "is a share of one data set, and here each node has its own: use task.test"
         raise InputError("task.test_share", config.task.test_share, expected)
@@ -158,6 +161,8 @@ def load_records(
         assert named is not None
         train = _divided(config, named, names, dtype, device, hosted)
     public = _public(config, test, named, schema)
+    if config.nodes.part is not None and names is not None:
+        names = (names[config.nodes.part[0]],)
     declared = None if schema is None else schema.target.classes
     notes = () if schema is None else schema.notes
     if named is not None:
@@ -176,11 +181,11 @@ def load_records(
 def _names(
     config: Config, named: data.TaskData | None, schema: Schema | None
 ) -> tuple[str, ...] | None:
-    """The declared names of all nodes, node 0 first; never those that occur in the records.
+    """The declared names of all parts, node 0 first; never those that occur in the records.
 
     Of a column that nobody declared, the names in a table of budgets are a declaration.
     """
-    by, known = config.nodes.partition.partition(":")[2], config.nodes.names
+    by, (parts, known) = config.nodes.partition.partition(":")[2], config.nodes.divided
     declared: tuple[str, ...] | None = None
     if named is None and schema is not None and schema.node is not None:
         declared = schema.node.values
@@ -189,7 +194,7 @@ def _names(
         in_tables = (tuple(table) for table in tables if isinstance(table, Mapping))
         values = named.values.get(by)
         declared = tuple(map(str, values)) if values else known or next(in_tables, None)
-    fits = declared is not None and len(declared) == config.nodes.count
+    fits = declared is not None and len(declared) == parts
     return declared if fits else known
 
 
@@ -297,13 +302,14 @@ def _divided(
     parts = data.partition(
         wanted.partition,
         loaded,
-        wanted.count,
+        wanted.divided[0],
         config.train.seed,
         alpha=wanted.alpha,
         per_node=wanted.per_node,
         names=names,
     )
-    return data.stack_parts(loaded.train, [parts[node] for node in hosted], dtype, device)
+    own = hosted if wanted.part is None else wanted.part[:1]
+    return data.stack_parts(loaded.train, [parts[node] for node in own], dtype, device)
 
 
 def _public(

@@ -9,7 +9,8 @@ import pytest
 import tomli_w
 
 from experiments import experiment
-from tacit.analysis.compare.figure import FigureOptions, choice_text, load_figure, run_digest
+from tacit.analysis.changes import choice_text
+from tacit.analysis.compare.figure import FigureOptions, load_figure, run_digest
 from tacit.config import load_config
 from tacit.errors import InputError
 

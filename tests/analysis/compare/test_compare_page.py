@@ -86,6 +86,7 @@ def document(*lines: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "stopped": False,
         "other_versions": [],
         "lines": list(lines),
+        "sites": [],
         "together": [],
         "sentences": ["All 4 runs cost <much>."],
     }

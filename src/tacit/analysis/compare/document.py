@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
@@ -23,12 +23,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit import __version__
+from tacit.analysis.changes import choice_text
 from tacit.analysis.compare.figure import (
     SERIES,
+    TOGETHER,
     Figure,
     FigureLine,
     FigureSetting,
-    choice_text,
 )
 from tacit.analysis.compare.pool import Outcome
 from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor, sentences, spent_together
@@ -40,6 +41,7 @@ from tacit.report.compare_page import (
     is_score,
     line_cells,
     point_cells,
+    site_table,
 )
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.figure import (
@@ -50,8 +52,11 @@ from tacit.report.documents.figure import (
     CurvePoint,
     FigureNumbers,
     MeanDeviation,
+    SiteRow,
+    SiteTable,
 )
 from tacit.report.documents.metrics import Measurement, Scores
+from tacit.report.documents.run import ResultDocument
 from tacit.report.terminal import print_table
 
 Item = TypeVar("Item")
@@ -73,6 +78,11 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
     y = drawn[0] if drawn else "test_loss" if wanted else figure.y
     score = y if is_score(y) else _leading(members)
     versions = {member.result.tacit_version for member in members if member.result}
+    lines = tuple(
+        _line(line, runs, (y, score), store)
+        for line, runs in zip(figure.lines, gathered.runs, strict=True)
+    )
+    sites = tuple(_site_tables(gathered, [line.chosen for line in lines]))
     together = spent_together(store.folders())
     return CompareDocument(
         format_version=CompareDocument.version,
@@ -81,7 +91,7 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         source=figure.source,
         notes=figure.notes,
         quick=figure.quick,
-        x=figure.x,
+        x=figure.x if sites else tuple(axis for axis in figure.x if axis != "records"),
         y=y,
         score=score,
         seeds=max((len(setting) for line in gathered.runs for setting in line), default=0),
@@ -91,10 +101,8 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         cached=gathered.cached,
         stopped=gathered.stopped,
         other_versions=tuple(sorted(versions - {__version__})),
-        lines=tuple(
-            _line(line, runs, (y, score), store)
-            for line, runs in zip(figure.lines, gathered.runs, strict=True)
-        ),
+        lines=lines,
+        sites=sites,
         together=tuple(together),
         sentences=tuple(
             sentences(together, chosen=any(_has_choice(figure, line) for line in figure.lines))
@@ -111,6 +119,60 @@ def mean_and_deviation(values: Sequence[float]) -> MeanDeviation | None:
         return MeanDeviation(mean=mean, deviation=None)
     squares = math.fsum((value - mean) ** 2 for value in values)
     return MeanDeviation(mean=mean, deviation=math.sqrt(squares / (len(values) - 1)))
+
+
+Ends = Sequence[Sequence[ResultDocument | None]]  # of each line of a group, once a seed
+
+
+def _site_tables(gathered: FigureRuns, chosen: Sequence[int]) -> Iterator[SiteTable]:
+    """Of an experiment beside its baselines: a table for each metric that is known by node."""
+    groups: dict[str, list[list[ResultDocument | None]]] = {}
+    for line, runs, place in zip(gathered.figure.lines, gathered.runs, chosen, strict=True):
+        ends = [run.result if run.complete else None for run in runs[place]]
+        groups.setdefault(line.group, []).append(ends)
+    joint = next((end for ends in groups.get(TOGETHER, ()) for end in ends if end), None)
+    if joint is None:
+        return
+    names = joint.node_names or [f"node {node}" for node in range(joint.node_count)]
+    whole = [[end for ends in group for end in ends if end] for group in groups.values()]
+    epsilon = [_by_site(group, len(names), lambda end: end.epsilon) for group in groups.values()]
+    for metric in joint.test_metrics_by_node or ["test_accuracy"] * bool(joint.test_accuracy):
+        scores = [_by_site(group, len(names), _scored(metric)) for group in groups.values()]
+        yield SiteTable(
+            metric=metric,
+            columns=tuple(groups),
+            private=tuple(all(end.private for end in ends) if ends else None for ends in whole),
+            rows=tuple(
+                SiteRow(
+                    name=name,
+                    records=joint.records[site],
+                    scores=tuple(_over(column[site], lambda score: score) for column in scores),
+                    epsilon=tuple(_largest([column[site]]) for column in epsilon),
+                )
+                for site, name in enumerate(names)
+            ),
+            mean=tuple(_over(zip(*column, strict=True), _mean) for column in scores),
+        )
+
+
+def _by_site(
+    group: Ends, sites: int, value: Callable[[ResultDocument], Sequence[float | None] | None]
+) -> list[tuple[float | None, ...]]:
+    """A number of each site, once a seed; that of one model of all goes for every site."""
+    seeds = []
+    for ends in zip(*group, strict=True):
+        found = [one for end in ends for one in ((end and value(end)) or (None,))]
+        seeds.append(found * (sites // len(found)))
+    return list(zip(*seeds, strict=True))
+
+
+def _scored(metric: str) -> Callable[[ResultDocument], Sequence[float | None] | None]:
+    return lambda end: end.test_metrics_by_node.get(metric, end.test_accuracy_by_node)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if len(known) == len(values) else None
 
 
 def _has_choice(figure: Figure, line: FigureLine) -> bool:
@@ -285,7 +347,7 @@ def _value(row: Measurement, y: str) -> float | None:
     return value.mean if isinstance(value, Scores) else value
 
 
-def _over(items: Sequence[Item], value: Callable[[Item], float | None]) -> MeanDeviation | None:
+def _over(items: Iterable[Item], value: Callable[[Item], float | None]) -> MeanDeviation | None:
     return mean_and_deviation([number for number in map(value, items) if number is not None])
 
 
@@ -312,7 +374,13 @@ def figure_table(figure: CompareDocument, console: Console | None = None) -> Non
     )
     headings = columns(document["score"])
     ends = headings[1:4] if scored else headings[4:5]
-    if document["complete"]:
+    if document["sites"]:
+        for table in document["sites"]:
+            print_table(out, _sites_table(compared(table["metric"]).title, table, scores=True))
+        print_table(
+            out, _sites_table("the sites, and what is certified of one run", table, scores=False)
+        )
+    elif document["complete"]:
         for title, wanted in (
             (document["title"], ("line", *ends, *headings[9:])),
             ("what it cost, of one run", ("line", *headings[5:9])),
@@ -366,6 +434,17 @@ def _lines_table(title: str, wanted: Sequence[str], document: Row) -> Table:
             table.add_section()
             table.add_row(escape(group), style="bold")
         table.add_row(*(escape(row[place]) for place in columns_shown))
+    return table
+
+
+def _sites_table(title: str, sites: Row, *, scores: bool) -> Table:
+    """The scores of the sites, or their records and what is certified of each."""
+    content = site_table(sites)
+    ends = 2 + len(sites["columns"])
+    kept = [0, *(range(2, ends) if scores else (1, *range(ends, len(content.columns))))]
+    table = _table(title, [content.columns[place].replace(", ", ",\n") for place in kept])
+    for row in content.rows if scores else content.rows[:-1]:
+        table.add_row(*(escape(row[place]) for place in kept))
     return table
 
 

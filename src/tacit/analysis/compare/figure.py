@@ -3,25 +3,32 @@
 A figure file is an ordinary experiment, the base, with a `[figure]` section. Of a line, later ones
 win: the base, the line's `set`, then with `--quick` the figure's and the line's `quick`, the
 values of a point of its `grid`, `--set`. The word `"unset"` takes a key out.
+
+A section `[compare]` stands for one whose lines are the experiment and its `.baselines`, which are
+made of it when `quick` and `--set` have changed it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
-from tacit.config import Config, load_config, to_toml
+from tacit.analysis.compare.baselines import Baseline, baseline_lines, baseline_notes, refuse_apart
+from tacit.analysis.recommend.facts import read_facts
+from tacit.config import Config, load_config, read_sections, to_toml
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.report.measures import MEASURES
+from tacit.training.prepare import DTYPES
+from tacit.training.records import NO_TEST_RECORDS
 
-AXES = ("steps", "rounds", "bytes", "epsilon", "budget")
+AXES = ("records", "steps", "rounds", "bytes", "epsilon", "budget")
+TOGETHER = "together"  # the experiment itself, beside its baselines
 SERIES = (
     "test_accuracy",
     "test_loss",
@@ -142,18 +149,26 @@ class _FigureSection(_Section):
     notes: tuple[str, ...] = ()
     seeds: Seeds = 1
     x: Annotated[
-        tuple[Literal["steps", "rounds", "bytes", "epsilon", "budget"], ...], Field(min_length=1)
+        tuple[Literal["records", "steps", "rounds", "bytes", "epsilon", "budget"], ...],
+        Field(min_length=1),
     ] = ("steps", "bytes")
     y: _Measured | None = None
     quick: dict[str, Any] = Field(default_factory=dict)
     line: tuple[dict[str, Any], ...] = ()
 
 
+class _CompareSection(_FigureSection):
+    """`[compare]`, whose lines are not given."""
+
+    x: tuple[Literal["records", "steps", "rounds"], ...] = ("records", "steps")
+    baselines: Annotated[tuple[Baseline, ...], Field(min_length=1)]
+
+
 def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions()) -> Figure:
     """Read one figure file, or plain experiment files as a line each.
 
     Args:
-        files: one file with a `[figure]` section, or any number without.
+        files: one file with a section `[figure]` or `[compare]`, or any number without.
         options: what the command line changes.
 
     Raises:
@@ -162,15 +177,17 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
     if not files:
         raise InputError("FILE", [], "name at least one experiment file")
     raws = [read_toml(Path(file)) for file in files]
-    if "figure" not in raws[0] and len(files) == 1:
-        raws[0]["figure"] = {"line": [{"name": _stem(files[0])}]}
     for file, raw in zip(files, raws, strict=True):
-        if "figure" in raw and len(files) > 1:
+        for own in {"figure", "compare"} & raw.keys() if len(files) > 1 else ():
             raise InputError(
-                "FILE", str(file), "has a [figure] of its own: give it alone, or plain files only"
+                "FILE", str(file), f"has a [{own}] of its own: give it alone, or plain files only"
             )
     if len(files) == 1:
-        return _figure(Path(files[0]), raws[0], options)
+        (file,), (raw,) = map(Path, files), raws
+        if "compare" in raw:
+            raw, options = _comparison(file, raw, options)
+        raw.setdefault("figure", {"line": [{"name": _stem(file)}]})
+        return _figure(file, raw, options)
     names = _names([Path(file) for file in files])
     section = _FigureSection(title=", ".join(names))
     seeds = options.seeds or 1
@@ -222,6 +239,37 @@ def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
     lines = tuple(_line(line, raw, general, options, seeds, file.parent) for line in line_sections)
     title = section.title or _stem(file)
     return _made(section.model_copy(update={"title": title}), options, lines)
+
+
+def _comparison(
+    file: Path, raw: Mapping[str, Any], options: FigureOptions
+) -> tuple[dict[str, Any], FigureOptions]:
+    """The figure that a file with `[compare]` stands for, and what is left to change about it."""
+    section = _validated(_CompareSection, raw["compare"], "compare")
+    if section.line or "figure" in raw:
+        raise InputError("[compare]", "", "has lines of its own: leave out those of a figure")
+    changes = dict(section.quick) if options.quick else {}
+    repeats = {"seeds": changes.pop("seeds", section.seeds)}
+    seeds = _validated(_FigureSection, repeats, "compare.quick").seeds
+    plain = {name: keys for name, keys in raw.items() if name != "compare"}
+    plain = changed(plain, flat_keys(changes, "compare.quick"))
+    base = load_config(plain, overrides=options.overrides, folder=file.parent)
+    refuse_apart(base)
+    known = [read_facts(run) for run in _repeated(base, options.seeds or seeds)]
+    fewest = tuple(map(min, zip(*(facts.records for facts in known), strict=True)))
+    facts = replace(known[0], records=fewest)
+    if facts.public is None:
+        raise InputError("task.test", None, NO_TEST_RECORDS)
+    facts = facts.seen_through(base.task.feature_map, DTYPES[base.train.dtype])
+    figure = section.model_dump(exclude={"baselines", "quick"}) | {
+        "seeds": seeds,
+        "notes": (*section.notes, *baseline_notes(base, section.baselines)),
+        "line": (
+            {"name": TOGETHER, "group": TOGETHER},
+            *baseline_lines(base, section.baselines, facts),
+        ),
+    }
+    return {**read_sections(base), "figure": figure}, replace(options, overrides=())
 
 
 def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
@@ -334,11 +382,3 @@ def _names(files: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         raise InputError("FILE", names, "names a file twice")
     return names
-
-
-def choice_text(choice: Mapping[str, Any]) -> str:
-    """A grid's point in words: `clip 2.0, learning_rate 0.1`."""
-    return ", ".join(
-        f"{key.partition('.')[2]} {value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in choice.items()
-    )

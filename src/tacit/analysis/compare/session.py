@@ -6,7 +6,8 @@ grid, and those that were cut off included; picking the best afterwards does not
 What one record pays is bounded by the adaptive composition of all runs, each with the mechanism of
 the node where the record may lie. Another seed deals the records anew, so that any node may be the
 one: of a run counts a mechanism that dominates those of all its nodes
-(`tacit.privacy.ledger.spent.dominating`).
+(`tacit.privacy.ledger.spent.dominating`). Of runs of single parts of one division (`nodes.part`)
+a record is in one alone: they count as one run with these nodes.
 
 Mechanisms without a known one that dominates them are not composed but summed: basic
 composition, each at an equal share of delta.
@@ -14,6 +15,7 @@ composition, each at an equal share of delta.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -237,6 +239,8 @@ class _Spent:
         nodes: the charged mechanism of each kind of node; empty: nothing was released.
         private: whether a bound holds for it at all.
         readable: whether its config and ledger could be read.
+        division: what deals records to parts; that of a run with all nodes is its own.
+        part: which of them it has.
     """
 
     dataset: str
@@ -244,6 +248,19 @@ class _Spent:
     nodes: tuple[Mechanism, ...]
     private: bool
     readable: bool = True
+    division: str = ""
+    part: int = 0
+
+
+def _as_wholes(runs: Sequence[_Spent]) -> list[tuple[Mechanism, ...]]:
+    """The mechanisms of the nodes of each run; first, second... runs of all parts count as one."""
+    turns: Counter[tuple[str, int]] = Counter()
+    wholes: dict[tuple[str, int], tuple[Mechanism, ...]] = {}
+    for run in runs:
+        whole = run.division, turns[run.division, run.part]
+        turns[run.division, run.part] += 1
+        wholes[whole] = wholes.get(whole, ()) + run.nodes
+    return list(wholes.values())
 
 
 def together(nodes: Sequence[Sequence[Mechanism]], delta: float) -> tuple[float, bool]:
@@ -304,7 +321,7 @@ def _row(
     delta = min((run.delta for run in runs if run.delta is not None), default=None)
     epsilon, composed = None, True
     if delta is not None:
-        epsilon, composed = together([run.nodes for run in runs], delta)
+        epsilon, composed = together(_as_wholes(runs), delta)
     relation, unit, trust_model = kind
     return SpentTogether(
         dataset=dataset,
@@ -337,11 +354,15 @@ def _spent(path: Path) -> _Spent:
         nodes = [run_mechanism(run, node) for node in kinds.values()]
     except (InputError, ValueError):
         return _Spent(dataset, None, (), private=True, readable=False)
+    dealt = config.nodes
+    how = (config.task, config.train.seed, dealt.partition, dealt.alpha, dealt.per_node)
     return _Spent(
         dataset,
         _delta(config),
         tuple(mechanism for mechanism in nodes if mechanism is not None),
         True,
+        division=str(path) if dealt.part is None else repr((how, dealt.part[1])),
+        part=0 if dealt.part is None else dealt.part[0],
     )
 
 

@@ -136,9 +136,9 @@ def path(
         learning_rate: likewise.
         ranks: as in `output_noise`.
         linear: whether the model is; of others the way is short.
-        whole: whether gradients are to count as they are, where the clip is open.
+        whole: whether gradients are to count as they are, unless the clip is set to be short.
     """
-    whole = whole and clip is None
+    whole = whole and (clip is None or clip >= norm / 2)
     share = 1.0 if whole else CLIP_SHARE if linear else OTHER_CLIP_SHARE
     bound = rounded(share * norm) if clip is None else clip
     unit = Options(learning_rate=1.0, learning_rate_schedule=schedule)

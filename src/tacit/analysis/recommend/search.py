@@ -182,10 +182,10 @@ def _drafted(given: Given, task: Sequence[Proposal], facts: Facts) -> tuple[list
 def _planned(given: Given, choices: Sequence[Proposal], facts: Facts) -> Plan:
     """The plan of a complete experiment."""
     config = Config(**merged(given, choices)).with_names(facts.names)
-    return build_plan(config, facts.records, _parameters(config, facts))
+    return build_plan(config, facts.records, parameters_of(config, facts))
 
 
-def _parameters(config: Config, facts: Facts) -> int:
+def parameters_of(config: Config, facts: Facts) -> int:
     """d: the numbers of the model that are trained."""
     model = build_model(
         config.task.model, input_shape=facts.shape, outputs=facts.outputs, seed=config.train.seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tacit.analysis.tune.costs import SearchPlan, plan_search
 from tacit.analysis.tune.folder import SearchFolder
 from tacit.analysis.tune.search import Search, Tune, load_search
-from tacit.analysis.tune.show import choice_words, plan_document, plan_table, result_table
+from tacit.analysis.tune.show import plan_document, plan_table, result_table
 from tacit.analysis.tune.trials import SearchMonitor
 from tacit.analysis.tune.winner import run_search
 
@@ -15,7 +15,6 @@ __all__ = [
     "SearchMonitor",
     "SearchPlan",
     "Tune",
-    "choice_words",
     "load_search",
     "plan_document",
     "plan_search",

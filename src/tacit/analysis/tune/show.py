@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from tacit.analysis.changes import choice_text
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan
 from tacit.report.documents.tune import PlannedTrial, TuneDocument, TunePlanDocument
@@ -51,7 +50,7 @@ def plan_table(document: TunePlanDocument) -> None:
     console = Console()
     rows = [
         (
-            choice_words(trial.choice),
+            choice_text(trial.choice),
             str(trial.steps),
             _number(trial.noise_multiplier),
             "nothing: public records" if trial.epsilon is None else epsilon_text(trial.epsilon),
@@ -73,7 +72,7 @@ def result_table(document: TuneDocument, folder: Path) -> None:
     if document.trials:
         rows = [
             (
-                choice_words(trial.choice),
+                choice_text(trial.choice),
                 trial.status,
                 _number(trial.score),
                 "-" if trial.epsilon is None else epsilon_text(trial.epsilon),
@@ -85,7 +84,7 @@ def result_table(document: TuneDocument, folder: Path) -> None:
     if document.winner is None:
         console.print("no trial ended with a model: there is no winner", highlight=False)
     else:
-        chosen = choice_words(document.winner)
+        chosen = choice_text(document.winner)
         text = f"winner: {chosen}; {document.measure} {_number(document.score)}"
         console.print(text, highlight=False, markup=False)
     _total(console, "with the cost of choosing", document.epsilon, document.delta, ())
@@ -97,14 +96,6 @@ def result_table(document: TuneDocument, folder: Path) -> None:
         written.append(folder / document.folder)
     for path in written:
         console.print(str(path), highlight=False, markup=False, soft_wrap=True)
-
-
-def choice_words(choice: Mapping[str, Any]) -> str:
-    """A setting in words: `clip 0.5, learning_rate 0.1`."""
-    return ", ".join(
-        f"{key.partition('.')[2]} {value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in choice.items()
-    )
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -97,6 +97,29 @@ class ComparedLine(Document):
     ends: Items[CurvePoint]
 
 
+class SiteRow(Document):
+    """One site of a table: what each column says of it; `epsilon` is the largest of one run."""
+
+    name: Text
+    records: Count
+    scores: Items[MeanDeviation | None]
+    epsilon: Items[OptionalNumber]
+
+
+class SiteTable(Document):
+    """What each site has of the experiment and of its baselines, by one metric.
+
+    `private` says of each column whether its runs are; None: none is complete. `mean` is over
+    sites, of each column.
+    """
+
+    metric: Text
+    columns: Items[Text]
+    private: Items[Flag | None]
+    rows: Items[SiteRow]
+    mean: Items[MeanDeviation | None]
+
+
 class SpentTogether(Document):
     """What all runs on the same records cost together; see `tacit.analysis.compare.session`."""
 
@@ -132,5 +155,6 @@ class CompareDocument(Document):
     stopped: Flag
     other_versions: Items[Text]
     lines: Items[ComparedLine]
+    sites: Items[SiteTable] = ()
     together: Items[SpentTogether]
     sentences: Items[Text]
