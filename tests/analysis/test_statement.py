@@ -94,7 +94,14 @@ def test_a_statement_says_what_ran(run: Path) -> None:
         assert row["records"] == result["records"][node]
         assert (row["budget"], row["delta"], row["audited"]) == (2.0, 1e-5, None)
     text = " ".join(document["assumptions"])
-    for word in ("clipped", "keystream", "lattice", "J are public", "one process", "ledger"):
+    for word in (
+        "clipped",
+        "keystream",
+        "lattice",
+        "how much a node counts are public",
+        "one process",
+        "ledger",
+    ):
         assert word in text
 
 

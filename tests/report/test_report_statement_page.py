@@ -14,7 +14,8 @@ def document(**changes: Any) -> dict[str, Any]:
     """A statement on three nodes, of which two are alike."""
     release = {"run": "ab12", "mechanism": 0, "charged": [[0, 50, 1]], "steps": 50}
     nodes = [
-        {"node": node, "records": records, "epsilon": epsilon, "delta": 1e-5}
+        {"node": node, "records": records, "signal_share": records / 1380}
+        | {"epsilon": epsilon, "delta": 1e-5}
         | {"budget": 2.0, "claimed": claimed, "audited": None}
         for node, records, epsilon, claimed in (
             (0, 90, 1.9901, 0.5),
@@ -95,13 +96,13 @@ def test_the_page_says_everything() -> None:
 
 def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down() -> None:
     rows = page_of(document()).rows
-    alike = next(row for row in rows if row[0] == "0-1" and len(row) == 8)
+    alike = next(row for row in rows if row[0] == "0-1" and len(row) == 9)
     # (1 + delta e^-eps) / (1 + e^-eps) at 1.9901 is 0.87975, a share that is rounded up.
-    assert alike == ["0-1", "90", "88.0\u202f%", "2.00", "1e-5", "2", "0.500", "not run"]
-    other = next(row for row in rows if row[0] == "2" and len(row) == 8)
+    assert alike == ["0-1", "90", "6.5%", "88.0\u202f%", "2.00", "1e-5", "2", "0.500", "not run"]
+    other = next(row for row in rows if row[0] == "2" and len(row) == 9)
     assert other[1] == "1,200"
-    assert other[3:5] == ["1.20", "1e-5"]
-    assert other[6] == "no claim"
+    assert other[4:6] == ["1.20", "1e-5"]
+    assert other[7] == "no claim"
     assert ["0-1", "the first mechanism; 50 steps charged"] in rows
     assert ["2", "the second mechanism; 1,234 steps charged"] in rows
 
@@ -114,8 +115,8 @@ def test_a_claim_that_is_missing_is_said_to_be(
 ) -> None:
     nodes = [{**document()["nodes"][0], "claimed": claimed, "audited": 0.25}]
     content = document(nodes=nodes, claim={"formula": None, "infinite": infinite})
-    row = next(row for row in page_of(content).rows if len(row) == 8 and row[0] == "0")
-    assert row[6:] == [words, "0.250"]
+    row = next(row for row in page_of(content).rows if len(row) == 9 and row[0] == "0")
+    assert row[7:] == [words, "0.250"]
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,8 @@ _ASSUMPTIONS = (
     "docs/proofs/clipped-sums.md, for batches of the same records but one, and for a model that "
     "computes each record by itself. Of a module of one's own that was tried out, and not proved.",
     "Which records joined a step stays secret; the rates, batch sizes, clipping bounds, noise "
-    "levels and the number of records J are public and were chosen without looking at the private "
-    "records.",
+    "levels, the number of records J and how much a node counts are public and were chosen without "
+    "looking at the private records.",
     "Records are those of one node alone: a record that is held by several nodes is released by "
     "each of them.",
     "The ledger that this rests on is the run's own and only one: it was neither replaced nor "
@@ -384,6 +384,7 @@ def _nodes(run: Path, result: ResultDocument, ledger: LedgerReport) -> tuple[Sta
             StatementNode(
                 node=account.node,
                 records=row.records,
+                signal_share=row.signal_share,
                 epsilon=account.epsilon,
                 delta=account.delta,
                 budget=account.epsilon_budget,

@@ -25,6 +25,7 @@ _HEADS = 12  # that are printed
 _NODE_COLUMNS = (
     "nodes",
     "records",
+    "share of model",
     "right guess at most",
     "certified epsilon",
     "delta",
@@ -130,6 +131,7 @@ def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
         claimed = "infinite" if infinite else "no claim"
     return (
         f"{row['records']:,}",
+        f"{row['signal_share']:.1%}",
         percent_up_text(guess_bound(row["epsilon"], row["delta"])),
         epsilon_words(row["epsilon"]),
         epsilon_text(row["delta"]),

@@ -99,6 +99,9 @@ def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
         ),
         Proposal("train", "average", averaging(steps), "of models: free, and evens out late noise"),
     ]
+    if len(set(facts.records)) > 1:
+        reason = "a small site adds as little noise as it teaches; 'equal' would let it drown all"
+        choices.append(Proposal("nodes", "weights", "records", reason))
     if not any(key in given.get("privacy", {}) for key in ("noise_std", "epsilon_per_round")):
         reason = "the usual budget, of each node"
         choices.append(Proposal("privacy", "epsilon", config.privacy.epsilon, reason))

@@ -115,10 +115,14 @@ class StatementTask(TaskNames):
 
 
 class StatementNode(Document):
-    """What holds for one node: `epsilon` is certified by its ledger. Some have a `name`."""
+    """What holds for one node: `epsilon` is certified by its ledger. Some have a `name`.
+
+    `signal_share` is how much its records count in the model, as the run's result says.
+    """
 
     node: Count
     records: Count
+    signal_share: Number
     epsilon: Number
     delta: Number
     budget: OptionalNumber
