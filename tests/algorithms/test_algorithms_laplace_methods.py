@@ -126,9 +126,8 @@ def test_cpgt_finds_the_common_optimum_of_different_nodes(tmp_path: Path) -> Non
     config["train"]["steps"] = 900
     found = tacit.train(config, model=task.module, nodes=task.nodes).parameters.numpy()
     blocks = [(x.numpy(), y.numpy()) for x, y in task.nodes]
-    rows = [np.column_stack([x, np.ones(len(x))]) / math.sqrt(len(x)) for x, _ in blocks]
-    right = [y / math.sqrt(len(y)) for _, y in blocks]
-    optimum, *_ = np.linalg.lstsq(np.concatenate(rows), np.concatenate(right), rcond=None)
+    rows = np.concatenate([np.column_stack([x, np.ones(len(x))]) for x, _ in blocks])
+    optimum, *_ = np.linalg.lstsq(rows, np.concatenate([y for _, y in blocks]), rcond=None)
     flat = np.concatenate([optimum[:-1].T.reshape(-1), optimum[-1]])
     np.testing.assert_allclose(found, np.tile(flat, (NODES, 1)), atol=5e-3)
 

@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from battery_experiments import DELTA, clipped_schedules, experiment
-from battery_table import NOISED, ROWS
+from battery_experiments import DELTA, active, clipped_schedules, experiment, single_step
+from battery_table import NOISED, ROWS, Seen
 
 import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.noise.gaussian import spacing
+from tacit.training.prepare import prepare
 
 Nodes = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -70,7 +72,8 @@ def optimum(data: Nodes, weights: Sequence[float]) -> torch.Tensor:
         rows = torch.column_stack([inputs, torch.ones(len(inputs))])
         square += weight * rows.T @ rows / len(rows)
         right += weight * rows.T @ targets[:, 0] / len(rows)
-    return torch.linalg.solve(square, right)
+    best: torch.Tensor = torch.linalg.solve(square, right)
+    return best
 
 
 def train(case: str, data: Nodes, weights: Any = None, **settings: Any) -> tacit.Result:
@@ -144,6 +147,34 @@ def test_weights_change_what_is_trained_and_not_what_it_costs(case: str) -> None
     assert {run.epsilon for run in runs} == epsilons
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert float((runs[one].consensus - runs[other].consensus).norm()) > 1e-3
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["records", "numbers"])
+@pytest.mark.parametrize("case", [case for case in NOISED if case in WEIGHED])
+def test_what_a_node_adds_is_n_p_i_times_its_noised_mean(case: str, weights: Any) -> None:
+    """The deviation that is planned for its own mean is that before the weight.
+
+    FedSPD-DP noises a model, on a lattice for the steps that its weight makes: to its points.
+    """
+    options = {"learning_rate": 1.0, **clipped_schedules(case, 3, 0.5)}
+    config = experiment(case, loss="mse", model="linear", options=options, privacy=noise())
+    jobs = []
+    for given in (weights, "equal"):
+        config["nodes"] = {} if given is None else {"weights": given}
+        jobs.append(prepare(load_config(config, count=4), nodes=regression(SIZES)))
+    shares = np.array(weights or SIZES) * np.any([active(jobs[0], k) for k in range(3)], axis=0)
+    counted = np.count_nonzero(shares) * shares / shares.sum()
+    points = 2 * spacing(0.2) * counted.max() if ROWS[case].name == "fedspd-dp" else 1e-9
+    stds = [[job.plan.release.noise_std(node, 0) for node in job.plan.nodes] for job in jobs]
+    assert stds[0] == stds[1]
+    for k in range(3):
+        weighed, alone = (
+            NOISED[case].noise(Seen(k, state, messages)) * active(job, k)[:, None]
+            for job in jobs
+            for _, state, messages in [single_step(job, k)]
+        )
+        assert k or np.abs(alone).max() > 0.1
+        np.testing.assert_allclose(weighed, counted[:, None] * alone, rtol=0, atol=points)
 
 
 @pytest.mark.parametrize(("weights", "copies"), [(None, (1, 1, 1, 1)), (WEIGHTS, COPIES)])
