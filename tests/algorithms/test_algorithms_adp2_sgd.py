@@ -51,12 +51,12 @@ def sequential(task: oracle.Problem, listed: list[Event]) -> np.ndarray:
     """The events one after the other, each node with the copy that its gradient is computed at."""
     count = len(task.nodes)
     x = np.tile(task.start, (count, 1))
-    copies = x.copy()
+    copies, among = x.copy(), sorted({event.node for event in listed})
     for event in listed:
         i, j = event.node, event.partner
         inputs, targets = (values.numpy() for values in task.nodes[i])
         gradient = task.gradients(copies[i], inputs, targets).mean(axis=0)
-        gradient = gradient * oracle.weight(task, i)
+        gradient = gradient * oracle.weight(task, i, among)
         x[i] = x[j] = (x[i] + x[j]) / 2
         x[i] = x[i] - RATE * gradient
         copies[i] = x[i]

@@ -233,11 +233,11 @@ def test_records_are_drawn_as_often_as_is_accounted_for(strategy: str, method: s
 @pytest.mark.parametrize("name", PRIVATE)
 @pytest.mark.parametrize("clients", [None, 2])
 def test_noise_std_is_that_of_the_release(name: str, clients: int | None) -> None:
-    """In DP-SGD's and DP-ADMM's gradient means, and in DP-FedAvg's change."""
-    inputs = 4000
+    """In DP-SGD's and DP-ADMM's gradient means, and in DP-FedAvg's change: before the weight."""
+    inputs, sizes = 4000, np.array([2, 3, 5])
     data = [
         (torch.randn(count, inputs, dtype=torch.float64), torch.zeros(count, 1).double())
-        for count in (2, 3, 5)
+        for count in sizes
     ]
     options = {"clip": 0.5, **OPTIONS[name]} | ({"clients_per_round": clients} if clients else {})
     job = job_of(name, data, options, {"noise_std": 0.05, "delta": DELTA})
@@ -250,7 +250,10 @@ def test_noise_std_is_that_of_the_release(name: str, clients: int | None) -> Non
             assert row.std() == pytest.approx(0.05 * UNIT[name], rel=error)
         assert not moved[~taking_part].any()
     else:
-        mean = 0.05 / math.sqrt(taking_part.sum())
+        activity = job.plan.release.activity
+        ever = np.ones(3, dtype=bool) if activity is None else activity.active.any(axis=0)
+        counted = sizes / sizes[ever].mean()
+        mean = 0.05 * math.hypot(*counted[taking_part]) / taking_part.sum()
         assert moved[0].std() == pytest.approx(mean, rel=error)
         assert (moved == moved[0]).all()
 

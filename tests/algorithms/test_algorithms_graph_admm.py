@@ -141,7 +141,8 @@ def test_regularisers(regulariser: str, tmp_path: Path) -> None:
     config = experiment(tmp_path, "dp-radmm-gradient", regulariser=regulariser, **weight)
     config["task"] = {"loss": "mse"}
     result = tacit.train(config, model=task.module, nodes=task.nodes)
-    run = oracle.Run(task, lambda k: oracle.metropolis(NODES, EDGES), STEPS, learning_rate=GAMMA)
+    matrix = oracle.metropolis(NODES, EDGES)
+    run = oracle.Run(task, lambda k: matrix, STEPS, learning_rate=GAMMA, equal=True)
     right = recursion(run, recycled=True, slope=regulariser)
     np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
 

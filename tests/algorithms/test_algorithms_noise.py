@@ -215,6 +215,7 @@ def test_a_trained_step_holds_that_noise(case: str) -> None:
         options={"learning_rate": 1.0, **clipped_schedules(case, 1, CLIP)},
         privacy={"noise_seed": 3, "noise_std": 0.05, "delta": DELTA},
     )
+    config["nodes"] = {"weights": "equal"}
     found = tacit.train(config, nodes=still_records(case), model=still_module(case))
     drawn = injected(case, job, 0)
     models = release.models(drawn)

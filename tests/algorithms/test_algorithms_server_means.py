@@ -258,7 +258,12 @@ def test_secure_sums_are_enough(name: str) -> None:
     assert all(node.epsilon is not None and node.epsilon <= 8.0 for node in joint.plan.nodes)
     for k in range(STEPS):  # three honest clients share what the strictest would add alone
         alone, shared = (
-            [plan.release.noise_std(node, k) / node.expected_batch for node in plan.nodes]
+            [
+                oracle.weight(task, node.node)
+                * plan.release.noise_std(node, k)
+                / node.expected_batch
+                for node in plan.nodes
+            ]
             for plan in (clear.plan, joint.plan)
         )
         assert shared == pytest.approx([max(alone) / math.sqrt(3)] * 4, rel=1e-3)
