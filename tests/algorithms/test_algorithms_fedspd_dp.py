@@ -43,7 +43,7 @@ def by_hand(
             x = server if options["state"] == "public" else last[i]
             inner = []
             for part in range(local):
-                g = run.weight(i) * run.gradient(i, x, k, part, run.clip)
+                g = run.gradient(i, x, k, part, run.clip)
                 x = prox((gamma(k, i) * x + rho * server + dual[i] - g) / divisor, 1 / divisor)
                 inner.append(x)
             last[i], own[i] = x, sum(inner) / local
@@ -120,7 +120,7 @@ def test_the_papers_schedule_of_the_step_parameter() -> None:
     run = federated.rounds_of(result, task, [], 0.8)
 
     def gamma(k: int, client: int) -> float:
-        drift = 0.8**2 + 2 * 0.7**2 + 2 * 2.0**2 / run.divisors[client] * run.weight(client)
+        drift = 0.8**2 + 2 * 0.7**2 + 2 * 2.0**2 / run.divisors[client]
         return float(2 * np.sqrt(2 * 2 / 5 * drift) / 1.5 * np.sqrt(k + 1))
 
     own, server = by_hand(run, options, gamma, federated.proximal("none", 0.0))

@@ -205,7 +205,7 @@ def step(
 ) -> PrimalDualState:
     """Round t = k + 1; x, their mean and what is noised are changes around x_0."""
     here, rho, x_0 = context.among(k), options.penalty, state.server.double()
-    batch = here.batch_size.double() / here.weight  # which weighs f_i
+    batch = here.batch_size.double()
     gamma = inverse_step(
         options,
         k,
@@ -684,6 +684,7 @@ FEDSPD_DP = Algorithm(
     convex=True,
     promise=promise,
     check=check,
+    no_weights="has a proved sensitivity for losses as they are: a weighed one is as much steeper",
     no_secure_sum="goes on at each client from what that client alone has sent: with sums only, "
     "that would be private state, of which nothing is proved",
     not_covered=lambda options: (

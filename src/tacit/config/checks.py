@@ -23,6 +23,8 @@ from tacit.config.schema import (
 from tacit.errors import InputError, nearest
 from tacit.privacy.mechanisms.clipping import ASSUMED
 
+_MOST_RATIO = 1_000_000  # of two weights: noise of both is then an ordinary number beside each
+
 
 def check(
     nodes: Nodes,
@@ -314,6 +316,10 @@ def _check_weights(nodes: Nodes, chosen: AlgorithmSection, privacy: Privacy) -> 
     if weights not in (None, "equal") and definition.no_weights is not None:
         expected = f"does not go with {definition.name}, which {definition.no_weights}: use 'equal'"
         raise InputError("nodes.weights", shown, expected)
+    numbers = tuple(weights.values()) if isinstance(weights, Mapping) else weights
+    if isinstance(numbers, tuple) and max(numbers) > _MOST_RATIO * min(numbers):
+        expected = f"must be numbers of which none is above {_MOST_RATIO:,} times another"
+        raise InputError("nodes.weights", f"{min(numbers):g} to {max(numbers):g}", expected)
     shared = privacy.noise == "pairwise" or privacy.aggregation == "secure-sum"
     if weights == "noise" and shared:
         expected = "does not go with noise that nodes share, which follows from their weights: use "

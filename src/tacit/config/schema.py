@@ -43,7 +43,6 @@ CALIBRATE_SHARE = 0.1
 MOST_EPSILON = 10_000
 # Arithmetic in float64 is paid for out of delta, and takes more than this at no size of a run.
 LEAST_DELTA = 1e-100
-# Sums over all nodes, and the ratio of two, are then ordinary numbers, of float32 too.
 MOST_WEIGHT = 1e12
 
 PerNode = float | tuple[float, ...] | dict[str, float]

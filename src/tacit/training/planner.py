@@ -143,7 +143,7 @@ def build_plan(
             cautions += _uncovered(release)
         if release.sums is not None:
             nodes = _with_common_noise(config, release, nodes)
-            notes = (_sums_note(release), *notes)
+            notes = (release.sums.note, *notes)
             taking_part_at_all = release.sums.gains[release.sums.participants > 0]
             if taking_part_at_all.min(initial=math.inf) <= 1.0:
                 cautions += (
@@ -151,13 +151,11 @@ def build_plan(
                     f"{release.sums.colluding + 1} clients take part, and a secure sum hides none "
                     "behind the others there: lower privacy.colluding, or let more take part",
                 )
-        if config.weights == "noise":
-            nodes = tuple(weights.weighed(config, nodes, activity))
         cautions += _large_delta(nodes)
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
-        if config.weights == "noise":
-            nodes = tuple(weights.weighed(config, nodes, activity))
+    if config.weights == "noise":
+        nodes = tuple(weights.weighed(config, nodes, activity))
     cautions += weights.cautions(config, nodes)
     plan = Plan(
         config=config,
@@ -617,23 +615,6 @@ def _with_common_noise(
         if kind not in costs:
             costs[kind] = _certified(config.privacy, release, node)
     return tuple(replace(node, epsilon=costs[release.kind(node), node.budget]) for node in levelled)
-
-
-def _sums_note(release: Release) -> str:
-    """What secure sums come to, in one line."""
-    sums = release.sums
-    assert sums is not None
-    counts = sums.participants
-    least, most = (
-        f"{math.sqrt(max(1, int(m) - sums.colluding)):.3g}" for m in (counts.min(), counts.max())
-    )
-    counted = least if least == most else f"{least} to {most}"
-    return (
-        "secure sums: the server sees the sum over a round's clients, and no message alone; "
-        f"against it and {count_text(sums.colluding, 'colluding client')}, whichever they are, a "
-        f"client's own noise counts {counted} times; between processes the server is that of rank "
-        "0, whose own clients are among those that collude with it"
-    )
 
 
 def _uncovered(release: Release) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ every gain pays for both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.privacy.noise.summands import MOST_PARTICIPANTS, MOST_POINTS, most_points
+from tacit.report.wording import count_text
 
 SUMMAND_BYTES = 8
 """Of one number of a client's message: an int64."""
@@ -77,6 +79,21 @@ class SecureSums:
     def gain(self, node: int, k: int) -> float:
         """That of one node in round k."""
         return float(self.gains[k if len(self.gains) > 1 else 0, 0])
+
+    @property
+    def note(self) -> str:
+        """What they come to, in one line."""
+        least, most = (
+            f"{math.sqrt(max(1, int(m) - self.colluding)):.3g}"
+            for m in (self.participants.min(), self.participants.max())
+        )
+        counted = least if least == most else f"{least} to {most}"
+        return (
+            "secure sums: the server sees the sum over a round's clients, and no message alone; "
+            f"against it and {count_text(self.colluding, 'colluding client')}, whichever they are, "
+            f"a client's own noise counts {counted} times; between processes the server is that of "
+            "rank 0, whose own clients are among those that collude with it"
+        )
 
     def against(self, colluding: int) -> SecureSums:
         """The same sums, before another number of clients who pool what they know."""

@@ -43,7 +43,7 @@ class PublicMeasurement(RunDocument):
     """What everyone may know of where a run stands; what was not measured is `None`.
 
     `step` counts completed steps, `bytes_sent` is cumulative and a mean over nodes, `seconds`
-    are of wall time, `noise_std` is that of one coordinate of a node's batch-mean gradient.
+    are of wall time, `noise_std` is that of one coordinate of what a node adds to the mean of all.
     """
 
     step: Count
