@@ -65,6 +65,8 @@ def forked_process(
 def load_everything() -> None:
     """Load what processes of tests need; no thread is left, which would not survive a fork."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    # As `tacit` sets it where it is one of many processes; torch reads it when it is loaded.
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
     import torch
 
     torch.set_num_threads(1)
