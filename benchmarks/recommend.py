@@ -28,8 +28,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tacit import data, privacy
-from tacit.analysis.recommend.rules import CLIP_SHARE, MOMENTUM, OUTPUT_NOISE, STEPS, travel
 from tacit.features.maps import find_features
+from tacit.training.recommend.rules import CLIP_SHARE, MOMENTUM, OUTPUT_NOISE, STEPS, travel
 
 SETS = {
     "digits": ("digits", "scattering:1"),

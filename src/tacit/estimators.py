@@ -43,12 +43,12 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
 
     epsilon: float | Sequence[float] | Mapping[Any, float] | Literal["none"] = 3.0
     delta: float | Sequence[float] | Mapping[Any, float] = 1e-5
-    algorithm: str = "privsgp"
-    model: str | nn.Module = "linear"
-    steps: int = 50
-    batch: int | Literal["all"] = "all"
-    learning_rate: float = 0.5
-    clip: float = 1.0
+    algorithm: str | None = None
+    model: str | nn.Module | None = None
+    steps: int | None = None
+    batch: int | Literal["all"] | None = None
+    learning_rate: float | None = None
+    clip: float | None = None
     options: Mapping[str, Any] | None = None
     graph: str | None = None
     n_nodes: int = 4
@@ -69,39 +69,43 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Any, targets: Tensor, task: dict[str, Any], nodes: Any) -> Self:
         """Train on checked records; `task` is what the targets need."""
-        given = None if isinstance(self.model, str) else self.model
+        given = self.model if isinstance(self.model, nn.Module) else None
         rows = self._rows(len(X), nodes)
         inputs = torch.tensor(X, dtype=torch.float64)
         records = {str(name): (inputs[row], targets[row]) for name, row in rows.items()}
-        named = any(isinstance(value, Mapping) for value in (self.epsilon, self.delta))
+        by_name = any(isinstance(value, Mapping) for value in (self.epsilon, self.delta))
+        sections = {
+            "task": {
+                "input_bound": self.input_bound,
+                "model": self.model if given is None else None,
+                **task,
+            },
+            "topology": {"graph": self.graph},
+            "algorithm": {
+                "name": self.algorithm,
+                "learning_rate": self.learning_rate,
+                "clip": self.clip,
+                **(self.options or {}),
+            },
+            "privacy": {
+                "epsilon": self.epsilon,
+                "delta": self.delta,
+                "noise_seed": self.noise_seed,
+            },
+            "train": {
+                "steps": self.steps,
+                "batch": self.batch,
+                "dtype": self.dtype,
+                "seed": self.seed,
+            },
+        }
         self.result_ = train(
             {
-                "task": {
-                    "input_bound": self.input_bound,
-                    **task,
-                    **({"model": self.model} if given is None else {}),
-                },
-                "topology": {"graph": self.graph},
-                "algorithm": {
-                    "name": self.algorithm,
-                    "learning_rate": self.learning_rate,
-                    "clip": self.clip,
-                    **(self.options or {}),
-                },
-                "privacy": {
-                    "epsilon": self.epsilon,
-                    "delta": self.delta,
-                    "noise_seed": self.noise_seed,
-                },
-                "train": {
-                    "steps": self.steps,
-                    "batch": self.batch,
-                    "dtype": self.dtype,
-                    "seed": self.seed,
-                },
+                section: {key: value for key, value in keys.items() if value is not None}
+                for section, keys in sections.items()
             },
             model=given,
-            nodes=records if named else list(records.values()),
+            nodes=records if by_name else list(records.values()),
             callbacks=self.callbacks,
         )
         spent = [epsilon for epsilon in self.result_.epsilon if epsilon is not None]
@@ -172,7 +176,8 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
         epsilon: the budget of each node, or one a node: `{"north": 1.0, ...}` by their names, a
             list where they are numbered from 0; "none" adds no noise.
         delta: of the budget, likewise; far below 1 divided by the records of a node.
-        algorithm: a name of `tacit algorithms`.
+        algorithm: a name of `tacit algorithms`. Where none is given, whatever is None here is
+            chosen from public facts, as `tacit plan --recommend` does; where one is, by default.
         model: a name of `[task].model`, or an `nn.Module` whose present weights are the start.
         steps: of training.
         batch: expected records of a node in a step, or "all".

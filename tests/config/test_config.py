@@ -112,7 +112,7 @@ def test_every_default() -> None:
             "push_sum_rate": None,
         },
     }
-    assert config.algorithm.name == "dyn-d2p"
+    assert config.algorithm.name == "privsgp"
     assert config.algorithm.options.model_dump() == {
         "learning_rate": 0.05,
         "learning_rate_schedule": "constant",
@@ -121,8 +121,6 @@ def test_every_default() -> None:
         "clip_norm": "l2",
         "momentum": 0.0,
         "final_mixing": 0,
-        "clip_decay": 2.0,
-        "budget_growth": 2.0,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tacit.data.tables.fields import Table
 
 _EXAMPLE = "digits"
-_LINEAR = "logistic"
-_ASSUMED = 1000  # records of each node, where nobody has counted them
 _CONFIRM = (
     "Nothing is trained before a person has checked that these are public, against a data "
     "dictionary or what everyone knows, and has set confirmed_public = true in {file}.\n"
@@ -62,7 +60,9 @@ def init(
         int | None, typer.Option("--nodes", help="How many nodes, where no column says it.", min=1)
     ] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Of each node.")] = None,
-    model: Annotated[str, typer.Option("--model", help="logistic, mlp or another.")] = "logistic",
+    model: Annotated[
+        str | None, typer.Option("--model", help="linear, mlp or another; by default it is chosen.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The experiment file to write.")
     ] = None,
@@ -104,7 +104,7 @@ def _propose_and_write(
     table: Path,
     public_csv: Path | None,
     roles: tuple[str | None, str | None, tuple[str, ...], tuple[str, ...]],
-    settings: tuple[int | None, float | None, str],
+    settings: tuple[int | None, float | None, str | None],
     out: Path | None,
 ) -> None:
     from tacit.config.start import Start
@@ -157,11 +157,7 @@ def _write_all(
     from tacit.config.start import experiment_text
     from tacit.data.tables.propose import schema_text
 
-    declared = None if schema is None else schema[1]
-    files = {
-        path: experiment_text(start, *_settings(start, declared), str(path))
-        for path, start in experiments.items()
-    }
+    files = {path: experiment_text(start, str(path)) for path, start in experiments.items()}
     if schema is not None and about is not None:
         files = {schema[0]: schema_text(schema[1], *about), **files}
     for path in files:
@@ -178,45 +174,6 @@ def _write_all(
         typer.echo(f"then: tacit plan {experiment}")
         return
     typer.echo(f"next: tacit plan {experiment}, then tacit train {experiment}")
-
-
-def _settings(start: Start, schema: Schema | None) -> tuple[dict[str, dict[str, Any]], str]:
-    """What is proposed for public facts alone, and to how many records it is fitted."""
-    from tacit.analysis.recommend import Facts, read_facts, recommend_for
-    from tacit.analysis.recommend.choices import merged
-    from tacit.config import Config
-
-    given: dict[str, dict[str, Any]] = {
-        "task": {"dataset": start.dataset},
-        "nodes": {"count": start.nodes},
-        "privacy": {"epsilon": start.epsilon, "delta": 1e-5},
-    }
-    if schema is not None or start.model != _LINEAR:
-        given["task"]["model"] = start.model  # no features are proposed for it
-    if schema is not None:
-        # The file itself is not counted: it may not be here, and is not for us to open.
-        count = (
-            start.nodes if start.node is None or schema.node is None else len(schema.node.values)
-        )
-        given["nodes"]["count"] = count
-        given["task"] |= {"dataset": "given", "loss": schema.target.loss, "metric": start.metrics}
-        facts = Facts(
-            records=(_ASSUMED,) * count,
-            shape=(len(schema.features),),
-            outputs=schema.target.classes or 1,
-            loss=schema.target.loss,
-            norm_bound=schema.norm_bound,
-        )
-    else:
-        try:
-            facts = read_facts(Config(**given))
-        except InputError as error:
-            if error.where not in ("task.dataset", "task.data_dir"):
-                raise
-            facts = Facts((_ASSUMED,) * start.nodes, (64,), 10, "cross-entropy")
-    found = recommend_for(given, facts)
-    least = min(facts.records)
-    return merged({}, found.choices), f"{least:,} records a node"
 
 
 def _write(path: Path, text: str) -> None:

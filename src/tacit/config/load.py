@@ -1,8 +1,9 @@
 """The experiment file: TOML, or the same as a mapping, into one frozen and validated `Config`.
 
 Every key is optional but `[task].dataset`; an unknown one is an error that names the nearest known
-key. A `Config` is always resolved and free of contradictions, however it was made: what was left
-out holds its default, so that writing it out (`to_toml`) tells the whole experiment.
+key. A `Config` is free of contradictions, however it was made. Where it names an algorithm, it is
+always resolved: what was left out holds its default, so that writing it out (`to_toml`) tells the
+whole experiment. Where it names none it is open (`Config.given`), and a plan completes it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import tomli_w
+from pydantic import PrivateAttr
 
 from tacit.algorithms import ALGORITHMS
 from tacit.config.checks import (
@@ -63,6 +65,8 @@ Each = TypeVar("Each")
 
 _NOT_RUN = {"figure": "tacit compare", "compare": "tacit compare", "tune": "tacit tune"}
 DEFAULT_EPSILON = 3.0
+DEFAULT_METHOD = "privsgp"
+DEFAULT_SUMS_METHOD = "dp-sgd"
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
 DEFAULT_SECURE_SUM = {"colluding": 1}
@@ -91,6 +95,7 @@ class Config(Section):
     train: Train
     faults: Faults
     promise: Promise
+    _given: dict[str, dict[str, Any]] | None = PrivateAttr(default=None)
 
     def __init__(self, /, **sections: Any) -> None:
         kinds: dict[str, Any] = {
@@ -99,6 +104,11 @@ class Config(Section):
         for name in sections:
             if name not in kinds:
                 raise InputError(f"[{name}]", "", f"unknown section; {nearest(name, kinds)}")
+        given = _said(sections)
+        if given is not None:
+            sums = given.get("privacy", {}).get("aggregation") == "secure-sum"
+            method = DEFAULT_SUMS_METHOD if sums else DEFAULT_METHOD
+            sections = {**sections, "algorithm": {"name": method, **given["algorithm"]}}
         made = {name: kind.model_validate(sections.get(name, {})) for name, kind in kinds.items()}
         definition, privacy = made["algorithm"].definition, made["privacy"]
         if made["topology"].graph is None:
@@ -119,6 +129,7 @@ class Config(Section):
         if made["task"].augmentation is not None:
             made["train"] = _completed(made["train"], DEFAULT_VIEWS)
         super().__init__(**made)
+        self._given = given
         check_declared(self.task)
         check_calibration(self.task, self.algorithm, self.privacy, self.faults)
         check_views(self.task, self.train, self.algorithm)
@@ -126,6 +137,49 @@ class Config(Section):
             check_suboptimality(self.task, self.nodes, self.algorithm)
         check(self.nodes, self.topology, self.algorithm, self.privacy, self.train, self.faults)
         check_promise(self.algorithm, self.promise)
+
+    @property
+    def given(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """What was said of an open experiment, section by section: one that names no algorithm.
+
+        All that was not said is then completed from public facts, once the data are there, as
+        `tacit plan --recommend` proposes it (`tacit.training.recommend`). None: an algorithm is
+        named, and each key that was left out holds its default.
+        """
+        return self._given
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same with some sections replaced; what is open stays open."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy._given = self._given
+        return copy
+
+    def with_defaults(
+        self, defaults: Mapping[str, Mapping[str, Any]], *, closed: bool = False
+    ) -> Config:
+        """The same with values for keys that were left open, section by section.
+
+        Args:
+            defaults: section, key, value.
+            closed: whether nothing is open any more.
+        """
+        update: dict[str, Any] = {}
+        for name, values in defaults.items():
+            section = getattr(self, name)
+            if name == "algorithm":
+                options = section.options.model_dump(exclude_unset=True)
+                update[name] = AlgorithmSection(**{"name": section.name, **options, **values})
+            else:
+                update[name] = section.model_copy(update=values)
+        copy = self.model_copy(update=update)
+        said = self._given or {}
+        names = {**said, **defaults}
+        copy._given = (
+            None
+            if closed
+            else {name: {**defaults.get(name, {}), **said.get(name, {})} for name in names}
+        )
+        return copy
 
     @property
     def input_bound(self) -> float | None:
@@ -254,6 +308,25 @@ class Config(Section):
         return settings.noisy and settings.accounting != "none" and options.clip_norm != ASSUMED
 
 
+def _said(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """What an open experiment says by itself; None where an algorithm is named."""
+    algorithm = sections.get("algorithm", {})
+    if not isinstance(algorithm, Mapping) or "name" in algorithm:
+        return None
+    options = algorithm.get("options") or {}
+    if not isinstance(options, Mapping):  # of a definite algorithm
+        return None
+    said = {
+        name: {key: getattr(section, key) for key in section.model_fields_set}
+        if isinstance(section, Section)
+        else dict(section)
+        for name, section in sections.items()
+        if isinstance(section, Mapping | Section)
+    }
+    alone = {key: value for key, value in algorithm.items() if key != "options"}
+    return {**said, "algorithm": {**options, **alone}}
+
+
 def _completed(section: Section, defaults: Mapping[str, Any]) -> Section:
     """The section with defaults for those of its keys that are not set."""
     missing = {key: value for key, value in defaults.items() if getattr(section, key) is None}
@@ -346,7 +419,10 @@ def read_sections(
 
 
 def to_toml(config: Config) -> str:
-    """The resolved experiment as TOML, which `load_config` reads back to the same `Config`."""
+    """The resolved experiment as TOML, which `load_config` reads back to the same `Config`.
+
+    Of an open one (`Config.given`) it is what was said of it, so that it is read back as open.
+    """
     return tomli_w.dumps(_plain(config))
 
 
@@ -356,7 +432,14 @@ def _plain(config: Config) -> dict[str, Any]:
     chosen = plain["algorithm"]
     promise = plain.pop("promise")  # no section of a file that has none
     whole = {**plain, **({"promise": promise} if promise else {})}
-    return {**whole, "algorithm": {"name": chosen["name"], **chosen["options"]}}
+    whole["algorithm"] = {"name": chosen["name"], **chosen["options"]}
+    if config.given is None:
+        return whole
+    return {
+        name: {key: value for key, value in section.items() if key in config.given[name]}
+        for name, section in whole.items()
+        if name in config.given
+    }
 
 
 def _read(source: str | Path | Mapping[str, Any] | Config) -> dict[str, Any]:

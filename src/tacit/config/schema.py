@@ -327,7 +327,7 @@ class AlgorithmSection(Section):
     name: str
     options: SerializeAsAny[Options]
 
-    def __init__(self, /, name: Any = "dyn-d2p", options: Any = None, **given: Any) -> None:
+    def __init__(self, /, name: Any = "privsgp", options: Any = None, **given: Any) -> None:
         """Check the options, given as such or one by one, against those of the algorithm."""
         if not isinstance(name, str) or name not in ALGORITHMS:
             expected = f"is no algorithm here; {nearest(str(name), ALGORITHMS)}"

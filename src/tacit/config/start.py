@@ -1,14 +1,12 @@
 """The first experiment file of a user: what `tacit init` writes.
 
-The settings are those that `tacit plan --recommend` proposes for what `tacit init` knows.
+Method, model, rate, clip and steps are left open: they are chosen from public facts in its plan.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Start:
         node: the column of a table that says whose record it is; None: nothing does.
         nodes: how many nodes, where no column says it.
         epsilon: of each node.
-        model: as `[task].model` names it.
+        model: as `[task].model` names it; None: it is left open.
     """
 
     dataset: str
@@ -33,33 +31,27 @@ class Start:
     node: str | None
     nodes: int
     epsilon: float
-    model: str
+    model: str | None
 
 
-def experiment_text(
-    start: Start, settings: Mapping[str, Mapping[str, Any]], fitted: str, file: str
-) -> str:
+def experiment_text(start: Start, file: str) -> str:
     """An experiment file, with comments.
 
     Args:
         start: what the user has said.
-        settings: what is proposed: section, key, value.
-        fitted: to how many records.
         file: where it will lie.
     """
-    task = [f"dataset = {_text(start.dataset)}", f"model = {_text(start.model)}"]
-    features = settings.get("task", {}).get("features")
-    if features is not None:
-        task.append(f"features = {_text(features)}    # a fixed public map of each record")
+    task = [f"dataset = {_text(start.dataset)}"]
     if start.schema is not None:
-        task.insert(1, f"schema = {_text(start.schema)}    # what is public of the table")
+        task += [f"schema = {_text(start.schema)}    # what is public of the table"]
         task += _test_lines(start.test, ", ".join(map(_text, start.metrics)))
+    if start.model is not None:
+        task.insert(1, f"model = {_text(start.model)}")
     nodes = [f"count = {start.nodes}"]
     if start.node is not None:
         column = _text(f"by:{start.node}")
         nodes = [f"partition = {column}    # one node a value, in the order of the schema"]
     own = "a list" if start.node is None else "a table by their names"
-    algorithm, train = settings["algorithm"], settings["train"]
     return "\n".join(
         [
             f"# See what it costs:  tacit plan {file}",
@@ -71,22 +63,13 @@ def experiment_text(
             "[nodes]",
             *nodes,
             "",
-            "[algorithm]",
-            f"name = {_text(algorithm['name'])}",
-            f"# Rate and clip are fitted to {fitted}: tacit plan --recommend fits them to others.",
-            f"learning_rate = {algorithm['learning_rate']}",
-            f"clip = {algorithm['clip']:<15} # no record's gradient counts for more",
-            f"momentum = {algorithm['momentum']}",
-            f"final_mixing = {algorithm['final_mixing']:<7} # rounds of agreement, which are free",
-            "",
             "[privacy]",
             f"epsilon = {start.epsilon:<12g} # of each node; {own} gives each its own",
             "delta = 1e-5           # must be far below 1 over a node's number of records",
             "",
-            "[train]",
-            f"steps = {train['steps']}",
-            'batch = "all"          # every record at every step: the least noise for the budget',
-            f"average = {_text(train['average'])}    # of the last models",
+            "# All else is open: the method, its rate and clip, and the number of steps are chosen",
+            "# from public facts, such as how many records each node has. Its plan says what is",
+            f"# chosen; tacit plan {file} --recommend writes it out, with reasons.",
             "",
         ]
     )

@@ -94,6 +94,8 @@ def train(
         task["loss"] = loss if isinstance(loss, str) else GIVEN
     if given_metrics:
         task["metric"] = list(given_metrics)
+    if output is not None:  # a function cannot be written down; that there is one can
+        task["output"] = GIVEN if callable(output) else output
     parsed = load_config(
         config,
         count=None if nodes is None else len(nodes),
@@ -103,11 +105,6 @@ def train(
         loss=_default_loss(model, declared),
     )
     own_output = output if callable(output) else None
-    if output is not None:  # a function cannot be written down; that there is one can
-        named = GIVEN if callable(output) else output
-        parsed = parsed.model_copy(
-            update={"task": parsed.task.model_copy(update={"output": named})}
-        )
     path = None if out is None else Path(out)
     own_site = None if site is None else Path(site)
     if path is not None and not resume and not distributed and own_site is None:

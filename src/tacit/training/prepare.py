@@ -39,6 +39,7 @@ from tacit.training.processes.agreement import (
     stated_parts,
 )
 from tacit.training.recalibration import Recalibration, find_recalibration, halves
+from tacit.training.recommend import facts_of, with_settings, with_task
 from tacit.training.records import (
     TrainingRecords,
     features_of,
@@ -201,6 +202,7 @@ def prepare(
     config = config.with_names(names)
     if instead is None and records.test is not None:
         warn_of_private("test", records.test.inputs, records.train.inputs)
+    config = with_task(config, facts_of(config, records, ()))
     raw, classes = records.train, records.classes
     named = "task.dataset" if config.task.test is None else "task.test"
     shown = named if test is None else "test"
@@ -301,7 +303,10 @@ def prepare(
         notes += (f"{shortened}: a public bound, algorithm.target_bound",)
     cautions = _imbalance(config, loss, ignorant)
     linear = engine.path == "closed form"
+    seen = facts_of(config, records, counted)
     try:
+        settled, completed = with_settings(settled, seen, engine.parameters_count)
+        notes += completed
         plan = build_plan(settled, counted, engine.parameters_count, notes, cautions, linear=linear)
     except TacitError as error:
         if peers.session.rejoins is None:  # the others had a plan without who has come back

@@ -14,11 +14,11 @@ import torch
 from experiments import tacit
 from patient_tables import write_tables
 from tacit.analysis.recommend import Facts, Recommendation, recommend, recommend_for
-from tacit.analysis.recommend.forecast import mean_noise, signal
 from tacit.analysis.recommend.results import recommended_text
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
 from tacit.models.architectures import build_model, find_loss
+from tacit.training.recommend.forecast import mean_noise, signal
 
 TASK: dict[str, dict[str, Any]] = {
     "task": {"dataset": "digits"},
@@ -130,12 +130,12 @@ def test_no_private_record_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_facts_alone_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """No record is within reach of what decides: whoever loads any, fails."""
-    facts = Facts((100, 200), (1, 8, 8), 10, "cross-entropy")
+    facts = Facts((100, 200), (1, 8, 8), "cross-entropy", 10)
 
     def fail(*arguments: object, **options: object) -> None:
         raise AssertionError("records were read")
 
-    monkeypatch.setattr("tacit.analysis.recommend.facts.load_records", fail)
+    monkeypatch.setattr("tacit.analysis.recommend.search.load_records", fail)
     monkeypatch.setattr("tacit.training.prepare.load_records", fail)
     monkeypatch.setattr("tacit.data.load", fail)
     two = {**TASK, "nodes": {"count": 2}}
@@ -149,7 +149,7 @@ def test_facts_alone_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fewer_records_never_get_a_longer_way() -> None:
     lengths = []
     for records in (30, 300, 3000, 30_000):
-        facts = Facts((records,) * 4, (20,), 2, "cross-entropy")
+        facts = Facts((records,) * 4, (20,), "cross-entropy", 2)
         found = recommend_for(TASK, facts)
         assert [row.trust_model for row in found.forecasts] == [
             "all-messages",
@@ -190,7 +190,7 @@ def test_the_signal_is_that_of_the_gradient_engine(loss: str, clip: float) -> No
     labels = torch.randint(0, 3, (40,), generator=draw)
     outputs = 3 if loss == "cross-entropy" else 1
     targets = labels if loss == "cross-entropy" else labels.clamp(max=1).double()
-    facts = Facts((10,), (5,), outputs, loss, (inputs, targets))
+    facts = Facts((10,), (5,), loss, outputs, (inputs, targets))
     model = build_model("linear", input_shape=(5,), outputs=outputs, seed=0).double()
     function = find_loss(loss)
     gradients = []

@@ -20,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tacit.analysis.changes import UNSET, changed
-from tacit.analysis.recommend.choices import path_of
-from tacit.analysis.recommend.facts import Facts
-from tacit.analysis.recommend.forecast import mean_noise
-from tacit.analysis.recommend.rules import ALGORITHMS_WITH_RULES, MOMENTUM, STEPS, rounded
 from tacit.analysis.recommend.search import parameters_of
 from tacit.config import Config, load_config, read_sections
 from tacit.errors import InputError
 from tacit.training.planner import build_plan
+from tacit.training.recommend.choices import path_of
+from tacit.training.recommend.facts import Facts
+from tacit.training.recommend.forecast import mean_noise
+from tacit.training.recommend.rules import ALGORITHMS_WITH_RULES, MOMENTUM, STEPS, rounded
 
 Baseline = Literal["alone", "alone-plain", "pooled-plain"]
 _RATES = (1.0, 8.0, 64.0)  # of plain steps, over |x|^2: around 2 / L of a logistic loss, and below

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
 from tacit.analysis.compare.baselines import Baseline, baseline_lines, baseline_notes, refuse_apart
-from tacit.analysis.recommend.facts import read_facts
+from tacit.analysis.recommend import read_facts
 from tacit.config import Config, load_config, read_sections, to_toml
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.report.measures import MEASURES

@@ -1,19 +1,18 @@
 """Proposing an experiment from public facts: `tacit plan --recommend FILE`.
 
-`facts` (what may be known), `rules` (clip and rate), `choices` (every key and its reason),
-`forecast` (noise against signal), `search` (all of them together), `results` (the experiment file,
-as data, as a table).
+The rules are those by which any open experiment is completed (`tacit.training.recommend`). Here are
+the forecasts for other trust models (`search`), and the experiment file, as data, as a table
+(`results`).
 """
 
-from tacit.analysis.recommend.choices import Proposal
-from tacit.analysis.recommend.facts import Facts, read_facts
-from tacit.analysis.recommend.forecast import NoiseForecast
 from tacit.analysis.recommend.search import (
     TRUST_MODELS,
     Recommendation,
+    read_facts,
     recommend,
     recommend_for,
 )
+from tacit.training.recommend import Facts, NoiseForecast, Proposal
 
 __all__ = [
     "TRUST_MODELS",

@@ -13,8 +13,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tacit.analysis.recommend.choices import Proposal
-from tacit.analysis.recommend.forecast import NoiseForecast
 from tacit.analysis.recommend.search import Recommendation
 from tacit.errors import InputError
 from tacit.report.documents.plan import (
@@ -24,6 +22,8 @@ from tacit.report.documents.plan import (
 )
 from tacit.report.terminal import print_table
 from tacit.report.wording import number_text
+from tacit.training.recommend.choices import Proposal
+from tacit.training.recommend.forecast import NoiseForecast
 
 _WIDTH = 100
 

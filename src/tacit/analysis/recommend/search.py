@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tacit.analysis.recommend.choices import (
+import torch
+
+from tacit.config import Config, load_config, read_sections
+from tacit.errors import BudgetError, InputError, nearest
+from tacit.models.architectures import build_model
+from tacit.training.plan import Plan
+from tacit.training.prepare import DTYPES
+from tacit.training.recommend.choices import (
     LINEAR,
     Given,
     Proposal,
     conflicts,
-    first_choices,
     merged,
-    mixing_choices,
-    path_choices,
-    path_of,
     task_choices,
 )
-from tacit.analysis.recommend.facts import Facts, read_facts
-from tacit.analysis.recommend.forecast import NoiseForecast, mean_noise, noise_forecast, signal
-from tacit.analysis.recommend.rules import ALGORITHMS_WITH_RULES
-from tacit.config import Config, load_config, read_sections
-from tacit.errors import BudgetError, InputError, nearest
-from tacit.models.architectures import build_model
-from tacit.training.consensus import consensus_forecast
-from tacit.training.plan import Plan
-from tacit.training.planner import build_plan
-from tacit.training.prepare import DTYPES
+from tacit.training.recommend.complete import drafted
+from tacit.training.recommend.facts import Facts, facts_of
+from tacit.training.recommend.forecast import NoiseForecast, mean_noise, noise_forecast, signal
+from tacit.training.recommend.rules import ALGORITHMS_WITH_RULES
+from tacit.training.records import load_records
 
 Trust = Literal["all-messages", "pairwise", "secure-sum"]
 TRUST_MODELS: tuple[Trust, ...] = ("all-messages", "pairwise", "secure-sum")
 
-_AGREED = 1.2  # noise in a node's own model over that in the mean, up to which rounds are enough
 _KEYS = {"pairwise": ("noise", "pairwise"), "secure-sum": ("aggregation", "secure-sum")}
 
 
@@ -83,7 +79,7 @@ def recommend(
         BudgetError: a node's budget cannot be met.
     """
     given = _with_trust(read_sections(source, overrides=overrides), trust)
-    config = load_config(merged(given, [_algorithm(given)]))
+    config = load_config(given)
     _check(config)
     return recommend_for(given, read_facts(config))
 
@@ -96,19 +92,20 @@ def recommend_for(given: Given, facts: Facts) -> Recommendation:
         facts: of its task.
     """
     task = task_choices(given, facts)
-    start = Config(**merged(given, [_algorithm(given), *task]))
+    chosen = merged(given, task)
+    start = Config(**chosen)
     facts = facts.seen_through(start.task.feature_map, DTYPES[start.train.dtype])
-    rest, plan = _drafted(given, task, facts)
-    choices = [*task, *rest]
+    parameters = parameters_of(start, facts)
+    rest, plan = drafted(chosen, facts, parameters)
     config, noise = plan.config, mean_noise(plan)
     clip = plan.release.clip.bound(0)
     length = None
     if config.task.model in LINEAR and clip is not None:
         length = signal(facts, clip, config.task.class_weights)
-    forecasts, missing = _forecasts(given, task, facts, plan, length)
+    forecasts, missing = _forecasts(chosen, facts, parameters, plan, length)
     return Recommendation(
         given=given,
-        choices=tuple(choices),
+        choices=(*task, *rest),
         config=config,
         plan=plan,
         facts=facts,
@@ -116,12 +113,6 @@ def recommend_for(given: Given, facts: Facts) -> Recommendation:
         missing=missing,
         conflicts=tuple(conflicts(given, config, facts, noise)),
     )
-
-
-def _algorithm(given: Given) -> Proposal:
-    """The method that goes with the trust model."""
-    sums = given.get("privacy", {}).get("aggregation") == "secure-sum"
-    return Proposal("algorithm", "name", "dp-sgd" if sums else "privsgp", "")
 
 
 def _with_trust(given: Given, trust: str | None) -> dict[str, dict[str, Any]]:
@@ -160,57 +151,8 @@ def _check(config: Config) -> None:
         raise InputError("privacy.epsilon", "none", expected)
 
 
-def _drafted(given: Given, task: Sequence[Proposal], facts: Facts) -> tuple[list[Proposal], Plan]:
-    """Choices for all that is open beside the task, and the plan of all of them.
-
-    Args:
-        given: what the user has set.
-        task: choices of the task.
-        facts: of what the model gets.
-    """
-    start = Config(**merged(given, [_algorithm(given), *task]))
-    known = first_choices(given, start, facts)
-    # A plan's noise over C, and how it mixes, are the same for every clip and rate.
-    any_path = path_choices(given, path_of(given, start, facts, 1.0), facts.norm)
-    draft = _planned(given, [*task, *known, *any_path], facts)
-    known += mixing_choices(given, draft.config, _rounds(draft))
-    found = path_of(given, draft.config, facts, mean_noise(draft))
-    choices = [*known, *path_choices(given, found, facts.norm)]
-    return choices, _planned(given, [*task, *choices], facts)
-
-
-def _planned(given: Given, choices: Sequence[Proposal], facts: Facts) -> Plan:
-    """The plan of a complete experiment."""
-    config = Config(**merged(given, choices)).with_names(facts.names)
-    return build_plan(config, facts.records, parameters_of(config, facts))
-
-
-def parameters_of(config: Config, facts: Facts) -> int:
-    """d: the numbers of the model that are trained."""
-    model = build_model(
-        config.task.model, input_shape=facts.shape, outputs=facts.outputs, seed=config.train.seed
-    )
-    return sum(value.numel() for value in model.parameters() if value.requires_grad)
-
-
-def _rounds(plan: Plan) -> int | str:
-    """Gossip rounds of a step until no node's own model has much more noise than the mean.
-
-    With noise of pairs the planner weighs both, by `topology.rounds = "auto"`.
-    """
-    if plan.release.pairs is not None:
-        return "auto"
-    nodes = len(plan.nodes)
-    most = 1 if plan.config.algorithm.definition.no_rounds else math.ceil(math.log2(max(2, nodes)))
-    for rounds in range(1, most + 1):
-        forecast = consensus_forecast(replace(plan, rounds=rounds))
-        if forecast is not None and forecast.figure <= _AGREED:
-            return rounds
-    return most
-
-
 def _forecasts(
-    given: Given, task: Sequence[Proposal], facts: Facts, chosen: Plan, length: float | None
+    given: Given, facts: Facts, parameters: int, chosen: Plan, length: float | None
 ) -> tuple[list[NoiseForecast], dict[str, str]]:
     """The forecast of every trust model, that of the chosen one from its very plan."""
     forecasts: list[NoiseForecast] = []
@@ -218,7 +160,7 @@ def _forecasts(
     for trust in TRUST_MODELS:
         try:
             own = _is_trust(chosen, trust)
-            plan = chosen if own else _drafted(_as_trust(given, trust), task, facts)[1]
+            plan = chosen if own else drafted(_as_trust(given, trust), facts, parameters)[1]
         except (InputError, BudgetError) as error:
             missing[trust] = str(error)
             continue
@@ -239,3 +181,37 @@ def _as_trust(given: Given, trust: Trust) -> dict[str, dict[str, Any]]:
     kept = {name: dict(given[name]) for name in ("task", "nodes", "train") if name in given}
     clip = {key: value for key, value in given.get("algorithm", {}).items() if key == "clip"}
     return _with_trust({**kept, "privacy": privacy, "algorithm": clip}, trust)
+
+
+def read_facts(config: Config) -> Facts:
+    """The public facts of an experiment.
+
+    The nodes' records are loaded as `tacit plan` does it, counted, and let go.
+
+    Raises:
+        InputError: something is wrong with the data, the schema or their settings, or nothing
+            public says how many classes there are.
+    """
+    hosted = range(config.nodes.count)
+    dtype = DTYPES[config.train.dtype]
+    loaded = load_records(config, None, None, None, dtype, torch.device("cpu"), hosted)
+    facts = facts_of(config, loaded, loaded.train.sizes.tolist())
+    if facts.outputs is None:
+        raise InputError(
+            "task.outputs",
+            None,
+            "write how many classes there are, such as task.outputs = 10: neither the data set nor "
+            "public test records say it, and labels of the nodes' own records are private",
+        )
+    return facts
+
+
+def parameters_of(config: Config, facts: Facts) -> int:
+    """d: the numbers of the model that are trained."""
+    model = build_model(
+        config.task.model,
+        input_shape=facts.shape,
+        outputs=facts.outputs or 1,
+        seed=config.train.seed,
+    )
+    return sum(value.numel() for value in model.parameters() if value.requires_grad)

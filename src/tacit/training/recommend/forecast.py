@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-from tacit.analysis.recommend.facts import Facts
 from tacit.models.architectures import find_loss
 from tacit.training.consensus import consensus_forecast
 from tacit.training.plan import Plan
+from tacit.training.recommend.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def signal(facts: Facts, clip: float, class_weights: Sequence[float] | None = No
     inputs, targets = facts.public
     inputs = inputs.flatten(1)
     inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
-    outputs = inputs.new_zeros(len(inputs), facts.outputs, requires_grad=True)
+    outputs = inputs.new_zeros(len(inputs), facts.outputs or 1, requires_grad=True)
     if targets.is_floating_point():
         targets = targets.double()
     loss = find_loss(facts.loss, class_weights=class_weights)

@@ -15,13 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tacit.config import Config
-from tacit.data import Dataset, Schema
-from tacit.errors import InputError
+from tacit.config import GIVEN, Config
+from tacit.data import Dataset
 from tacit.features.maps import find_features
 from tacit.models.architectures import find_loss
-from tacit.training.prepare import DTYPES
-from tacit.training.records import load_records
+from tacit.training.records import TrainingRecords
 
 _TYPICAL_OF_BOUND = 0.75
 _GREY = 0.4
@@ -35,8 +33,8 @@ class Facts:
     Args:
         records: J of each node.
         shape: of a record's inputs.
-        outputs: numbers that the model gives for a record.
         loss: as `[task].loss` names it.
+        outputs: numbers that the model gives for a record; None where nothing public says it.
         public: inputs float64 `[r, ...]` and targets `[r, ...]` of some public test records; None:
             there are none.
         norm_bound: the l2 norm that no record's inputs exceed, where a schema says it.
@@ -45,8 +43,8 @@ class Facts:
 
     records: tuple[int, ...]
     shape: tuple[int, ...]
-    outputs: int
     loss: str
+    outputs: int | None = None
     public: tuple[Tensor, Tensor] | None = None
     norm_bound: float | None = None
     names: tuple[str, ...] | None = None
@@ -97,75 +95,30 @@ class Facts:
         return replace(self, shape=made.shape, public=public, norm_bound=None)
 
 
-def read_facts(config: Config) -> Facts:
-    """The public facts of an experiment.
-
-    The nodes' records are loaded as `tacit plan` does it, counted, and let go.
-
-    Raises:
-        InputError: something is wrong with the data, the schema or their settings.
-    """
-    hosted = range(config.nodes.count)
-    dtype = DTYPES[config.train.dtype]
-    loaded = load_records(config, None, None, None, dtype, torch.device("cpu"), hosted)
-    first = loaded.train.first
-    return facts_of(
-        config,
-        loaded.train.sizes.tolist(),
-        shape=tuple(first.inputs.shape[1:]),
-        # Of no private label: their shape and type alone.
-        targets=first.targets[:0],
-        classes=loaded.classes,
-        test=loaded.test,
-        schema=loaded.schema,
-        names=loaded.names,
-    )
-
-
-def facts_of(
-    config: Config,
-    records: Sequence[int],
-    *,
-    shape: tuple[int, ...],
-    targets: Tensor,
-    classes: int | None,
-    test: Dataset | None,
-    schema: Schema | None,
-    names: tuple[str, ...] | None = None,
-) -> Facts:
-    """Facts from what is known without a record.
+def facts_of(config: Config, records: TrainingRecords, sizes: Sequence[int]) -> Facts:
+    """What is public of records that were loaded.
 
     Args:
         config: the experiment.
-        records: J of each node.
-        shape: of a record's inputs.
-        targets: none of them, `[0, ...]`: what type and shape they have.
-        classes: as declared; None: nobody did.
-        test: public test records.
-        schema: of a table.
-        names: of the nodes.
-
-    Raises:
-        InputError: on `task.outputs`, nothing public says how many classes there are.
+        records: of this process's nodes, as they were loaded.
+        sizes: J of each node.
     """
-    loss = find_loss(config.task.loss)
-    shown = targets if test is None else test.targets
-    outputs = config.task.outputs or loss.outputs(shown, classes)
-    if outputs is None:
-        raise InputError(
-            "task.outputs",
-            None,
-            "write how many classes there are, such as task.outputs = 10: neither the data set nor "
-            "public test records say it, and labels of the nodes' own records are private",
-        )
+    bounds = [config.input_bound, None if records.schema is None else records.schema.norm_bound]
+    if config.task.feature_map is not None:
+        bounds = []
+    outputs, first = config.task.outputs, records.train.first
+    if outputs is None and config.task.loss != GIVEN:
+        # Of no private label: their shape and type alone.
+        shown = first.targets[:0] if records.test is None else records.test.targets
+        outputs = find_loss(config.task.loss).outputs(shown, records.classes)
     return Facts(
-        records=tuple(records),
-        shape=shape,
-        outputs=outputs,
+        records=tuple(sizes),
+        shape=tuple(first.inputs.shape[1:]),
         loss=config.task.loss,
-        public=None if test is None else _some(test),
-        norm_bound=None if schema is None else schema.norm_bound,
-        names=names,
+        outputs=outputs,
+        public=None if records.test is None else _some(records.test),
+        norm_bound=min((bound for bound in bounds if bound is not None), default=None),
+        names=records.names,
     )
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.algorithms.base import Options, step_size
-from tacit.analysis.recommend.rules import (
+from tacit.config import Train
+from tacit.training.recommend.rules import (
     CLIP_SHARE,
     MOST_TRAVEL,
     averaging,
@@ -18,7 +19,6 @@ from tacit.analysis.recommend.rules import (
     rounded,
     travel,
 )
-from tacit.config import Train
 
 NOISES = st.floats(1e-8, 10.0)
 NORMS = st.floats(1e-2, 1e4)

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tacit.analysis.recommend.facts import Facts
-from tacit.analysis.recommend.rules import (
+from tacit.config import Config
+from tacit.errors import InputError
+from tacit.report.wording import number_text
+from tacit.training.recommend.facts import Facts
+from tacit.training.recommend.rules import (
     MOMENTUM,
     STEPS,
     WIDE_CLIP,
@@ -21,9 +24,6 @@ from tacit.analysis.recommend.rules import (
     averaging,
     path,
 )
-from tacit.config import Config
-from tacit.errors import InputError
-from tacit.report.wording import number_text
 
 Given = Mapping[str, Mapping[str, Any]]
 """What the user has set: section, then key, then value."""
@@ -45,6 +45,7 @@ _FEW_STEPS = 25
 _SMALL_IMAGE = 4
 _LARGE_IMAGE = 16
 _USUAL_DELTA = 1e-5
+_TO_CALIBRATE = 200  # public records at least
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ def _open(given: Given, choices: Iterable[Proposal]) -> list[Proposal]:
 
 
 def task_choices(given: Given, facts: Facts) -> list[Proposal]:
-    """Features and model.
+    """Features, model, and what sets the level of its probabilities.
 
     Args:
         given: what the user has set.
@@ -263,6 +264,11 @@ def task_choices(given: Given, facts: Facts) -> list[Proposal]:
         features = "scattering" if side >= _LARGE_IMAGE else "scattering:1"
         reason = "a fixed public map, under which a linear model sees shapes: it costs no privacy"
         choices.append(Proposal("task", "features", features, reason))
+    two = (facts.loss, facts.outputs) in (("logistic", 1), ("cross-entropy", 2))
+    public = 0 if facts.public is None else len(facts.public[0])
+    if two and not facts.image and public >= _TO_CALIBRATE:
+        reason = "half of the public test records set the level of probabilities, at no cost"
+        choices.append(Proposal("task", "calibrate", "public", reason))
     return _open(given, choices)
 
 
