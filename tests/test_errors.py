@@ -68,7 +68,8 @@ def test_the_end_of_a_long_path_can_still_be_read() -> None:
         ("fedprox", ALGORITHMS, None),
         ("fedadam", ALGORITHMS, None),
         ("scaffold", ALGORITHMS, None),
-        ("log-loss", MEASURES, None),
+        ("log_loss", MEASURES, "log-loss"),
+        ("perplexity", MEASURES, None),
     ],
 )
 def test_a_slip_is_recognised_and_another_word_is_not(

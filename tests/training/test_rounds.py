@@ -85,7 +85,8 @@ def gossip(task: oracle.Problem, run: oracle.Run, rounds: int) -> Array:
 
 
 def projected(task: oracle.Problem, run: oracle.Run, rounds: int) -> Array:
-    """DPDO without noise and decay: what a round sends has made its step."""
+    """DPDO without noise and decay: what a round sends has made its step. It has no weights."""
+    run = replace(run, equal=True)
     z, turn = np.tile(task.start, (NODES, 1)), 0
     for k in range(STEPS):
         z = z - RATE * np.array([run.mean_gradient(i, z[i], k) for i in range(NODES)])
