@@ -108,7 +108,7 @@ class Config(Section):
         if given is not None:
             sums = given.get("privacy", {}).get("aggregation") == "secure-sum"
             method = DEFAULT_SUMS_METHOD if sums else DEFAULT_METHOD
-            sections = {**sections, "algorithm": {"name": method, **given["algorithm"]}}
+            sections = {**sections, "algorithm": {"name": method, **given.get("algorithm", {})}}
         made = {name: kind.model_validate(sections.get(name, {})) for name, kind in kinds.items()}
         definition, privacy = made["algorithm"].definition, made["privacy"]
         if made["topology"].graph is None:
@@ -149,9 +149,14 @@ class Config(Section):
         return self._given
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """The same with some sections replaced; what is open stays open."""
+        """The same with some sections replaced; what is open, and is not changed, stays open."""
         copy = super().model_copy(update=update, deep=deep)
-        copy._given = self._given
+        if self._given is not None and copy.algorithm.name == self.algorithm.name:
+            copy._given = dict(self._given)
+            for name in update or {}:
+                old, new = _values(getattr(self, name)), _values(getattr(copy, name))
+                changed = {key: value for key, value in new.items() if value != old[key]}
+                copy._given[name] = {**copy._given.get(name, {}), **changed}
         return copy
 
     def with_defaults(
@@ -324,7 +329,13 @@ def _said(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
         if isinstance(section, Mapping | Section)
     }
     alone = {key: value for key, value in algorithm.items() if key != "options"}
-    return {**said, "algorithm": {**options, **alone}}
+    said["algorithm"] = {**options, **alone}
+    return {name: keys for name, keys in said.items() if keys}
+
+
+def _values(section: Section) -> dict[str, Any]:
+    """The keys of a section; of an algorithm, its options."""
+    return dict(section.options if isinstance(section, AlgorithmSection) else section)
 
 
 def _completed(section: Section, defaults: Mapping[str, Any]) -> Section:

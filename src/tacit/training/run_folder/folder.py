@@ -218,7 +218,8 @@ def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
             expected = "holds no run to resume, it is not there: begin it without --resume"
         raise InputError("out", str(path), expected)
     before, now = _flat(load_config(saved, saved=True)), _flat(config)
-    for key in sorted(before.keys() | now.keys()):
+    said = now.keys() if config.given is not None else before.keys() | now.keys()
+    for key in sorted(said):
         if key not in FREE_KEYS and before.get(key) != now.get(key):
             raise InputError(
                 ".".join(key),
