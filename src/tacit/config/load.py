@@ -130,6 +130,14 @@ class Config(Section):
             made["train"] = _completed(made["train"], DEFAULT_VIEWS)
         super().__init__(**made)
         self._given = given
+        if given is not None and self.faults.tolerate:
+            raise InputError(
+                "algorithm.name",
+                None,
+                "must be named beside faults.tolerate, since what is chosen for an open experiment "
+                "rests on the records of all sites: let `tacit plan --recommend` complete the file "
+                "without faults.tolerate, and add it to what it writes",
+            )
         check_declared(self.task)
         check_calibration(self.task, self.algorithm, self.privacy, self.faults)
         check_views(self.task, self.train, self.algorithm)
