@@ -13,10 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from tacit import privacy
 from tacit.config import load_config
@@ -25,7 +23,7 @@ from tacit.report.claims_page import bound_cells, noise_text, violated_numbers, 
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.claims import ClaimRow, ClaimsDocument
 from tacit.report.documents.run import ClaimCondition
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 from tacit.training.plan import NodePlan, Plan
 
 
@@ -190,15 +188,7 @@ def claims_table(document: ClaimsDocument) -> None:
         rows = list(group)
         readings = {_reading(row) for row in rows}
         headings = [name for name in _HEADINGS if name != "reading" or len(readings) > 1]
-        table = Table(
-            title=escape(f"{algorithm}  ({paper})"),
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
-        for heading in headings:
-            table.add_column(heading, justify="right" if heading in _RIGHT else "left")
+        table = table_of(headings, title=escape(f"{algorithm}  ({paper})"), right=_RIGHT)
         for row in rows:
             cells = zip(_HEADINGS, _cells(row), strict=True)
             table.add_row(*(escape(cell) for heading, cell in cells if heading in headings))

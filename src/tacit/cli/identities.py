@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -253,16 +253,12 @@ def _state(member: Member, changes: Mapping[str, str]) -> str:
 
 def _print_members(bundle: Bundle, changes: Mapping[str, str] | None = None) -> None:
     """Print who belongs to a consortium, and its fingerprint."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
-    from tacit.report.terminal import print_table
+    from tacit.report.terminal import print_table, table_of
 
-    table = Table(box=SIMPLE_HEAD)
-    headings: Sequence[str] = ("name", "role", "rank", "", "addresses", "valid until")
-    for heading in (*headings, "fingerprint"):
-        table.add_column(heading)
+    headings = ("name", "role", "rank", "", "addresses", "valid until", "fingerprint")
+    table = table_of(headings)
     for member in bundle.members:
         table.add_row(
             member.name,

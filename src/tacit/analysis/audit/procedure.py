@@ -129,13 +129,6 @@ def audit_job(
             "leaves no message of one client to an observer, and audits attack messages: audit the "
             "same experiment with 'clear'",
         )
-    if job.plan.release.sums is not None:
-        raise InputError(
-            "privacy.aggregation",
-            "secure-sum",
-            "cannot be audited: no attack is known to the auditor that looks at sums alone; with "
-            "'clear' the same sampler, clip and gradients can",
-        )
     directory = getattr(job.config.algorithm.options, "table_directory", None)
     if directory is None:
         return _audit(job, options, context, progress)

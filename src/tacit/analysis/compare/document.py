@@ -14,9 +14,8 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -57,7 +56,7 @@ from tacit.report.documents.figure import (
 )
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import ResultDocument
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 
 Item = TypeVar("Item")
 _MOST_POINTS = 1000  # of a curve
@@ -422,11 +421,7 @@ def _lines_table(title: str, wanted: Sequence[str], document: Row) -> Table:
     columns_shown = [
         place for place in distinguishing(headings, cells) if headings[place] in wanted
     ]
-    table = _table(
-        title,
-        [headings[place] for place in columns_shown],
-        min(30, max(len(line["group"]) for line in lines)),
-    )
+    table = _table(title, [headings[place] for place in columns_shown])
     group = ""
     for line, row in zip(lines, cells, strict=True):
         if line["group"] != group:
@@ -469,19 +464,8 @@ def _grid_table(line: Row, score: str, scored: bool) -> Table:
     return table
 
 
-def _table(title: str, headings: Sequence[str], first: int = 0) -> Table:
-    """A table that a narrow terminal folds, and never shortens."""
-    table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for place, heading in enumerate(headings):
-        justify: Literal["left", "right"] = "right" if place else "left"
-        longest = max(len(word) for word in heading.split())
-        longest = longest if place else max(longest, first)
-        table.add_column(
-            heading, justify=justify, overflow="fold", min_width=longest, no_wrap=place > 0
-        )
-    return table
+def _table(title: str, headings: Sequence[str]) -> Table:
+    return table_of(headings, title=title, right=headings[1:])
 
 
 @contextmanager
