@@ -158,12 +158,14 @@ def approve_(
     Approve a name again to renew its certificate; it keeps its rank.
     """
     from tacit.identities import approve
+    from tacit.private_files import plain_errors
 
     if out is not None and out.exists():
         raise InputError("--out", str(out), "exists: name a new file")
     done = approve(folder, requests, days=days)
     if out is not None:
-        _copy(done.path, out)
+        with plain_errors("--out", out), out.open("xb") as file:
+            file.write(done.path.read_bytes())
     if as_json:
         values = {"bundle": str(out or done.path), "new": done.is_new, "changes": done.changes}
         _print_json(done.bundle, values)
@@ -223,13 +225,6 @@ def _own_folder(folder: Path | None) -> Path:
         names = ", ".join(map(str, found[:10])) or None
         raise InputError("--folder", names, "name one site folder, which `tacit site create` made")
     return found[0]
-
-
-def _copy(bundle: Path, out: Path) -> None:
-    from tacit.private_files import plain_errors
-
-    with plain_errors("--out", out), out.open("xb") as file:
-        file.write(bundle.read_bytes())
 
 
 def _described(member: Member) -> str:

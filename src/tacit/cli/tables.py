@@ -234,7 +234,9 @@ def result_table(result: Result) -> None:
         rows.append(("epsilon certified, least", epsilon_text(min(spent))))
         shared = plan.release.shared
         if shared is None:
-            rows.append(("epsilon claimed by the paper, same noise", _claims(result)))
+            claims = sorted({row.claimed for row in result.claims if row.claimed is not None})
+            claimed = _spread(claims, epsilon_text) if claims else "no claim"
+            rows.append(("epsilon claimed by the paper, same noise", claimed))
         else:
             collude = count_text(shared.colluding, "node")
             rows.append(("trust model", f"{plan.release.trust_model}, {collude} may collude"))
@@ -254,11 +256,6 @@ def result_table(result: Result) -> None:
         console.print(f"{result.status}: {result.message}", highlight=False)
     if result.out is not None:
         console.print(f"report: {result.out / 'report.html'}", highlight=False, soft_wrap=True)
-
-
-def _claims(result: Result) -> str:
-    claims = sorted({row.claimed for row in result.claims if row.claimed is not None})
-    return _spread(claims, epsilon_text) if claims else "no claim"
 
 
 def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -331,6 +328,9 @@ def plan_table(job: Job) -> None:
     document = plan_document(job)
     console = Console()
     features = () if job.features is None else (("features", job.features.words()),)
+    contraction, factor = "not known", plan.contraction
+    if factor is not None:
+        contraction = f"{factor:.4f} (spectral gap {1 - factor:.4f})"
     rows = (
         ("data set, model", f"{plan.config.task.dataset}, {plan.config.task.model}"),
         *features,
@@ -339,7 +339,7 @@ def plan_table(job: Job) -> None:
         ("steps", str(plan.steps)),
         ("graph", f"{document.graph}, {document.mixing} weights"),
         ("gossip rounds a step", str(plan.rounds)),
-        ("contraction a step", _contraction(plan.contraction)),
+        ("contraction a step", contraction),
         ("bytes sent a node and step", bytes_text(document.bytes_per_step)),
         ("clipping bound", _clipping(plan.release.clip)),
         ("mechanism", document.mechanism or "no noise: NOT PRIVATE"),
@@ -350,7 +350,8 @@ def plan_table(job: Job) -> None:
     shared = plan.release.shared is not None
     # No paper claims anything of noise that nodes share.
     kind = ("own multiplier",) if shared else ()
-    shares = () if _alike(plan) else tuple(map(_share_cells, weights.shares(plan.nodes)))
+    alike = len({(node.weight, node.noise_scale / node.divisor) for node in plan.nodes}) == 1
+    shares = () if alike else tuple(map(_share_cells, weights.shares(plan.nodes)))
     parts = ("share of model", "share of noise") if shares else ()
     headings = ("nodes", "records", "rate", "noise multiplier", *kind, "noise in mean", *parts)
     claim = () if shared else ("claimed epsilon",)
@@ -422,11 +423,6 @@ def _plan_row(
     )
 
 
-def _alike(plan: Plan) -> bool:
-    """Whether all nodes count alike, with the same noise."""
-    return len({(node.weight, node.noise_scale / node.divisor) for node in plan.nodes}) == 1
-
-
 def _share_cells(share: weights.Share) -> tuple[str, str]:
     return f"{share.signal:.1%}", "-" if share.noise is None else f"{share.noise:.1%}"
 
@@ -445,10 +441,6 @@ def _groups(plan: Plan) -> list[tuple[list[int], NodePlan]]:
         key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon, counted)
         groups.setdefault(key, []).append(node)
     return [([node.node for node in group], group[0]) for group in groups.values()]
-
-
-def _contraction(factor: float | None) -> str:
-    return "not known" if factor is None else f"{factor:.4f} (spectral gap {1 - factor:.4f})"
 
 
 def _clipping(clip: Clipping) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
@@ -279,15 +279,10 @@ def audit_document(report: AuditReport) -> AuditDocument:
         nodes=report.nodes,
         steps=report.steps,
         tested=report.tested,
-        fidelity=tuple(_fidelity_test(finding) for finding in report.fidelity),
+        fidelity=tuple(FidelityTest(passed=own.passed, **vars(own)) for own in report.fidelity),
         attacks=report.attacks,
         seconds=report.seconds,
     )
-
-
-def _fidelity_test(finding: Finding) -> FidelityTest:
-    values = {field.name: getattr(finding, field.name) for field in fields(finding)}
-    return FidelityTest(passed=finding.passed, **values)
 
 
 def audit_table(report: AuditReport, *, details: bool = False) -> None:

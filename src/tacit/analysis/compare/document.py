@@ -70,12 +70,15 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         store: the comparison's folder; all runs in it count for what they cost together.
     """
     figure, members = gathered.figure, gathered.members
-    rows = _all_rows(members)
+    rows = [row for member in members for row in member.rows]
     # What nothing was measured of gives way to what comes next.
     wanted = dict.fromkeys([figure.y, "test_accuracy"]) if is_score(figure.y) else ()
     drawn = [name for name in wanted if any(_value(row, name) is not None for row in rows)]
     y = drawn[0] if drawn else "test_loss" if wanted else figure.y
-    score = y if is_score(y) else _leading(members)
+    score = y
+    if not is_score(y):  # runs are judged by a metric that was asked for, else the accuracy
+        asked = [name for run in members if run.result for name in run.result.test_metrics]
+        score = asked[0] if asked else "test_accuracy"
     versions = {member.result.tacit_version for member in members if member.result}
     lines = tuple(
         _line(line, runs, (y, score), store)
@@ -180,12 +183,6 @@ def _has_choice(figure: Figure, line: FigureLine) -> bool:
     return len(line.settings) > (len(budgets) if figure.x == ("budget",) else 1)
 
 
-def _leading(members: Sequence[LineRun]) -> str:
-    """The score that the runs are judged by: a metric that was asked for, else the accuracy."""
-    names = [name for member in members if member.result for name in member.result.test_metrics]
-    return names[0] if names else "test_accuracy"
-
-
 def _line(
     line: FigureLine, runs: Sequence[Sequence[LineRun]], names: tuple[str, str], store: Store
 ) -> ComparedLine:
@@ -201,7 +198,7 @@ def _line(
     definition = line.settings[best].runs[0].algorithm.definition
     difference = None
     if printed is not None and ours is not None and ours.mean is not None:
-        difference = _as_printed(y, ours.mean) - printed
+        difference = (100 if compared(y).percent else 1) * ours.mean - printed
     return ComparedLine(
         name=line.name,
         group=line.group,
@@ -227,11 +224,6 @@ def _ends(
     ]
     ends = [curve[-1] for curve in (_curve(runs[place], y) for place in best) if curve]
     return sorted(ends, key=lambda end: math.inf if end.epsilon is None else end.epsilon)
-
-
-def _as_printed(y: str, value: float) -> float:
-    """Papers print accuracies in per cent."""
-    return 100 * value if compared(y).percent else value
 
 
 def _point(
@@ -335,10 +327,6 @@ def _curve(members: Sequence[LineRun], y: str) -> list[CurvePoint]:
             )
         )
     return points
-
-
-def _all_rows(members: Sequence[LineRun]) -> list[Measurement]:
-    return [row for member in members for row in member.rows]
 
 
 def _value(row: Measurement, y: str) -> float | None:
