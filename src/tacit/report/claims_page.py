@@ -68,7 +68,7 @@ def claims_page(document: Mapping[str, Any]) -> str:
     )
 
 
-def _bound_cells(row: Row) -> tuple[str, ...]:
+def bound_cells(row: Row) -> tuple[str, ...]:
     """Claimed (to the nearest), certified (rounded up) and proved lower epsilon (rounded down).
 
     Those beyond all meaning are not written as numbers.
@@ -143,7 +143,7 @@ def claim_cells(row: Row) -> tuple[str, ...]:
         reading_of(row),
         NOTHING if row["delta"] is None else number_text(row["delta"]),
         noise_text(row),
-        *_bound_cells(row),
+        *bound_cells(row),
         row["verdict"],
         violated_numbers(row),
     )
