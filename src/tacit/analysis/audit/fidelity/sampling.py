@@ -134,7 +134,7 @@ def _of_all(
         meaning=meaning,
         p_value=0.0 if found else 1.0,
         exact=True,
-        saw=f"{_sentence(found[0])} There are {len(found)} of these." if found else none,
+        saw=_sentence(found[0]) if found else none,
         power=f"It finds every single {power}.",
     )
 
