@@ -198,7 +198,8 @@ def _line(
     definition = line.settings[best].runs[0].algorithm.definition
     difference = None
     if printed is not None and ours is not None and ours.mean is not None:
-        difference = (100 if compared(y).percent else 1) * ours.mean - printed
+        printed_unit = 100 if compared(y).percent else 1  # papers print per cent
+        difference = printed_unit * ours.mean - printed
     return ComparedLine(
         name=line.name,
         group=line.group,
