@@ -41,8 +41,8 @@ from experiments import tacit as command_line
 from pages import FOLLOWED as LITERALLY
 from pages import Block, blocks, name_of, plain_words, prose
 from tacit.algorithms import ALGORITHMS, Algorithm
-from tacit.analysis.compare import FigureOptions, load_figure
-from tacit.analysis.tune import load_search
+from tacit.analysis.compare.figure import FigureOptions, load_figure
+from tacit.analysis.tune.search import load_search
 from tacit.config import Config, load_config
 from tacit.data import PARTITIONS, SOURCES
 from tacit.gradients import LOSSES

@@ -237,7 +237,8 @@ class ProgressBar(Callback):
             if percent != self._shown:
                 self._shown = percent
                 html = import_module("IPython.display").HTML
-                self._display.update(html(_bar(progress)))
+                bar = f'<progress value="{progress.step}" max="{progress.steps}"></progress>'
+                self._display.update(html(f"{bar} <code>{_state(progress)}</code>"))
         elif tenth != self._shown:
             self._shown = tenth
             sys.stderr.write(f"{_state(progress)}\n")
@@ -253,9 +254,3 @@ def _state(progress: Progress) -> str:
         f"{progress.steps_per_second:.1f} steps/s",
     )
     return "  ".join(part for part in parts if part)
-
-
-def _bar(progress: Progress) -> str:
-    """The same as HTML, with a bar."""
-    bar = f'<progress value="{progress.step}" max="{progress.steps}"></progress>'
-    return f"{bar} <code>{_state(progress)}</code>"

@@ -21,7 +21,7 @@ from battery_table import CLIP, NOISED, ROWS, SPECIAL
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
 from tacit.analysis.audit.observers import OBSERVERS
-from tacit.analysis.compare import FigureOptions, load_figure
+from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -36,7 +36,6 @@ from tacit.privacy.published.utility.do_adp import (
 )
 from tacit.privacy.published.utility.dyn_d2p import (
     dyn_bound,
-    dyn_clipping_bias,
     dyn_least_noise,
     dyn_noise,
     dyn_noise_variance,
@@ -45,7 +44,6 @@ from tacit.privacy.published.utility.dyn_d2p import (
 from tacit.privacy.published.utility.fedspd import (
     fedspd_best_local_steps,
     fedspd_bound,
-    fedspd_start,
 )
 
 size = st.floats(1e-2, 1e2)
@@ -145,14 +143,6 @@ def test_the_budget_that_makes_t1_least_falls(rho_c: float) -> None:
     grown = [t1(best * factor) for factor in (1.0, 1.25, 2.0, 5.0, 10.0)]
     assert grown == sorted(grown)
     assert grown[-1] > 1.2 * grown[0]
-
-
-def test_the_bias_of_clipping_is_a_mean_over_steps() -> None:
-    norms, chances, total = [3.0, 2.0, 0.5], [1.0, 0.25, 0.0], 0.0
-    for norm, chance in zip(norms, chances, strict=True):
-        total += 5.0 * norm * chance
-    assert dyn_clipping_bias(norms, chances, gradient_bound=5.0) == pytest.approx(2 * total / 3)
-    assert dyn_clipping_bias(norms, [0.0] * 3, gradient_bound=5.0) == 0
 
 
 def test_corollary_1_of_dyn_d2p_is_ten_million_steps_in_the_papers_setting() -> None:
@@ -274,41 +264,6 @@ def test_equation_28_as_printed(steps: int) -> None:
             assert fedspd_step_parameter(run, 7) == pytest.approx(float(gamma))
     found = fedspd_bound(runs, regulariser_gradient=0.3)
     assert found == pytest.approx([float(x) for x in (diameters, regulariser, rate)], rel=1e-12)
-
-
-@given(
-    st.lists(st.tuples(size, size), min_size=1, max_size=4),
-    st.integers(1, 3),
-    st.integers(0, 2**32 - 1),
-    size,
-)
-def test_the_first_term_is_the_supremum_over_the_dual_ball(
-    losses: list[tuple[float, float]], d: int, seed: int, radius: float
-) -> None:
-    """Equation 24 at many dual variables of the ball: none is above, and one attains it."""
-    draw = np.random.default_rng(seed)
-    p, rounds, reached = 0.2, 50, 0.0
-    gaps = []
-    for first, last in losses:
-        x, server, x_end, server_end = draw.normal(size=(4, d))
-        gap = (x_end - server_end) - (x - server)
-        gaps.append(float(np.linalg.norm(gap)))
-
-        def change(
-            dual: np.ndarray, ends: Any = (first, last, x - server, x_end - server_end)
-        ) -> float:
-            start, end = ((ends[i] - dual @ ends[i + 2]) / p for i in (0, 1))
-            return float(start - end)
-
-        duals = draw.normal(size=(50, d))
-        duals *= radius / np.linalg.norm(duals, axis=1, keepdims=True)
-        best = change(radius * gap / gaps[-1])
-        assert max(map(change, duals)) <= best + 1e-9 * abs(best) + 1e-9
-        reached += best / rounds
-    found = fedspd_start(
-        *zip(*losses, strict=True), gaps, radius=radius, participation=p, rounds=rounds
-    )
-    assert found == pytest.approx(reached, rel=1e-9, abs=1e-9)
 
 
 @given(size, st.integers(1, 60))

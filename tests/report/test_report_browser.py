@@ -12,8 +12,12 @@ from playwright.sync_api import Browser, expect
 
 import tacit
 from browser import Findings, look_at, running_browser
-from tacit.analysis import compare, optimise
+from tacit.analysis import optimise
 from tacit.analysis.claims import claims_document
+from tacit.analysis.compare.document import figure_document
+from tacit.analysis.compare.figure import FigureOptions, load_figure
+from tacit.analysis.compare.session import gather
+from tacit.analysis.compare.store import Store
 from tacit.analysis.statement import write_statement
 from tacit.config import load_config
 from tacit.errors import NotPrivateWarning
@@ -134,10 +138,10 @@ def sites_beside_their_baselines(folder: Path) -> Path:
 
 def compared(folder: Path, experiments: dict[str, Any]) -> Path:
     file = write_toml(folder / "compared.toml", experiments)
-    wanted = compare.load_figure([file], compare.FigureOptions((), False, None))
-    store = compare.Store.open(folder / "compared")
-    gathered = compare.gather(wanted, store)
-    return page(folder, compare_page(plain_json(compare.figure_document(gathered, store))))
+    wanted = load_figure([file], FigureOptions((), False, None))
+    store = Store.open(folder / "compared")
+    gathered = gather(wanted, store)
+    return page(folder, compare_page(plain_json(figure_document(gathered, store))))
 
 
 def page(folder: Path, html: str) -> Path:

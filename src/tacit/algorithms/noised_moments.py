@@ -48,13 +48,11 @@ from tacit.algorithms.base import (
     Activity,
     Algorithm,
     Idle,
-    NoisePath,
     Options,
     RateSchedule,
     Setup,
     Size,
     WarmUp,
-    any_clip,
 )
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import (
@@ -65,9 +63,9 @@ from tacit.algorithms.federated import (
     server_start,
 )
 from tacit.algorithms.parts import noised_gradient
+from tacit.algorithms.privsgp import PRIVSGP
 from tacit.communication.colours import Public, Released
 from tacit.gradients import Loss, Moments, moments_of
-from tacit.gradients.contributions import all_known_true
 
 BOUND = 1.0
 """Of the norm of a record's inputs, where `[task].input_bound` gives none."""
@@ -112,23 +110,6 @@ def step(state: MomentState, k: int, options: MomentOptions, context: StepContex
     return MomentState(x, w)
 
 
-def mix(
-    state: MomentState, k: int, options: MomentOptions, context: StepContext, extra: int
-) -> MomentState:
-    """One round of push-sum alone."""
-    return MomentState(*context.exchange.mix(k, Released(state.x), Public(state.w), extra=extra))
-
-
-def de_biased(state: MomentState) -> Tensor:
-    """The moments x / w, `[nodes, d]`."""
-    return state.x if all_known_true(state.w == 1) else state.x / state.w[:, None]
-
-
-def restart(state: MomentState, models: Tensor) -> MomentState:
-    """The state whose moments are the given ones `[nodes, d]`."""
-    return MomentState(models, state.w.new_ones(len(models)))
-
-
 def first_step(setup: Setup) -> Activity:
     """Everybody takes part in step 0, and nobody later."""
     return Activity((np.arange(setup.steps) == 0)[:, None].repeat(setup.nodes, axis=1))
@@ -154,26 +135,19 @@ def server_step(
     return ServerState(-average_active(Released(noised_gradient(at, k, here)), k, context))
 
 
-NOISED_MOMENTS: Algorithm[Any, Any] = Algorithm(
+NOISED_MOMENTS: Algorithm[Any, Any] = replace(
+    PRIVSGP,
     name="noised-moments",
     title="Noised moments",
     documentation=__doc__,
-    weights="column-stochastic",
     options=PushedMomentOptions,
     start=start,
     step=step,
-    models=de_biased,
-    gossip=mix,
-    final_rounds=lambda options: options.final_mixing,
-    restart=restart,
-    noise_path=NoisePath("adapt-then-combine"),
-    clip_norms=any_clip,
-    bound_is_tight=True,
+    formula=None,
     activity=first_step,
     input_bound=lambda options: BOUND,
     moments=made,
     one_pass=True,
-    message_numbers=lambda options, d: d + 1,  # the push-sum weight
 )
 
 SERVER_MOMENTS = replace(

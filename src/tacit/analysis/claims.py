@@ -13,19 +13,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from tacit import privacy
 from tacit.config import load_config
 from tacit.privacy.published import FormulaCondition, PaperSetting, paper_settings
-from tacit.report.claims_page import bound_cells, noise_text, violated_numbers, violations
+from tacit.report.claims_page import COLUMNS, claim_cells, reading_of, violations
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.claims import ClaimRow, ClaimsDocument
 from tacit.report.documents.run import ClaimCondition
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 from tacit.training.plan import NodePlan, Plan
 
 
@@ -164,17 +162,6 @@ def _row(
     )
 
 
-_HEADINGS = (
-    "experiment",
-    "reading",
-    "delta",
-    "noise multiplier",
-    "claimed",
-    "certified",
-    "at least",
-    "verdict",
-    "violated",
-)
 _RIGHT = ("delta", "claimed", "certified", "at least")
 
 
@@ -188,19 +175,11 @@ def claims_table(document: ClaimsDocument) -> None:
     )
     for (paper, algorithm), group in groupby(plain_json(document)["rows"], key=_algorithm):
         rows = list(group)
-        readings = {_reading(row) for row in rows}
-        headings = [name for name in _HEADINGS if name != "reading" or len(readings) > 1]
-        table = Table(
-            title=escape(f"{algorithm}  ({paper})"),
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
-        for heading in headings:
-            table.add_column(heading, justify="right" if heading in _RIGHT else "left")
+        readings = {reading_of(row) for row in rows}
+        headings = [name for name in COLUMNS if name != "reading" or len(readings) > 1]
+        table = table_of(headings, title=escape(f"{algorithm}  ({paper})"), right=_RIGHT)
         for row in rows:
-            cells = zip(_HEADINGS, _cells(row), strict=True)
+            cells = zip(COLUMNS, claim_cells(row), strict=True)
             table.add_row(*(escape(cell) for heading, cell in cells if heading in headings))
         print_table(console, table)
         if len(readings) == 1:
@@ -211,24 +190,3 @@ def claims_table(document: ClaimsDocument) -> None:
 
 def _algorithm(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["paper"], row["algorithm"]
-
-
-def _reading(row: Mapping[str, Any]) -> str:
-    """How the formula was read, or what a claim lacks."""
-    text: str = row["missing"] or row["reading"]
-    return text
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    claimed, certified, lower = bound_cells(row)
-    return (
-        row["experiment"],
-        _reading(row),
-        "-" if row["delta"] is None else f"{row['delta']:.3g}",
-        noise_text(row),
-        claimed,
-        certified,
-        lower,
-        row["verdict"],
-        violated_numbers(row),
-    )

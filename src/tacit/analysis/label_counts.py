@@ -28,9 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from tacit.communication.colours import Released
@@ -42,6 +40,7 @@ from tacit.data import Schema, StackedData
 from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss
 from tacit.models.architectures import find_loss
+from tacit.report.terminal import table_of
 from tacit.report.wording import epsilon_text
 from tacit.training.budget import node_keys, open_ledger
 from tacit.training.calibration import shared_counts
@@ -255,9 +254,8 @@ def _weighed(plan: Plan, rows: Sequence[Sequence[float]]) -> LabelCounts:
 def label_table(counted: LabelCounts) -> None:
     """Print the counts for people, with the line that an experiment file takes."""
     console = Console()
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("class", "noised count", "share", "weight"):
-        table.add_column(heading, justify="right")
+    headings = ("class", "noised count", "share", "weight")
+    table = table_of(headings, right=headings)
     every = math.fsum(max(count, 0.0) for count in counted.counts)
     for label, (count, weight) in enumerate(
         zip(counted.counts, counted.class_weights, strict=True)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -16,7 +15,7 @@ from tacit.privacy.mechanisms.base import Mechanism, observer
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.protection import colluder_cells
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 from tacit.report.trust_words import TRUST_MODELS
 from tacit.report.wording import epsilon_text, node_list, number_text
 
@@ -28,14 +27,10 @@ def ledger_table(document: LedgerReport) -> None:
     """Print a ledger document for people: what was spent, then the runs, then the heads."""
     console = Console()
     of_data = any(row.data is not None for row in document.nodes)
-    nodes = Table(box=SIMPLE_HEAD, title=f"spent by {document.path}", title_justify="left")
-    first = "data" if of_data else "nodes"
-    for heading in (first, "budget", "spent epsilon", "left", "delta", "runs", "steps"):
-        left = heading == first
-        nodes.add_column(heading, justify="left" if left else "right", no_wrap=left)
-    for rows, cells in _grouped(document.nodes):
-        nodes.add_row(_named(rows), *cells)
-    print_table(console, nodes)
+    numbers = ("budget", "spent epsilon", "left", "delta", "runs", "steps")
+    nodes = [(_named(rows), *cells) for rows, cells in _grouped(document.nodes)]
+    headings, title = ("data" if of_data else "nodes", *numbers), f"spent by {document.path}"
+    print_table(console, table_of(headings, nodes, title=title, right=numbers))
     if document.trust is not None:
         print_table(console, _colluders_table(document, document.trust))
 
@@ -70,10 +65,8 @@ def ledger_table(document: LedgerReport) -> None:
 
 def _colluders_table(document: LedgerReport, terms: TrustTerms) -> Table:
     """What was spent of the weakest node, by how many nodes pool what they know."""
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("colluding nodes", "spent epsilon, highest node", "right guess at most"):
-        table.add_column(heading, justify="right")
-    table.add_column("allowed for")
+    numbers = ("colluding nodes", "spent epsilon, highest node", "right guess at most")
+    table = table_of((*numbers, "allowed for"), right=numbers)
     deltas = [row.delta for row in document.nodes]
     for colluding, epsilons in enumerate(terms.epsilon_by_colluders):
         table.add_row(*colluder_cells(colluding, epsilons, deltas, terms.colluding))

@@ -17,6 +17,7 @@ from tacit.algorithms.base import step_size
 from tacit.algorithms.promise import PromisedRun
 from tacit.privacy.published import Budget, FormulaCondition
 from tacit.report.documents.plan import PlannedPromise
+from tacit.report.terminal import facts_table
 from tacit.report.wording import number_text
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
@@ -40,14 +41,8 @@ def promise_line(promise: PlannedPromise) -> str | None:
 
 def promise_table(promise: PlannedPromise) -> Table:
     """The promise for people."""
-    table = Table(
-        show_header=False, title="what the paper promises under its conditions: not certified"
-    )
-    table.add_column()
-    table.add_column()
-    for row in (("source", promise.source), *_rows(promise)):
-        table.add_row(*row)
-    return table
+    title = "what the paper promises under its conditions: not certified"
+    return facts_table(title, (("source", promise.source), *_rows(promise)))
 
 
 def _rows(promise: PlannedPromise) -> Iterator[tuple[str, str]]:

@@ -47,7 +47,10 @@ def compare(
     """
     for file in files:
         check_files(file, set_ or ())
-    from tacit.analysis import compare as comparing
+    from tacit.analysis.compare.document import figure_document, figure_table, watching
+    from tacit.analysis.compare.figure import FigureOptions, load_figure
+    from tacit.analysis.compare.session import gather, worst_code
+    from tacit.analysis.compare.store import Store
     from tacit.cli.tables import stop_signals
     from tacit.report.compare_page import compare_page, panels, picture_note
     from tacit.report.documents.base import dump, plain_json
@@ -58,21 +61,21 @@ def compare(
     for name, value in (("--jobs", jobs), ("--seeds", seeds)):
         if value is not None and not 1 <= value <= 1000:
             raise InputError(name, value, "must be a whole number from 1 to 1000")
-    figure = comparing.load_figure(files, comparing.FigureOptions(tuple(set_ or ()), quick, seeds))
-    store = comparing.Store.open(out or _folder(files, quick))
+    figure = load_figure(files, FigureOptions(tuple(set_ or ()), quick, seeds))
+    store = Store.open(out or _folder(files, quick))
     with (
         kept(_KEPT),
         stop_signals() as asked_to_stop,
-        comparing.watching(asked_to_stop, hidden=as_json) as monitor,
+        watching(asked_to_stop, hidden=as_json) as monitor,
     ):
-        gathered = comparing.gather(figure, store, jobs=jobs, monitor=monitor)
+        gathered = gather(figure, store, jobs=jobs, monitor=monitor)
     if asked_to_stop():
         typer.echo(f"stopped: {_KEPT}", err=True)
     with kept(_KEPT), waiting("bounding what all runs cost together", hidden=as_json):
-        figure_document = comparing.figure_document(gathered, store)
-    document = plain_json(figure_document)
+        found = figure_document(gathered, store)
+    document = plain_json(found)
     html = compare_page(document)
-    store.write_document(figure_document)
+    store.write_document(found)
     written = [store.write("compare.html", html)]
     try:
         from tacit.report.pictures import svg_picture
@@ -85,12 +88,12 @@ def compare(
     if page is not None:
         write_page(page, html)
     if as_json:
-        typer.echo(dump(figure_document, {"out": str(store.path)}))
+        typer.echo(dump(found, {"out": str(store.path)}))
     else:
-        comparing.figure_table(figure_document)
+        figure_table(found)
         for path in written:
             typer.echo(str(path))
-    code = comparing.worst_code(gathered)
+    code = worst_code(gathered)
     if code:
         raise typer.Exit(code)
 

@@ -7,7 +7,7 @@ Only files are looked for: everything else of an experiment is read where it is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,11 @@ def check_files(file: Path, overrides: Sequence[str]) -> None:
     for key in ("dataset", "test"):
         kind, _, wanted = str(task.get(key, "")).partition(":")
         if kind in _FILES and wanted:
-            _check(f"task.{key}", str(task[key]), os.path.expanduser(wanted), folders)
-
-
-def _check(where: str, value: str, wanted: str, folders: Iterable[Path]) -> None:
-    paths = list(dict.fromkeys(folder / wanted for folder in folders))
-    if not any(os.path.exists(path) for path in paths):
-        looked = " or ".join(map(str, paths))
-        raise InputError(where, value, f"there is no file {looked}: name one, or task.data_dir")
+            paths = dict.fromkeys(folder / os.path.expanduser(wanted) for folder in folders)
+            if not any(os.path.exists(path) for path in paths):
+                looked = " or ".join(map(str, paths))
+                expected = f"there is no file {looked}: name one, or task.data_dir"
+                raise InputError(f"task.{key}", str(task[key]), expected)
 
 
 def _task(experiment: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -158,12 +158,14 @@ def approve_(
     Approve a name again to renew its certificate; it keeps its rank.
     """
     from tacit.identities import approve
+    from tacit.private_files import plain_errors
 
     if out is not None and out.exists():
         raise InputError("--out", str(out), "exists: name a new file")
     done = approve(folder, requests, days=days)
     if out is not None:
-        _copy(done.path, out)
+        with plain_errors("--out", out), out.open("xb") as file:
+            file.write(done.path.read_bytes())
     if as_json:
         values = {"bundle": str(out or done.path), "new": done.is_new, "changes": done.changes}
         _print_json(done.bundle, values)
@@ -225,13 +227,6 @@ def _own_folder(folder: Path | None) -> Path:
     return found[0]
 
 
-def _copy(bundle: Path, out: Path) -> None:
-    from tacit.private_files import plain_errors
-
-    with plain_errors("--out", out), out.open("xb") as file:
-        file.write(bundle.read_bytes())
-
-
 def _described(member: Member) -> str:
     return (
         f"{member.name} (relay)" if member.rank is None else f"{member.name} (rank {member.rank})"
@@ -253,16 +248,12 @@ def _state(member: Member, changes: Mapping[str, str]) -> str:
 
 def _print_members(bundle: Bundle, changes: Mapping[str, str] | None = None) -> None:
     """Print who belongs to a consortium, and its fingerprint."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
-    from tacit.report.terminal import print_table
+    from tacit.report.terminal import print_table, table_of
 
-    table = Table(box=SIMPLE_HEAD)
-    headings: Sequence[str] = ("name", "role", "rank", "", "addresses", "valid until")
-    for heading in (*headings, "fingerprint"):
-        table.add_column(heading)
+    headings = ("name", "role", "rank", "", "addresses", "valid until", "fingerprint")
+    table = table_of(headings)
     for member in bundle.members:
         table.add_row(
             member.name,

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -27,7 +26,7 @@ from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.report.protection import colluder_cells
-from tacit.report.terminal import print_table
+from tacit.report.terminal import facts_table, print_table, table_of
 from tacit.report.wording import (
     bytes_text,
     count_text,
@@ -235,7 +234,9 @@ def result_table(result: Result) -> None:
         rows.append(("epsilon certified, least", epsilon_text(min(spent))))
         shared = plan.release.shared
         if shared is None:
-            rows.append(("epsilon claimed by the paper, same noise", _claims(result)))
+            claims = sorted({row.claimed for row in result.claims if row.claimed is not None})
+            claimed = _spread(claims, epsilon_text) if claims else "no claim"
+            rows.append(("epsilon claimed by the paper, same noise", claimed))
         else:
             collude = count_text(shared.colluding, "node")
             rows.append(("trust model", f"{plan.release.trust_model}, {collude} may collude"))
@@ -243,13 +244,8 @@ def result_table(result: Result) -> None:
     rows.append(("steps", f"{result.steps} of {plan.steps} in {result.seconds:.1f} s"))
     title = f"{plan.config.algorithm.definition.title} on {plan.config.task.dataset}, "
     title += f"{len(plan.nodes)} nodes"
-    table = Table(title=title, show_header=False, title_justify="left")
-    table.add_column()
-    table.add_column(justify="right")
-    for row in rows:
-        table.add_row(*row)
     console = Console()
-    console.print(table)
+    console.print(facts_table(title, rows))
     for told in filter(None, (own.no_better(of.mean, of.baseline) for own, of in shown.items())):
         console.print(f"note: {told}", markup=False, highlight=False, soft_wrap=True)
     if not result.private:
@@ -260,11 +256,6 @@ def result_table(result: Result) -> None:
         console.print(f"{result.status}: {result.message}", highlight=False)
     if result.out is not None:
         console.print(f"report: {result.out / 'report.html'}", highlight=False, soft_wrap=True)
-
-
-def _claims(result: Result) -> str:
-    claims = sorted({row.claimed for row in result.claims if row.claimed is not None})
-    return _spread(claims, epsilon_text) if claims else "no claim"
 
 
 def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -336,10 +327,10 @@ def plan_table(job: Job) -> None:
     plan = job.plan
     document = plan_document(job)
     console = Console()
-    about = Table(show_header=False, title=f"plan of {plan.config.algorithm.definition.title}")
-    about.add_column()
-    about.add_column()
     features = () if job.features is None else (("features", job.features.words()),)
+    contraction, factor = "not known", plan.contraction
+    if factor is not None:
+        contraction = f"{factor:.4f} (spectral gap {1 - factor:.4f})"
     rows = (
         ("data set, model", f"{plan.config.task.dataset}, {plan.config.task.model}"),
         *features,
@@ -348,27 +339,28 @@ def plan_table(job: Job) -> None:
         ("steps", str(plan.steps)),
         ("graph", f"{document.graph}, {document.mixing} weights"),
         ("gossip rounds a step", str(plan.rounds)),
-        ("contraction a step", _contraction(plan.contraction)),
+        ("contraction a step", contraction),
         ("bytes sent a node and step", bytes_text(document.bytes_per_step)),
         ("clipping bound", _clipping(plan.release.clip)),
         ("mechanism", document.mechanism or "no noise: NOT PRIVATE"),
         ("relation", document.relation or "-"),
         ("trust model", document.trust_model or "-"),
     )
-    for row in rows:
-        about.add_row(*row)
-    console.print(about)
+    console.print(facts_table(f"plan of {plan.config.algorithm.definition.title}", rows))
     shared = plan.release.shared is not None
     # No paper claims anything of noise that nodes share.
     kind = ("own multiplier",) if shared else ()
-    shares = () if _alike(plan) else tuple(map(_share_cells, weights.shares(plan.nodes)))
+    alike = len({(node.weight, node.noise_scale / node.divisor) for node in plan.nodes}) == 1
+    shares = () if alike else tuple(map(_share_cells, weights.shares(plan.nodes)))
     parts = ("share of model", "share of noise") if shares else ()
     headings = ("nodes", "records", "rate", "noise multiplier", *kind, "noise in mean", *parts)
     claim = () if shared else ("claimed epsilon",)
-    table = _table((*headings, "budget", "certified epsilon", *claim), justify="right")
-    for numbers, node in _groups(plan):
-        table.add_row(*_plan_row(plan, numbers, node, shares[node.node] if shares else ()))
-    print_table(console, table)
+    headings = (*headings, "budget", "certified epsilon", *claim)
+    cells = [
+        _plan_row(plan, numbers, node, shares[node.node] if shares else ())
+        for numbers, node in _groups(plan)
+    ]
+    print_table(console, table_of(headings, cells, right=headings))
     if shared and plan.accounted:
         print_table(console, _colluders_table(plan, document))
     if document.promise is not None:
@@ -383,7 +375,7 @@ def plan_table(job: Job) -> None:
 
 def _colluders_table(plan: Plan, document: PlanDocument) -> Table:
     """Certified epsilon of the weakest node, by how many nodes pool what they know."""
-    table = _table(
+    table = table_of(
         ("colluding nodes", "epsilon, highest node", "right guess at most", "allowed for")
     )
     deltas = [node.delta for node in plan.nodes]
@@ -412,15 +404,6 @@ def _judged_by(job: Job) -> str:
     return f"{told} on {len(job.test):,} public test records"
 
 
-def _table(headings: Sequence[str], justify: Literal["left", "right"] = "left") -> Table:
-    """A table that a narrow terminal folds, and never shortens."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings:
-        longest = max(len(word) for word in heading.split())
-        table.add_column(heading, justify=justify, overflow="fold", min_width=longest)
-    return table
-
-
 def _plan_row(
     plan: Plan, numbers: Sequence[int], node: NodePlan, share: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -438,11 +421,6 @@ def _plan_row(
         "-" if node.epsilon is None else epsilon_text(node.epsilon),
         *(() if own else ("no claim" if node.claimed is None else epsilon_text(node.claimed),)),
     )
-
-
-def _alike(plan: Plan) -> bool:
-    """Whether all nodes count alike, with the same noise."""
-    return len({(node.weight, node.noise_scale / node.divisor) for node in plan.nodes}) == 1
 
 
 def _share_cells(share: weights.Share) -> tuple[str, str]:
@@ -463,10 +441,6 @@ def _groups(plan: Plan) -> list[tuple[list[int], NodePlan]]:
         key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon, counted)
         groups.setdefault(key, []).append(node)
     return [([node.node for node in group], group[0]) for group in groups.values()]
-
-
-def _contraction(factor: float | None) -> str:
-    return "not known" if factor is None else f"{factor:.4f} (spectral gap {1 - factor:.4f})"
 
 
 def _clipping(clip: Clipping) -> str:
@@ -501,7 +475,7 @@ def algorithms_document() -> list[dict[str, Any]]:
 
 def algorithms_table() -> None:
     """The table of algorithms for people."""
-    table = _table(("name", "private", "what it is", "mixing stochastic", "paper", "its claim"))
+    table = table_of(("name", "private", "what it is", "mixing stochastic", "paper", "its claim"))
     for row in ALGORITHMS.values():
         table.add_row(
             row.name,

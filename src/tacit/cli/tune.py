@@ -15,7 +15,7 @@ from tacit.cli.options import File, Json, Set, waiting
 from tacit.errors import InputError
 
 if TYPE_CHECKING:
-    from tacit.analysis.tune import SearchPlan
+    from tacit.analysis.tune.costs import SearchPlan
 
 _KEPT = "trials that have ended are kept: the same command with --resume goes on"
 
@@ -40,7 +40,12 @@ def tune(
     FILE has a section [tune]: which settings, by which score, and how choosing is paid for.
     """
     check_files(file, set_ or ())
-    from tacit.analysis import tune as tuning
+    from tacit.analysis.tune.costs import plan_search
+    from tacit.analysis.tune.folder import SearchFolder
+    from tacit.analysis.tune.search import load_search
+    from tacit.analysis.tune.show import plan_document, plan_table, result_table
+    from tacit.analysis.tune.trials import SearchMonitor
+    from tacit.analysis.tune.winner import run_search
     from tacit.cli.tables import stop_signals
     from tacit.report.documents.base import dump
 
@@ -48,34 +53,34 @@ def tune(
         raise InputError("WORLD_SIZE", os.environ["WORLD_SIZE"], "a search runs in one process")
     if plan and resume:
         raise InputError("--resume", True, "goes without --plan")
-    search = tuning.load_search(file, set_ or ())
+    search = load_search(file, set_ or ())
     target = Path("runs") / f"tune-{file.stem}" if out is None else out
     digest = search.digest()
-    known = None if plan else tuning.SearchFolder.known(target, digest, resume=resume)
+    known = None if plan else SearchFolder.known(target, digest, resume=resume)
     with waiting("preparing every setting, and the noise of all trials", hidden=as_json):
-        planned = tuning.plan_search(search, None if known is None else known.epsilon or None)
+        planned = plan_search(search, None if known is None else known.epsilon or None)
     if plan:
         if as_json:
-            typer.echo(dump(tuning.plan_document(planned)))
+            typer.echo(dump(plan_document(planned)))
         else:
-            tuning.plan_table(tuning.plan_document(planned))
+            plan_table(plan_document(planned))
         return
     if not as_json:
-        tuning.plan_table(tuning.plan_document(planned))
+        plan_table(plan_document(planned))
     with (
         kept(_KEPT),
-        tuning.SearchFolder.begin(target, digest, planned.epsilon) as folder,
+        SearchFolder.begin(target, digest, planned.epsilon) as folder,
         stop_signals(hidden=as_json) as asked_to_stop,
     ):
-        watch = tuning.SearchMonitor(begin=_begin(planned, as_json), should_stop=asked_to_stop)
-        document = tuning.run_search(planned, folder, watch)
+        watch = SearchMonitor(begin=_begin(planned, as_json), should_stop=asked_to_stop)
+        document = run_search(planned, folder, watch)
     if document is None:
         typer.echo(f"stopped: {_KEPT}", err=True)
         return
     if as_json:
         typer.echo(dump(document, {"out": str(target)}))
     else:
-        tuning.result_table(document, target)
+        result_table(document, target)
 
 
 def _begin(planned: SearchPlan, hidden: bool) -> Callable[[int, int, int], None]:

@@ -29,15 +29,10 @@ _COPIES = range(-2, 3)  # of the period, that are added up
 Array = NDArray[np.float64]
 
 
-def padded_size(size: int, scales: int) -> int:
-    """The length to which a side of an image is continued, a multiple of 2^J."""
-    step = 1 << scales
-    return ((size + step) // step + 1) * step
-
-
 def reflected(size: int, scales: int) -> Array:
     """The matrix `[padded, size]` that continues a side by reflection, as far before as after."""
-    padded = padded_size(size, scales)
+    step = 1 << scales
+    padded = ((size + step) // step + 1) * step  # a multiple of 2^J
     period = 2 * (size - 1)
     places = (np.arange(padded) - (padded - size) // 2) % period
     places = np.minimum(places, period - places)

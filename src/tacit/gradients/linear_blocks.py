@@ -179,7 +179,9 @@ def _add_piece(batch: _Batch, piece: _Piece) -> None:
     targets = batch.targets[piece.node, own].numpy()
     norms = batch.norms[piece.node, own if clipped else slice(0)].numpy()
     losses = batch.losses[piece.node, own].numpy()
-    rows = _block_rows(turned.shape[0], dtype)
+    # Records of a block: some that fit a core's own cache, and at most those of a chunk.
+    fitting = _BLOCK_BYTES // (turned.shape[0] * dtype.itemsize)
+    rows = max(_FEWEST, min(CHUNK, fitting) // _FEWEST * _FEWEST)
     part, scores = torch.empty_like(weight), weight.new_empty(rows, len(weight))
     kept = torch.empty(rows, dtype=torch.bool)
     for start in range(0, len(inputs), CHUNK):
@@ -225,9 +227,3 @@ def _biases(batch: _Batch, piece: _Piece) -> tuple[np.ndarray, np.ndarray]:
     if slot is None:
         return batch.parameters.new_empty(0).numpy(), batch.sums.new_empty(0).numpy()
     return slot.view(batch.parameters)[piece.node].numpy(), slot.view(batch.sums)[piece.row].numpy()
-
-
-def _block_rows(width: int, dtype: torch.dtype) -> int:
-    """Records of a block: some that fit a core's own cache, and at most those of a chunk."""
-    fitting = _BLOCK_BYTES // (width * dtype.itemsize)
-    return max(_FEWEST, min(CHUNK, fitting) // _FEWEST * _FEWEST)

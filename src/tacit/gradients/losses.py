@@ -274,7 +274,10 @@ def loss_from_mean(name: str, mean_loss: Function) -> Loss:
         )
 
     def one(outputs: Tensor, targets: Tensor) -> Tensor:
-        return _scalar(name, mean_loss(outputs.unsqueeze(0), targets.unsqueeze(0)))
+        value: object = mean_loss(outputs.unsqueeze(0), targets.unsqueeze(0))
+        if not isinstance(value, Tensor) or value.ndim:
+            raise InputError("task.loss", name, f"{_LOSS}; it returned {_kind(value)}")
+        return value
 
     def per_record(outputs: Tensor, targets: Tensor) -> Tensor:
         losses: Tensor = torch.func.vmap(one)(outputs, targets)
@@ -404,12 +407,6 @@ def _called(name: str, function: Function, outputs: Tensor, targets: Tensor) -> 
             f"{_LOSS}; for outputs {list(outputs.shape)} and targets {list(targets.shape)} of "
             f"{outputs.dtype} and {targets.dtype} it failed: {describe(error)}{hint}",
         ) from error
-
-
-def _scalar(name: str, value: object) -> Tensor:
-    if not isinstance(value, Tensor) or value.ndim:
-        raise InputError("task.loss", name, f"{_LOSS}; it returned {_kind(value)}")
-    return value
 
 
 def _close(found: Tensor, right: Tensor) -> bool:

@@ -179,7 +179,8 @@ def join(
     folder = Path(folder)
     key, request = _own_request(folder)
     joined, content = read_bundle(Path(bundle))
-    if fingerprint is not None and _digits(fingerprint) != joined.consortium:
+    digits = "".join((fingerprint or "").split()).replace(":", "").lower()
+    if fingerprint is not None and digits != joined.consortium:
         expected = f"must be the consortium's fingerprint; that of {bundle} is {joined.consortium}"
         raise InputError("--fingerprint", fingerprint, expected)
     with locked(folder, _FOLDER, _BUSY):
@@ -197,10 +198,6 @@ def join(
             write_private(site.authority_file, pem(joined.authority).encode())
             write_private(site.certificate_file, pem(own.certificate).encode())
     return site
-
-
-def _digits(fingerprint: str) -> str:
-    return "".join(fingerprint.split()).replace(":", "").lower()
 
 
 def _check_follows(before: Bundle, after: Bundle, path: Path) -> None:

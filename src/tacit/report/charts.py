@@ -156,7 +156,11 @@ def line_figure(
     On a logarithmic axis, zero and negative values cannot be shown and leave a gap.
     """
     shown = [_shown_on(y, line) for line in series]
-    drawn = [line for line in shown if _has_points(xs, line.values)]
+    drawn = [
+        line
+        for line in shown
+        if any(a is not None and b is not None for a, b in zip(xs, line.values, strict=True))
+    ]
     if not drawn:
         return None
     mode = "lines+markers" if len(xs) <= _POINTS_WITH_MARKERS else "lines"
@@ -185,10 +189,6 @@ def _shown_on(axis: Axis, line: Series) -> Series:
         return line
     positive = [value if value is not None and value > 0 else None for value in line.values]
     return replace(line, values=positive)
-
-
-def _has_points(xs: Sequence[float | None], values: Sequence[float | None]) -> bool:
-    return any(a is not None and b is not None for a, b in zip(xs, values, strict=True))
 
 
 def has_wide_range(values: Sequence[float | None]) -> bool:

@@ -28,8 +28,7 @@ from tacit.report.wording import NOTHING, epsilon_text, lower_text, number_text,
 
 Row = Mapping[str, Any]
 
-_COLUMNS = (
-    "row",
+COLUMNS = (
     "experiment",
     "reading",
     "delta",
@@ -69,13 +68,20 @@ def claims_page(document: Mapping[str, Any]) -> str:
     )
 
 
-def bound_cells(row: Row) -> tuple[str, str, str]:
-    """Claimed (to the nearest), certified (rounded up) and proved lower epsilon (rounded down)."""
+def bound_cells(row: Row) -> tuple[str, ...]:
+    """Claimed (to the nearest), certified (rounded up) and proved lower epsilon (rounded down).
+
+    Those beyond all meaning are not written as numbers.
+    """
     claimed = "infinite" if row["claimed_infinite"] else number_text(row["claimed"])
     if row["claimed"] is None and not row["claimed_infinite"]:
         claimed = "no claim"
     certified = "infinite" if row["certified_infinite"] else epsilon_text(row["certified"])
-    return claimed, certified, lower_text(row["lower"] or None)
+    cells = claimed, certified, lower_text(row["lower"] or None)
+    return tuple(
+        cell if row[key] is None or row[key] <= MOST_SHOWN else epsilon_words(row[key])
+        for key, cell in zip(("claimed", "certified", "lower"), cells, strict=True)
+    )
 
 
 def noise_text(row: Row) -> str:
@@ -108,14 +114,14 @@ def violations(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> dict[str, object]:
     """What the page shows of one algorithm of one paper."""
-    cells = [_cells(number, row) for number, row in enumerate(rows, start=1)]
+    cells = [(str(number), *claim_cells(row)) for number, row in enumerate(rows, start=1)]
     unmet = [number for number, row in enumerate(rows) if row["verdict"] == "does not hold"]
     return {
         "algorithm": algorithm,
         "paper": paper,
         "chart": _chart(place, algorithm, rows),
         "table": Table(
-            _COLUMNS,
+            ("row", *COLUMNS),
             cells,
             left=("experiment", "reading", "verdict"),
             over={(number, "verdict") for number in unmet},
@@ -125,25 +131,21 @@ def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> dict[
     }
 
 
-def _cells(number: int, row: Row) -> tuple[str, ...]:
+def reading_of(row: Row) -> str:
+    """How the formula was read, or what a claim lacks."""
+    return str(row["missing"] or row["reading"])
+
+
+def claim_cells(row: Row) -> tuple[str, ...]:
+    """A row of the table: one cell for each of `COLUMNS`."""
     return (
-        str(number),
         row["experiment"],
-        row["missing"] or row["reading"],
+        reading_of(row),
         NOTHING if row["delta"] is None else number_text(row["delta"]),
         noise_text(row),
-        *_bound_words(row),
+        *bound_cells(row),
         row["verdict"],
         violated_numbers(row),
-    )
-
-
-def _bound_words(row: Row) -> tuple[str, ...]:
-    """The cells of the bounds, of which those beyond all meaning are not written as numbers."""
-    values = (row["claimed"], row["certified"], row["lower"])
-    return tuple(
-        cell if value is None or value <= MOST_SHOWN else epsilon_words(value)
-        for value, cell in zip(values, bound_cells(row), strict=True)
     )
 
 
@@ -160,7 +162,10 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
             scatter(
                 x=[_place(row[key]) for row in shown],
                 y=numbers,
-                customdata=_hovers(labels, [row[key] for row in shown]),
+                customdata=[
+                    f"{number_text(row[key])} ({label})"
+                    for row, label in zip(shown, labels, strict=True)
+                ],
                 name=name,
                 mode="markers",
                 marker={"color": colour, "symbol": symbol, "size": 10},
@@ -203,10 +208,6 @@ def _edge_note(rows: Sequence[Row]) -> str:
     if not any(_place(row[key]) == _EDGE for row in rows for key, *_ in _SERIES):
         return ""
     return f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
-
-
-def _hovers(labels: Sequence[str], values: Sequence[float | None]) -> list[str]:
-    return [f"{number_text(value)} ({label})" for value, label in zip(values, labels, strict=True)]
 
 
 def _ticks(rows: Sequence[Row]) -> dict[str, object]:

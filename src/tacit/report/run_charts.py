@@ -129,14 +129,18 @@ def _absent(measurements: Sequence[Measurement], reason: str) -> str:
     return reason if measurements else "Nothing was measured in this run."
 
 
-def _inner(
+def _grouped(
     measurements: Sequence[Measurement],
     group: Callable[[Measurement], Group | None],
-    value: Callable[[Group], float | None],
-) -> list[float | None]:
-    """Collect one value of a group of each measurement, `None` where the group is absent."""
+    *lines: tuple[str, Callable[[Group], float | None], str],
+    hover: str = ".3g",
+) -> list[Series]:
+    """A line for each (name, value of a group, colour); a gap where the group is absent."""
     groups = [group(measurement) for measurement in measurements]
-    return [None if inner is None else value(inner) for inner in groups]
+    return [
+        Series(name, [None if own is None else value(own) for own in groups], colour, hover=hover)
+        for name, value, colour in lines
+    ]
 
 
 def _scale(series: Sequence[Series]) -> str:
@@ -150,26 +154,14 @@ def _score_series(
     prefix: str,
     hover: str,
 ) -> list[Series]:
-    return [
-        Series(
-            f"{prefix}mean over nodes",
-            _inner(measurements, scores, lambda score: score.mean),
-            BLUE,
-            hover=hover,
-        ),
-        Series(
-            f"{prefix}worst node",
-            _inner(measurements, scores, lambda score: score.worst),
-            RED,
-            hover=hover,
-        ),
-        Series(
-            f"{prefix}consensus model",
-            _inner(measurements, scores, lambda score: score.consensus),
-            GREEN,
-            hover=hover,
-        ),
-    ]
+    return _grouped(
+        measurements,
+        scores,
+        (f"{prefix}mean over nodes", lambda score: score.mean, BLUE),
+        (f"{prefix}worst node", lambda score: score.worst, RED),
+        (f"{prefix}consensus model", lambda score: score.consensus, GREEN),
+        hover=hover,
+    )
 
 
 def _score_charts(
@@ -277,23 +269,18 @@ def _consensus_chart(
 
 def _epsilon_chart(run: RecordedRun) -> Chart:
     measurements, result = thinned(run.measurements), run.result
-    series, left_out = _with_meaning(
-        Series(
-            "certified, highest node",
-            _inner(measurements, lambda line: line.epsilon, lambda spread: spread.most),
-            BLUE,
-        ),
-        Series(
-            "certified, lowest node",
-            _inner(measurements, lambda line: line.epsilon, lambda spread: spread.least),
-            SKY,
-        ),
-        Series(
-            "claimed by the paper's formula, highest node",
-            _inner(measurements, lambda line: line.claimed_epsilon, lambda spread: spread.most),
-            AMBER,
-        ),
+    epsilons = _grouped(
+        measurements,
+        lambda line: line.epsilon,
+        ("certified, highest node", lambda spread: spread.most, BLUE),
+        ("certified, lowest node", lambda spread: spread.least, SKY),
     )
+    claims = _grouped(
+        measurements,
+        lambda line: line.claimed_epsilon,
+        ("claimed by the paper's formula, highest node", lambda spread: spread.most, AMBER),
+    )
+    series, left_out = _with_meaning(*epsilons, *claims)
     # every line starts near zero: only where they end far apart is a linear axis unreadable
     y = _epsilon_axis("epsilon spent", [value for line in series for value in line.values[-1:]])
     return Chart(
@@ -386,24 +373,14 @@ def _node_trace(line: Series, positions: Sequence[int], names: Sequence[int], ap
 
 
 def _gradient_chart(measurements: Sequence[Measurement]) -> Chart:
-    series = [
-        Series(
-            "median",
-            _inner(measurements, lambda line: line.gradient_norm, lambda norm: norm.median),
-            BLUE,
-        ),
-        Series(
-            "90th percentile",
-            _inner(measurements, lambda line: line.gradient_norm, lambda norm: norm.p90),
-            SKY,
-        ),
-        Series(
-            "largest",
-            _inner(measurements, lambda line: line.gradient_norm, lambda norm: norm.largest),
-            PURPLE,
-        ),
-        Series("clipping bound", [line.clip for line in measurements], RED, "dot"),
-    ]
+    norms = _grouped(
+        measurements,
+        lambda line: line.gradient_norm,
+        ("median", lambda norm: norm.median, BLUE),
+        ("90th percentile", lambda norm: norm.p90, SKY),
+        ("largest", lambda norm: norm.largest, PURPLE),
+    )
+    series = [*norms, Series("clipping bound", [line.clip for line in measurements], RED, "dot")]
     rates = [line.clip_rate for line in measurements if line.clip_rate is not None]
     clipped = f", as {percent_text(rates[-1])} did at the last measurement" if rates else ""
     return Chart(

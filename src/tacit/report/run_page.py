@@ -61,6 +61,8 @@ def run_page(run: RecordedRun) -> str:
     audit = None
     if result.audit is not None:
         audit = audit_words(result.audit, result.audited_epsilon)
+    highest = bytes_text(_highest(row.bytes_sent for row in result.nodes))
+    speed = f"{number_text(result.steps_per_second)} steps a second"
     return render(
         "run",
         title=f"{result.title} on {result.dataset}, {count_text(count, 'node')}",
@@ -71,8 +73,8 @@ def run_page(run: RecordedRun) -> str:
             _epsilon_tile(result, audit),
             _claim_tile(result),
             _audit_tile(result),
-            _bytes_tile(result),
-            _time_tile(result),
+            Tile("Sent by a node, mean", bytes_text(result.bytes_sent), f"highest node {highest}"),
+            Tile("Time", duration_text(result.seconds), f"{result.steps:,} steps · {speed}"),
         ],
         has_epsilon=any(row.epsilon is not None for row in result.nodes),
         meaning=_meaning(result),
@@ -199,16 +201,6 @@ def _audit_tile(result: ResultDocument) -> Tile:
     return Tile("Audited epsilon", value, f"{at}: {audit.verdict}; {audit.claim_verdict}")
 
 
-def _bytes_tile(result: ResultDocument) -> Tile:
-    highest = bytes_text(_highest(row.bytes_sent for row in result.nodes))
-    return Tile("Sent by a node, mean", bytes_text(result.bytes_sent), f"highest node {highest}")
-
-
-def _time_tile(result: ResultDocument) -> Tile:
-    speed = f"{number_text(result.steps_per_second)} steps a second"
-    return Tile("Time", duration_text(result.seconds), f"{result.steps:,} steps · {speed}")
-
-
 def _highest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
@@ -288,13 +280,13 @@ def _comparison(result: ResultDocument) -> str:
 
 def _facts(result: ResultDocument) -> list[tuple[str, str]]:
     """List the settings and outcomes that have no place elsewhere."""
-    topology = result.topology
+    topology, named = result.topology, result.task.features
     direction = "directed" if topology.directed else "undirected"
     turns = f", {topology.period} graphs in turn" if topology.period > 1 else ""
     return [
         ("Algorithm", result.algorithm),
         ("Data set", result.dataset),
-        *_features(result),
+        *([("Features", f"{named}: a fixed public map of each record")] if named else []),
         ("Model", f"{result.model}, {result.parameters:,} parameters"),
         ("Loss", result.loss),
         ("Steps", f"{result.steps:,} of {result.planned_steps:,} planned"),
@@ -311,12 +303,6 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
         ("Relation", result.relation or NOTHING),
         ("Trust model", result.trust_model or NOTHING),
     ]
-
-
-def _features(result: ResultDocument) -> list[tuple[str, str]]:
-    """What the model was trained on in place of the inputs, if anything."""
-    named = result.task.features
-    return [] if named is None else [("Features", f"{named}: a fixed public map of each record")]
 
 
 def _noise_facts(run: RecordedRun) -> list[tuple[str, str]]:

@@ -8,8 +8,9 @@ a card: its first cell, and below it the others with their headings.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -17,6 +18,39 @@ from rich.text import Text
 _PROSE = 24  # characters a line that a column of several words needs at least
 _SHORT = 36  # of heading and cell, which then share a line with others
 _BETWEEN = 3  # spaces
+
+
+def table_of(
+    headings: Iterable[str],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    title: str | None = None,
+    right: Collection[str] = (),
+) -> Table:
+    """A table for `print_table`, to which more rows may be added.
+
+    Args:
+        headings: of its columns.
+        rows: a cell for each heading.
+        title: above it.
+        right: headings of columns that stand to the right, as numbers do.
+    """
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def facts_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """A table of names and what is so called."""
+    table = Table("", "", title=title, title_justify="left", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -422,13 +422,11 @@ def epsilon_by_colluders(
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
     """What the paper's formula says of the steps that were completed, one a node."""
-    known = {plan.release.kind(node): plan.release.claimed(node, steps) for node in _distinct(plan)}
+    known = {
+        kind: plan.release.claimed(node, steps)
+        for kind, node in {plan.release.kind(node): node for node in plan.nodes}.items()
+    }
     return tuple(known[plan.release.kind(node)] for node in plan.nodes)
-
-
-def _distinct(plan: Plan) -> list[NodePlan]:
-    """One node of each kind and budget: with a given noise, one kind may have several budgets."""
-    return list({(plan.release.kind(node), node.budget): node for node in plan.nodes}.values())
 
 
 def extremes(plan: Plan, nodes: Sequence[int] | None = None) -> dict[str, NodePlan]:

@@ -145,7 +145,7 @@ def consensus_forecast(plan: Plan) -> ConsensusForecast | None:
     copies, projections), for more than 200 nodes or a million steps, and without noise.
     """
     flow = _flow_of(plan)
-    return None if flow is None else _forecast(flow, _ratio(plan.release.pairs))
+    return None if flow is None else _forecasts(flow, (_ratio(plan.release.pairs),))[0]
 
 
 def consensus_distances(plan: Plan, steps: Sequence[int]) -> list[float | None]:
@@ -283,11 +283,6 @@ def _flow_of(plan: Plan) -> NoiseFlow | None:
     own = [node.noise_scale / node.divisor for node in plan.nodes]
     pairs = () if release.pairs is None else release.pairs.pairs
     return noise_flow(release, own, plan.mixing, plan.rounds, pairs)
-
-
-def _forecast(flow: NoiseFlow, pair_noise: float) -> ConsensusForecast:
-    (found,) = _forecasts(flow, (pair_noise,))
-    return found
 
 
 def _forecasts(flow: NoiseFlow, ratios: Sequence[float]) -> list[ConsensusForecast]:

@@ -133,9 +133,8 @@ def execute(
         stack.enter_context(retain_allocations())
         # All processes look through the ledgers before one is made or locked: below, they wait
         # for each other in `_folders`.
-        shared = stack.enter_context(
-            open_shared(job.plan, job.loaded, job.hosted, _session_id(peers))
-        )
+        session, *_ = peers.share("run", secrets.token_hex(16), SESSION_ID)  # one for all
+        shared = stack.enter_context(open_shared(job.plan, job.loaded, job.hosted, session))
         check_shared(job.plan, shared, resume=resume)
         own, common_folder, is_new = _folders(job, out, resume, peers, shared, stack)
         status = stack.enter_context(written_status(None if own is None else own.path, peers))
@@ -241,12 +240,6 @@ def _folders(
             make_private_folder(out)
     own = stack.enter_context(folders.created(path, job.config, fill))
     return own, own if alone else common_folder, resume
-
-
-def _session_id(peers: Peers) -> str:
-    """A name of this run of the run, the same in all processes."""
-    first, *_ = peers.share("run", secrets.token_hex(16), SESSION_ID)
-    return first
 
 
 def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:

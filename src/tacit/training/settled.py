@@ -67,7 +67,7 @@ def with_clip(
         raise InputError("algorithm.clip", "median", expected)
     inputs, targets = public.inputs[:_MOST_RECORDS], public.targets[:_MOST_RECORDS]
     count = len(targets)
-    start = model.start(1, _dtype(config), targets.device)
+    start = model.start(1, getattr(torch, config.train.dtype), targets.device)
     mask = torch.ones(1, count, dtype=torch.bool, device=targets.device)
     found = model.gradient(start, inputs.unsqueeze(0), targets.unsqueeze(0), mask, clip=1.0)
     middle = found.norms[0].double().sort().values[(count - 1) // 2].item()
@@ -80,11 +80,6 @@ def with_clip(
         "records at the start: no private record is read for it, and scores are of the same "
         "test records",
     )
-
-
-def _dtype(config: Config) -> torch.dtype:
-    kind: torch.dtype = getattr(torch, config.train.dtype)
-    return kind
 
 
 def _with(config: Config, **options: Any) -> Config:

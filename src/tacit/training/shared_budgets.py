@@ -306,7 +306,7 @@ def _fitting(plan: Plan, draw: Draw, shared: SharedLedgers) -> str:
         pairs = [(node, node.delta) for node in nodes if node.delta is not None]
         fits = min(privacy.epsilon(louder(scale, node), delta=own) for node, own in pairs)
         for _ in range(5):
-            fits = _down(fits)
+            fits = float(_rounded(fits, math.floor))
             if fits < _LEAST:
                 break
             made = [
@@ -327,11 +327,6 @@ def _fitting(plan: Plan, draw: Draw, shared: SharedLedgers) -> str:
 def _up(value: float) -> str:
     """Three significant digits, never rounded down."""
     return _rounded(value, math.ceil)
-
-
-def _down(value: float) -> float:
-    """Three significant digits, never rounded up."""
-    return float(_rounded(value, math.floor))
 
 
 def _rounded(value: float, towards: Callable[[float], int]) -> str:

@@ -105,7 +105,9 @@ class Objective:
             for first in range(start, start + size, _RECORDS_AT_ONCE):
                 until = min(first + _RECORDS_AT_ONCE, start + size)
                 rows = torch.arange(first, until, device=self.data.targets.device)
-                targets = _as_numbers(self.data.targets[first:until].cpu())
+                targets = self.data.targets[first:until].cpu()
+                if targets.is_floating_point():  # numbers, and no labels
+                    targets = targets.double()
                 inputs = self.data.inputs_of(rows).flatten(1).double().cpu()
                 yield inputs, targets, 1 / (size * len(sizes))
 
@@ -203,8 +205,3 @@ def ridge_of(options: Any) -> float:
     if getattr(options, "regulariser", "none") == "l2":
         return float(options.regularisation)
     return float(getattr(options, "weight_decay", 0.0))
-
-
-def _as_numbers(targets: Tensor) -> Tensor:
-    """Targets that are numbers in float64; labels as they are."""
-    return targets.double() if targets.is_floating_point() else targets

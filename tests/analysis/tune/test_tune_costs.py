@@ -9,7 +9,8 @@ import pytest
 import tomli_w
 
 from experiments import experiment, tacit, write_module
-from tacit.analysis.tune import load_search, plan_search
+from tacit.analysis.tune.costs import plan_search
+from tacit.analysis.tune.search import load_search
 from tacit.errors import InputError, PrivateRecordsWarning
 
 SOURCE = """

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from experiments import experiment, tacit
-from tacit.analysis.tune import load_search
+from tacit.analysis.tune.search import load_search
 from tacit.errors import InputError
 from tacit.privacy import NegativeBinomialTrials, PoissonTrials
 

@@ -149,6 +149,9 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
         for other in DELTAS:
             with suppress(InputError):  # without a certificate nothing is contradicted
                 certificate[other] = privacy.epsilon(mechanism, delta=other)
+    guaranteed = None
+    if release.pairs is not None:
+        guaranteed = privacy.epsilon(release.mechanism(worst, [(0, steps)]), delta=delta)
     target = Target(
         node=worst,
         nodes=tuple(same),
@@ -159,19 +162,12 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
         claimed=plan.release.claimed(worst, steps, delta),
         confidence=options.confidence,
         colluding=colluding,
-        guaranteed=_guaranteed(plan, worst, steps, delta),
+        guaranteed=guaranteed,
     )
     each = len(_designs(plan, target)) + int(options.canaries > 0)
     assert each <= MOST_ATTACKS
     # Bonferroni: all of them hold together.
     return replace(target, confidence=1 - (1 - options.confidence) / each)
-
-
-def _guaranteed(plan: Plan, node: NodePlan, steps: int, delta: float) -> float | None:
-    """The epsilon that the plan's guarantee comes to at a delta; None without noise of pairs."""
-    if plan.release.pairs is None:
-        return None
-    return privacy.epsilon(plan.release.mechanism(node, [(0, steps)]), delta=delta)
 
 
 @dataclass(frozen=True)

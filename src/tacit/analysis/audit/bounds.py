@@ -199,30 +199,3 @@ def one_run_p_value(
     gains = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, accuracy))
     worst = float((gains / np.arange(1, correct + 1)).max())
     return min(1.0, tail + 2 * canaries * delta * worst)
-
-
-def one_run_epsilon(
-    *, canaries: int, guesses: int, correct: int, delta: float, confidence: float
-) -> float:
-    """The largest epsilon that one run refutes at this confidence: a lower bound; 0 if none.
-
-    Raises:
-        InputError: as `one_run_p_value`, or the confidence is outside (0, 1).
-    """
-    _check_confidence(confidence)
-
-    def refuted(epsilon: float) -> bool:
-        p = one_run_p_value(
-            canaries=canaries, guesses=guesses, correct=correct, epsilon=epsilon, delta=delta
-        )
-        return p <= 1 - confidence
-
-    low, high = 0.0, 1.0
-    if not refuted(low):
-        return 0.0
-    while refuted(high) and high < MOST_EPSILON:
-        low, high = high, 2 * high
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low

@@ -336,11 +336,11 @@ def audit_deployed(
             times=times,
         )
     # The pair that the run states, and all that its mechanism keeps: each is a bound.
-    chances = [p_value(guessed, _stated(known, times))]
+    certified = max(e for e, _ in known)
+    stated_pair = TradeOff((certified,), (max(d for _, d in known),), times)
+    chances = [p_value(guessed, stated_pair)]
     if mechanisms:
         chances.append(p_value(guessed, of_mechanisms(mechanisms, times=times)))
-    certified = max(e for e, _ in known)
-    if mechanisms:
         certified = max(privacy.epsilon(one, delta=stated) for one in mechanisms)
     return DeployedAudit(
         nodes=own,
@@ -354,11 +354,6 @@ def audit_deployed(
         noise_less_than=None if family is None else family.factor,
         p_value=min(chances),
     )
-
-
-def _stated(pairs: Sequence[tuple[float, float]], times: int) -> TradeOff:
-    """The (epsilon, delta) that all of some nodes keep."""
-    return TradeOff((max(e for e, _ in pairs),), (max(d for _, d in pairs),), times)
 
 
 def _scaled(mechanism: privacy.Mechanism, factor: float) -> privacy.Mechanism:

@@ -309,14 +309,9 @@ def _differences(known: Known) -> Side:
 
 def _by_recursion(problem: Problem, y: Array, known: Known) -> Array:
     """The forward recursion over what the table keeps of the record: its sign."""
-    ratio = _log_forward(y, known) - _log_quiet(y, known)
     if problem.instead is None:
-        return ratio
+        return _log_forward(y, known) - np.asarray(_log_density(y, known).sum(0), np.float64)
     return _log_forward(y, known) - _log_forward(-y, known)
-
-
-def _log_quiet(y: Array, known: Known) -> Array:
-    return np.asarray(_log_density(y, known).sum(0), np.float64)
 
 
 def _log_forward(y: Array, known: Known) -> Array:

@@ -38,7 +38,7 @@ from tacit.analysis.audit.fidelity.pair_noise import (
 )
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.harness import Harness, MessagesError, seeded
+from tacit.analysis.audit.harness import MessagesError, seeded
 from tacit.analysis.audit.one_run import run_once
 from tacit.analysis.audit.report import AuditOptions, AuditReport
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
@@ -129,13 +129,6 @@ def audit_job(
             "leaves no message of one client to an observer, and audits attack messages: audit the "
             "same experiment with 'clear'",
         )
-    if job.plan.release.sums is not None:
-        raise InputError(
-            "privacy.aggregation",
-            "secure-sum",
-            "cannot be audited: no attack is known to the auditor that looks at sums alone; with "
-            "'clear' the same sampler, clip and gradients can",
-        )
     directory = getattr(job.config.algorithm.options, "table_directory", None)
     if directory is None:
         return _audit(job, options, context, progress)
@@ -167,8 +160,10 @@ def _audit(
     try:
         attacks, traces, drawn, laboratory = worst_cases(plan, target, options, context, progress)
         progress("tests of the laboratory", 0, 1)
-        samples = [_laboratory_sample(traces, laboratory)]
-        shared = _laboratory_pairs(traces, laboratory)
+        own, copies, where = laboratory.plan, laboratory.copies, "the laboratory"
+        samples = [noise_sample(traces, own, steps=laboratory.steps, copies=copies, where=where)]
+        pairs = pair_sample(traces, own, copies=copies, where=where)
+        shared = [] if pairs is None else [pairs]
         findings += sampling_findings(drawn)
     except MessagesError as error:
         samples, shared, findings = [], [], [_unreadable(error)]
@@ -210,21 +205,6 @@ def _audit(
         ),
         tested=_tested(job),
     )
-
-
-def _laboratory_sample(traces: Sequence[Trace], laboratory: Harness) -> NoiseSample:
-    return noise_sample(
-        traces,
-        laboratory.plan,
-        steps=laboratory.steps,
-        copies=laboratory.copies,
-        where="the laboratory",
-    )
-
-
-def _laboratory_pairs(traces: Sequence[Trace], laboratory: Harness) -> list[PairSample]:
-    found = pair_sample(traces, laboratory.plan, copies=laboratory.copies, where="the laboratory")
-    return [] if found is None else [found]
 
 
 def _unreadable(error: MessagesError) -> Finding:

@@ -8,7 +8,7 @@ from tacit.analysis.audit.report import claim_verdict
 from tacit.errors import InputError
 from tacit.report import write_report
 from tacit.report.documents.base import parse_file
-from tacit.report.documents.claims import Attack, AuditDocument, AuditedModel
+from tacit.report.documents.claims import Attack, AuditDocument
 from tacit.report.documents.run import LET_IT_END, AuditFailure, RunAudit, read_result
 from tacit.training.run_folder.folder import RESULT, RunFolder, trusted_config
 
@@ -58,7 +58,10 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
         "attacks": len(_made(document)),
         "claim_verdict": claim_verdict(document.claimed_epsilon, audited, document.confidence),
         "questions": [test.question for test in document.fidelity],
-        "tested": [_tested(model) for model in document.tested],
+        "tested": [
+            f"{own.place} ({own.model}, {own.parameters:,} parameters, {own.gradient_path})"
+            for own in document.tested
+        ],
         "earlier_alarms": alarms,
         "failures": [AuditFailure(name=one.name, saw=_OWN) for one in document.failures],
         "verdict": _verdict(document),
@@ -88,7 +91,3 @@ def _verdict(document: AuditDocument) -> str:
         return f"ALARM, a defect: accused by {', '.join(document.alarms)}"
     tests = f"all {document.fidelity_tests} fidelity tests passed"
     return f"no alarm; {tests}" if document.fidelity_tests else "no alarm"
-
-
-def _tested(model: AuditedModel) -> str:
-    return f"{model.place} ({model.model}, {model.parameters:,} parameters, {model.gradient_path})"

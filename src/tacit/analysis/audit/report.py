@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -25,7 +24,7 @@ from tacit.report.documents.claims import (
 )
 from tacit.report.documents.run import AuditFailure
 from tacit.report.protection import epsilon_words, lower_words, upper_words
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 from tacit.report.wording import count_text, lower_text, one_in_text
 
 _NAMED = 3  # of what accuses the program, in one line besides the first
@@ -280,15 +279,10 @@ def audit_document(report: AuditReport) -> AuditDocument:
         nodes=report.nodes,
         steps=report.steps,
         tested=report.tested,
-        fidelity=tuple(_fidelity_test(finding) for finding in report.fidelity),
+        fidelity=tuple(FidelityTest(passed=own.passed, **vars(own)) for own in report.fidelity),
         attacks=report.attacks,
         seconds=report.seconds,
     )
-
-
-def _fidelity_test(finding: Finding) -> FidelityTest:
-    values = {field.name: getattr(finding, field.name) for field in fields(finding)}
-    return FidelityTest(passed=finding.passed, **values)
 
 
 def audit_table(report: AuditReport, *, details: bool = False) -> None:
@@ -312,7 +306,7 @@ def audit_table(report: AuditReport, *, details: bool = False) -> None:
 
 def _summary_table(report: AuditReport) -> Table:
     """What everybody should know of an audit; what accuses the program comes first."""
-    table = _table(f"at delta {report.delta:g}", "result", "how sure, and of what")
+    table = table_of((f"at delta {report.delta:g}", "result", "how sure, and of what"))
     for failure in report.failures:
         table.add_row(escape(failure.name), "ALARM", escape(failure.saw))
     table.add_row("certified epsilon", upper_words(report.certified), "proved for the plan")
@@ -365,24 +359,22 @@ def _summary_table(report: AuditReport) -> Table:
 
 
 def _test_table(findings: tuple[Finding, ...]) -> Table:
-    table = _table("fidelity test", "result", "p", "what was seen", "what would be found")
-    for finding in findings:
-        table.add_row(
+    rows = [
+        (
             escape(finding.name),
             "passed" if finding.passed else "FAILED",
             f"{'' if finding.exact else '<= '}{finding.p_value:.3g}",
             escape(finding.saw),
             escape(finding.power),
         )
-    return table
+        for finding in findings
+    ]
+    return table_of(("fidelity test", "result", "p", "what was seen", "what would be found"), rows)
 
 
 def _attack_table(attacks: tuple[Attack, ...]) -> Table:
-    table = _table("attack", "by", "bound", "counted", "right", "epsilon")
-    for column in table.columns[3:]:
-        column.justify = "right"
-    for attack in attacks:
-        table.add_row(
+    rows = [
+        (
             escape(attack.name),
             escape(attack.statistic),
             attack.method,
@@ -390,14 +382,10 @@ def _attack_table(attacks: tuple[Attack, ...]) -> Table:
             _right(attack.guesses),
             f">= {lower_text(attack.epsilon)}",
         )
-    return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading)
-    return table
+        for attack in attacks
+    ]
+    numbers = ("counted", "right", "epsilon")
+    return table_of(("attack", "by", "bound", *numbers), rows, right=numbers)
 
 
 def _right(guesses: dict[str, float]) -> str:

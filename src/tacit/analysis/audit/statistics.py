@@ -82,12 +82,10 @@ class Guesses:
 
     Args:
         statistic: its name.
-        threshold: D is guessed at or above it.
         counts: on the repetitions that were kept back.
     """
 
     statistic: str
-    threshold: float
     counts: Counts
 
 
@@ -146,7 +144,7 @@ def fix_and_count(
         negatives=int((~truth).sum()),
         false_positives=int((guessed & ~truth).sum()),
     )
-    return Guesses(name, threshold, counts)
+    return Guesses(name, counts)
 
 
 def _best_threshold(

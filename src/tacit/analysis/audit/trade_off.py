@@ -27,16 +27,13 @@ from tacit import privacy
 from tacit.analysis.audit.bounds import MOST_EPSILON, one_run_p_value
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import rough_epsilon
-from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-9  # of a sum of chances: far more than a thousand additions can lose
 POINTS = 24  # pairs that an accountant is asked for
-GAUSSIAN_POINTS = 64
 FAMILY_POINTS = 8  # for each amount of noise that is tried
 FAMILY_STEP = 1.02  # between a factor that is refuted and one that is not
-SMALLEST_DELTA = 1e-9
 MOST_FACTOR = 1e6  # of noise, up and down, that is searched
 
 
@@ -121,14 +118,6 @@ class TradeOff:
         ]
 
 
-def gaussian(mu: float, *, times: int = 1) -> TradeOff:
-    """That of a Gaussian mechanism of sensitivity / standard deviation `mu` > 0, by tangents."""
-    most = gaussian_epsilon(mu, SMALLEST_DELTA)
-    epsilons = np.linspace(0.0, most, GAUSSIAN_POINTS)
-    deltas = [gaussian_delta(mu, float(epsilon)) for epsilon in epsilons]
-    return TradeOff(tuple(epsilons.tolist()), tuple(min(1.0, delta) for delta in deltas), times)
-
-
 def of_mechanisms(
     mechanisms: Sequence[privacy.Mechanism], *, times: int = 1, points: int = POINTS
 ) -> TradeOff:
@@ -190,8 +179,6 @@ def p_value(guessed: Guessed, trade_off: TradeOff) -> float:
 
 def epsilon_of_any(guessed: Guessed, *, delta: float, confidence: float, times: int = 1) -> float:
     """The largest epsilon at `delta` that one run refutes, whatever the mechanism is; 0 if none.
-
-    Never less than `bounds.one_run_epsilon`.
 
     Raises:
         InputError: delta or the confidence is out of range.

@@ -14,9 +14,8 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -57,7 +56,7 @@ from tacit.report.documents.figure import (
 )
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import ResultDocument
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 
 Item = TypeVar("Item")
 _MOST_POINTS = 1000  # of a curve
@@ -71,12 +70,15 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         store: the comparison's folder; all runs in it count for what they cost together.
     """
     figure, members = gathered.figure, gathered.members
-    rows = _all_rows(members)
+    rows = [row for member in members for row in member.rows]
     # What nothing was measured of gives way to what comes next.
     wanted = dict.fromkeys([figure.y, "test_accuracy"]) if is_score(figure.y) else ()
     drawn = [name for name in wanted if any(_value(row, name) is not None for row in rows)]
     y = drawn[0] if drawn else "test_loss" if wanted else figure.y
-    score = y if is_score(y) else _leading(members)
+    score = y
+    if not is_score(y):  # runs are judged by a metric that was asked for, else the accuracy
+        asked = [name for run in members if run.result for name in run.result.test_metrics]
+        score = asked[0] if asked else "test_accuracy"
     versions = {member.result.tacit_version for member in members if member.result}
     lines = tuple(
         _line(line, runs, (y, score), store)
@@ -181,12 +183,6 @@ def _has_choice(figure: Figure, line: FigureLine) -> bool:
     return len(line.settings) > (len(budgets) if figure.x == ("budget",) else 1)
 
 
-def _leading(members: Sequence[LineRun]) -> str:
-    """The score that the runs are judged by: a metric that was asked for, else the accuracy."""
-    names = [name for member in members if member.result for name in member.result.test_metrics]
-    return names[0] if names else "test_accuracy"
-
-
 def _line(
     line: FigureLine, runs: Sequence[Sequence[LineRun]], names: tuple[str, str], store: Store
 ) -> ComparedLine:
@@ -202,7 +198,8 @@ def _line(
     definition = line.settings[best].runs[0].algorithm.definition
     difference = None
     if printed is not None and ours is not None and ours.mean is not None:
-        difference = _as_printed(y, ours.mean) - printed
+        printed_unit = 100 if compared(y).percent else 1  # papers print per cent
+        difference = printed_unit * ours.mean - printed
     return ComparedLine(
         name=line.name,
         group=line.group,
@@ -228,11 +225,6 @@ def _ends(
     ]
     ends = [curve[-1] for curve in (_curve(runs[place], y) for place in best) if curve]
     return sorted(ends, key=lambda end: math.inf if end.epsilon is None else end.epsilon)
-
-
-def _as_printed(y: str, value: float) -> float:
-    """Papers print accuracies in per cent."""
-    return 100 * value if compared(y).percent else value
 
 
 def _point(
@@ -338,10 +330,6 @@ def _curve(members: Sequence[LineRun], y: str) -> list[CurvePoint]:
     return points
 
 
-def _all_rows(members: Sequence[LineRun]) -> list[Measurement]:
-    return [row for member in members for row in member.rows]
-
-
 def _value(row: Measurement, y: str) -> float | None:
     value: Scores | float | None = getattr(row, y) if y in SERIES else row.test_metrics.get(y)
     return value.mean if isinstance(value, Scores) else value
@@ -422,11 +410,7 @@ def _lines_table(title: str, wanted: Sequence[str], document: Row) -> Table:
     columns_shown = [
         place for place in distinguishing(headings, cells) if headings[place] in wanted
     ]
-    table = _table(
-        title,
-        [headings[place] for place in columns_shown],
-        min(30, max(len(line["group"]) for line in lines)),
-    )
+    table = _table(title, [headings[place] for place in columns_shown])
     group = ""
     for line, row in zip(lines, cells, strict=True):
         if line["group"] != group:
@@ -469,19 +453,8 @@ def _grid_table(line: Row, score: str, scored: bool) -> Table:
     return table
 
 
-def _table(title: str, headings: Sequence[str], first: int = 0) -> Table:
-    """A table that a narrow terminal folds, and never shortens."""
-    table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for place, heading in enumerate(headings):
-        justify: Literal["left", "right"] = "right" if place else "left"
-        longest = max(len(word) for word in heading.split())
-        longest = longest if place else max(longest, first)
-        table.add_column(
-            heading, justify=justify, overflow="fold", min_width=longest, no_wrap=place > 0
-        )
-    return table
+def _table(title: str, headings: Sequence[str]) -> Table:
+    return table_of(headings, title=title, right=headings[1:])
 
 
 @contextmanager

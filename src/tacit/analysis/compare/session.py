@@ -358,16 +358,12 @@ def _spent(path: Path) -> _Spent:
     how = (config.task, config.train.seed, dealt.partition, dealt.alpha, dealt.per_node)
     return _Spent(
         dataset,
-        _delta(config),
+        min(config.per_node(config.privacy.delta)),
         tuple(mechanism for mechanism in nodes if mechanism is not None),
         True,
         division=str(path) if dealt.part is None else repr((how, dealt.part[1])),
         part=0 if dealt.part is None else dealt.part[0],
     )
-
-
-def _delta(config: Config) -> float:
-    return min(config.per_node(config.privacy.delta))
 
 
 def sentences(rows: Sequence[SpentTogether], *, chosen: bool) -> list[str]:

@@ -89,7 +89,7 @@ class Store:
         """
         digest = run_digest(config)
         tries = sorted(
-            (path for path in self.folders() if _has_digest(path, digest)),
+            (path for path in self.folders() if re.search(rf"-{digest}(\.\d+)?$", path.name)),
             key=lambda path: (len(path.name), path.name),
         )
         results = [(path, read_ended(path)) for path in tries]
@@ -150,10 +150,6 @@ def read_rows(path: Path) -> list[Measurement]:
     # The last line of a run that was killed is torn.
     rows = {row.step: row for row in filter(None, map(read_measurement, lines))}
     return [rows[step] for step in sorted(rows)]
-
-
-def _has_digest(path: Path, digest: str) -> bool:
-    return re.search(rf"-{digest}(\.\d+)?$", path.name) is not None
 
 
 def _slug(name: str) -> str:

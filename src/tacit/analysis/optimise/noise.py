@@ -142,18 +142,15 @@ def least_noise(nodes: Sequence[NodePlan], clip: float, relation: privacy.Relati
         relation: the neighbouring relation.
     """
     units = {
-        (node.budget, node.delta): _unit_noise(node.budget or 0.0, node.delta or 0.0, relation)
+        (node.budget, node.delta): privacy.calibrate(
+            lambda scale: privacy.Gaussian(scale, 1, relation=relation),
+            epsilon=node.budget or 0.0,
+            delta=node.delta or 0.0,
+        )
         for node in nodes
     }
     squares = ((clip * units[node.budget, node.delta] / node.records) ** 2 for node in nodes)
     return math.sqrt(math.fsum(squares)) / len(nodes)
-
-
-def _unit_noise(epsilon: float, delta: float, relation: privacy.Relation) -> float:
-    """The noise multiplier of one full-batch release."""
-    return privacy.calibrate(
-        lambda scale: privacy.Gaussian(scale, 1, relation=relation), epsilon=epsilon, delta=delta
-    )
 
 
 def geometric_steps(low: float, high: float, points: int) -> list[int]:

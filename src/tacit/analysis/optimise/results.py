@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -27,7 +26,7 @@ from tacit.report.documents.plan import (
     OptimisedRun,
     PublishedRun,
 )
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 from tacit.report.wording import number_text
 
 MOST_STEPS = 100_000
@@ -356,22 +355,8 @@ def optimise_table(plan: OptimisePlan, console: Console | None = None) -> None:
         out.print(f"apply: {' '.join(document.flags)}", highlight=False, soft_wrap=True)
 
 
-def _folding(title: str, headings: Sequence[str], left: int = 1) -> Table:
-    """A table that a narrow terminal folds; the first columns are text, the others numbers."""
-    table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for place, heading in enumerate(headings):
-        longest = max(len(word) for word in heading.split())
-        justify = "left" if place < left else "right"
-        table.add_column(heading, justify=justify, overflow="fold", min_width=longest)  # type: ignore[arg-type]
-    return table
-
-
 def _constants_table(document: OptimiseDocument) -> Table:
-    table = Table(title="constants of the bound", title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("constant", "value", "source", "how"):
-        table.add_column(heading, overflow="fold")
+    table = table_of(("constant", "value", "source", "how"), title="constants of the bound")
     for row in document.constants:
         source = "PRIVATE RECORDS" if row.kind == "private" else row.kind
         table.add_row(row.name, number_text(row.value), source, row.how)
@@ -380,10 +365,10 @@ def _constants_table(document: OptimiseDocument) -> Table:
 
 
 def _choices_table(document: OptimiseDocument) -> Table:
-    headings = ("choice", "steps", "batch", "clip", "noise in mean", "bound")
     biased = document.certified.clipping_bias is not None
+    numbers = ["steps", "batch", "clip", "noise in mean", "bound", *["clipping bias"] * biased]
     title = f"{document.title} on {document.dataset}"
-    table = _folding(title, (*headings, "clipping bias") if biased else headings)
+    table = table_of(["choice", *numbers], title=title, right=numbers)
     claim = document.published
     table.add_row("as it stands, certified noise", *_cells(document.as_is))
     table.add_row(
@@ -417,9 +402,10 @@ def _cells(run: OptimisedRun) -> tuple[str, ...]:
 
 
 def _grid_table(title: str, rows: Sequence[OptimisedRun]) -> Table:
-    headings = ("batch", "clip", "steps", "noise multiplier", "record gradients", "bound")
     biased = any(row.clipping_bias is not None for row in rows)
-    table = _folding(title, (*headings, "clipping bias") if biased else headings)
+    numbers = ["clip", "steps", "noise multiplier", "record gradients", "bound"]
+    numbers += ["clipping bias"] * biased
+    table = table_of(["batch", *numbers], title=title, right=numbers)
     for row in rows:
         cells = [
             str(row.batch),
@@ -434,8 +420,9 @@ def _grid_table(title: str, rows: Sequence[OptimisedRun]) -> Table:
 
 
 def _sensitivity_table(rows: Sequence[OptimisedRun]) -> Table:
-    headings = ("what would buy what", "noise in mean", "bound", "accumulated noise", "over least")
-    table = _folding("one change at a time, from the file as it stands", headings)
+    numbers = ("noise in mean", "bound", "accumulated noise", "over least")
+    title = "one change at a time, from the file as it stands"
+    table = table_of(("what would buy what", *numbers), title=title, right=numbers)
     first = rows[0].bound
     for row in rows:
         change = 100 * (row.bound / first - 1)

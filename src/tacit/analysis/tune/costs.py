@@ -127,7 +127,10 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
         trials = [
             with_budget(config, row) for config, row in zip(search.trials, budgets, strict=True)
         ]
-        made = [_again(plan, config) for plan, config in zip(plans, trials, strict=True)]
+        made = [
+            build_plan(config, [node.records for node in plan.nodes], plan.parameters)
+            for plan, config in zip(plans, trials, strict=True)
+        ]
         total = _total(search, made)
         if all(
             spent <= (node.budget or 0.0) for spent, node in zip(total, plans[0].nodes, strict=True)
@@ -220,11 +223,6 @@ def _planned(search: Search, place: int, config: Config) -> Plan:
 
 def _noise(plan: Plan) -> float:
     return min(plan.release.noise_multiplier(node, 0) for node in plan.nodes)
-
-
-def _again(plan: Plan, config: Config) -> Plan:
-    """The plan of the same experiment with another budget."""
-    return build_plan(config, [node.records for node in plan.nodes], plan.parameters)
 
 
 def _mechanism(plan: Plan, node: int, factor: float = 1.0) -> Mechanism:

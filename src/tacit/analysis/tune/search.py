@@ -138,9 +138,9 @@ def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
     trials = experiments
     if tune.cost == "public":
         # The overrides are of the private experiment: what `set` says of the trials stands.
+        given = [f"{key}={json.dumps(at)}" for key, at in settings.items() if at != "unset"]
         trials = [
-            _made(changed(raw, settings), choice, [*overrides, *_as_overrides(settings)], file)
-            for choice in choices
+            _made(changed(raw, settings), choice, [*overrides, *given], file) for choice in choices
         ]
         trials = [without_ledger(config) for config in trials]
     kept: dict[str, int] = {}
@@ -169,10 +169,6 @@ def _made(
     raw: Mapping[str, Any], choice: Mapping[str, Any], overrides: Sequence[str], file: Path
 ) -> Config:
     return load_config(changed(raw, choice), overrides=overrides, folder=file.parent)
-
-
-def _as_overrides(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in settings.items() if value != "unset"]
 
 
 def _check_section(tune: Tune) -> None:
@@ -217,7 +213,8 @@ def _drawn(coins: random.Random, key: str, values: Any) -> Any:
     where = f"tune.grid.{key}"
     if isinstance(values, list) and values:
         return coins.choice(values)
-    low, high = (values.get(end) for end in ("low", "high")) if _is_range(values) else (None, None)
+    is_range = isinstance(values, Mapping) and set(values) <= {"low", "high", "log"}
+    low, high = (values.get(end) if is_range else None for end in ("low", "high"))
     numbers = [v for v in (low, high) if isinstance(v, int | float) and not isinstance(v, bool)]
     by_powers = isinstance(values, Mapping) and values.get("log", False) is True
     if len(numbers) < 2 or not -math.inf < numbers[0] < numbers[1] < math.inf:
@@ -231,10 +228,6 @@ def _drawn(coins: random.Random, key: str, values: Any) -> Any:
     drawn = numbers[0] + share * (numbers[1] - numbers[0])
     whole = isinstance(low, int) and isinstance(high, int)
     return round(drawn) if whole else float(f"{drawn:.3g}")
-
-
-def _is_range(values: Any) -> bool:
-    return isinstance(values, Mapping) and set(values) <= {"low", "high", "log"}
 
 
 def _score(tune: Tune, config: Config) -> str:

@@ -6,15 +6,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from tacit.analysis.changes import choice_text
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan
 from tacit.report.documents.tune import PlannedTrial, TuneDocument, TunePlanDocument
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 from tacit.report.wording import epsilon_text
 
 
@@ -61,7 +59,7 @@ def plan_table(document: TunePlanDocument) -> None:
     if document.law is not None:
         title += f"; number of trials: {document.law}"
     headings = ("setting", "steps", "noise multiplier", "epsilon of one trial alone")
-    print_table(console, _table(title, headings, rows))
+    print_table(console, table_of(headings, rows, title=title))
     _total(console, "all of it may cost", document.epsilon, document.delta, document.budget)
     _end(console, document.trust, document.sentences)
 
@@ -80,7 +78,7 @@ def result_table(document: TuneDocument, folder: Path) -> None:
             for trial in document.trials
         ]
         headings = ("setting", "status", document.measure, "epsilon of this trial alone")
-        print_table(console, _table("trials", headings, rows))
+        print_table(console, table_of(headings, rows, title="trials"))
     if document.winner is None:
         console.print("no trial ended with a model: there is no winner", highlight=False)
     else:
@@ -96,15 +94,6 @@ def result_table(document: TuneDocument, folder: Path) -> None:
         written.append(folder / document.folder)
     for path in written:
         console.print(str(path), highlight=False, markup=False, soft_wrap=True)
-
-
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-    for heading in headings:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _total(

@@ -21,7 +21,7 @@ from tacit.analysis.tune.trials import (
     run_trials,
     score_of,
 )
-from tacit.config import Config, to_toml
+from tacit.config import to_toml
 from tacit.plain_files import read_plain
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.spent import combined, run_mechanism
@@ -68,7 +68,11 @@ def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
         if plan.search.tune.cost == "random-stopping":
             path = _shown(plan, folder, best)
     if config is not None:
-        folder.write("winner.toml", _experiment(plan, config))
+        told = (
+            "# Chosen by `tacit tune`. A run of it is a release of its own, whose cost adds to\n"
+            "# that of the search.\n"
+        )
+        folder.write("winner.toml", told + to_toml(config))
     document = _document(plan, folder, trials, best, (path, score))
     folder.write_result(document)
     return document
@@ -80,15 +84,6 @@ def _best(plan: SearchPlan, trials: Sequence[Trial]) -> Trial | None:
     return max(
         scored, key=lambda trial: plan.search.measure.worth(trial.score or 0.0), default=None
     )
-
-
-def _experiment(plan: SearchPlan, config: Config) -> str:
-    """The winner's experiment, with the search gone."""
-    lines = [
-        "# Chosen by `tacit tune`. A run of it is a release of its own, whose cost adds to that of",
-        "# the search.",
-    ]
-    return "\n".join([*lines, to_toml(config)])
 
 
 def _shown(plan: SearchPlan, folder: SearchFolder, best: Trial) -> Path:

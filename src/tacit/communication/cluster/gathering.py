@@ -189,7 +189,7 @@ class Gatherer(Generic[T]):
     def _deliver(self, step: int, text: bytes, vector: Tensor) -> None:
         head = torch.tensor([step, len(text), len(vector)], dtype=torch.int64)
         body = torch.zeros(_body_bytes(len(text), len(vector)), dtype=torch.uint8)
-        body[: len(text)] = _bytes(text)
+        body[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         body[len(body) - 8 * len(vector) :] = vector.view(torch.uint8)
         self._channel.send(0, head.view(torch.uint8))
         self._channel.send(0, body)
@@ -269,10 +269,6 @@ def _same(error: Exception) -> Exception:
 
 def _body_bytes(text: int, vector: int) -> int:
     return (text + 7) // 8 * 8 + 8 * vector
-
-
-def _bytes(text: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def _whole(rank: int, message: Tensor, size: int) -> Tensor:

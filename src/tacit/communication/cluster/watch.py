@@ -178,7 +178,11 @@ class Watch:
     def _look(self, passed: float) -> None:
         self._end = self._store.first(_END, "") or self._end
         others = [rank for rank in range(len(self.seen)) if rank != self._rank]
-        present = [rank for rank in others if self._has_come(rank)]
+        present = [
+            rank
+            for rank in others
+            if self.seen[rank].heartbeat.beat >= 0 or self._store.has([_heart(rank)])
+        ]
         texts = dict(zip(present, self._store.get_all(list(map(_heart, present))), strict=True))
         for rank in others:
             seen = self.seen[rank]
@@ -194,9 +198,6 @@ class Watch:
             limit = self.silence if heartbeat.beat >= 0 else self._timeout
             if quiet > limit and not heartbeat.done and not self._end:
                 self.end(write_report(self._silent(rank, limit)))
-
-    def _has_come(self, rank: int) -> bool:
-        return self.seen[rank].heartbeat.beat >= 0 or self._store.has([_heart(rank)])
 
     def _silent(self, rank: int, limit: float) -> PeerError:
         step = self.seen[rank].heartbeat.step

@@ -124,7 +124,8 @@ def delta(mechanism: Mechanism, *, epsilon: float) -> float:
     Raises:
         InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
     """
-    _check_epsilon(epsilon)
+    if not (epsilon >= 0 and math.isfinite(epsilon)):
+        raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
     ideal = partial(_method(mechanism).delta, mechanism)
     values = mechanism.released_values()
     return delta_with_slack(ideal, values, epsilon) if values else ideal(epsilon)
@@ -186,11 +187,6 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
-
-
-def _check_epsilon(epsilon: float) -> None:
-    if not (epsilon >= 0 and math.isfinite(epsilon)):
-        raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
 
 
 @lru_cache(maxsize=64)
@@ -516,7 +512,10 @@ def _roughly(
     parts: tuple[Part, ...], reverse: bool, loss_survey: Survey, most: float, log_delta: float
 ) -> float:
     """About what epsilon is, from few levels and few cells."""
-    few = tuple(_fewer(part) if isinstance(part, StepsPart) else part for part in parts)
+    few = tuple(
+        surveyed(part) if isinstance(part, StepsPart) and not interpolates(part.unit) else part
+        for part in parts
+    )
     # Chernoff's bound on delta is some e^3 times delta.
     guess = max(loss_survey.epsilon(min(0.0, log_delta + 3)), _FIRST_GUESS * most)
     for _ in range(4):
@@ -528,10 +527,6 @@ def _roughly(
         if is_close:
             break
     return guess
-
-
-def _fewer(part: StepsPart) -> StepsPart:
-    return part if interpolates(part.unit) else surveyed(part)
 
 
 def _root(

@@ -289,11 +289,6 @@ class _Room:
         return self._words[:height]
 
 
-def pair_of(column: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The number of a column's pair."""
-    return column // (2 * GROUP_PAIRS) * GROUP_PAIRS + column % GROUP_PAIRS
-
-
 def _settle(
     rows: NDArray[Any],
     added: NDArray[np.int32],
@@ -310,7 +305,8 @@ def _settle(
     row, column = room.left[: room.count].T
     word, angle = room.left_words[: room.count].T
     room.count = 0
-    units, pairs = lattice.spacings[row], pair_of(column)
+    units = lattice.spacings[row]
+    pairs = column // (2 * GROUP_PAIRS) * GROUP_PAIRS + column % GROUP_PAIRS
     more = source.more(row, pairs)
     uniforms = uniform(word, more[:, 0])
     for j in np.flatnonzero(word < _TAIL).tolist():

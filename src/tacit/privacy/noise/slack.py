@@ -109,7 +109,8 @@ def with_slack(epsilon_at: Callable[[float], float], draws: int, delta: float) -
         ideal = epsilon_at(kept)
         if not ideal <= _LARGEST_EPSILON:
             break
-        own = _paid(draws, delta * share, ideal)
+        # What this share of delta pays for at an epsilon.
+        own = slack(draws, delta * share / 4.0 * math.exp(-ideal - 1.0))
         if own.total_delta(ideal, kept) <= delta:
             return own.total_epsilon(ideal)
         share = max(2.0 * share, 2.0 * own.epsilon)
@@ -169,8 +170,3 @@ def delta_without_slack(delta_below: Callable[[float], float], draws: int, epsil
 def _spent_at(epsilon: float) -> float:
     """A delta for the arithmetic that is nothing beside any other, e^epsilon included."""
     return 1e-30 * math.exp(-epsilon)
-
-
-def _paid(draws: int, share: float, epsilon: float) -> Slack:
-    """The slack for which this share of delta pays at an epsilon."""
-    return slack(draws, share / 4.0 * math.exp(-epsilon - 1.0))

@@ -118,7 +118,8 @@ def read_drawings(traces: Sequence[Trace]) -> Drawings:
             found, rows = _read(asked, trace, wrong)
             batches += len(rows)
             units = _units(found, plan, rows, unit, asked, wrong)
-            kept = [at for at, row in enumerate(rows) if row < nodes and _sampled(plan, row, asked)]
+            drawing = [row < nodes and plan.nodes[row].rate < 1 for row in rows]
+            kept = [] if asked.whole else np.flatnonzero(drawing).tolist()
             own = [rows[at] for at in kept]
             slot = asked.step * parts + asked.part
             again = present[run, own, slot]
@@ -136,10 +137,6 @@ def _records_of_a_coin(plan: Plan) -> int:
     chosen = plan.config.algorithm
     table = chosen.definition.table(chosen.options)
     return 1 if table is None or table.mini_batch is None else table.mini_batch
-
-
-def _sampled(plan: Plan, row: int, asked: Sum) -> bool:
-    return not asked.whole and plan.nodes[row].rate < 1
 
 
 def _read(asked: Sum, trace: Trace, wrong: list[str]) -> tuple[Bools, list[int]]:

@@ -16,7 +16,7 @@ sums of squares are chi-square, exactly, in any number and width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tacit.analysis.audit.fidelity import noise_law as law
@@ -78,14 +78,21 @@ def pair_noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
             power=finding.power.replace("node", "pair"),
         )
         for test in _TESTS
-        if test.name in _OF_PAIRS
+        if test.name not in _NOT_OF_PAIRS
         for finding in _found(_of_pairs(test), samples)
     ]
 
 
 def _of_pairs(test: _Test) -> _Test:
-    name, question = _OF_PAIRS[test.name]
-    return replace(test, name=name, question=question, meaning=test.meaning.replace("node", "pair"))
+    """The test in words of pairs: a node is a pair then, and its noise that of the pair."""
+    if "node" in test.name:
+        name = test.name.replace("node", "pair")
+    elif "noise" in test.name:
+        name = test.name.replace("noise", "pair noise")
+    else:
+        name = f"{test.name} of the pair noise"
+    question, meaning = (text.replace("node", "pair") for text in (test.question, test.meaning))
+    return replace(test, name=name, question=question, meaning=meaning)
 
 
 def _found(test: _Test, samples: Sequence[NoiseSample]) -> list[Finding]:
@@ -150,29 +157,20 @@ _TESTS: tuple[_Test, ...] = (
         _lower("noise of one release"),
         factor=True,
     ),
-    _Test(
-        "noise of each node",
-        "Is the noise of every node as large as planned?",
-        "deviation of the node that is farthest off, over the planned one",
-        size.of_groups(lambda sample: sample.node, "node"),
-        _lower("noise of one node"),
-        factor=True,
-    ),
-    _Test(
-        "noise of each step",
-        "Is the noise of every step as large as planned?",
-        "deviation of the step that is farthest off, over the planned one",
-        size.of_groups(lambda sample: sample.step, "step"),
-        _lower("noise of one step"),
-        factor=True,
-    ),
-    _Test(
-        "noise of each part",
-        "Is the noise of every part of a step's releases as large as planned?",
-        "deviation of the part that is farthest off, over the planned one",
-        size.of_groups(lambda sample: sample.part, "part"),
-        _lower("noise of one part"),
-        factor=True,
+    *(
+        _Test(
+            f"noise of each {group}",
+            f"Is the noise of every {group}{inner} as large as planned?",
+            f"deviation of the {group} that is farthest off, over the planned one",
+            size.of_groups(labels, group),
+            _lower(f"noise of one {group}"),
+            factor=True,
+        )
+        for group, inner, labels in (
+            ("node", "", lambda sample: sample.node),
+            ("step", "", lambda sample: sample.step),
+            ("part", " of a step's releases", lambda sample: sample.part),
+        )
     ),
     _Test(
         "noise and batch size",
@@ -181,33 +179,25 @@ _TESTS: tuple[_Test, ...] = (
         size.by_batch,
         lambda least: f"Finds noise that is {100 * least:.2g} % larger where more are drawn.",
     ),
-    _Test(
-        "noise common to steps",
-        "Does every step have noise of its own?",
-        "standard score of the part that all steps share",
-        links.common(lambda sample: (sample.run, sample.node, sample.part), "steps"),
-        _share("all steps"),
-    ),
-    _Test(
-        "noise common to nodes",
-        "Does every node have noise of its own?",
-        "standard score of the part that all nodes share",
-        links.common(lambda sample: (sample.run, sample.step, sample.part), "nodes"),
-        _share("all nodes"),
-    ),
-    _Test(
-        "noise common to runs",
-        "Does every run have noise of its own?",
-        "standard score of the part that all runs share",
-        links.common(lambda sample: (sample.node, sample.step, sample.part), "runs"),
-        _share("all runs"),
-    ),
-    _Test(
-        "noise common to parts",
-        "Does every part of a step's releases have noise of its own?",
-        "standard score of the part that all parts of a step share",
-        links.common(lambda sample: (sample.run, sample.node, sample.step), "parts of a step"),
-        _share("all parts of a step"),
+    *(
+        _Test(
+            f"noise common to {group}s",
+            f"Does every {group}{inner} have noise of its own?",
+            f"standard score of the part that all {group}s{of} share",
+            links.common(labels, f"{group}s{of}"),
+            _share(f"all {group}s{of}"),
+        )
+        for group, inner, of, labels in (
+            ("step", "", "", lambda sample: (sample.run, sample.node, sample.part)),
+            ("node", "", "", lambda sample: (sample.run, sample.step, sample.part)),
+            ("run", "", "", lambda sample: (sample.node, sample.step, sample.part)),
+            (
+                "part",
+                " of a step's releases",
+                " of a step",
+                lambda sample: (sample.run, sample.node, sample.step),
+            ),
+        )
     ),
     _Test(
         "noise some steps apart",
@@ -297,70 +287,12 @@ _TESTS: tuple[_Test, ...] = (
     ),
 )
 
-_OF_PAIRS: Mapping[str, tuple[str, str]] = {
-    "noise variance": (
-        "pair noise variance",
-        "Is the noise of pairs as large as planned?",
-    ),
-    "noise of each coordinate": (
-        "pair noise of each coordinate",
-        "Is the noise of pairs as large as planned in every coordinate?",
-    ),
-    "noise of each node": (
-        "noise of each pair",
-        "Is the noise of every pair as large as planned?",
-    ),
-    "noise of each step": (
-        "pair noise of each step",
-        "Is the noise of pairs as large as planned in every step?",
-    ),
-    "noise common to steps": (
-        "pair noise common to steps",
-        "Does every pair have other noise in every step?",
-    ),
-    "noise common to nodes": (
-        "noise common to pairs",
-        "Does every pair have noise of its own?",
-    ),
-    "noise common to runs": (
-        "pair noise common to runs",
-        "Does every run have pair noise of its own?",
-    ),
-    "noise some steps apart": (
-        "pair noise some steps apart",
-        "Is the noise of a pair independent of its noise in the steps before?",
-    ),
-    "noise moved on": (
-        "pair noise moved on",
-        "Does every step draw the noise of a pair from a stretch of its own?",
-    ),
-    "noise met twice": (
-        "pair noise met twice",
-        "Is every noise of a pair used once?",
-    ),
-    "noise of coordinates": (
-        "pair noise of coordinates",
-        "Does every coordinate have pair noise of its own?",
-    ),
-    "noise in any direction": (
-        "pair noise in any direction",
-        "Is the noise of pairs alike in all directions?",
-    ),
-    "mean of the noise": (
-        "mean of the pair noise",
-        "Is the noise of pairs around zero?",
-    ),
-    "low bits": (
-        "lattice of the pair noise",
-        "Is every number that a pair draws on its public lattice?",
-    ),
-    "lowest bit": (
-        "lowest bit of the pair noise",
-        "Is the lowest bit of what a pair draws a fair coin?",
-    ),
-    "shape of the noise": (
-        "shape of the pair noise",
-        "Does the noise of pairs follow its law, out to its tails?",
-    ),
+_NOT_OF_PAIRS = {
+    "noise of each release",
+    "noise of each part",
+    "noise and batch size",
+    "noise common to parts",
+    "noise and what it hides",
+    "releases",
 }
-"""Which tests are made of the noise of pairs, and what they are then called."""
+"""Which tests are not made of the noise of pairs."""

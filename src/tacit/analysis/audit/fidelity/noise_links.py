@@ -92,25 +92,23 @@ def common(
         score = np.einsum("rj,rj->r", noises[ends], before) / np.linalg.norm(before, axis=1)
         count = ordered.position[ends].astype(np.float64)
         statistic = float((np.sqrt(count) * score).sum() / math.sqrt(count.sum()))
-        share = _common_share(count, sample.width)
+        # The share of common variance for which a statistic is expected; exact for small shares.
+        shown, chance = (
+            min(1.0, score / math.sqrt(sample.width * count.sum()))
+            for score in (max(0.0, statistic), float(stats.norm.isf(level / 2)))
+        )
         return Look(
             statistic=statistic,
             p_value=two_sided(np.array([statistic])).p_value,
             saw=(
-                f"The {word} share {max(0.0, share(statistic)):.3%} of the noise's variance, where "
-                f"chance alone explains {share(float(stats.norm.isf(level / 2))):.3%}"
+                f"The {word} share {shown:.3%} of the noise's variance, where chance alone "
+                f"explains {chance:.3%}"
             ),
             least=_common_found(count, sample.width, level),
             exact=True,
         )
 
     return look
-
-
-def _common_share(count: Array, width: int) -> Callable[[float], float]:
-    """The share of common variance for which a statistic is expected; exact for small shares."""
-    unit = math.sqrt(width * count.sum())
-    return lambda statistic: min(1.0, statistic / unit)
 
 
 def _common_found(count: Array, width: int, level: float) -> float:

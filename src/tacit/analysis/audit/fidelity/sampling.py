@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from tacit.analysis.audit.fidelity.batches import Coins, Drawings, View, read_drawings
+from tacit.analysis.audit.fidelity.batches import Coins, View, read_drawings
 from tacit.analysis.audit.fidelity.evidence import (
     TILTS,
     Cells,
@@ -62,11 +62,36 @@ def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
         The findings of all tests that this plan allows: at rate 1, only that of the batches.
     """
     drawings = read_drawings(traces)
-    findings = [_contents(drawings)]
+    findings = [
+        _of_all(
+            "batches",
+            "Does every batch hold records of its own node, each once, as many as planned?",
+            drawings.wrong,
+            "contradictions between batches and plan",
+            f"All {drawings.batches} batches are as the plan says.",
+            "batch that the plan rules out",
+        )
+    ]
     if drawings.steps_with_parts:
-        findings.append(_parts(drawings))
+        parts = _of_all(
+            "parts of a step",
+            "Do the mini-batches of a step share no record?",
+            drawings.shared,
+            "steps of a node with mini-batches that share a record",
+            f"In all {drawings.steps_with_parts} steps of nodes they share none.",
+            "step with mini-batches that share a record",
+        )
+        findings.append(parts)
     if drawings.epochs:
-        findings.append(_epochs(drawings))
+        epochs = _of_all(
+            "epochs",
+            "Does every record take part in exactly one step of each epoch?",
+            drawings.unlike,
+            "epochs of a node in which a record does not",
+            f"In all {drawings.epochs} whole epochs of nodes every one does.",
+            "epoch in which a record is drawn twice or not at all",
+        )
+        findings.append(epochs)
     if not drawings.coins:
         return findings
     slack = _slack(drawings.coins)
@@ -98,51 +123,19 @@ def _slack(coins: Sequence[Coins]) -> float:
 # What needs no chance.
 
 
-def _contents(drawings: Drawings) -> Finding:
-    wrong = drawings.wrong
+def _of_all(
+    name: str, question: str, found: Sequence[str], meaning: str, none: str, power: str
+) -> Finding:
+    """A test that no correct program fails: what contradicts the plan, each in words, or `none`."""
     return Finding(
-        name="batches",
-        question="Does every batch hold records of its own node, each once, as many as planned?",
-        statistic=float(len(wrong)),
-        meaning="contradictions between batches and plan",
-        p_value=0.0 if wrong else 1.0,
+        name=name,
+        question=question,
+        statistic=float(len(found)),
+        meaning=meaning,
+        p_value=0.0 if found else 1.0,
         exact=True,
-        saw=f"{_sentence(wrong[0])} There are {len(wrong)} such contradictions."
-        if wrong
-        else f"All {drawings.batches} batches are as the plan says.",
-        power="It finds every single batch that the plan rules out.",
-    )
-
-
-def _parts(drawings: Drawings) -> Finding:
-    shared = drawings.shared
-    return Finding(
-        name="parts of a step",
-        question="Do the mini-batches of a step share no record?",
-        statistic=float(len(shared)),
-        meaning="steps of a node with mini-batches that share a record",
-        p_value=0.0 if shared else 1.0,
-        exact=True,
-        saw=_sentence(shared[0])
-        if shared
-        else f"In all {drawings.steps_with_parts} steps of nodes they share none.",
-        power="It finds every single step with mini-batches that share a record.",
-    )
-
-
-def _epochs(drawings: Drawings) -> Finding:
-    unlike = drawings.unlike
-    return Finding(
-        name="epochs",
-        question="Does every record take part in exactly one step of each epoch?",
-        statistic=float(len(unlike)),
-        meaning="epochs of a node in which a record does not",
-        p_value=0.0 if unlike else 1.0,
-        exact=True,
-        saw=_sentence(unlike[0])
-        if unlike
-        else f"In all {drawings.epochs} whole epochs of nodes every one does.",
-        power="It finds every single epoch in which a record is drawn twice or not at all.",
+        saw=_sentence(found[0]) if found else none,
+        power=f"It finds every single {power}.",
     )
 
 

@@ -76,17 +76,6 @@ def dyn_bound(
     )
 
 
-def dyn_clipping_bias(
-    gradient_norms: Sequence[float], chances: Sequence[float], *, gradient_bound: float
-) -> float:
-    """T2 of Theorem 1: 2 (1/K) sum_k Lambda norm(grad f(x-bar_k)) (1/n) sum_i P_i^k(C_k).
-
-    `chances` are those that a gradient is clipped at C_k, the mean over nodes, `[steps]`.
-    """
-    pairs = zip(gradient_norms, chances, strict=True)
-    return 2 * gradient_bound * math.fsum(g * p for g, p in pairs) / len(gradient_norms)
-
-
 def dyn_steps(*, nodes: int, records: int, mu_total: float) -> float:
     """K = n J^2 mu_tot^2 of Corollary 1 (equation 12), not rounded.
 

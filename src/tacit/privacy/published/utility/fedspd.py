@@ -20,25 +20,6 @@ from tacit.privacy.published.fedspd import (
 from tacit.privacy.published.formula import positive
 
 
-def fedspd_start(
-    first: Sequence[float],
-    last: Sequence[float],
-    moved: Sequence[float],
-    *,
-    radius: float,
-    participation: float,
-    rounds: int,
-) -> float:
-    """The first term, (1/T) sum_i sup_lambda [J_i(x_i^0, x_0^0) - J_i(x_i^T, x_0^T)].
-
-    J_i(x, x_0, lambda) = (F_i(x) - <lambda, x - x_0>) / p_i is equation 24, and the supremum over
-    the ball of `radius` beta is along (x_i^T - x_0^T) - (x_i^0 - x_0^0), whose norms are `moved`;
-    `first` and `last` are F_i(x_i^0) and F_i(x_i^T). All three are `[clients]`.
-    """
-    rows = zip(first, last, moved, strict=True)
-    return math.fsum(a - b + radius * m for a, b, m in rows) / (participation * rounds)
-
-
 def fedspd_bound(
     runs: Sequence[FedspdRun], *, regulariser_gradient: float
 ) -> tuple[float, float, float]:
