@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import tomllib
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -24,7 +25,7 @@ from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.compare.session import FigureRuns, Monitor, gather, spent_together
 from tacit.analysis.compare.store import Store
 from tacit.analysis.recommend import recommend
-from tacit.config import load_config
+from tacit.config import load_config, to_toml
 from tacit.data import load
 from tacit.errors import InputError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -195,6 +196,17 @@ def test_alone_has_the_rate_that_is_recommended_for_it_alone(module: str) -> Non
     (note,) = [note for note in figure.notes if note.startswith("alone:")]
     assert "privsgp at one node" in note
     assert "--recommend" in note
+
+
+def test_what_is_open_is_completed_once_for_all_lines(module: str) -> None:
+    base = of_sites(module, algorithm={"name": None}, privacy={"noise_seed": None})
+    own = {name: base[name] for name in ("task", "nodes", "privacy")}
+    whole = tomllib.loads(to_toml(recommend(own).config))
+    found, wanted = (load_figure([write(kind)]).lines for kind in (own, whole))
+    assert [line.name for line in found] == [line.name for line in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        for left, right in zip(one.settings, other.settings, strict=True):
+            assert [*map(to_toml, left.runs)] == [*map(to_toml, right.runs)]
 
 
 @settings(max_examples=20)

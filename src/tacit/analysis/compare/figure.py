@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
 from tacit.analysis.compare.baselines import Baseline, baseline_lines, baseline_notes, refuse_apart
-from tacit.analysis.recommend import read_facts
+from tacit.analysis.recommend import read_facts, recommend_for
 from tacit.config import Config, load_config, read_sections, to_toml
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.report.measures import MEASURES
@@ -260,6 +260,8 @@ def _comparison(
     facts = replace(known[0], records=fewest)
     if facts.public is None:
         raise InputError("task.test", None, NO_TEST_RECORDS)
+    if base.given is not None:
+        base = recommend_for(base.given, facts).config
     facts = facts.seen_through(base.task.feature_map, DTYPES[base.train.dtype])
     figure = section.model_dump(exclude={"baselines", "quick"}) | {
         "seeds": seeds,
