@@ -14,7 +14,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.communication.colours import Outgoing
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import Descent
-from tacit.data import StackedData
+from tacit.data import Dataset, StackedData, stack
 from tacit.training.budget import node_keys
 from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
@@ -145,9 +145,8 @@ def active(job: Job, k: int) -> np.ndarray:
 def part_of(train: StackedData, hosted: Sequence[int]) -> StackedData:
     """The records of some nodes."""
     rows = [torch.arange(int(train.sizes[node])) + int(train.offsets[node]) for node in hosted]
-    sizes = train.sizes[list(hosted)]
-    every = torch.cat(rows)
-    return StackedData(train.inputs[every], train.targets[every], sizes.cumsum(0) - sizes, sizes)
+    parts = [Dataset(train.inputs[own], train.targets[own]) for own in rows]
+    return stack(parts, train.inputs.dtype, "cpu")
 
 
 def quadratic(nodes: int, *, shared: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:

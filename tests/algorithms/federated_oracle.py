@@ -142,6 +142,7 @@ def train(
     return tacit.train(
         {
             "task": {"loss": task.loss},
+            "nodes": {"without_records": task.empty},
             "algorithm": {"name": name, **options},
             "privacy": {"epsilon": "none"},
             "train": {"steps": 6, "batch": "all", "dtype": "float64", **settings},

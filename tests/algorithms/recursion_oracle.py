@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -137,6 +137,18 @@ class Problem:
     gradients: RecordGradients
 
     @property
+    def empty(self) -> list[int] | None:
+        """The nodes without records, as `[nodes]` names them."""
+        return [node for node, (inputs, _) in enumerate(self.nodes) if not len(inputs)] or None
+
+    def without(self, *nodes: int) -> Problem:
+        """The same, where these nodes have no records."""
+        pairs = enumerate(self.nodes)
+        return replace(
+            self, nodes=[(x[:0], y[:0]) if i in nodes else (x, y) for i, (x, y) in pairs]
+        )
+
+    @property
     def start(self) -> Array:
         """x^0, `[d]`."""
         return np.concatenate(
@@ -229,6 +241,8 @@ class Run:
 
     def mean_gradient(self, node: int, at: Array, k: int) -> Array:
         inputs, targets = (values.numpy() for values in self.task.nodes[node])
+        if not len(inputs):
+            return np.zeros_like(at)
         divisor = len(inputs) if self.divisors is None else self.divisors[node]
         if self.batches is not None:
             chosen = self.batches(k, node)

@@ -40,10 +40,15 @@ def may_have_rounds(name: str) -> bool:
     return row.weights != "server" and not row.one_round
 
 
-def job_of(case: str, **changes: Any) -> Job:
-    """A regression on five nodes, in float64, with seeded noise."""
+def job_of(case: str, empty: Sequence[int] = (), **changes: Any) -> Job:
+    """A regression on five nodes, some without records, in float64, with seeded noise."""
     config = experiment(case, loss="mse", model="linear", steps=STEPS, batch=3, **changes)
-    return prepare(load_config(config, count=NODES), nodes=quadratic(NODES, shared=False))
+    config["nodes"] = {"without_records": list(empty) or None}
+    nodes = [
+        (inputs[:0], targets[:0]) if node in empty else (inputs, targets)
+        for node, (inputs, targets) in enumerate(quadratic(NODES, shared=False))
+    ]
+    return prepare(load_config(config, count=NODES), nodes=nodes)
 
 
 def run(job: Job, exchange: Any, hosted: Sequence[int]) -> tuple[Any, Any]:
@@ -121,6 +126,7 @@ def test_several_gossip_rounds_and_lost_messages_give_the_simulators_numbers(cas
     compare(job, Placement((0, 1, 1, 2, 0)))
 
 
+EMPTY_KINDS = ["privsgp", "do-adp", "dp-dda", "adp2-sgd", "dp-sgd", "dp-fedavg", "dp-srm"]
 KINDS = ["privsgp", "choco-sgd", "dp-fedavg", "adp2-sgd", "fedspd-dp", "do-adp", "soteriafl-svrg"]
 
 
@@ -128,6 +134,14 @@ KINDS = ["privsgp", "choco-sgd", "dp-fedavg", "adp2-sgd", "fedspd-dp", "do-adp",
 @pytest.mark.parametrize("case", [case for case in ROWS if ROWS[case].name in KINDS])
 def test_any_placement_gives_the_simulators_numbers(case: str, placement: tuple[int, ...]) -> None:
     compare(job_of(case), Placement(placement))
+
+
+@pytest.mark.parametrize("placement", [(0, 1, 2, 3, 4), (1, 0, 2, 0, 1)])
+@pytest.mark.parametrize("case", [case for case in ROWS if ROWS[case].name in EMPTY_KINDS])
+def test_a_process_without_records_gives_the_simulators_numbers(
+    case: str, placement: tuple[int, ...]
+) -> None:
+    compare(job_of(case, empty=(2, 4)), Placement(placement))
 
 
 @pytest.mark.parametrize("placement", [(0, 1, 2, 3, 4), (0, 1, 1, 2, 0), (1, 0, 2, 0, 1)])

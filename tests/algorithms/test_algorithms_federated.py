@@ -55,6 +55,24 @@ def test_dp_sgd_recursion(clients: int | None, clip: float | None, regulariser: 
     federated.assert_same(result.parameters, np.tile(right, (5, 1)))
 
 
+@pytest.mark.parametrize("clients", [None, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_clients_without_records_get_the_model_and_send_nothing(
+    name: str, clients: int | None
+) -> None:
+    task = oracle.problem("logistic", 6).without(0, 4)
+    options: dict[str, Any] = {"learning_rate": RATE}
+    options |= {"clients_per_round": clients} if clients else {}
+    result = federated.train(task, name, options, batch=1)
+    run = federated.rounds_of(result, task, constant_rates())
+    assert {client for active in run.active for client in active} == {1, 2, 3, 5}
+    right = (
+        federated.dp_sgd(run, NOTHING) if name == "dp-sgd" else federated.fedavg(run, 1, NOTHING)
+    )
+    np.testing.assert_allclose(result.consensus.numpy(), right, rtol=1e-12, atol=1e-12)
+    assert torch.equal(result.parameters, result.consensus.expand(6, -1))
+
+
 @pytest.mark.parametrize("method", ["poisson", "fixed"])
 @pytest.mark.parametrize("sampling", ["disjoint", "with-replacement"])
 @pytest.mark.parametrize("clients", [None, 3])

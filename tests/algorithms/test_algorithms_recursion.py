@@ -124,6 +124,7 @@ def train(
     return tacit.train(
         {
             "task": {"loss": task.loss},
+            "nodes": {"without_records": task.empty},
             "topology": topology,
             "algorithm": {"name": name, "learning_rate": LEARNING_RATE, **options},
             "privacy": {"epsilon": "none"},
@@ -165,6 +166,27 @@ def test_push_sum_recursion(name: str, graph: Graph, clip: float | None, tmp_pat
         assert oracle.clipped_share(task, clip) > 0.5
         unclipped = oracle.de_biased(*oracle.push_sum(replace(run, clips=None)))
         assert np.abs(found.numpy() - unclipped).max() > 1e-3
+
+
+@pytest.mark.parametrize("empty", [(0,), (2, 4)], ids=str)
+@pytest.mark.parametrize("graph", ["directed-ring", "varying"])
+@pytest.mark.parametrize("name", ROWS)
+def test_nodes_without_records_mix_and_add_nothing(
+    name: str, graph: str, empty: Sequence[int], tmp_path: Path
+) -> None:
+    chosen = BY_NAME["ring" if name in GOSSIP else graph]
+    task = oracle.problem("mse", 5).without(*empty)
+    clips = ROWS[name].clips(CLIP, STEPS)
+    momentum = {} if name in GOSSIP else {"momentum": 0.6, "final_mixing": 2}
+    options = {**ROWS[name].options, **clip_options(name, clips), **momentum}
+    found = train(task, name, chosen.topology(tmp_path), options).parameters
+    run = oracle.Run(task, chosen.matrix, STEPS, LEARNING_RATE, clips)
+    if name in GOSSIP:
+        right = oracle.gossip(run)
+    else:
+        right = oracle.de_biased(*oracle.push_sum(run, **momentum))
+    np.testing.assert_allclose(found.numpy(), right, rtol=1e-12, atol=1e-12)
+    assert np.abs(right[list(empty)] - task.start).max() > 1e-2
 
 
 @pytest.mark.parametrize("clip", [None, CLIP], ids=["unclipped", "clipped"])

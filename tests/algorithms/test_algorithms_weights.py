@@ -81,8 +81,10 @@ def train(case: str, data: Nodes, weights: Any = None, **settings: Any) -> tacit
     """A linear regression; without noise if nothing else is said."""
     chosen = {"privacy": EXACT, **settings}
     config = experiment(case, loss="mse", model="linear", **chosen)
+    empty = [node for node, (inputs, _) in enumerate(data) if not len(inputs)]
+    config["nodes"] = {"without_records": empty or None}
     if weights is not None:
-        config["nodes"] = {"weights": weights}
+        config["nodes"]["weights"] = weights
     return tacit.train(config, nodes=data)
 
 
@@ -267,6 +269,80 @@ def test_a_secure_sum_is_weighed(case: str, weights: Any, copies: Sequence[int])
     assert in_sum == pytest.approx(in_sum[:1] * 4, rel=1e-12)
 
 
+# Nodes without records.
+
+KEEPS_TABLES = {case for case, row in ROWS.items() if row.options.get("state") == "private"}
+NEEDS_ALL = {*UNWEIGHED, "soteriafl-saga", "soteriafl-svrg"}
+MAY_BE_EMPTY = [
+    case for case in ROWS if ROWS[case].name not in NEEDS_ALL and case not in KEEPS_TABLES
+]
+EMPTY_AT = [(0,), (1, 3)]
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_which_methods_take_nodes_without_records(case: str) -> None:
+    if case in MAY_BE_EMPTY:
+        assert train(case, regression((5, 0, 5)), steps=1).plan.nodes[1].records == 0
+        return
+    with pytest.raises(InputError, match=f"does not go with {ROWS[case].name}, which ") as refused:
+        train(case, regression((5, 0, 5)), steps=1)
+    assert refused.value.where == "nodes.without_records"
+
+
+@pytest.mark.parametrize("empty", EMPTY_AT, ids=str)
+@pytest.mark.parametrize("weights", ["records", "equal", "noise"])
+@pytest.mark.parametrize("case", [case for case in MAY_BE_EMPTY if ROWS[case].pooled])
+def test_nodes_without_records_change_nothing_of_the_step_of_all(
+    case: str, weights: str, empty: Sequence[int]
+) -> None:
+    """Where all that have records are of one size, each kind of weight is that of the records."""
+    data = regression([0 if node in empty else 4 for node in range(4)])
+    options = {**ROWS[case].smooth, **ROWS[case].one_step}
+    run = train(case, data, weights, steps=1, options=options)
+    one = train(case, [together(data, (1, 1, 1, 1))], steps=1, options=options)
+    torch.testing.assert_close(run.consensus, one.consensus, rtol=1e-11, atol=1e-12)
+    assert [node.weight for node in run.plan.nodes if node.records == 0] == [0.0] * len(empty)
+
+
+@pytest.mark.parametrize("empty", EMPTY_AT, ids=str)
+@pytest.mark.parametrize("case", [case for case in NOISED if case in MAY_BE_EMPTY])
+def test_a_node_without_records_adds_no_noise_and_costs_the_others_nothing(
+    case: str, empty: Sequence[int]
+) -> None:
+    data = regression([0 if node in empty else size for node, size in enumerate(SIZES)])
+    options = {"learning_rate": 1.0, **clipped_schedules(case, 3, 0.5)}
+    privacy = {"epsilon": 3.0, "delta": DELTA, "noise_seed": 1}
+    config = experiment(case, loss="mse", model="linear", options=options, privacy=privacy)
+    config["nodes"] = {"without_records": list(empty)}
+    job = prepare(load_config(config, count=4), nodes=data)
+    steps = [NOISED[case].noise(Seen(k, *single_step(job, k)[1:])) for k in range(3)]
+    seen = [rows for rows in steps if len(rows) == 4]  # a server that has all adds nothing more
+    assert all(not rows[list(empty)].any() for rows in seen)
+    for node in empty:
+        assert (job.plan.nodes[node].epsilon, job.plan.nodes[node].noise_scale) == (0.0, 0.0)
+    others = [node for node in range(4) if node not in empty]
+    assert any(rows[others].any() for rows in seen)
+    if ROWS[case].name == "adp2-sgd":  # who meets whom depends on how many nodes there are
+        return
+    config["nodes"] = {}
+    alone = prepare(load_config(config, count=len(others)), nodes=[data[node] for node in others])
+    for node, other in zip(others, alone.plan.nodes, strict=True):
+        mine = job.plan.nodes[node]
+        assert (mine.epsilon, mine.noise_scale) == (other.epsilon, other.noise_scale)
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_a_secure_sum_hides_nobody_behind_a_client_without_records(case: str) -> None:
+    data, tiny = regression((0, 2, 9, 3)), noise(noise_std=1e-7, aggregation="secure-sum")
+    options = {**ROWS[case].one_step, "clip": 50.0 if ROWS[case].trains else 1.0}
+    found = train(case, data, steps=1, options=options, privacy=tiny)
+    right = train(case, [together(data, (1, 1, 1, 1))], steps=1, options=options)
+    torch.testing.assert_close(found.consensus, right.consensus, rtol=0, atol=2e-5)
+    sums = found.plan.release.sums
+    assert sums is not None
+    assert sums.participants[0] == 3
+
+
 # Mistakes.
 
 NAMED = {"names": ["north", "south", "west"]}
@@ -314,3 +390,40 @@ def test_mistakes_are_told_by_one_error(
     with pytest.raises(InputError, match=told) as refused:
         load_config({"nodes": {"count": 3, **nodes}, **sections}, count=3)
     assert refused.value.where == "nodes.weights"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sections", "told"),
+    [
+        ({"without_records": [3]}, {}, "is none of the 3 nodes"),
+        ({"without_records": [-1]}, {}, "0 or more|greater than or equal to 0"),
+        ({"without_records": [True]}, {}, "must be"),
+        ({"without_records": 1}, {}, "must be"),
+        ({"without_records": []}, {}, "must have 1"),
+        ({**NAMED, "without_records": ["east"]}, {}, "is none of the 3 nodes"),
+        ({"without_records": [0, 1, 2]}, {}, "some node must have records"),
+        ({"without_records": [1], "weights": [1.0, 1.0, 1.0]}, {}, "weights that are numbers"),
+        (
+            {"without_records": [1]},
+            {"algorithm": {"name": "privsgp"}, "privacy": {"noise": "pairwise"}},
+            "of which both ends of a pair add",
+        ),
+        (
+            {"without_records": [1]},
+            {"algorithm": {"name": "privsgp-vr", "state": "private"}},
+            "keeps a gradient of each record",
+        ),
+        ({"without_records": [1]}, {"faults": {"tolerate": True}}, "may be unknown"),
+        (
+            {"without_records": [1]},
+            {"task": {"model": "logistic"}, "train": {"suboptimality": True}},
+            "in which it has no part",
+        ),
+    ],
+)
+def test_nodes_without_records_that_cannot_be_are_refused(
+    nodes: Mapping[str, Any], sections: Mapping[str, Any], told: str
+) -> None:
+    with pytest.raises(InputError, match=told) as refused:
+        load_config({"nodes": {"count": 3, **nodes}, **sections}, count=3)
+    assert refused.value.where == "nodes.without_records"

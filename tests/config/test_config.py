@@ -56,6 +56,7 @@ def test_every_default() -> None:
             "data": "split",
             "source": None,
             "weights": None,
+            "without_records": None,
             "part": None,
             "placement": "blocks",
         },

@@ -470,6 +470,9 @@ KEYS: Mapping[str, Key] = {
     ),
     "nodes.names": Key(elsewhere="tests/config/test_config_names.py::test_names_stand_in"),
     "nodes.weights": Key(("equal", [1.0, 2.0, 3.0])),
+    "nodes.without_records": Key(
+        elsewhere="tests/training/test_weights.py::test_who_has_no_records_is_declared"
+    ),
     "nodes.part": Key(
         ([0, 2], [1, 2]), combined(READ, {"nodes": {"count": 1, "partition": "iid"}}), given=False
     ),

@@ -182,14 +182,11 @@ def test_missing_values_are_replaced_in_the_columns_too(tmp_path: Path) -> None:
 def test_records_are_divided_by_each_column(tmp_path: Path, column: str) -> None:
     data = load("adult", data_dir=write(tmp_path, people(60), people(3)))
     declared = CATEGORIES.get(column, (0, 1))
-    if set(data.columns[column].tolist()) < set(declared):
-        with pytest.raises(InputError, match="has no records"):
-            partition(f"by:{column}", data, len(declared), seed=0)
-        return
     parts = partition(f"by:{column}", data, len(declared), seed=0)
     assert sorted(np.concatenate(parts).tolist()) == list(range(60))
     for value, part in zip(declared, parts, strict=True):
-        assert set(data.columns[column][part].tolist()) == {value}
+        found = set(data.columns[column].tolist())
+        assert set(data.columns[column][part].tolist()) == {value} & found
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tacit.data import (
     check_dataset,
     class_labels,
     stack,
+    stack_parts,
 )
 from tacit.errors import InputError
 
@@ -374,7 +375,6 @@ def test_everything_lies_on_the_device():
         (Dataset(torch.zeros(2, 4), torch.zeros(2)), r"inputs \[4\].*node 0: inputs \[3\]"),
         (Dataset(torch.zeros(2, 3), torch.zeros(2, 1)), r"targets \[1\]"),
         (Dataset(torch.zeros(2, 3), torch.tensor([0, 1])), "integer targets"),
-        (Dataset(torch.zeros(0, 3), torch.zeros(0)), "at least one record"),
     ],
 )
 def test_a_node_that_differs_is_named(odd, words):
@@ -382,6 +382,26 @@ def test_a_node_that_differs_is_named(odd, words):
     with pytest.raises(InputError, match=words) as caught:
         stack([like, like, odd], torch.float32, "cpu")
     assert caught.value.where == "nodes[2]"
+
+
+@pytest.mark.parametrize("sizes", [(0, 2, 3), (2, 0, 3), (2, 3, 0), (0, 5, 0), (0, 0)])
+def test_nodes_without_records_are_read_as_nothing(sizes):
+    values = torch.arange(15.0).reshape(5, 3)
+    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    whole = Dataset(values[: sum(sizes)], values[: sum(sizes), 0])
+    nodes = [Dataset(values[part], values[part, 0]) for part in parts]
+    for data in (
+        stack(nodes, torch.float32, "cpu"),
+        stack_parts(whole, parts, torch.float32, "cpu"),
+    ):
+        assert data.sizes.tolist() == list(sizes)
+        assert data.first.inputs.shape == (min(1, sum(sizes)), 3)
+        assert [len(rows) for rows in data.rows()] == list(sizes)
+        if sum(sizes):  # a slot that a mask hides is read from where a record is
+            inputs, _ = data.gather(torch.zeros(len(sizes), 1, dtype=torch.int64))
+            assert inputs.shape == (len(sizes), 1, 3)
+            for part, row in zip(parts, inputs[:, 0], strict=True):
+                assert len(part) == 0 or torch.equal(row, values[part[0]])
 
 
 def test_no_nodes_is_an_input_error():

@@ -251,7 +251,6 @@ def test_a_missing_array_is_named(arrays, expected, tmp_path):
     ("inputs", "targets", "expected"),
     [
         (INPUTS, TARGETS[:3], "4 inputs, 3 targets"),
-        (INPUTS[:0], TARGETS[:0], "must hold at least one record"),
         (np.where(INPUTS == 4, np.nan, INPUTS), TARGETS, "1 of 4 records"),
         (np.array(["a", "b"]), TARGETS[:2], "must be an array of numbers"),
         (INPUTS, np.zeros((4, 2, 2)), "targets must have shape"),
@@ -264,6 +263,18 @@ def test_records_are_checked_as_all_others(inputs, targets, expected, tmp_path):
         load_own(f"{tmp_path}/{{node}}.npz", (5,))
     assert caught.value.where == f"node 5 ({tmp_path}/5.npz)"
     assert expected in str(caught.value)
+
+
+def test_a_file_may_have_no_records_and_says_their_shape(tmp_path):
+    for node, count in ((0, 4), (1, 0)):
+        save_npz(tmp_path / f"{node}.npz", inputs=INPUTS[:count], targets=TARGETS[:count])
+    some, none = load_own(f"{tmp_path}/{{node}}.npz", (0, 1))
+    assert len(none) == 0
+    assert record_layout(none) == record_layout(some)
+    assert len(record_digests(none.inputs, b"key")) == 0
+    save_npz(tmp_path / "1.npz", inputs=INPUTS[:0, :1], targets=TARGETS[:0])
+    with pytest.raises(InputError, match="as those of node 0"):
+        load_own(f"{tmp_path}/{{node}}.npz", (0, 1))
 
 
 def test_a_member_that_is_no_array_is_refused(tmp_path):

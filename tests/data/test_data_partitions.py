@@ -131,8 +131,8 @@ def test_labels_are_divided_as_they_are_declared():
     for classes in (3, None):
         parts = partition("by:label", task(labels, classes), 3, 0)
         assert [part.tolist() for part in parts] == [[1], [0, 2], [3]]
-    with pytest.raises(InputError, match=r"node 3 \(3\) has no records"):
-        partition("by:label", task(labels, 4), 4, 0)
+    parts = partition("by:label", task(labels, 4), 4, 0)
+    assert [part.tolist() for part in parts] == [[1], [0, 2], [3], []]
     signs = TaskData(
         "some",
         Dataset(torch.zeros(3, 1), torch.tensor([1, -1, 1])),

@@ -275,10 +275,17 @@ def test_what_is_no_table_is_refused() -> None:
         SCHEMA.dataset({name: values for name, values in ROWS.items() if name != "sex"})
     with pytest.raises(InputError, match="no column 'ill', which is the target"):
         SCHEMA.dataset({name: values for name, values in ROWS.items() if name != "ill"})
-    with pytest.raises(InputError, match="no records of the declared node 'north'"):
-        SCHEMA.split(changed(clinic=["south"] * 3))
     with pytest.raises(InputError, match="pass a list with one table a node"):
         SCHEMA.split({name: values for name, values in ROWS.items() if name != "clinic"})
+
+
+def test_a_declared_node_without_records_has_an_empty_table() -> None:
+    parts = SCHEMA.split(changed(clinic=["south"] * 3))
+    datasets = [SCHEMA.dataset(part, "nodes", node) for node, part in enumerate(parts)]
+    assert [len(dataset) for dataset in datasets] == [0, 3]
+    wide = {tuple(dataset.inputs.shape[1:]) for dataset in datasets}
+    assert wide == {(SCHEMA.dataset(ROWS).inputs.shape[1],)}
+    assert datasets[0].targets.dtype == datasets[1].targets.dtype
 
 
 def test_columns_that_cannot_be_read_are_refused_and_not_quoted() -> None:

@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "node words": (nodes(lambda x, y: (x.numpy().astype(str), y)), ("nodes[1]", "numbers")),
     "node not finite": (nodes(lambda x, y: (x / 0, y)), ("nodes[1]", "finite", "12 of 12")),
-    "node empty": (nodes(lambda x, y: (x[:0], y[:0])), ("nodes[1]", "at least one record")),
+    "node empty": (nodes(lambda x, y: (x[:0], y[:0])), ("'node 1'", "has none: name it")),
     "node uneven": (nodes(lambda x, y: (x, y[:5])), ("nodes[1]", "as many targets")),
     "node wider": (nodes(lambda x, y: (x[:, :2], y)), ("nodes[1]", "as node 0")),
     "node classes": (nodes(lambda x, y: (x, y + 31337)), ("nodes[1]", "0..1", "12 of 12")),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tacit
 from algorithms.battery_table import rate
+from experiments import tacit as command
 from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, plan_of
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.audit.procedure import audit_job
@@ -357,3 +360,29 @@ def test_processes_whose_lattices_differ_are_told_apart() -> None:
     plan = planned([40] * 4)
     more = [replace(node, noise_scale=2 * node.noise_scale) for node in plan.nodes]
     assert agreed(plan)["plan noise"] != agreed(replace(plan, nodes=tuple(more)))["plan noise"]
+
+
+def test_a_client_without_records_is_no_participant_and_its_statement_says_so(
+    tmp_path: Path,
+) -> None:
+    """What is stated of a run is recomputed from its ledger alone, that client's too."""
+    inputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(2))
+    parts = [
+        (inputs[a:b], (inputs[a:b, 0] > 0).long()) for a, b in ((0, 0), (0, 4), (4, 9), (9, 12))
+    ]
+    raw = {
+        "task": {"model": "logistic", "outputs": 2},
+        "nodes": {"without_records": [0]},
+        "algorithm": {"name": "dp-sgd"},
+        "privacy": {"epsilon": 2.0, "delta": DELTA, "aggregation": "secure-sum"},
+        "train": {"steps": 3, "batch": "all"},
+    }
+    result = tacit.train(raw, nodes=parts, out=tmp_path / "run")
+    assert result.epsilon is not None
+    assert result.epsilon[0] == 0.0
+    sums = result.plan.release.sums
+    assert sums is not None
+    assert sums.participants.tolist() == [3, 3, 3]
+    assert command("privacy", "statement", tmp_path / "run").code == 0
+    checked = command("privacy", "check", tmp_path / "run" / "statement.json")
+    assert "every epsilon in it is confirmed" in checked.out

@@ -406,6 +406,8 @@ class Algorithm(Generic[State, Chosen]):
         no_secure_sum: of a method with a server, why it cannot do with the sums of a round's
             messages, which follows "which"; None: it can, and asks for them where
             `StepContext.only_sums` says so.
+        no_empty: why every node must have records, likewise; None: one that has none adds nothing
+            to a sum. What has no weights counts on all nodes, too.
         formula: the privacy formula its paper prints; None if it prints none.
         claimed_run: what the formula reads.
         claimed_round: the epsilon of one round that its paper claims, of the same; None without.
@@ -461,6 +463,7 @@ class Algorithm(Generic[State, Chosen]):
     bound_is_tight: bool = False
     noise: Noise = GAUSSIAN
     no_weights: str | None = None
+    no_empty: str | None = None
     no_pairwise: str | None = None
     no_secure_sum: str | None = "asks its server for more than the sums of a round"
     formula: PublishedFormula[Any] | None = None

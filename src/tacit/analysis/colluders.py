@@ -155,8 +155,8 @@ def _check_noise(
     Of each step, all nodes whose records are drawn in the same way have the same noise multiplier
     over gain, own deviation and batch.
     """
-    unit = planned / (gains * np.array(trust.own) * np.array(trust.expected_batch))
-    unit = np.where(active, unit, np.nan)
+    own = gains * np.array(trust.own) * np.array(trust.expected_batch)
+    unit = np.divide(planned, own, out=np.full(own.shape, np.nan), where=active)
     kinds = [(mechanism.kind, mechanism.rate == 1) for mechanism in mechanisms]
     for kind in set(kinds):
         alike = unit[:, [other == kind for other in kinds]]

@@ -24,9 +24,9 @@ from tacit.training.prepare import Job
 
 
 def planned_promise(job: Job) -> PlannedPromise | None:
-    """What the run's paper promises; None where it promises nothing of utility."""
+    """What the run's paper promises; None where it promises nothing of utility, or not of this."""
     algorithm = job.config.algorithm.definition
-    if algorithm.promise is None:
+    if algorithm.promise is None or job.config.nodes.empty:  # its nodes have records
         return None
     return algorithm.promise(_promised_run(job))
 

@@ -133,7 +133,7 @@ class Experiment(_Model):
     """What a process runs, and how many records each of its nodes has."""
 
     identity: _Identity
-    records: Annotated[list[_Count], _of_nodes]
+    records: _Sizes
 
 
 class RunId(_Model):

@@ -48,6 +48,7 @@ def check(
     _check_secure_sum(nodes.count, algorithm, privacy, faults)
     _check_budgets(privacy, nodes)
     _check_weights(nodes, algorithm, privacy)
+    _check_without_records(nodes, algorithm, privacy, train, faults)
     _check_ledger(privacy, assumed=algorithm.options.clip_norm == ASSUMED)
     _check_faults(faults, nodes.count)
 
@@ -324,6 +325,34 @@ def _check_weights(nodes: Nodes, chosen: AlgorithmSection, privacy: Privacy) -> 
     if weights == "noise" and shared:
         expected = "does not go with noise that nodes share, which follows from their weights: use "
         raise InputError("nodes.weights", weights, expected + "'records'")
+
+
+def _check_without_records(
+    nodes: Nodes, chosen: AlgorithmSection, privacy: Privacy, train: Train, faults: Faults
+) -> None:
+    """Refuse nodes without records that there are not, or where a method counts on all."""
+    given, names, definition = nodes.without_records or (), nodes.names, chosen.definition
+    known = (*range(nodes.count), *(names or ()))
+    for node in given:
+        unknown = names is None and isinstance(node, str)  # by what else names them
+        if node not in known and not unknown:
+            expected = f"is none of the {nodes.count} nodes, by number from 0 or by name"
+            raise InputError("nodes.without_records", node, expected)
+    keeps = "keeps a gradient of each record" if definition.table(chosen.options) else None
+    own = definition.no_empty or definition.no_weights or keeps
+    numbers = not (nodes.weights is None or isinstance(nodes.weights, str))
+    reasons = {
+        f"{definition.name}, which {own}": own is not None,
+        "weights that are numbers, since it counts nothing: use 'records'": numbers,
+        "privacy.noise = 'pairwise', of which both ends of a pair add": privacy.noise == "pairwise",
+        "faults.tolerate, where numbers of records may be unknown": faults.tolerate,
+        "train.suboptimality, of an objective in which it has no part": train.suboptimality,
+        "no others: some node must have records": nodes.count <= len(set(given)),
+    }
+    for reason, holds in reasons.items():
+        if given and holds:
+            expected = f"a node without records does not go with {reason}"
+            raise InputError("nodes.without_records", list(given), expected)
 
 
 def _by_name(names: Sequence[str] | None, word: str) -> str:

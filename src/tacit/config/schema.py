@@ -227,6 +227,7 @@ class Nodes(Section):
     path with `{node}` in it or a `module:function` called with the node's number. `placement` is
     the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be. `names` are
     the parties, node 0 first, to which budgets go; of a party with several nodes each has its name.
+    `without_records` are those that have none, by name or number: they mix, and get the model.
 
     What is trained is the model of least sum_i p_i f_i, where f_i is the mean loss of node i's
     records. `weights` are the p_i, up to a factor: "records" (J_i), "equal", "noise" (what gives
@@ -245,6 +246,7 @@ class Nodes(Section):
         ]
         | None
     ) = None
+    without_records: Annotated[tuple[Number | Text, ...], Field(min_length=1)] | None = None
     data: Literal["split", "by-rank"] = "split"
     source: Annotated[str, Field(min_length=1)] | None = None
     weights: Literal["records", "equal", "noise"] | tuple[float, ...] | dict[str, float] | None = (
@@ -263,6 +265,20 @@ class Nodes(Section):
         if isinstance(numbers, float):
             raise ValueError(expected)
         return numbers
+
+    @property
+    def empty(self) -> frozenset[int]:
+        """The numbers of the nodes without records.
+
+        Raises:
+            InputError: they go by name, and nothing says the nodes' names.
+        """
+        wanted, names = set(self.without_records or ()), self.names
+        if names is None and any(isinstance(node, str) for node in wanted):
+            expected = "must say whose each node is, since nodes.without_records goes by name"
+            raise InputError("nodes.names", None, expected)
+        pairs = enumerate(names or [""] * self.count)
+        return frozenset(node for node, name in pairs if node in wanted or name in wanted)
 
     @property
     def divided(self) -> tuple[int, tuple[str, ...] | None]:

@@ -175,18 +175,21 @@ def as_dataset(value: object, where: str) -> Dataset:
             raise InputError(where, _kind(value), f"{_FORMS}{hint}")
 
 
-def check_dataset(dataset: Dataset, where: str, classes: int | None = None) -> None:
+def check_dataset(
+    dataset: Dataset, where: str, classes: int | None = None, *, may_be_empty: bool = False
+) -> None:
     """Refuse a data set without records, with numbers that are not finite, or wrong labels.
 
     Args:
         dataset: what is checked.
         where: the key or argument that an error names.
         classes: integer targets must lie in `[0, classes)`; None leaves their range open.
+        may_be_empty: whether it may have no records, as a node's: the plan says which have none.
 
     Raises:
         InputError: saying how many records are at fault, and nothing else of them.
     """
-    if len(dataset) == 0:
+    if len(dataset) == 0 and not may_be_empty:
         raise InputError(where, "no records", "must hold at least one record")
     for name, values in (("inputs", dataset.inputs), ("targets", dataset.targets)):
         # One pass and no mask: a number that is not finite shows in the sum, whatever is added to
@@ -374,8 +377,8 @@ class StackedData:
 
     @property
     def first(self) -> Dataset:
-        """The first record alone: what shape and type they have."""
-        row = torch.zeros(1, dtype=torch.int64, device=self.targets.device)
+        """The first record alone, if there is one: what shape and type they have."""
+        row = torch.arange(min(1, len(self.targets)), device=self.targets.device)
         return Dataset(self.inputs_of(row), self.targets[:1])
 
     def inputs_of(self, rows: Tensor) -> Tensor:
@@ -441,26 +444,18 @@ def stack(
         device: where the result lies.
 
     Raises:
-        InputError: on `nodes` if there are none, on `nodes[i]` if a node has no records or
-            differs from node 0 in the shape of its records or in the kind of its targets.
+        InputError: on `nodes` if there are none, on `nodes[i]` if a node differs from node 0 in
+            the shape of its records or in the kind of its targets.
     """
     if not datasets:
         raise InputError("nodes", [], "must be at least one data set")
     first = _layout(datasets[0])
     for node, dataset in enumerate(datasets):
-        if len(dataset) == 0:
-            raise InputError(f"nodes[{node}]", "no records", "must hold at least one record")
         if _layout(dataset) != first:
             raise InputError(f"nodes[{node}]", _layout(dataset), f"must be as node 0: {first}")
-    sizes = torch.tensor([len(dataset) for dataset in datasets], dtype=torch.int64)
     stored, as_bytes = _stored([dataset.inputs for dataset in datasets], dtype, device)
-    return StackedData(
-        stored=stored,
-        bytes=as_bytes,
-        targets=torch.cat([_cast(dataset.targets, dtype, device) for dataset in datasets]),
-        offsets=(sizes.cumsum(0) - sizes).to(device),
-        sizes=sizes.to(device),
-    )
+    targets = torch.cat([_cast(dataset.targets, dtype, device) for dataset in datasets])
+    return StackedData(stored, targets, *_places(datasets, device), bytes=as_bytes)
 
 
 def stack_parts(
@@ -473,20 +468,24 @@ def stack_parts(
 
     Args:
         dataset: of all nodes' records.
-        parts: record numbers of each node, none empty, as `partition` gives them.
+        parts: record numbers of each node, as `partition` gives them.
         dtype: of inputs and of floating targets; integers stay as they are.
         device: where the result lies.
     """
     order = torch.from_numpy(np.concatenate(parts))
-    sizes = torch.tensor([len(part) for part in parts], dtype=torch.int64)
     stored, as_bytes = _stored([dataset.inputs], dtype, device, order)
-    return StackedData(
-        stored=stored,
-        bytes=as_bytes,
-        targets=_cast(dataset.targets[order], dtype, device),
-        offsets=(sizes.cumsum(0) - sizes).to(device),
-        sizes=sizes.to(device),
-    )
+    targets = _cast(dataset.targets[order], dtype, device)
+    return StackedData(stored, targets, *_places(parts, device), bytes=as_bytes)
+
+
+def _places(parts: Sequence[Sized], device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Where each node's records start, and how many they are.
+
+    Of a node without records that is a place where one is: slots that a mask hides are read there.
+    """
+    sizes = torch.tensor([len(part) for part in parts], dtype=torch.int64)
+    starts = (sizes.cumsum(0) - sizes).clamp(max=max(0, int(sizes.sum()) - 1))
+    return starts.to(device), sizes.to(device)
 
 
 def _stored(

@@ -88,7 +88,7 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
         dataset = (
             as_dataset(records, name) if schema is None else schema.dataset(records, name, node)
         )
-        check_dataset(dataset, name)
+        check_dataset(dataset, name, may_be_empty=True)
         datasets.append(dataset)
         wanted = record_layout(datasets[0])
         for key, found in record_layout(dataset).items():

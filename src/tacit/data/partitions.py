@@ -96,8 +96,8 @@ def partition(
         names: for `by:COLUMN`; the values of a column that declares none, node 0 first.
 
     Returns:
-        One ascending int64 array of record numbers for each node: disjoint, none empty, all
-        records together; with `equal`, as many as were asked for.
+        One ascending int64 array of record numbers for each node: disjoint, none empty but with
+        `by:COLUMN`, all records together; with `equal`, as many as were asked for.
 
     Raises:
         InputError: on `nodes.partition`, `nodes.count`, `nodes.alpha` or `nodes.per_node`.
@@ -210,10 +210,6 @@ def _by_column(division: Division) -> list[np.ndarray]:
             "declared as nodes.names, task.labels of an svmlight file, or values= of a TaskData"
         )
         raise RecordsError("nodes.partition", f"{others:,} of {len(owners):,} records", rule)
-    for node, part in enumerate(parts):
-        if len(part) == 0:
-            expected = f"node {node} ({declared[node]}) has no records"
-            raise InputError("nodes.partition", division.kind, expected)
     return parts
 
 

@@ -88,6 +88,7 @@ def build_plan(
         InputError: the settings contradict each other or the data.
         BudgetError: a node's budget cannot be met.
     """
+    weights.check_empty(config, records)
     config, notes = _with_batch(config, records, linear, notes)
     config, rule = with_rate(config)
     notes = (*rule, *notes)
@@ -107,17 +108,16 @@ def build_plan(
             "out",
         )
     activity = taking_part(drawn, faults, config.train.steps)
+    sending = weights.sending(definition, activity, records, config.train.steps)
     if config.weights != "noise":
-        sampled = weights.weighed(config, sampled, activity)
-    release = make_release(
-        definition, setup, schedules, activity, config.privacy.published_constant
-    )
+        sampled = weights.weighed(config, sampled, sending)
+    release = make_release(definition, setup, schedules, sending, config.privacy.published_constant)
     if config.task.calibrate == "private":
         release = replace(release, calibrating=config.privacy.calibrate_share or CALIBRATE_SHARE)
     if config.privacy.noise == "pairwise":
         release = replace(release, pairs=_pairs_alone(config, mixing, activity))
     if config.privacy.aggregation == "secure-sum":
-        active = None if activity is None else activity.active
+        active = None if sending is None else sending.active
         sums = SecureSums(len(records), config.privacy.colluding or 0, active)
         release = replace(release, sums=sums)
     cautions = (*cautions, *definition.check(setup))
@@ -155,7 +155,8 @@ def build_plan(
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
     if config.weights == "noise":
-        nodes = tuple(weights.weighed(config, nodes, activity))
+        nodes = tuple(weights.weighed(config, nodes, sending))
+    notes = (*weights.without_records(config), *notes)
     cautions += weights.cautions(config, nodes)
     plan = Plan(
         config=config,
@@ -267,6 +268,8 @@ def _mixing(config: Config) -> Mixing:
 
 def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> NodeRelease:
     batch = config.train.settled_batch
+    if not records:
+        return NodeRelease(node=node, records=0, rate=1.0, expected_batch=0.0, weight=0.0)
     size = records if batch == "all" else min(batch, records)
     if batch != "all" and schedules.local_steps > 1 and schedules.disjoint:
         size = min(size, records // schedules.local_steps)
@@ -465,6 +468,9 @@ def _costed(
     settings: Privacy, release: Release, node: NodeRelease, initial_guess: NodeRelease | None
 ) -> NodePlan:
     """A node with its noise scale, certified epsilon and claim, from a node that has them."""
+    if not node.records:
+        spent = release.epsilon(node, release.planned)
+        return NodePlan(**vars(node), epsilon=spent, claimed=release.claimed(node))
     node = replace(node, noise_scale=_noise_scale(settings, release, node, initial_guess))
     if node.delta is None:
         return NodePlan(**vars(node))
@@ -598,12 +604,14 @@ def _with_common_noise(
     common = max(node.noise_scale / node.divisor for node in nodes)
     if config.privacy.noise_std is None:
         common *= _UPWARDS
-    levelled = [replace(node, noise_scale=common * node.divisor) for node in nodes]
+    scales = [common * node.divisor if node.records else 0.0 for node in nodes]
+    levelled = [replace(n, noise_scale=scale) for n, scale in zip(nodes, scales, strict=True)]
+    first = next(node for node in levelled if node.records)
     steps = range(release.setup.steps)
     check_range(
         release.sums,
         release.clip,
-        [release.noise_std(levelled[0], k) / levelled[0].divisor for k in steps],
+        [release.noise_std(first, k) / first.divisor for k in steps],
         max(node.weight / node.rate for node in levelled),
         [node.records for node in levelled],
     )

@@ -428,7 +428,8 @@ def _mean_deviation(plan: Plan) -> float:
     if not plan.noisy:
         return 0.0
     own = [plan.release.noise_std(node, 0) / node.divisor for node in plan.nodes]
-    return math.sqrt(math.fsum(std**2 for std in own)) / len(own)
+    count = round(math.fsum(node.weight for node in plan.nodes))  # who a server averages over
+    return math.sqrt(math.fsum(std**2 for std in own)) / count
 
 
 def _moment_cautions(plan: Plan, moments: Moments) -> tuple[str, ...]:

@@ -268,7 +268,7 @@ def _own(
         _dataset(nodes[node], name, schema, node) for node, name in zip(hosted, whose, strict=True)
     ]
     for name, records in zip(whose, local, strict=True):
-        data.check_dataset(records, name)
+        data.check_dataset(records, name, may_be_empty=True)
     return local
 
 
@@ -278,7 +278,7 @@ def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
     counts = Counter(map(len, local))
     first: dict[bytes, str] = {}
     for name, records in zip(whose, local, strict=True):
-        if counts[len(records)] < 2:
+        if not len(records) or counts[len(records)] < 2:
             continue
         digest = np.sort(record_digests(records.inputs, key)).tobytes()
         other = first.setdefault(digest, name)

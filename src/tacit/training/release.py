@@ -42,7 +42,7 @@ class NodeRelease:
         node: its number.
         records: J, public.
         rate: q, share of the records that joins a mini-batch (1: every record every time).
-        expected_batch: q J, which every sum is divided by.
+        expected_batch: q J, which every sum is divided by; there is none of no records.
         noise_scale: factor of the noise shape, for the node's own noise; 0 adds no noise.
         budget: (epsilon, delta) that must hold, if one was given.
         delta: the delta at which epsilon is stated; None where nothing is accounted.
@@ -62,7 +62,7 @@ class NodeRelease:
     @property
     def divisor(self) -> float:
         """What a noised sum is divided by before it is averaged: q J / (n p_i)."""
-        return self.expected_batch / self.weight
+        return self.expected_batch / self.weight if self.records else math.inf
 
     @property
     def epoch_steps(self) -> int:
@@ -219,7 +219,12 @@ class Release:
     def active_steps(
         self, node: NodeRelease, intervals: Iterable[Interval] | None = None
     ) -> list[int]:
-        """Steps of `intervals` (by default all) in which a node takes part, repeats kept."""
+        """Steps of `intervals` (by default all) in which a node takes part, repeats kept.
+
+        Without records it releases nothing of its own: it sends functions of what others released.
+        """
+        if not node.records:
+            return []
         pairs = intervals or self.planned
         steps = chain.from_iterable(range(*pair) for pair in pairs)
         if self.activity is None:
@@ -292,7 +297,7 @@ class Release:
         releases, by less than a millionth of what the others do.
         """
         mechanism = self.mechanism(node, self.planned[:1])
-        if self.activity is not None:
+        if self.activity is not None or not node.records:
             mechanism = self._with_silence(node, mechanism)
         return self._then_counted(node, mechanism, len(self.after))
 
@@ -321,6 +326,9 @@ class Release:
         """
         setup = self.setup
         bounds = self.clip.bounds or (1.0,) * setup.steps
+        multipliers = [self.noise_multiplier(node, step) for step in steps]
+        if not node.records:  # as if it had one, of which its messages said next to nothing
+            node, multipliers = replace(node, records=1, expected_batch=1.0), [SILENT] * len(steps)
         return NodeRun(
             options=setup.options,
             records=node.records,
@@ -332,7 +340,7 @@ class Release:
             nodes=setup.nodes,
             steps=setup.steps,
             released=steps,
-            noise_multiplier=[self.noise_multiplier(node, step) for step in steps],
+            noise_multiplier=multipliers,
             clip=[bounds[step] for step in steps],
             delta=node.delta or 0.0,
             constant=self.published_constant,

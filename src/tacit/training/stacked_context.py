@@ -92,6 +92,7 @@ class StackedContext:
         self._last_part: tuple[int, tuple[Tensor | None, tuple[NodePlan, ...]]] | None = None
         self.nodes = tuple(node.node for node in members)
         self._numbers = np.asarray(self.nodes, np.int64)
+        self._some = np.asarray([node.records > 0 for node in members], np.bool_)
         self.batch_size, self.records, self.rate, self.weight, self._divisor = map(
             self.take, (self.batch_size, self.records, self.rate, self.weight, self._divisor)
         )
@@ -135,11 +136,10 @@ class StackedContext:
 
     def active(self, k: int) -> Tensor:
         """Which nodes take part in step k, bool `[nodes, 1]`."""
-        rows, _ = self._taking_part(k)
-        if rows is None:
+        flags = self._plan.release.active(k)
+        if flags is None:
             return torch.ones(len(self.nodes), 1, dtype=torch.bool, device=self._device)
-        flags = torch.zeros(len(self.nodes), 1, dtype=torch.bool, device=self._device)
-        return flags.index_fill_(0, rows, True)
+        return torch.from_numpy(flags[self._rows()]).unsqueeze(1).to(self._device)
 
     def among(self, k: int) -> StackedContext:
         """The context of those nodes alone that take part in step k."""
@@ -199,20 +199,23 @@ class StackedContext:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`."""
         self._only_l2()
         refuse_coins(self._model)
-        if not self._members:  # nobody of this process takes part
-            return at.new_zeros(at.shape, dtype=torch.float64)
-        batch = self._batch(k, 0, False, None, self._members)[:3]
+        whole = at.new_zeros(at.shape, dtype=torch.float64)
+        rows, nodes = self._taking_part(k)
+        if not nodes:
+            return whole
+        batch = self._batch(k, 0, False, rows, nodes)[:3]
+        chosen = slice(None) if rows is None else rows
         found = clipped_difference(
             self._model,
             self._shapes,
-            (at, anchor),
+            (at[chosen], anchor[chosen]),
             batch,
             self.clip(k),
             bound,
-            self.records.squeeze(1),
+            self.records[chosen].squeeze(1),
         )
         self._seen.keep(found, batch[2])
-        return found.total
+        return found.total if rows is None else whole.index_copy_(0, rows, found.total)
 
     def add_noise(
         self, total: Tensor, k: int, *, scale: float | Tensor = 1.0, part: int = 0
@@ -303,7 +306,7 @@ class StackedContext:
 
     def _sum_deviation(self, k: int) -> float:
         """Of every client's own noise in what is summed: one number, by the first node."""
-        node = self._plan.nodes[0]
+        node = next(node for node in self._plan.nodes if node.records)
         return self._plan.release.noise_std(node, k) / node.divisor
 
     def noise_std(self, k: int) -> Tensor:
@@ -358,16 +361,14 @@ class StackedContext:
             )
 
     def _taking_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
-        """Rows and plans of the nodes that are active; None for all rows."""
+        """Rows and plans of the nodes that are active and have records; None for all rows."""
         if self._last_part is None or self._last_part[0] != k:  # asked several times a step
             self._last_part = k, self._found_part(k)
         return self._last_part[1]
 
     def _found_part(self, k: int) -> tuple[Tensor | None, tuple[NodePlan, ...]]:
         flags = self._plan.release.active(k)
-        if flags is None:
-            return None, self._members
-        chosen = np.flatnonzero(flags[self._rows()])
+        chosen = np.flatnonzero(self._some if flags is None else self._some & flags[self._rows()])
         if len(chosen) == len(self._members):
             return None, self._members
         rows = torch.from_numpy(chosen).to(self._device)

@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tacit.algorithms import Activity
+import numpy as np
+
+from tacit.algorithms import Activity, Algorithm
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.report.wording import node_list
@@ -25,28 +27,28 @@ from tacit.training.release import NodeRelease
 Node = TypeVar("Node", bound=NodeRelease)
 
 _MOST_OF_IT = 0.5  # of the variance of all noise
-_BESIDE_SIGNAL = 4.0  # how much more of the noise than of the signal is worth a warning
+_BESIDE_SIGNAL = 4.0  # times the odds of the signal: how much more of the noise is worth a warning
 _MANY = 10.0  # times the learning rate
 
 
 def weighed(config: Config, nodes: Sequence[Node], activity: Activity | None) -> list[Node]:
     """The nodes with their weights, n p_i; by noise, which is known of a plan, once it is.
 
-    Of nodes that never take part nothing is trained: n is the number of the others.
+    Of nodes that never take part nothing is trained: n is the number of the others. Nodes without
+    records are among these where a server averages what is sent; elsewhere they are averaged too.
 
     Raises:
         InputError: on `nodes.weights`, some nodes have noise and others none, and would count
             alone.
     """
     chosen = config.weights
-    if chosen == "equal":
-        return list(nodes)
     if isinstance(chosen, tuple):
         shares = chosen
-    elif chosen == "records":
-        shares = tuple(float(node.records) for node in nodes)
+    elif chosen != "noise":
+        alike = chosen == "equal"
+        shares = tuple(float(min(1, node.records) if alike else node.records) for node in nodes)
     else:
-        scales = [node.noise_scale for node in nodes]
+        scales = [node.noise_scale for node in nodes if node.records]
         if min(scales) == 0 < max(scales):
             expected = "would leave out all nodes that add noise: use 'records'"
             raise InputError("nodes.weights", chosen, expected)
@@ -58,7 +60,7 @@ def weighed(config: Config, nodes: Sequence[Node], activity: Activity | None) ->
     count = sum(here) or 1
     whole = math.fsum(share for share, there in zip(shares, here, strict=True) if there)
     return [
-        replace(node, weight=count * share / whole if there else 1.0)
+        replace(node, weight=count * share / whole if there else float(node.records > 0))
         for node, share, there in zip(nodes, shares, here, strict=True)
     ]
 
@@ -84,7 +86,7 @@ def shares(nodes: Sequence[NodeRelease]) -> list[Share]:
     Without node j the others count p_i / (1 - p_j), so that the deviation S of the noise in the
     mean becomes sqrt(S^2 - p_j^2 s_j^2) / (1 - p_j), s_j being that of its own mean.
     """
-    count = len(nodes)
+    count = round(math.fsum(node.weight for node in nodes))
     variances = [(node.noise_scale / node.divisor) ** 2 for node in nodes]
     whole = math.fsum(variances)
     found = []
@@ -95,25 +97,67 @@ def shares(nodes: Sequence[NodeRelease]) -> list[Share]:
     return found
 
 
+def check_empty(config: Config, records: Sequence[int]) -> None:
+    """Refuse nodes without records that are not said to have none, and the other way round."""
+    empty = config.nodes.empty
+    for node, size in enumerate(records):
+        if (size == 0) != (node in empty):
+            has = f"{size:,}: leave it out" if size else "none: name it, or give it records"
+            expected = f"names the nodes that have no records, and this one has {has}"
+            raise InputError("nodes.without_records", named(config, node), expected)
+    if empty and config.task.calibrate == "private":
+        expected = "counts records of every node, and some have none: use 'public'"
+        raise InputError("task.calibrate", "private", expected)
+
+
+def sending(
+    definition: Algorithm[Any, Any], activity: Activity | None, records: Sequence[int], steps: int
+) -> Activity | None:
+    """Who takes part when, where a server averages what is sent: only who has something to send.
+
+    Without a server nodes without records mix in every step, and `StackedContext` knows them.
+    """
+    some = np.array(records) > 0
+    if definition.weights != "server" or some.all():
+        return activity
+    everybody = Activity(np.ones((steps, 1), np.bool_)) if activity is None else activity
+    return replace(everybody, active=everybody.active & some)
+
+
+def without_records(config: Config) -> tuple[str, ...]:
+    """What nodes without records do, and what their epsilon says, in one line; none: nothing."""
+    empty = sorted(config.nodes.empty)
+    if not empty:
+        return ()
+    return (
+        f"without records: {named(config, *empty)}. Such a node mixes and gets the model, adds "
+        "nothing to it and no noise, and has epsilon 0 since it has no record to protect: numbers "
+        "of records are public, and neighbouring data sets have as many, under either relation",
+    )
+
+
+def named(config: Config, *nodes: int) -> str:
+    """Nodes by number, and by name if they have any."""
+    names = config.nodes.names
+    return f"node {node_list(nodes, [names[node] for node in nodes] if names else ())}"
+
+
 def cautions(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
     """That one node makes most of the noise, or takes steps that are too long for its weight."""
-    names, found = config.nodes.names, shares(nodes)
+    found = shares(nodes)
     rate = config.algorithm.options.settled_rate
     said: list[str] = []
 
-    def named(number: int) -> str:
-        return f"node {node_list([number], [names[number]] if names else ())}"
-
     noisiest = max(range(len(nodes)), key=lambda number: found[number].noise or 0.0)
     share, records = found[noisiest], [node.records for node in nodes]
-    beside = share.noise is not None and share.noise > _BESIDE_SIGNAL * share.signal
-    if share.noise is not None and share.noise > _MOST_OF_IT and beside and share.without:
+    most, odds = share.noise or 0.0, _BESIDE_SIGNAL * share.signal
+    if most > max(_MOST_OF_IT, odds / (odds + 1 - share.signal)) and share.without is not None:
         remedy = (
             "" if config.weights != "equal" else "; nodes.weights = 'records' would count it less"
         )
         said.append(
-            f"{named(noisiest)} makes {share.noise:.0%} of the noise in the mean over all nodes "
-            f"and {share.signal:.1%} of what is learnt: without its {records[noisiest]:,} of "
+            f"{named(config, noisiest)} makes {most:.0%} of the noise in the mean over all "
+            f"nodes and {share.signal:.1%} of what is learnt: without its {records[noisiest]:,} of "
             f"{sum(records):,} records that noise would be {share.without:.2g} times what it "
             f"is{remedy}"
         )
@@ -123,9 +167,9 @@ def cautions(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
     known = curvature is not None and step <= 2 < step * heaviest.weight
     if known or (curvature is None and heaviest.weight >= _MANY):
         said.append(
-            f"{named(heaviest.node)} counts {heaviest.weight:.3g} times as much as nodes do on "
-            f"average, and takes steps of {rate * heaviest.weight:.3g} for a learning rate of "
-            f"{rate:.3g}"
+            f"{named(config, heaviest.node)} counts {heaviest.weight:.3g} times as much as nodes "
+            f"do on average, and takes steps of {rate * heaviest.weight:.3g} for a learning rate "
+            f"of {rate:.3g}"
             + ("" if curvature is None else f", above 2 / L = {2 / curvature:.3g}")
             + ": a smaller algorithm.learning_rate may be needed"
         )

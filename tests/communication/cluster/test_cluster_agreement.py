@@ -373,7 +373,7 @@ def test_a_rank_that_speaks_of_more_or_fewer_nodes_than_it_has_is_named(shared):
 
 
 @pytest.mark.parametrize(
-    "count", ["0", "-8", "7.0", "true", '"7"', "[7]", "9007199254740993", "null"]
+    "count", ["-1", "-8", "7.0", "true", '"7"', "[7]", "9007199254740993", "null"]
 )
 def test_what_is_no_record_count_is_refused(count):
     with pytest.raises(PeerError, match=r"^rank 1 sent a wrong experiment"):

@@ -166,6 +166,7 @@ SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     mechanism=reduced_sums,
     cost_depends_on_step=lambda options: options.state == "public",
     check=check_differences,
+    no_empty="keeps a shift for each client, towards a message that it sends in every round",
     no_secure_sum="compresses each client's message by itself, and keeps a shift for each client",
     not_covered=private_state,
 )

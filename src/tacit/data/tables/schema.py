@@ -31,7 +31,7 @@ from torch import Tensor
 
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
-from tacit.data.tables.fields import Table, rows
+from tacit.data.tables.fields import Table
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target
 from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, is_meant, nearest, plain_rule
@@ -202,8 +202,6 @@ class Schema(BaseModel):
         if target not in columns:
             expected = f"has no column {target!r}, which is the target"
             raise InputError(where, list(columns), expected)
-        if rows(columns) == 0:
-            raise InputError(where, "no records", "must hold at least one record")
         if node is not None and self.node is not None and self.node.column in columns:
             self.node.check(columns[self.node.column], node, where)
         at = f"column {target!r} of {where}"
@@ -241,7 +239,7 @@ class Schema(BaseModel):
         """One table a node, of one with the node's column.
 
         Raises:
-            InputError: no node's column is declared or there, or a node has no records.
+            InputError: no node's column is declared or there.
             RecordsError: records are of no declared node; says how many.
         """
         columns = self._checked(table, where)
@@ -254,10 +252,6 @@ class Schema(BaseModel):
         name = self.node.column
         owners = np.array(self.node.named(columns[name], f"column {name!r} of {where}"))
         parts = [np.flatnonzero(owners == value).tolist() for value in self.node.values]
-        for value, part in zip(self.node.values, parts, strict=True):
-            if not part:
-                expected = f"has no records of the declared node {value!r}"
-                raise InputError(where, f"column {name!r}", expected)
         return [
             {key: [texts[row] for row in part] for key, texts in columns.items()} for part in parts
         ]

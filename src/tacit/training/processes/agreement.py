@@ -326,7 +326,7 @@ def planned(plan: Plan) -> dict[str, Scalar]:
     if pairs is not None:
         shared = [_bytes(np.array(pairs.pairs, np.int64)), _rounded([pairs.deviation])]
     if plan.release.sums is not None:  # a lattice is exact, or sums are of nothing
-        first = plan.nodes[0]
+        first = next(node for node in plan.nodes if node.records)
         stds = [plan.release.noise_std(first, k) / first.divisor for k in range(plan.steps)]
         shared = [_bytes(np.array([spacing(std) for std in stds]))]
     divisors = [node.divisor for node in plan.nodes]

@@ -331,7 +331,7 @@ def _trust_terms(
         nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
         keys_signed=job.authenticated,
         own=tuple(node.noise_scale / node.divisor for node in plan.nodes),
-        expected_batch=tuple(node.divisor for node in plan.nodes),
+        expected_batch=tuple(n.divisor if n.records else 0.0 for n in plan.nodes),
         absent=tuple(n.node for n in plan.nodes if not plan.release.active_steps(n)),
         pairs=() if pairs is None else pairs.pairs,
         deviation=0.0 if pairs is None else pairs.deviation,
@@ -352,23 +352,23 @@ def mechanism_line(plan: Plan) -> str | None:
     """The mechanism of a node in one line, for people."""
     if not plan.noisy:
         return None
-    after = ""
+    after, nodes = "", [node for node in plan.nodes if node.records]
     if plan.release.calibrating:
-        noise = [plan.release.noise_multiplier(node, plan.steps) for node in plan.nodes]
+        noise = [plan.release.noise_multiplier(node, plan.steps) for node in nodes]
         after = "; then counts of records by class and predicted probability, noise multiplier "
         after += _range(noise)
-    rates = [node.rate for node in plan.nodes]
+    rates = [node.rate for node in nodes]
     if min(rates) == 1:
         sampling = "Gaussian on every record at every step"
     elif plan.config.train.sampling == "fixed":
         sampling = "Gaussian on batches of fixed size without replacement"
     elif plan.config.train.sampling == "allocation":
-        steps = _range([node.epoch_steps for node in plan.nodes])
+        steps = _range([node.epoch_steps for node in nodes])
         sampling = f"Gaussian in one random step of each epoch of {steps}"
     else:
         sampling = f"Poisson-sampled Gaussian, rate {_range(rates)}"
-    first = [plan.release.noise_multiplier(node, 0) for node in plan.nodes]
-    last = [plan.release.noise_multiplier(node, plan.steps - 1) for node in plan.nodes]
+    first = [plan.release.noise_multiplier(node, 0) for node in nodes]
+    last = [plan.release.noise_multiplier(node, plan.steps - 1) for node in nodes]
     multiplier = _range(first)
     if last != first:
         multiplier += f" {'rising' if last[0] > first[0] else 'falling'} to {_range(last)}"
@@ -379,7 +379,7 @@ def mechanism_line(plan: Plan) -> str | None:
         # Where nothing is accounted, relation and sampling need not have a mechanism.
         seen = f"{definition.noise.name} noise, not accounted"
         if plan.accounted:
-            seen = plan.release.mechanism(plan.nodes[0]).describe()
+            seen = plan.release.mechanism(nodes[0]).describe()
         return f"{seen}, noise multiplier {multiplier}"
     return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps{after}"
 
