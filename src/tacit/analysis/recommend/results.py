@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from tacit.analysis.recommend.search import Recommendation
 from tacit.errors import InputError
@@ -20,7 +17,7 @@ from tacit.report.documents.plan import (
     ProposedKey,
     RecommendDocument,
 )
-from tacit.report.terminal import print_table
+from tacit.report.terminal import print_table, table_of
 from tacit.report.wording import number_text
 from tacit.training.recommend.choices import Proposal
 from tacit.training.recommend.forecast import NoiseForecast
@@ -61,8 +58,6 @@ def write_recommended(found: Recommendation, path: Path) -> None:
         InputError: on `--out`, the file exists or cannot be written.
     """
     text = recommended_text(found, str(path))
-    if os.path.lexists(path):
-        raise InputError("--out", str(path), "exists, and is not overwritten: name another")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -104,12 +99,12 @@ def recommend_table(found: Recommendation, console: Console | None = None) -> No
         console: where to print; standard output by default.
     """
     out = console or Console()
-    table = _table(f"proposed, for {_about(found)}", ("key", "value", "why"))
+    table = table_of(("key", "value", "why"), title=f"proposed, for {_about(found)}")
     for choice in found.choices:
         table.add_row(choice.name, _value(choice.value), choice.reason)
     print_table(out, table)
     headings = ("trust model", "noise over C", "signal over C", "noise over signal", "rounds")
-    table = _table("noise against signal, by who sees what", headings)
+    table = table_of(headings, title="noise against signal, by who sees what")
     chosen = found.plan.release.trust_model
     for row in found.forecasts:
         document = _forecast(row)
@@ -181,12 +176,3 @@ def _forecast(row: NoiseForecast) -> ForecastNoise:
         node_over_mean=row.figure,
         rounds=row.rounds,
     )
-
-
-def _table(title: str, headings: tuple[str, ...]) -> Table:
-    table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table
