@@ -41,7 +41,7 @@ def test_every_default() -> None:
             "class_weights": None,
             "augmentation": None,
             "metric": None,
-            "calibrate": None,
+            "calibrate": "none",
             "data_dir": "data",
             "schema": None,
             "test": None,

@@ -140,7 +140,7 @@ class Task(TableKeys):
     class_weights: Annotated[tuple[Size, ...], Field(min_length=2, max_length=10_000)] | None = None
     augmentation: str | None = None
     metric: tuple[str, ...] | None = None
-    calibrate: Literal["public", "private"] | None = None
+    calibrate: Literal["none", "public", "private"] = "none"
     data_dir: str = "data"
 
     @field_validator("features")

@@ -289,7 +289,7 @@ def prepare(
         check_metrics(metrics, loss, outputs, held_out.targets, config.train.evaluate_records)
         ignorant = baselines(metrics, loss, outputs, held_out.targets)
     recalibration, how = None, config.task.calibrate
-    if how is not None:
+    if how != "none":
         to_fit = None if fitting is None else _held_out(config, fitting, kind, dtype, device)
         recalibration = find_recalibration(how, engine, loss, to_fit, dtype)
     settled, rule = with_clip(config, engine, held_out)
