@@ -182,8 +182,8 @@ def _with_batch(
     if config.train.batch != "auto":
         return config, notes
     batch, reason = automatic_batch(config, records, linear)
-    config = config.model_copy(update={"train": config.train.model_copy(update={"batch": batch})})
-    return config, notes if reason is None else (*notes, reason)
+    notes = notes if reason is None else (*notes, reason)
+    return config.with_keys(train={"batch": batch}), notes
 
 
 def _settled(
