@@ -44,23 +44,6 @@ from tacit.errors import InputError, is_meant, nearest
 from tacit.plain_files import parse_toml, read_toml
 from tacit.privacy.mechanisms.clipping import ASSUMED
 
-__all__ = [
-    "GIVEN",
-    "AlgorithmSection",
-    "Config",
-    "Faults",
-    "Nodes",
-    "Privacy",
-    "Promise",
-    "Task",
-    "Topology",
-    "Train",
-    "key_meant",
-    "load_config",
-    "read_sections",
-    "to_toml",
-]
-
 Each = TypeVar("Each")
 
 _NOT_RUN = {"figure": "tacit compare", "compare": "tacit compare", "tune": "tacit tune"}
