@@ -32,7 +32,7 @@ from tacit.privacy import Mechanism
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.accounting.choosing import choosing_epsilon
 from tacit.privacy.ledger.spent import combined
-from tacit.privacy.mechanisms.composed import BestOfTrials
+from tacit.privacy.mechanisms.trials import BestOfTrials
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
