@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
+from tacit.privacy.mechanisms import steps as m
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import (
     ADD_OR_REMOVE_ONE,
@@ -23,38 +24,27 @@ from tacit.privacy.mechanisms.base import (
 )
 from tacit.privacy.mechanisms.composed import MECHANISMS as KINDS
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed, compose
-from tacit.privacy.mechanisms.steps import (
-    FixedBatchGaussian,
-    Gaussian,
-    Laplace,
-    PersistentState,
-    PrivateState,
-    SampledGaussian,
-    Scheduled,
-)
-from tacit.privacy.mechanisms.steps import levels as levels_of
-from tacit.privacy.mechanisms.steps import schedule as schedule_of
 from tacit.privacy.mechanisms.trials import BestOfTrials
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
-MECHANISMS: list[Scheduled] = [
-    Gaussian(1.1),
-    Gaussian(SCHEDULE, relation=REPLACE_ONE),
-    SampledGaussian(1 / 3000, 0.1 + 0.2, 1000),
-    SampledGaussian(1, SCHEDULE, 5, relation=REPLACE_ONE),
-    FixedBatchGaussian(1, 3000, 0.45, 1000),
-    FixedBatchGaussian(7, 7, SCHEDULE),
+MECHANISMS: list[m.Scheduled] = [
+    m.Gaussian(1.1),
+    m.Gaussian(SCHEDULE, relation=REPLACE_ONE),
+    m.SampledGaussian(1 / 3000, 0.1 + 0.2, 1000),
+    m.SampledGaussian(1, SCHEDULE, 5, relation=REPLACE_ONE),
+    m.FixedBatchGaussian(1, 3000, 0.45, 1000),
+    m.FixedBatchGaussian(7, 7, SCHEDULE),
     RandomAllocationGaussian(5, SCHEDULE),
-    Laplace(SCHEDULE, sample_rate=0.3, unit="client"),
-    PrivateState(0.01, 1.99, 0.01, 2.0, 7),
+    m.Laplace(SCHEDULE, sample_rate=0.3, unit="client"),
+    m.PrivateState(0.01, 1.99, 0.01, 2.0, 7),
 ]
 MAKERS: list[Callable[..., Any]] = [
-    Gaussian,
-    lambda *args, **kwargs: SampledGaussian(0.01, *args, **kwargs),
-    lambda *args, **kwargs: FixedBatchGaussian(1, 100, *args, **kwargs),
+    m.Gaussian,
+    lambda *args, **kwargs: m.SampledGaussian(0.01, *args, **kwargs),
+    lambda *args, **kwargs: m.FixedBatchGaussian(1, 100, *args, **kwargs),
     lambda *args, **kwargs: RandomAllocationGaussian(7, *args, **kwargs),
-    Laplace,
-    lambda *args, **kwargs: PrivateState(0.1, 1.9, 0.1, *args, **kwargs),
+    m.Laplace,
+    lambda *args, **kwargs: m.PrivateState(0.1, 1.9, 0.1, *args, **kwargs),
 ]
 
 
@@ -70,13 +60,13 @@ def test_a_number_and_its_list_are_the_same_mechanism(make: Callable[..., Any]) 
 
 
 def test_kinds_differ() -> None:
-    assert Gaussian(1.0, 3) != SampledGaussian(1.0, 1.0, 3)
-    assert SampledGaussian(0.5, 1.0) != SampledGaussian(0.5, 1.0, relation=REPLACE_ONE)
+    assert m.Gaussian(1.0, 3) != m.SampledGaussian(1.0, 1.0, 3)
+    assert m.SampledGaussian(0.5, 1.0) != m.SampledGaussian(0.5, 1.0, relation=REPLACE_ONE)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 @pytest.mark.parametrize("field", ["noise_multiplier", "steps", "relation", "trust_model"])
-def test_mechanisms_are_frozen(mechanism: Scheduled, field: str) -> None:
+def test_mechanisms_are_frozen(mechanism: m.Scheduled, field: str) -> None:
     with pytest.raises(FrozenInstanceError):
         setattr(mechanism, field, 1)
 
@@ -118,7 +108,7 @@ def test_unknown_words_are_refused(make: Callable[..., Any]) -> None:
 
 def test_a_fixed_batch_is_accounted_under_replace_one_only() -> None:
     with pytest.raises(InputError, match="another record") as caught:
-        FixedBatchGaussian(1, 100, 1.0, relation=ADD_OR_REMOVE_ONE)
+        m.FixedBatchGaussian(1, 100, 1.0, relation=ADD_OR_REMOVE_ONE)
     assert caught.value.where == "relation"
 
 
@@ -128,15 +118,15 @@ BAD_RATES = [0.0, -0.1, 1.0000001, math.nan, math.inf, True, "0.5", None]
 @pytest.mark.parametrize("rate", BAD_RATES)
 def test_rates_lie_in_the_unit_interval(rate: Any) -> None:
     for make in (
-        lambda: SampledGaussian(rate, 1.0),
-        lambda: Laplace(1.0, sample_rate=rate),
-        lambda: PrivateState(rate, 1.0, 0.0, 1.0),
+        lambda: m.SampledGaussian(rate, 1.0),
+        lambda: m.Laplace(1.0, sample_rate=rate),
+        lambda: m.PrivateState(rate, 1.0, 0.0, 1.0),
     ):
         with pytest.raises(InputError) as caught:
             make()
         assert caught.value.where == "sample_rate"
     with pytest.raises(InputError) as caught:
-        ClientSampling(Gaussian(1.0), rate, 3)
+        ClientSampling(m.Gaussian(1.0), rate, 3)
     assert caught.value.where == "rate"
 
 
@@ -154,21 +144,21 @@ def test_rates_lie_in_the_unit_interval(rate: Any) -> None:
 )
 def test_a_batch_has_some_of_the_records(batch: Any, records: Any, where: str) -> None:
     with pytest.raises(InputError) as caught:
-        FixedBatchGaussian(batch, records, 1.0)
+        m.FixedBatchGaussian(batch, records, 1.0)
     assert caught.value.where == where
 
 
 @pytest.mark.parametrize("bad", [{1.0: 2}, {1.0, 2.0}, b"12", "12", [[1.0], [2.0]], np.eye(2)])
 def test_schedules_are_flat_lists_of_numbers(bad: Any) -> None:
     with pytest.raises(InputError) as caught:
-        Gaussian(bad)
+        m.Gaussian(bad)
     assert caught.value.where == "noise_multiplier"
 
 
 @pytest.mark.parametrize("steps", [True, 2.0, "2", MOST_STEPS + 1, 10**30])
 def test_steps_are_a_whole_number_that_fits(steps: Any) -> None:
     with pytest.raises(InputError) as caught:
-        Gaussian(1.0, steps)
+        m.Gaussian(1.0, steps)
     assert caught.value.where == "steps"
 
 
@@ -189,33 +179,33 @@ def test_steps_are_a_whole_number_that_fits(steps: Any) -> None:
 def test_private_state_has_bounds_in_order(changed: dict[str, Any], where: str) -> None:
     good = {"sample_rate": 0.1, "drawn_norm": 2.0, "undrawn_norm": 0.1, "noise_multiplier": 1.0}
     with pytest.raises(InputError) as caught:
-        PrivateState(**{**good, **changed})
+        m.PrivateState(**{**good, **changed})
     assert caught.value.where == where
 
 
 def test_sampled_laplace_noise_is_refused_under_replace_one() -> None:
-    assert Laplace(1.0, relation=REPLACE_ONE).rate == 1
+    assert m.Laplace(1.0, relation=REPLACE_ONE).rate == 1
     with pytest.raises(InputError, match="add-or-remove-one"):
-        Laplace(1.0, sample_rate=0.5, relation=REPLACE_ONE)
+        m.Laplace(1.0, sample_rate=0.5, relation=REPLACE_ONE)
 
 
 def test_numbers_of_any_kind_are_kept_as_plain_ones() -> None:
-    plain = SampledGaussian(0.5, [1.0, 2.0], 2)
+    plain = m.SampledGaussian(0.5, [1.0, 2.0], 2)
     for other in (
-        SampledGaussian(np.float32(0.5), np.asarray([1, 2]), np.int64(2)),  # type: ignore[arg-type]
-        SampledGaussian(Fraction(1, 2), (1, Fraction(2))),  # type: ignore[arg-type]
+        m.SampledGaussian(np.float32(0.5), np.asarray([1, 2]), np.int64(2)),  # type: ignore[arg-type]
+        m.SampledGaussian(Fraction(1, 2), (1, Fraction(2))),  # type: ignore[arg-type]
     ):
         assert other == plain
         assert hash(other) == hash(plain)
         assert type(other.sample_rate) is float
         assert type(other.steps) is int
-        assert set(map(type, schedule_of(other))) == {float}
+        assert set(map(type, m.schedule(other))) == {float}
 
 
 def test_rates() -> None:
-    assert Gaussian(1.0).rate == 1
-    assert SampledGaussian(0.25, 1.0).rate == 0.25
-    assert FixedBatchGaussian(3, 12, 1.0).rate == 0.25
+    assert m.Gaussian(1.0).rate == 1
+    assert m.SampledGaussian(0.25, 1.0).rate == 0.25
+    assert m.FixedBatchGaussian(3, 12, 1.0).rate == 0.25
 
 
 @settings(max_examples=60, deadline=None)
@@ -223,14 +213,14 @@ def test_rates() -> None:
 def test_levels_count_the_steps_in_any_order(multipliers: list[float], random: Any) -> None:
     shuffled = list(multipliers)
     random.shuffle(shuffled)
-    counted = levels_of(Gaussian(shuffled))
-    assert counted == levels_of(Gaussian(multipliers))
+    counted = m.levels(m.Gaussian(shuffled))
+    assert counted == m.levels(m.Gaussian(multipliers))
     assert dict(counted) == {value: multipliers.count(value) for value in multipliers}
     assert [value for value, _ in counted] == sorted(set(multipliers))
 
 
 OTHERS = ("server", *(against(name, 1) for name in TRUST_MODELS[2:]))
-GAUSSIAN, SAMPLED = Gaussian(1.0), SampledGaussian(0.1, [1.0, 2.0])
+GAUSSIAN, SAMPLED = m.Gaussian(1.0), m.SampledGaussian(0.1, [1.0, 2.0])
 ROUNDS = ClientSampling(SAMPLED, 0.2, 5)
 
 
@@ -248,9 +238,9 @@ def test_composing_is_the_same_as_releasing_again(mechanism: Mechanism, times: i
 
 def test_a_million_times_is_one_schedule() -> None:
     million = compose(SAMPLED, 1_000_000)
-    assert type(million) is SampledGaussian
-    assert levels_of(million) == ((1.0, 1_000_000), (2.0, 1_000_000))
-    many = Composed((SampledGaussian(0.1, 1.0), SampledGaussian(0.1, 2.0)) * 100_000)
+    assert type(million) is m.SampledGaussian
+    assert m.levels(million) == ((1.0, 1_000_000), (2.0, 1_000_000))
+    many = Composed((m.SampledGaussian(0.1, 1.0), m.SampledGaussian(0.1, 2.0)) * 100_000)
     assert many == Composed((compose(SAMPLED, 100_000),))
 
 
@@ -263,7 +253,7 @@ def test_odd_or_endless_repetition_is_refused(times: Any) -> None:
 
 def test_compositions_are_flat_and_in_one_form() -> None:
     nested = Composed((GAUSSIAN, Composed([SAMPLED, Composed((GAUSSIAN,))]), ROUNDS, ROUNDS))
-    assert nested.parts == (Gaussian(1.0, 2), SAMPLED, ClientSampling(SAMPLED, 0.2, 10))
+    assert nested.parts == (m.Gaussian(1.0, 2), SAMPLED, ClientSampling(SAMPLED, 0.2, 10))
     assert nested.steps == 2 + 2 + 20
     assert nested.rate == 1
     assert Composed(nested.parts) == nested
@@ -271,19 +261,19 @@ def test_compositions_are_flat_and_in_one_form() -> None:
 
 def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
     parts = (
-        SampledGaussian(0.1, 1.0),
-        SampledGaussian(0.2, 1.0),
-        FixedBatchGaussian(1, 5, 1.0, relation=REPLACE_ONE),
+        m.SampledGaussian(0.1, 1.0),
+        m.SampledGaussian(0.2, 1.0),
+        m.FixedBatchGaussian(1, 5, 1.0, relation=REPLACE_ONE),
     )
     assert len(Composed(parts[:2]).parts) == 2
     with pytest.raises(InputError, match="agree in their relation"):
         Composed(parts)
     with pytest.raises(InputError, match="agree in their unit"):
-        Composed((GAUSSIAN, Gaussian(1.0, unit="client")))
+        Composed((GAUSSIAN, m.Gaussian(1.0, unit="client")))
     for other in OTHERS:  # no observer sees, and no assumption covers, just the two
         with pytest.raises(InputError, match="agree in their trust_model"):
-            Composed((GAUSSIAN, Gaussian(1.0, trust_model=other)))
-    pair = [Gaussian(1.0, trust_model=f"pairwise, {number} colluding") for number in (1, 2)]
+            Composed((GAUSSIAN, m.Gaussian(1.0, trust_model=other)))
+    pair = [m.Gaussian(1.0, trust_model=f"pairwise, {number} colluding") for number in (1, 2)]
     with pytest.raises(InputError, match="agree in their trust_model"):  # of another adversary
         Composed(pair)
 
@@ -291,7 +281,7 @@ def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
 @pytest.mark.parametrize("named", ["pairwise", "pairwise, 01 colluding", "server, 1 colluding"])
 def test_a_trust_model_says_how_many_collude_where_some_may(named: str) -> None:
     with pytest.raises(InputError, match="pairwise, 1 colluding") as caught:
-        Gaussian(1.0, trust_model=named)
+        m.Gaussian(1.0, trust_model=named)
     assert caught.value.where == "trust_model"
 
 
@@ -324,16 +314,16 @@ def test_client_sampling_takes_after_its_participation() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "line"),
     [
-        (Gaussian(SCHEDULE), "Gaussian on every record, 5 steps"),
+        (m.Gaussian(SCHEDULE), "Gaussian on every record, 5 steps"),
         (SAMPLED, "Poisson-sampled Gaussian, rate 0.1, 2 steps"),
-        (FixedBatchGaussian(2, 5000, 1.25, 4), "Gaussian on 2 of 5000 records without "
+        (m.FixedBatchGaussian(2, 5000, 1.25, 4), "Gaussian on 2 of 5000 records without "
          "replacement, 4 steps"),
         (RandomAllocationGaussian(100, 1.0, 7), "Gaussian in one random step of each epoch of "
          "100, 7 steps"),
-        (Laplace(1.0, 2, sample_rate=0.3), "Laplace, rate 0.3, 2 steps"),
-        (PrivateState(0.01, 1.99, 0.01, 2.0, 7), "Gaussian with private state, poisson sampling, "
+        (m.Laplace(1.0, 2, sample_rate=0.3), "Laplace, rate 0.3, 2 steps"),
+        (m.PrivateState(0.01, 1.99, 0.01, 2.0, 7), "Gaussian with private state, poisson sampling, "
          "rate 0.01, 1.99 C where drawn, 0.01 C elsewhere, 7 steps"),
-        (PersistentState(0.1, 2.0), "Gaussian with private state that carries a drawn record to "
+        (m.PersistentState(0.1, 2.0), "Gaussian with private state that carries a drawn record to "
          "all later steps, rate 0.1, 1 steps"),
         (Composed((GAUSSIAN, SAMPLED)), "Gaussian on every record, 1 steps; then Poisson-sampled "
          "Gaussian, rate 0.1, 2 steps"),

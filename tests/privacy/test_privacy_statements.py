@@ -10,19 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
+from tacit.privacy.mechanisms import steps as m
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism, Relation, Unit
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed
 from tacit.privacy.mechanisms.serialise import STATEMENT_VERSION, from_statement, to_statement
-from tacit.privacy.mechanisms.steps import (
-    FixedBatchGaussian,
-    Gaussian,
-    Laplace,
-    PersistentState,
-    PrivateState,
-    SampledGaussian,
-)
-from tacit.privacy.mechanisms.steps import schedule as schedule_of
 
 RATES = st.sampled_from([1e-9, 1 / 3000, 0.1 + 0.2, 1.0])
 NOISES = st.lists(st.sampled_from([0.3, 1 / 3, 1.0, 1e-7, 4e9]), min_size=1, max_size=12)
@@ -33,13 +25,13 @@ def mechanisms(relation: Relation, unit: Unit) -> st.SearchStrategy[Mechanism]:
     """Any mechanism of a relation and a unit, nested ones included."""
     common = {"relation": st.just(relation), "unit": st.just(unit)}
     kinds: list[st.SearchStrategy[Mechanism]] = [
-        st.builds(Gaussian, NOISES, **common),
-        st.builds(SampledGaussian, RATES, NOISES, **common),
-        st.builds(Laplace, NOISES, **common),
-        st.builds(PrivateState, RATES, st.just(1.75), st.just(1 / 3), NOISES, **common),
+        st.builds(m.Gaussian, NOISES, **common),
+        st.builds(m.SampledGaussian, RATES, NOISES, **common),
+        st.builds(m.Laplace, NOISES, **common),
+        st.builds(m.PrivateState, RATES, st.just(1.75), st.just(1 / 3), NOISES, **common),
     ]
     if relation == REPLACE_ONE:
-        kinds.append(st.builds(FixedBatchGaussian, st.just(2), st.just(7), NOISES, **common))
+        kinds.append(st.builds(m.FixedBatchGaussian, st.just(2), st.just(7), NOISES, **common))
     else:
         kinds.append(st.builds(RandomAllocationGaussian, st.just(3), NOISES, **common))
     return st.recursive(
@@ -71,13 +63,13 @@ def test_statements_survive_json(mechanism: Mechanism) -> None:
 @settings(max_examples=60, deadline=None)
 @given(NOISES)
 def test_a_statement_keeps_the_order_of_the_steps(multipliers: list[float]) -> None:
-    statement = to_statement(SampledGaussian(0.01, multipliers))
+    statement = to_statement(m.SampledGaussian(0.01, multipliers))
     runs = statement["noise_multiplier"]
     assert [value for value, count in runs for _ in range(count)] == multipliers
     assert all(one[0] != two[0] for one, two in pairwise(runs))
     back = from_statement(statement)
-    assert isinstance(back, SampledGaussian)
-    assert schedule_of(back) == tuple(multipliers)
+    assert isinstance(back, m.SampledGaussian)
+    assert m.schedule(back) == tuple(multipliers)
 
 
 FIRST_VERSION = {
@@ -93,7 +85,7 @@ FIRST_VERSION = {
 
 
 def test_a_statement_says_everything() -> None:
-    fixed = FixedBatchGaussian(2, 50, [1.0, 1.0, 2.0])
+    fixed = m.FixedBatchGaussian(2, 50, [1.0, 1.0, 2.0])
     assert to_statement(fixed) == {
         **FIRST_VERSION,
         "version": 2,
@@ -111,11 +103,11 @@ def test_a_statement_says_everything() -> None:
 
 
 def test_the_first_version_is_read() -> None:
-    assert from_statement(FIRST_VERSION) == FixedBatchGaussian(2, 50, [1.0, 1.0, 2.0])
+    assert from_statement(FIRST_VERSION) == m.FixedBatchGaussian(2, 50, [1.0, 1.0, 2.0])
     with pytest.raises(InputError) as caught:
         from_statement({**FIRST_VERSION, "unit": "client"})
     assert "unit" in str(caught.value)
-    laplace = {**to_statement(Laplace(1.0)), "version": 1}
+    laplace = {**to_statement(m.Laplace(1.0)), "version": 1}
     del laplace["unit"]
     with pytest.raises(InputError) as caught:
         from_statement(laplace)
@@ -138,8 +130,8 @@ PERSISTENT_STATE = (
 @pytest.mark.parametrize(
     ("text", "mechanism"),
     [
-        (PRIVATE_STATE, PrivateState(0.01, 1.99, 0.01, 2.0, 7, coordinates=12)),
-        (PERSISTENT_STATE, PersistentState(0.1, [2.0, 3.0], trust_model="server")),
+        (PRIVATE_STATE, m.PrivateState(0.01, 1.99, 0.01, 2.0, 7, coordinates=12)),
+        (PERSISTENT_STATE, m.PersistentState(0.1, [2.0, 3.0], trust_model="server")),
     ],
 )
 def test_statements_keep_the_words_that_ledgers_hold(text: str, mechanism: Mechanism) -> None:
@@ -161,7 +153,7 @@ def test_statements_keep_the_words_that_ledgers_hold(text: str, mechanism: Mecha
 def test_a_refused_statement_names_its_own_key(change: dict[str, Any], where: str) -> None:
     participation = {**json.loads(PRIVATE_STATE), **change}
     with pytest.raises(InputError) as caught:
-        from_statement({**to_statement(ClientSampling(Gaussian(1.0), 0.5, 2)),
+        from_statement({**to_statement(ClientSampling(m.Gaussian(1.0), 0.5, 2)),
                         "participation": participation})  # fmt: skip
     assert caught.value.where == where
 
@@ -202,21 +194,21 @@ def test_a_refused_statement_names_its_own_key(change: dict[str, Any], where: st
     ids=str,
 )
 def test_other_statements_are_refused(change: dict[str, Any], where: str) -> None:
-    statement = to_statement(SampledGaussian(0.5, 1.0, 2))
+    statement = to_statement(m.SampledGaussian(0.5, 1.0, 2))
     with pytest.raises(InputError) as caught:
         from_statement({**statement, **change})
     assert caught.value.where == where
 
 
-@pytest.mark.parametrize("missing", sorted(to_statement(SampledGaussian(0.5, 1.0, 2))))
+@pytest.mark.parametrize("missing", sorted(to_statement(m.SampledGaussian(0.5, 1.0, 2))))
 def test_no_default_fills_a_hole(missing: str) -> None:
-    statement = to_statement(SampledGaussian(0.5, 1.0, 2, relation=REPLACE_ONE))
+    statement = to_statement(m.SampledGaussian(0.5, 1.0, 2, relation=REPLACE_ONE))
     del statement[missing]
     with pytest.raises(InputError):
         from_statement(statement)
 
 
-NESTED = to_statement(ClientSampling(Composed((Gaussian(1.0),)), 0.5, 2))
+NESTED = to_statement(ClientSampling(Composed((m.Gaussian(1.0),)), 0.5, 2))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +234,7 @@ def test_nested_statements_are_checked_all_the_way(change: dict[str, Any], where
 
 
 def test_statements_too_deep_are_refused_both_ways() -> None:
-    mechanism: Mechanism = Gaussian(1.0)
+    mechanism: Mechanism = m.Gaussian(1.0)
     statement = to_statement(mechanism)
     for _ in range(16):
         mechanism = ClientSampling(mechanism, 0.5, 2)
