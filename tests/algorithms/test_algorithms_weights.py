@@ -413,7 +413,11 @@ def test_mistakes_are_told_by_one_error(
             {"algorithm": {"name": "privsgp-vr", "state": "private"}},
             "keeps a gradient of each record",
         ),
-        ({"without_records": [1]}, {"faults": {"tolerate": True}}, "may be unknown"),
+        (
+            {"without_records": [1]},
+            {"algorithm": {"name": "dp-sgd"}, "faults": {"tolerate": True}},
+            "may be unknown",
+        ),
         (
             {"without_records": [1]},
             {"task": {"model": "logistic"}, "train": {"suboptimality": True}},

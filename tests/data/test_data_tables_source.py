@@ -15,6 +15,7 @@ from tacit.config import load_config
 from tacit.data import load, partition
 from tacit.data.formats.svmlight import Declared
 from tacit.errors import InputError
+from tacit.training.prepare import prepare
 
 TABLE = "csv:patients.csv"
 
@@ -137,7 +138,7 @@ def test_a_number_to_predict_goes_with_squared_errors(folder: Path) -> None:
 
 
 def test_a_finished_run_is_read_without_its_schema(folder: Path) -> None:
-    config = load_config(experiment())
+    config = prepare(load_config(experiment())).config
     (folder / "patients.schema.toml").unlink()
     assert load_config(config, saved=True) == config
     with pytest.raises(InputError, match=r"task\.schema"):

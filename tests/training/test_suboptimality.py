@@ -17,13 +17,19 @@ from communication.cluster.crew import rows_of, simulated, train
 from experiments import tacit as command_line
 from tacit.communication.peers import ALONE
 from tacit.config import load_config
-from tacit.data import Dataset, stack
+from tacit.data import Dataset, load, stack
 from tacit.errors import InputError
 from tacit.models.architectures import find_loss
 from tacit.report.documents.metrics import PublicMeasurement
 from tacit.training import suboptimality
 from tacit.training.prepare import prepare
-from tacit.training.suboptimality import Objective, Suboptimality, least_value, ridge_of
+from tacit.training.suboptimality import (
+    Objective,
+    Suboptimality,
+    least_value,
+    ridge_of,
+    suboptimality_of,
+)
 
 RIDGE = 0.05
 
@@ -47,7 +53,10 @@ def objective() -> tuple[Objective, int]:
     job = prepare(load_config(settings()))
     ridge = ridge_of(job.config.algorithm.options)
     assert ridge == RIDGE
-    return Objective(job.train, job.loss, job.outputs, ridge), job.plan.parameters
+    found = suboptimality_of(job, job.plan.parameters)
+    assert found is not None
+    assert found.objective.ridge == ridge
+    return found.objective, job.plan.parameters
 
 
 @pytest.mark.parametrize("curved", [0, 1000], ids=["L-BFGS", "Newton"])
@@ -85,7 +94,8 @@ def test_the_curvature_is_that_of_the_value(loss: str) -> None:
         else:
             targets = torch.randint(max(outputs, 2), (size,), generator=draw)
         nodes.append(Dataset(inputs, targets))
-    f = Objective(stack(nodes, torch.float64, torch.device("cpu")), find_loss(loss), outputs, RIDGE)
+    data = stack(nodes, torch.float64, torch.device("cpu"))
+    f = Objective(data, find_loss(loss), outputs, RIDGE, (1.5, 0.5))
     x = torch.randn(3 * outputs, generator=draw, dtype=torch.float64)
     found = f._curvature(x, f._parts())
     for place in range(len(x)):
@@ -103,10 +113,17 @@ def test_no_start_finds_less() -> None:
     assert least_value(f, other) == pytest.approx(least, abs=1e-9)
 
 
-def test_nodes_count_alike_and_the_ridge_counts_once() -> None:
+UNEQUAL = {"partition": "dirichlet", "alpha": 0.5, "per_node": None}
+
+
+@pytest.mark.parametrize("chosen", ["records", "equal"])
+def test_nodes_count_as_weights_say_and_the_ridge_counts_once(chosen: str) -> None:
     """f by hand, of nodes of different sizes."""
-    job = prepare(load_config(settings(nodes={"partition": "iid", "per_node": None})))
-    f = Objective(job.train, job.loss, job.outputs, RIDGE)
+    job = prepare(load_config(settings(nodes={**UNEQUAL, "weights": chosen})))
+    found = suboptimality_of(job, job.plan.parameters)
+    assert found is not None
+    f, sizes = found.objective, job.train.sizes.double()
+    assert len(set(sizes.tolist())) == 3
     x = torch.randn(job.plan.parameters, generator=torch.Generator().manual_seed(2)).double()
     weights, bias = x[:640].view(10, 64), x[640:]
     means = []
@@ -115,8 +132,23 @@ def test_nodes_count_alike_and_the_ridge_counts_once() -> None:
     ):
         outputs = inputs.flatten(1).double() @ weights.T + bias
         means.append(torch.nn.functional.cross_entropy(outputs, targets))
-    right = torch.stack(means).mean() + RIDGE / 2 * x @ x
+    shares = sizes / sizes.sum() if chosen == "records" else torch.ones(3).double() / 3
+    right = shares @ torch.stack(means) + RIDGE / 2 * x @ x
     assert f.value(x) == pytest.approx(float(right), rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
+def test_it_falls_to_zero_by_weights_where_sizes_differ(tmp_path: Path) -> None:
+    """Of records that are alike everywhere; equal weights have their least value elsewhere."""
+    data = load("digits", data_dir=tmp_path).train
+    nodes = [(data.inputs[a:b], data.targets[a:b]) for a, b in ((0, 60), (60, 300), (300, 1400))]
+    own = {key: value for key, value in settings(train={"steps": 900}).items() if key != "nodes"}
+    own["task"] = {"model": "logistic", "outputs": 10}
+    for weights in ("records", "equal"):
+        own["nodes"] = {"weights": weights}
+        tacit.train(own, nodes=nodes, out=tmp_path / weights)
+        *_, last = (tmp_path / weights / "metrics.jsonl").open()
+        assert 0 <= json.loads(last)["suboptimality"] < 3e-3
 
 
 @pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")

@@ -156,7 +156,8 @@ def _check_noise(
     over gain, own deviation and batch.
     """
     own = gains * np.array(trust.own) * np.array(trust.expected_batch)
-    unit = np.divide(planned, own, out=np.full(own.shape, np.nan), where=active)
+    shape = np.broadcast_shapes(planned.shape, own.shape, active.shape)
+    unit = np.divide(planned, own, out=np.full(shape, np.nan), where=active)
     kinds = [(mechanism.kind, mechanism.rate == 1) for mechanism in mechanisms]
     for kind in set(kinds):
         alike = unit[:, [other == kind for other in kinds]]

@@ -2,7 +2,7 @@
 
 | paper (DO-ADP) | here |
 |---|---|
-| f(x) = (1/n) sum_i f_i(x) | mean over nodes, each of which counts alike |
+| f(x) = (1/n) sum_i f_i(x) | mean over nodes, each times n p_i of `nodes.weights` |
 | f_i(x) = (1/q) sum_j loss(x; j) + the ridge term | mean over its records, + lambda |x|^2 / 2 |
 | 1 / q of the ridge term | lambda: `weight_decay`, or `regularisation` of the regulariser `l2` |
 | x* | what Newton's method or L-BFGS comes to, in float64, once a run |
@@ -49,12 +49,14 @@ class Objective:
         loss: of one record.
         outputs: numbers that the model gives for a record.
         ridge: lambda.
+        weights: n p_i of each node.
     """
 
     data: StackedData
     loss: Loss
     outputs: int
     ridge: float
+    weights: tuple[float, ...]
 
     def value(self, x: Tensor) -> float:
         """F at x, `[d]`."""
@@ -101,7 +103,7 @@ class Objective:
     def _parts(self) -> Iterator[_Part]:
         """Inputs and targets of some records of one node, and what each of them counts."""
         sizes, starts = self.data.sizes.tolist(), self.data.offsets.tolist()
-        for start, size in zip(starts, sizes, strict=True):
+        for start, size, counts in zip(starts, sizes, self.weights, strict=True):
             for first in range(start, start + size, _RECORDS_AT_ONCE):
                 until = min(first + _RECORDS_AT_ONCE, start + size)
                 rows = torch.arange(first, until, device=self.data.targets.device)
@@ -109,7 +111,7 @@ class Objective:
                 if targets.is_floating_point():  # numbers, and no labels
                     targets = targets.double()
                 inputs = self.data.inputs_of(rows).flatten(1).double().cpu()
-                yield inputs, targets, 1 / (size * len(sizes))
+                yield inputs, targets, counts / (size * len(sizes))
 
 
 def least_value(objective: Objective, start: Tensor) -> float:
@@ -196,7 +198,8 @@ def suboptimality_of(job: Job, size: int) -> Suboptimality | None:
         return None
     everyone = job if len(job.hosted) == len(job.plan.nodes) else job.again(None, ALONE)
     ridge = ridge_of(job.config.algorithm.options)
-    objective = Objective(everyone.train, job.loss, job.outputs, ridge)
+    weights = tuple(node.weight for node in job.plan.nodes)
+    objective = Objective(everyone.train, job.loss, job.outputs, ridge, weights)
     return Suboptimality(objective, least_value(objective, torch.zeros(size)))
 
 
