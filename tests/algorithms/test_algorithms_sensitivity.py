@@ -21,7 +21,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
-from tacit.privacy.mechanisms.composed import PersistentState, PrivateState, schedule
+from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, schedule
 from tacit.privacy.noise.independent import IndependentNoise
 from tacit.training.budget import node_keys
 from tacit.training.planner import build_plan

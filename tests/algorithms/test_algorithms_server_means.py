@@ -23,7 +23,8 @@ from tacit.algorithms.variance_reduction import dp_srm, ldp_prox
 from tacit.algorithms.variance_reduction.server_means import ServerAnchorOptions
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.composed import Composed, schedule
+from tacit.privacy.mechanisms.composed import Composed
+from tacit.privacy.mechanisms.steps import schedule
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 

@@ -17,8 +17,8 @@ from tacit.data import StackedData
 from tacit.errors import InputError
 from tacit.free_memory import in_words
 from tacit.gradients import LOSSES, StackedModel, build
-from tacit.gradients.table import GradientTable, entries_of, table_need
-from tacit.gradients.table_storage import available_bytes
+from tacit.gradients.table import GradientTable
+from tacit.gradients.table_storage import available_bytes, entries_of, table_need
 
 FLOAT64 = torch.float64
 SIZES = (7, 1, 4)

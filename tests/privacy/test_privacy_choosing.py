@@ -34,7 +34,7 @@ from tacit.privacy.accounting.choosing import (
     winner_epsilon,
 )
 from tacit.privacy.accounting.gaussian import gaussian_epsilon
-from tacit.privacy.mechanisms.composed import BestOfTrials
+from tacit.privacy.mechanisms.trials import BestOfTrials
 
 Array = NDArray[np.float64]
 LAWS: list[Trials] = [

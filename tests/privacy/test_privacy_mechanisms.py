@@ -12,18 +12,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms import composed as m
-from tacit.privacy.mechanisms.base import MOST_STEPS, TRUST_MODELS, against
+from tacit.privacy.mechanisms import steps as m
+from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
+from tacit.privacy.mechanisms.base import (
+    ADD_OR_REMOVE_ONE,
+    MOST_STEPS,
+    REPLACE_ONE,
+    TRUST_MODELS,
+    Mechanism,
+    against,
+)
+from tacit.privacy.mechanisms.composed import MECHANISMS as KINDS
+from tacit.privacy.mechanisms.composed import ClientSampling, Composed, compose
+from tacit.privacy.mechanisms.trials import BestOfTrials
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
 MECHANISMS: list[m.Scheduled] = [
     m.Gaussian(1.1),
-    m.Gaussian(SCHEDULE, relation=m.REPLACE_ONE),
+    m.Gaussian(SCHEDULE, relation=REPLACE_ONE),
     m.SampledGaussian(1 / 3000, 0.1 + 0.2, 1000),
-    m.SampledGaussian(1, SCHEDULE, 5, relation=m.REPLACE_ONE),
+    m.SampledGaussian(1, SCHEDULE, 5, relation=REPLACE_ONE),
     m.FixedBatchGaussian(1, 3000, 0.45, 1000),
     m.FixedBatchGaussian(7, 7, SCHEDULE),
-    m.RandomAllocationGaussian(5, SCHEDULE),
+    RandomAllocationGaussian(5, SCHEDULE),
     m.Laplace(SCHEDULE, sample_rate=0.3, unit="client"),
     m.PrivateState(0.01, 1.99, 0.01, 2.0, 7),
 ]
@@ -31,7 +42,7 @@ MAKERS: list[Callable[..., Any]] = [
     m.Gaussian,
     lambda *args, **kwargs: m.SampledGaussian(0.01, *args, **kwargs),
     lambda *args, **kwargs: m.FixedBatchGaussian(1, 100, *args, **kwargs),
-    lambda *args, **kwargs: m.RandomAllocationGaussian(7, *args, **kwargs),
+    lambda *args, **kwargs: RandomAllocationGaussian(7, *args, **kwargs),
     m.Laplace,
     lambda *args, **kwargs: m.PrivateState(0.1, 1.9, 0.1, *args, **kwargs),
 ]
@@ -50,7 +61,7 @@ def test_a_number_and_its_list_are_the_same_mechanism(make: Callable[..., Any]) 
 
 def test_kinds_differ() -> None:
     assert m.Gaussian(1.0, 3) != m.SampledGaussian(1.0, 1.0, 3)
-    assert m.SampledGaussian(0.5, 1.0) != m.SampledGaussian(0.5, 1.0, relation=m.REPLACE_ONE)
+    assert m.SampledGaussian(0.5, 1.0) != m.SampledGaussian(0.5, 1.0, relation=REPLACE_ONE)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
@@ -97,7 +108,7 @@ def test_unknown_words_are_refused(make: Callable[..., Any]) -> None:
 
 def test_a_fixed_batch_is_accounted_under_replace_one_only() -> None:
     with pytest.raises(InputError, match="another record") as caught:
-        m.FixedBatchGaussian(1, 100, 1.0, relation=m.ADD_OR_REMOVE_ONE)
+        m.FixedBatchGaussian(1, 100, 1.0, relation=ADD_OR_REMOVE_ONE)
     assert caught.value.where == "relation"
 
 
@@ -115,7 +126,7 @@ def test_rates_lie_in_the_unit_interval(rate: Any) -> None:
             make()
         assert caught.value.where == "sample_rate"
     with pytest.raises(InputError) as caught:
-        m.ClientSampling(m.Gaussian(1.0), rate, 3)
+        ClientSampling(m.Gaussian(1.0), rate, 3)
     assert caught.value.where == "rate"
 
 
@@ -173,9 +184,9 @@ def test_private_state_has_bounds_in_order(changed: dict[str, Any], where: str) 
 
 
 def test_sampled_laplace_noise_is_refused_under_replace_one() -> None:
-    assert m.Laplace(1.0, relation=m.REPLACE_ONE).rate == 1
+    assert m.Laplace(1.0, relation=REPLACE_ONE).rate == 1
     with pytest.raises(InputError, match="add-or-remove-one"):
-        m.Laplace(1.0, sample_rate=0.5, relation=m.REPLACE_ONE)
+        m.Laplace(1.0, sample_rate=0.5, relation=REPLACE_ONE)
 
 
 def test_numbers_of_any_kind_are_kept_as_plain_ones() -> None:
@@ -210,61 +221,61 @@ def test_levels_count_the_steps_in_any_order(multipliers: list[float], random: A
 
 OTHERS = ("server", *(against(name, 1) for name in TRUST_MODELS[2:]))
 GAUSSIAN, SAMPLED = m.Gaussian(1.0), m.SampledGaussian(0.1, [1.0, 2.0])
-ROUNDS = m.ClientSampling(SAMPLED, 0.2, 5)
+ROUNDS = ClientSampling(SAMPLED, 0.2, 5)
 
 
 @pytest.mark.parametrize(
-    "mechanism", [*MECHANISMS, ROUNDS, m.Composed((GAUSSIAN, SAMPLED, ROUNDS))], ids=repr
+    "mechanism", [*MECHANISMS, ROUNDS, Composed((GAUSSIAN, SAMPLED, ROUNDS))], ids=repr
 )
 @pytest.mark.parametrize("times", [1, 2, 7])
-def test_composing_is_the_same_as_releasing_again(mechanism: m.Mechanism, times: int) -> None:
-    repeated = m.compose(mechanism, times)
-    assert m.Composed((repeated,)) == m.Composed((mechanism,) * times)
-    assert hash(m.Composed((repeated,))) == hash(m.Composed((mechanism,) * times))
+def test_composing_is_the_same_as_releasing_again(mechanism: Mechanism, times: int) -> None:
+    repeated = compose(mechanism, times)
+    assert Composed((repeated,)) == Composed((mechanism,) * times)
+    assert hash(Composed((repeated,))) == hash(Composed((mechanism,) * times))
     assert repeated.steps == times * (mechanism.steps or 0)
-    assert m.compose(repeated, 3) == m.compose(mechanism, 3 * times)
+    assert compose(repeated, 3) == compose(mechanism, 3 * times)
 
 
 def test_a_million_times_is_one_schedule() -> None:
-    million = m.compose(SAMPLED, 1_000_000)
+    million = compose(SAMPLED, 1_000_000)
     assert type(million) is m.SampledGaussian
     assert m.levels(million) == ((1.0, 1_000_000), (2.0, 1_000_000))
-    many = m.Composed((m.SampledGaussian(0.1, 1.0), m.SampledGaussian(0.1, 2.0)) * 100_000)
-    assert many == m.Composed((m.compose(SAMPLED, 100_000),))
+    many = Composed((m.SampledGaussian(0.1, 1.0), m.SampledGaussian(0.1, 2.0)) * 100_000)
+    assert many == Composed((compose(SAMPLED, 100_000),))
 
 
 @pytest.mark.parametrize("times", [0, -1, True, 1.5, "2", MOST_STEPS])
 def test_odd_or_endless_repetition_is_refused(times: Any) -> None:
     with pytest.raises(InputError) as caught:
-        m.compose(SAMPLED, times)
+        compose(SAMPLED, times)
     assert caught.value.where == "times"
 
 
 def test_compositions_are_flat_and_in_one_form() -> None:
-    nested = m.Composed((GAUSSIAN, m.Composed([SAMPLED, m.Composed((GAUSSIAN,))]), ROUNDS, ROUNDS))
-    assert nested.parts == (m.Gaussian(1.0, 2), SAMPLED, m.ClientSampling(SAMPLED, 0.2, 10))
+    nested = Composed((GAUSSIAN, Composed([SAMPLED, Composed((GAUSSIAN,))]), ROUNDS, ROUNDS))
+    assert nested.parts == (m.Gaussian(1.0, 2), SAMPLED, ClientSampling(SAMPLED, 0.2, 10))
     assert nested.steps == 2 + 2 + 20
     assert nested.rate == 1
-    assert m.Composed(nested.parts) == nested
+    assert Composed(nested.parts) == nested
 
 
 def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
     parts = (
         m.SampledGaussian(0.1, 1.0),
         m.SampledGaussian(0.2, 1.0),
-        m.FixedBatchGaussian(1, 5, 1.0, relation=m.REPLACE_ONE),
+        m.FixedBatchGaussian(1, 5, 1.0, relation=REPLACE_ONE),
     )
-    assert len(m.Composed(parts[:2]).parts) == 2
+    assert len(Composed(parts[:2]).parts) == 2
     with pytest.raises(InputError, match="agree in their relation"):
-        m.Composed(parts)
+        Composed(parts)
     with pytest.raises(InputError, match="agree in their unit"):
-        m.Composed((GAUSSIAN, m.Gaussian(1.0, unit="client")))
+        Composed((GAUSSIAN, m.Gaussian(1.0, unit="client")))
     for other in OTHERS:  # no observer sees, and no assumption covers, just the two
         with pytest.raises(InputError, match="agree in their trust_model"):
-            m.Composed((GAUSSIAN, m.Gaussian(1.0, trust_model=other)))
+            Composed((GAUSSIAN, m.Gaussian(1.0, trust_model=other)))
     pair = [m.Gaussian(1.0, trust_model=f"pairwise, {number} colluding") for number in (1, 2)]
     with pytest.raises(InputError, match="agree in their trust_model"):  # of another adversary
-        m.Composed(pair)
+        Composed(pair)
 
 
 @pytest.mark.parametrize("named", ["pairwise", "pairwise, 01 colluding", "server, 1 colluding"])
@@ -277,12 +288,12 @@ def test_a_trust_model_says_how_many_collude_where_some_may(named: str) -> None:
 @pytest.mark.parametrize("parts", [(), [], 5, None, ("gaussian",), (GAUSSIAN, 1.0)])
 def test_compositions_are_of_mechanisms(parts: Any) -> None:
     with pytest.raises(InputError) as caught:
-        m.Composed(parts)
+        Composed(parts)
     assert caught.value.where == "parts"
 
 
 def test_client_sampling_takes_after_its_participation() -> None:
-    rounds = m.ClientSampling(m.Composed((GAUSSIAN, SAMPLED)), 0.25, 8)
+    rounds = ClientSampling(Composed((GAUSSIAN, SAMPLED)), 0.25, 8)
     assert (rounds.relation, rounds.unit, rounds.trust_model) == (
         "add-or-remove-one",
         "record",
@@ -296,7 +307,7 @@ def test_client_sampling_takes_after_its_participation() -> None:
         (GAUSSIAN, 10**12, "rounds"),
     ]:
         with pytest.raises(InputError) as caught:
-            m.ClientSampling(participation, 0.5, count)  # type: ignore[arg-type]
+            ClientSampling(participation, 0.5, count)  # type: ignore[arg-type]
         assert caught.value.where == where
 
 
@@ -307,23 +318,23 @@ def test_client_sampling_takes_after_its_participation() -> None:
         (SAMPLED, "Poisson-sampled Gaussian, rate 0.1, 2 steps"),
         (m.FixedBatchGaussian(2, 5000, 1.25, 4), "Gaussian on 2 of 5000 records without "
          "replacement, 4 steps"),
-        (m.RandomAllocationGaussian(100, 1.0, 7), "Gaussian in one random step of each epoch of "
+        (RandomAllocationGaussian(100, 1.0, 7), "Gaussian in one random step of each epoch of "
          "100, 7 steps"),
         (m.Laplace(1.0, 2, sample_rate=0.3), "Laplace, rate 0.3, 2 steps"),
         (m.PrivateState(0.01, 1.99, 0.01, 2.0, 7), "Gaussian with private state, poisson sampling, "
          "rate 0.01, 1.99 C where drawn, 0.01 C elsewhere, 7 steps"),
         (m.PersistentState(0.1, 2.0), "Gaussian with private state that carries a drawn record to "
          "all later steps, rate 0.1, 1 steps"),
-        (m.Composed((GAUSSIAN, SAMPLED)), "Gaussian on every record, 1 steps; then Poisson-sampled "
+        (Composed((GAUSSIAN, SAMPLED)), "Gaussian on every record, 1 steps; then Poisson-sampled "
          "Gaussian, rate 0.1, 2 steps"),
         (ROUNDS, "Poisson-sampled Gaussian, rate 0.1, 2 steps in each of 5 rounds, active with "
          "chance 0.2"),
-        (m.BestOfTrials([(1.0, 1e-5)]), "the best of a secret number of trials"),
+        (BestOfTrials([(1.0, 1e-5)]), "the best of a secret number of trials"),
     ],
 )  # fmt: skip
-def test_every_mechanism_is_described_in_one_line(mechanism: m.Mechanism, line: str) -> None:
+def test_every_mechanism_is_described_in_one_line(mechanism: Mechanism, line: str) -> None:
     assert mechanism.describe() == line
 
 
 def test_every_kind_has_one_name() -> None:
-    assert len({each.kind for each in m.MECHANISMS}) == len(m.MECHANISMS)
+    assert len({each.kind for each in KINDS}) == len(KINDS)

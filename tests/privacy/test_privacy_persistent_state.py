@@ -23,14 +23,10 @@ from tacit.privacy.accounting.private_state import (
 )
 from tacit.privacy.ledger.ledger import StepRun
 from tacit.privacy.ledger.spent import released
-from tacit.privacy.mechanisms.composed import (
-    REPLACE_ONE,
-    Composed,
-    Gaussian,
-    PersistentState,
-    compose,
-)
+from tacit.privacy.mechanisms.base import REPLACE_ONE
+from tacit.privacy.mechanisms.composed import Composed, compose
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
+from tacit.privacy.mechanisms.steps import Gaussian, PersistentState
 from tacit.privacy.published import FedspdRun, fedspd_sensitivity, fedspd_step_parameter
 from tacit.privacy.published.fedspd import fedspd_responses
 

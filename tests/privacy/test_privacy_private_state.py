@@ -14,7 +14,7 @@ from scipy.stats import norm
 from tacit.errors import InputError
 from tacit.privacy import PrivateState, delta, epsilon
 from tacit.privacy.accounting.private_state import worst_means
-from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, Relation
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Relation
 
 pytestmark = pytest.mark.slow
 

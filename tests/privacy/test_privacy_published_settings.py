@@ -8,12 +8,8 @@ from itertools import pairwise
 import pytest
 
 from tacit.privacy import PrivateState
-from tacit.privacy.mechanisms.composed import (
-    ClientSampling,
-    FixedBatchGaussian,
-    SampledGaussian,
-    schedule,
-)
+from tacit.privacy.mechanisms.composed import ClientSampling
+from tacit.privacy.mechanisms.steps import FixedBatchGaussian, SampledGaussian, schedule
 from tacit.privacy.published import PaperSetting, paper_settings
 
 SETTINGS = paper_settings()

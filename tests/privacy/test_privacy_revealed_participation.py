@@ -13,7 +13,8 @@ from scipy.stats import binom
 from tacit.privacy.accounting.accounting import delta
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.privacy.accounting.private_state import revealed_delta, revealed_epsilon
-from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivateState
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from tacit.privacy.mechanisms.steps import PrivateState
 
 
 def over_all_patterns(mechanism: PrivateState, epsilon: float) -> float:

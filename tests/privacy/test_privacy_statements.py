@@ -10,32 +10,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms import composed as m
+from tacit.privacy.mechanisms import steps as m
+from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism, Relation, Unit
+from tacit.privacy.mechanisms.composed import ClientSampling, Composed
 from tacit.privacy.mechanisms.serialise import STATEMENT_VERSION, from_statement, to_statement
 
 RATES = st.sampled_from([1e-9, 1 / 3000, 0.1 + 0.2, 1.0])
 NOISES = st.lists(st.sampled_from([0.3, 1 / 3, 1.0, 1e-7, 4e9]), min_size=1, max_size=12)
-RELATIONS = st.sampled_from([m.ADD_OR_REMOVE_ONE, m.REPLACE_ONE])
+RELATIONS = st.sampled_from([ADD_OR_REMOVE_ONE, REPLACE_ONE])
 
 
-def mechanisms(relation: m.Relation, unit: m.Unit) -> st.SearchStrategy[m.Mechanism]:
+def mechanisms(relation: Relation, unit: Unit) -> st.SearchStrategy[Mechanism]:
     """Any mechanism of a relation and a unit, nested ones included."""
     common = {"relation": st.just(relation), "unit": st.just(unit)}
-    kinds: list[st.SearchStrategy[m.Mechanism]] = [
+    kinds: list[st.SearchStrategy[Mechanism]] = [
         st.builds(m.Gaussian, NOISES, **common),
         st.builds(m.SampledGaussian, RATES, NOISES, **common),
         st.builds(m.Laplace, NOISES, **common),
         st.builds(m.PrivateState, RATES, st.just(1.75), st.just(1 / 3), NOISES, **common),
     ]
-    if relation == m.REPLACE_ONE:
+    if relation == REPLACE_ONE:
         kinds.append(st.builds(m.FixedBatchGaussian, st.just(2), st.just(7), NOISES, **common))
     else:
-        kinds.append(st.builds(m.RandomAllocationGaussian, st.just(3), NOISES, **common))
+        kinds.append(st.builds(RandomAllocationGaussian, st.just(3), NOISES, **common))
     return st.recursive(
         st.one_of(kinds),
         lambda parts: st.one_of(
-            st.builds(m.Composed, st.lists(parts, min_size=1, max_size=3)),
-            st.builds(m.ClientSampling, parts, RATES, st.integers(1, 10**6)),
+            st.builds(Composed, st.lists(parts, min_size=1, max_size=3)),
+            st.builds(ClientSampling, parts, RATES, st.integers(1, 10**6)),
         ),
         max_leaves=6,
     )
@@ -48,7 +51,7 @@ ANY = st.tuples(RELATIONS, st.sampled_from(["record", "client"])).flatmap(
 
 @settings(max_examples=80, deadline=None)
 @given(ANY)
-def test_statements_survive_json(mechanism: m.Mechanism) -> None:
+def test_statements_survive_json(mechanism: Mechanism) -> None:
     statement = to_statement(mechanism)
     back = from_statement(json.loads(json.dumps(statement, allow_nan=False)))
     assert back == mechanism
@@ -89,7 +92,7 @@ def test_a_statement_says_everything() -> None:
         "unit": "record",
         "coordinates": 0,
     }
-    rounds = to_statement(m.ClientSampling(m.Composed((fixed,)), 0.5, 9))
+    rounds = to_statement(ClientSampling(Composed((fixed,)), 0.5, 9))
     assert rounds == {
         "kind": "client-sampling",
         "version": 2,
@@ -131,7 +134,7 @@ PERSISTENT_STATE = (
         (PERSISTENT_STATE, m.PersistentState(0.1, [2.0, 3.0], trust_model="server")),
     ],
 )
-def test_statements_keep_the_words_that_ledgers_hold(text: str, mechanism: m.Mechanism) -> None:
+def test_statements_keep_the_words_that_ledgers_hold(text: str, mechanism: Mechanism) -> None:
     """As they were written before their classes and fields had the names of today."""
     assert from_statement(json.loads(text)) == mechanism
     assert json.dumps(to_statement(mechanism)) == text
@@ -150,7 +153,7 @@ def test_statements_keep_the_words_that_ledgers_hold(text: str, mechanism: m.Mec
 def test_a_refused_statement_names_its_own_key(change: dict[str, Any], where: str) -> None:
     participation = {**json.loads(PRIVATE_STATE), **change}
     with pytest.raises(InputError) as caught:
-        from_statement({**to_statement(m.ClientSampling(m.Gaussian(1.0), 0.5, 2)),
+        from_statement({**to_statement(ClientSampling(m.Gaussian(1.0), 0.5, 2)),
                         "participation": participation})  # fmt: skip
     assert caught.value.where == where
 
@@ -199,13 +202,13 @@ def test_other_statements_are_refused(change: dict[str, Any], where: str) -> Non
 
 @pytest.mark.parametrize("missing", sorted(to_statement(m.SampledGaussian(0.5, 1.0, 2))))
 def test_no_default_fills_a_hole(missing: str) -> None:
-    statement = to_statement(m.SampledGaussian(0.5, 1.0, 2, relation=m.REPLACE_ONE))
+    statement = to_statement(m.SampledGaussian(0.5, 1.0, 2, relation=REPLACE_ONE))
     del statement[missing]
     with pytest.raises(InputError):
         from_statement(statement)
 
 
-NESTED = to_statement(m.ClientSampling(m.Composed((m.Gaussian(1.0),)), 0.5, 2))
+NESTED = to_statement(ClientSampling(Composed((m.Gaussian(1.0),)), 0.5, 2))
 
 
 @pytest.mark.parametrize(
@@ -231,13 +234,13 @@ def test_nested_statements_are_checked_all_the_way(change: dict[str, Any], where
 
 
 def test_statements_too_deep_are_refused_both_ways() -> None:
-    mechanism: m.Mechanism = m.Gaussian(1.0)
+    mechanism: Mechanism = m.Gaussian(1.0)
     statement = to_statement(mechanism)
     for _ in range(16):
-        mechanism = m.ClientSampling(mechanism, 0.5, 2)
+        mechanism = ClientSampling(mechanism, 0.5, 2)
     assert from_statement(to_statement(mechanism)) == mechanism
     with pytest.raises(InputError, match="deep"):
-        to_statement(m.ClientSampling(mechanism, 0.5, 2))
+        to_statement(ClientSampling(mechanism, 0.5, 2))
     outer = {"kind": "client-sampling", "version": STATEMENT_VERSION, "rate": 0.5, "rounds": 2}
     for _ in range(5000):
         statement = {**outer, "participation": statement}

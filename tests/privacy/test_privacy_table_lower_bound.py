@@ -14,7 +14,8 @@ from tacit.privacy.accounting.private_state import (
     table_lower_delta,
     table_lower_epsilon,
 )
-from tacit.privacy.mechanisms.composed import ADD_OR_REMOVE_ONE, REPLACE_ONE, PrivateState, Relation
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Relation
+from tacit.privacy.mechanisms.steps import PrivateState
 
 
 def table(

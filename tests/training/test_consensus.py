@@ -262,11 +262,11 @@ def test_a_plan_is_warned_of_models_that_stand_far_apart() -> None:
     assert said is not None
     assert said.startswith("with 1 gossip round a step, a node's own model will carry 9.47 times")
     assert said.endswith("mixes faster, or lower privacy.pair_noise")
-    alone = consensus_warning(ConsensusForecast(1.6, 1.5, 1.5, 1.5), 3)
+    alone = consensus_warning(ConsensusForecast(1.6, 1.5, 1.5), 3)
     assert alone is not None
     assert alone.startswith("with 3 gossip rounds a step, a node's own model will carry 1.60 times")
     assert alone.endswith("or choose a graph that mixes faster")
-    calm = ConsensusForecast(1.2, 1.1, 1.5, 1.3)
+    calm = ConsensusForecast(1.2, 1.1, 1.5)
     assert calm.figure == 1.5
     assert consensus_warning(calm, 2) is None
     assert consensus_warning(None, 2) is None

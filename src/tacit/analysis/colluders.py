@@ -19,9 +19,9 @@ from tacit.errors import InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.ledger import StepRun
 from tacit.privacy.ledger.spent import cost, released
-from tacit.privacy.mechanisms.base import against, observer
-from tacit.privacy.mechanisms.composed import Composed, Mechanism, Scheduled, schedule
-from tacit.privacy.mechanisms.steps import SILENT
+from tacit.privacy.mechanisms.base import Mechanism, against, observer
+from tacit.privacy.mechanisms.composed import Composed
+from tacit.privacy.mechanisms.steps import SILENT, Scheduled, schedule
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.documents.trust import TrustTerms

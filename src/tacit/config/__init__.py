@@ -1,9 +1,9 @@
 """The experiment file: its sections, how it is read, and what is refused."""
 
-from tacit.config.load import (
+from tacit.config.load import Config, load_config, read_sections, to_toml
+from tacit.config.schema import (
     GIVEN,
     AlgorithmSection,
-    Config,
     Faults,
     Nodes,
     Privacy,
@@ -11,9 +11,6 @@ from tacit.config.load import (
     Task,
     Topology,
     Train,
-    load_config,
-    read_sections,
-    to_toml,
 )
 
 __all__ = [

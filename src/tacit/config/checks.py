@@ -108,10 +108,8 @@ def check_suboptimality(task: Task, nodes: Nodes, algorithm: AlgorithmSection) -
         "nodes.data = 'by-rank' keeps records apart": nodes.data == "by-rank",
         "nodes.part leaves records out": nodes.part is not None,
     }
-    for reason, holds in reasons.items():
-        if holds:
-            expected = f"compares with the least value of a convex objective, and {reason}"
-            raise InputError("train.suboptimality", True, f"{expected}: leave it out")
+    expected = "compares with the least value of a convex objective, and {}: leave it out"
+    _refuse("train.suboptimality", True, reasons, expected)
 
 
 def check_views(task: Task, train: Train, algorithm: AlgorithmSection) -> None:
@@ -128,20 +126,15 @@ def check_views(task: Task, train: Train, algorithm: AlgorithmSection) -> None:
                 "are views of a record, and without augmentation all would be the same: set "
                 "task.augmentation, such as 'flip-shift', or leave it out",
             )
-    elif algorithm.definition.moments is not None:
-        raise InputError(
-            "task.augmentation",
-            task.augmentation,
-            f"makes views of a record over which its gradient is averaged, and {algorithm.name} "
-            "takes moments of the records as they are: leave it out",
-        )
-    elif task.feature_map is not None:
-        raise InputError(
-            "task.augmentation",
-            task.augmentation,
-            "makes new views of a record at every step, and task.features are computed once: leave "
-            "out one of them",
-        )
+        return
+    moments = algorithm.definition.moments is not None
+    reasons = {
+        f"makes views of a record over which its gradient is averaged, and {algorithm.name} takes "
+        "moments of the records as they are: leave it out": moments,
+        "makes new views of a record at every step, and task.features are computed once: leave out "
+        "one of them": task.feature_map is not None,
+    }
+    _refuse("task.augmentation", task.augmentation, reasons)
 
 
 def check_calibration(
@@ -167,10 +160,8 @@ def check_calibration(
         "privacy.epsilon_per_round, which leaves no share": privacy.epsilon_per_round is not None,
         "faults.tolerate, since counts of a site that is away would be missing": faults.tolerate,
     }
-    for reason, holds in reasons.items():
-        if holds:
-            expected = f"does not go with {reason}; use 'public', or change it"
-            raise InputError("task.calibrate", "private", expected)
+    expected = "does not go with {}; use 'public', or change it"
+    _refuse("task.calibrate", "private", reasons, expected)
 
 
 def check_promise(algorithm: AlgorithmSection, promise: Promise) -> None:
@@ -192,6 +183,13 @@ def check_promise(algorithm: AlgorithmSection, promise: Promise) -> None:
     if len(pair) == 1:
         expected = "needs the other one: give promise.push_sum_constant and promise.push_sum_rate"
         raise InputError(f"promise.{pair[0]}", given[pair[0]], expected)
+
+
+def _refuse(where: str, value: object, reasons: Mapping[str, bool], expected: str = "{}") -> None:
+    """Refuse the value of a key for the first of the reasons that holds."""
+    for reason, holds in reasons.items():
+        if holds:
+            raise InputError(where, value, expected.format(reason))
 
 
 def _check_nodes(nodes: Nodes) -> None:
@@ -349,10 +347,9 @@ def _check_without_records(
         "train.suboptimality, of an objective in which it has no part": train.suboptimality,
         "no others: some node must have records": nodes.count <= len(set(given)),
     }
-    for reason, holds in reasons.items():
-        if given and holds:
-            expected = f"a node without records does not go with {reason}"
-            raise InputError("nodes.without_records", list(given), expected)
+    if given:
+        expected = "a node without records does not go with {}"
+        _refuse("nodes.without_records", list(given), reasons, expected)
 
 
 def _by_name(names: Sequence[str] | None, word: str) -> str:
@@ -379,10 +376,8 @@ def _check_ledger(privacy: Privacy, *, assumed: bool) -> None:
         "algorithm.clip_norm = 'assumed' keeps no gradient to its bound": assumed,
         "privacy.noise_seed lets anyone subtract the noise": privacy.noise_seed is not None,
     }
-    for reason, holds in reasons.items():
-        if holds:
-            expected = f"keeps a budget that such a run would betray: {reason}; change one of them"
-            raise InputError("privacy.ledger", privacy.ledger, expected)
+    expected = "keeps a budget that such a run would betray: {}; change one of them"
+    _refuse("privacy.ledger", privacy.ledger, reasons, expected)
 
 
 def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> None:
@@ -397,59 +392,37 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
             f"{algorithm.name} adds no noise: leave it out, or choose a private algorithm",
         )
     per_round = privacy.epsilon_per_round
-    if per_round is not None and privacy.noise_std is not None:
-        raise InputError(
-            "privacy.epsilon_per_round",
-            per_round,
-            "sets the noise, and so does noise_std: give one",
-        )
-    if per_round is not None and privacy.budget is not None:
-        raise InputError(
-            "privacy.epsilon_per_round", per_round, "sets the noise, and so does epsilon: give one"
-        )
-    if privacy.accounting == "none" and (privacy.budget is not None or per_round is not None):
-        raise InputError(
-            "privacy.accounting",
-            "none",
-            "keeps a given noise: give noise_std, not epsilon (epsilon = 'none' for no noise)",
-        )
-    if privacy.accounting == "published" and privacy.noise_std is not None:
-        raise InputError(
-            "privacy.accounting",
-            "published",
-            "takes the noise from the paper's formula and epsilon: leave noise_std out",
-        )
-    if privacy.accounting == "published" and algorithm.formula is None and algorithm.private:
-        raise InputError(
-            "privacy.accounting",
-            "published",
-            f"the papers print no formula for {algorithm.name}: use 'certified'",
-        )
-    accounted = privacy.noisy and privacy.accounting != "none"
-    if train.sampling == "allocation" and train.batch != "all":
-        if algorithm.mechanism is not noised_sums or algorithm.table(chosen.options) is not None:
-            raise InputError(
-                "train.sampling",
-                "allocation",
-                "is proved for methods whose messages are functions of one Gaussian noised sum a "
-                f"step, and {algorithm.name} is none of them: it keeps gradients, has anchors, "
-                "makes local steps or adds Laplace noise; use 'poisson'",
-            )
-        if accounted and privacy.relation != "add-or-remove-one":
-            raise InputError(
-                "train.sampling",
-                "allocation",
-                "is accounted under privacy.relation = 'add-or-remove-one' only: nothing is proved "
-                "of it for a record that is replaced; use 'poisson', or that relation",
-            )
-    fixed = train.sampling == "fixed" and train.batch != "all"
-    if fixed and accounted and privacy.relation != "replace-one":
-        raise InputError(
-            "train.sampling",
-            "fixed",
-            "a batch of fixed size is accounted under privacy.relation = 'replace-one' only, since "
-            "another record moves in for the one left out; use 'poisson', or that relation",
-        )
+    if per_round is not None:
+        given = {"noise_std": privacy.noise_std is not None, "epsilon": privacy.budget is not None}
+        expected = "sets the noise, and so does {}: give one"
+        _refuse("privacy.epsilon_per_round", per_round, given, expected)
+    none, published = (privacy.accounting == name for name in ("none", "published"))
+    calibrated = privacy.budget is not None or per_round is not None
+    twice = published and privacy.noise_std is not None
+    unprinted = published and algorithm.formula is None and algorithm.private
+    note = "keeps a given noise: give noise_std, not epsilon (epsilon = 'none' for no noise)"
+    reasons = {
+        note: none and calibrated,
+        "takes the noise from the paper's formula and epsilon: leave noise_std out": twice,
+        f"the papers print no formula for {algorithm.name}: use 'certified'": unprinted,
+    }
+    _refuse("privacy.accounting", privacy.accounting, reasons)
+    accounted = privacy.noisy and not none
+    one_sum = algorithm.mechanism is noised_sums and algorithm.table(chosen.options) is None
+    allocated, fixed = (train.sampling == name for name in ("allocation", "fixed"))
+    misallocated = allocated and accounted and privacy.relation != "add-or-remove-one"
+    misfixed = fixed and accounted and privacy.relation != "replace-one"
+    reasons = {
+        "is proved for methods whose messages are functions of one Gaussian noised sum a step, and "
+        f"{algorithm.name} is none of them: it keeps gradients, has anchors, makes local steps or "
+        "adds Laplace noise; use 'poisson'": allocated and not one_sum,
+        "is accounted under privacy.relation = 'add-or-remove-one' only: nothing is proved of it "
+        "for a record that is replaced; use 'poisson', or that relation": misallocated,
+        "a batch of fixed size is accounted under privacy.relation = 'replace-one' only, since "
+        "another record moves in for the one left out; use 'poisson', or that relation": misfixed,
+    }
+    if train.batch != "all":
+        _refuse("train.sampling", train.sampling, reasons)
 
 
 def _check_pairwise(
@@ -523,13 +496,8 @@ def _check_secure_sum(
     if privacy.colluding is not None and privacy.colluding >= count:
         expected = f"must be below the number of clients, {count}"
         raise InputError("privacy.colluding", privacy.colluding, expected)
-    lossy = {
-        "drop": faults.drop,
-        "drop_edges": faults.drop_edges,
-        "tolerate": faults.tolerate,
-    }
-    for key, value in lossy.items():
-        if value:
+    for key in ("drop", "drop_edges", "tolerate"):
+        if value := getattr(faults, key):
             expected = (
                 "does not go with privacy.aggregation = 'secure-sum': without one of its messages "
                 "a sum stays masked, and the round must be run again"
@@ -540,11 +508,10 @@ def _check_secure_sum(
 def _check_faults(faults: Faults, count: int) -> None:
     """Refuse faults of nodes that there are not, that never happen, or that are given twice."""
     ends = [(source, target) for source, target, _ in faults.drop_edges]
-    slow = [(node,) for node, _ in faults.slow]
     named: Mapping[str, Sequence[tuple[int, ...]]] = {
         "drop_edges": ends,
         "down": [(node,) for node, _, _ in faults.down],
-        "slow": slow,
+        "slow": [(node,) for node, _ in faults.slow],
     }
     for key, entries in named.items():
         highest = max((max(nodes) for nodes in entries), default=0)

@@ -44,23 +44,6 @@ from tacit.errors import InputError, is_meant, nearest
 from tacit.plain_files import parse_toml, read_toml
 from tacit.privacy.mechanisms.clipping import ASSUMED
 
-__all__ = [
-    "GIVEN",
-    "AlgorithmSection",
-    "Config",
-    "Faults",
-    "Nodes",
-    "Privacy",
-    "Promise",
-    "Task",
-    "Topology",
-    "Train",
-    "key_meant",
-    "load_config",
-    "read_sections",
-    "to_toml",
-]
-
 Each = TypeVar("Each")
 
 _NOT_RUN = {"figure": "tacit compare", "compare": "tacit compare", "tune": "tacit tune"}
@@ -167,6 +150,11 @@ class Config(Section):
                 copy._given[name] = {**copy._given.get(name, {}), **changed}
         return copy
 
+    def with_keys(self, **sections: Mapping[str, Any]) -> Self:
+        """The same with other values of some keys, by section; they are not checked anew."""
+        changed = {name: getattr(self, name).model_copy(update=sections[name]) for name in sections}
+        return self.model_copy(update=changed)
+
     def with_defaults(
         self, defaults: Mapping[str, Mapping[str, Any]], *, closed: bool = False
     ) -> Config:
@@ -236,8 +224,7 @@ class Config(Section):
         if self.nodes.names is not None:
             expected = f"must be those of the schema or data, node 0 first: {', '.join(names)}"
             raise InputError("nodes.names", ", ".join(self.nodes.names), expected)
-        nodes = self.nodes.model_copy(update={"names": tuple(names)})
-        return self.model_copy(update={"nodes": nodes})
+        return self.with_keys(nodes={"names": tuple(names)})
 
     @property
     def weights(self) -> Literal["records", "equal", "noise"] | tuple[float, ...]:

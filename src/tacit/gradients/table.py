@@ -61,9 +61,7 @@ from tacit.gradients.stacked import BatchGradient, StackedModel
 from tacit.gradients.table_storage import (
     Entry,
     Shape,
-    TableNeed,
     add,
-    available_bytes,
     differences,
     entries,
     entries_of,
@@ -71,21 +69,8 @@ from tacit.gradients.table_storage import (
     keepable,
     mapped,
     read,
-    table_need,
     write,
 )
-
-__all__ = [
-    "GradientTable",
-    "Records",
-    "Replacement",
-    "TableNeed",
-    "available_bytes",
-    "clipped_difference",
-    "difference_shapes",
-    "entries_of",
-    "table_need",
-]
 
 TOTAL = "total"
 

@@ -32,23 +32,18 @@ from tacit.privacy.accounting.choosing import (
     choosing_delta,
     choosing_epsilon,
 )
-from tacit.privacy.mechanisms.composed import (
-    ADD_OR_REMOVE_ONE,
-    REPLACE_ONE,
-    ClientSampling,
-    Composed,
+from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism, Relation
+from tacit.privacy.mechanisms.composed import ClientSampling, Composed, compose
+from tacit.privacy.mechanisms.serialise import from_statement, to_statement
+from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
     Laplace,
-    Mechanism,
     PersistentState,
     PrivateState,
-    RandomAllocationGaussian,
-    Relation,
     SampledGaussian,
-    compose,
 )
-from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.pairwise import pairwise_multipliers
 
 __all__ = [

@@ -452,15 +452,9 @@ def _across(curve: Curve, line: Row, others: Sequence[Curve]) -> Curve:
     bare = line["points"][line["chosen"]]["private"] is False
     if not (bare and line["ends"] and budgets):
         return curve
-    end = line["ends"][0]
-    mean, deviation = float(end["mean"]), end["deviation"]
+    level = _drawn("", 0, [(x, line["ends"][0]) for x in (min(budgets), max(budgets))])
     return replace(
-        curve,
-        budget="not private",
-        x=(min(budgets), max(budgets)),
-        y=(mean,) * 2,
-        low=() if deviation is None else (mean - deviation,) * 2,
-        high=() if deviation is None else (mean + deviation,) * 2,
+        curve, budget="not private", x=level.x, y=level.y, low=level.low, high=level.high
     )
 
 

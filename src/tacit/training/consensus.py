@@ -54,14 +54,12 @@ class ConsensusForecast:
         typical: root mean square over nodes, likewise.
         worst_gradients: at the worst node over the whole run, where gradients are taken: root of
             the sum of its variances over that of the mean's.
-        typical_gradients: of all nodes, likewise.
         pair_noise: deviation of a pair's noise over the root mean square of the nodes' own.
     """
 
     worst: float
     typical: float
     worst_gradients: float
-    typical_gradients: float
     pair_noise: float = 0.0
 
     @property
@@ -304,7 +302,6 @@ def _forecasts(flow: NoiseFlow, ratios: Sequence[float]) -> list[ConsensusForeca
             worst=math.sqrt(last.max()),
             typical=math.sqrt(last.mean()),
             worst_gradients=math.sqrt(over.max()),
-            typical_gradients=math.sqrt(over.mean()),
             pair_noise=ratio,
         )
 

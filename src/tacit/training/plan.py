@@ -149,36 +149,19 @@ class Plan:
         together = self.release.pairs is not None or self.release.sums is not None
         counted = range(len(self.nodes)) if hosted is None or together else hosted
         nodes = [self.nodes[number] for number in counted]
-        options = {
-            "evaluate_every": None,
-            "checkpoint_every": None,
-            "evaluate_records": 1,
-            "suboptimality": False,
-        }
-        elsewhere = {"device": "cpu", "timeout": 60.0}
-        plain = self.config.model_copy(
-            update={
-                "train": self.config.train.model_copy(update=options | elsewhere),
-                "task": self.config.task.model_copy(
-                    update={"data_dir": "", "features_cache": None}
-                ),
-                "nodes": self.config.nodes.model_copy(
-                    update={
-                        "placement": "blocks",
-                        "source": None if self.config.nodes.source is None else "{node}",
-                    }
-                ),
-                "faults": self.config.faults.model_copy(update={"slow": (), "tolerate": False}),
-                "promise": Promise(),
-                # Where the ledgers of the data lie is free, and what a site calls its own, but not
-                # whether there are any.
-                "privacy": self.config.privacy.model_copy(
-                    update={
-                        "ledger": self.config.privacy.ledger and "a folder",
-                        "ledger_source": None,
-                    }
-                ),
-            }
+        config = self.config
+        measured = {"evaluate_every": None, "evaluate_records": 1, "suboptimality": False}
+        elsewhere = {"device": "cpu", "timeout": 60.0, "checkpoint_every": None}
+        source = None if config.nodes.source is None else "{node}"
+        plain = config.with_keys(
+            train=measured | elsewhere,
+            task={"data_dir": "", "features_cache": None},
+            nodes={"placement": "blocks", "source": source},
+            faults={"slow": (), "tolerate": False},
+            promise=dict.fromkeys(Promise.model_fields),
+            # Where the ledgers of the data lie is free, and what a site calls its own, but not
+            # whether there are any.
+            privacy={"ledger": config.privacy.ledger and "a folder", "ledger_source": None},
         )
         return {
             "experiment": to_toml(plain),

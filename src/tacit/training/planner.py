@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tacit import privacy
 from tacit.algorithms import Activity, Schedules, Setup
 from tacit.config import Config, Privacy
+from tacit.config.checks import CONVEX_MODELS
 from tacit.config.schema import CALIBRATE_SHARE
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
@@ -60,7 +61,6 @@ _CHECKS = {
     "column-stochastic": check_column_stochastic,
     "doubly-stochastic": check_doubly_stochastic,
 }
-_CONVEX_MODELS = ("logistic", "linear")
 
 
 def build_plan(
@@ -121,7 +121,7 @@ def build_plan(
         sums = SecureSums(len(records), config.privacy.colluding or 0, active)
         release = replace(release, sums=sums)
     cautions = (*cautions, *definition.check(setup))
-    if definition.convex and setup.model not in _CONVEX_MODELS:
+    if definition.convex and setup.model not in CONVEX_MODELS:
         cautions += (
             f"{definition.title} is proved to converge for convex losses: "
             f"task.model = '{setup.model}' is not convex",
@@ -182,8 +182,8 @@ def _with_batch(
     if config.train.batch != "auto":
         return config, notes
     batch, reason = automatic_batch(config, records, linear)
-    config = config.model_copy(update={"train": config.train.model_copy(update={"batch": batch})})
-    return config, notes if reason is None else (*notes, reason)
+    notes = notes if reason is None else (*notes, reason)
+    return config.with_keys(train={"batch": batch}), notes
 
 
 def _settled(
@@ -194,8 +194,7 @@ def _settled(
     options, note = section.definition.settled(section.options, mixing, parameters)
     if note is None:
         return config, notes
-    section = section.model_copy(update={"options": options})
-    return config.model_copy(update={"algorithm": section}), (*notes, note)
+    return config.with_keys(algorithm={"options": options}), (*notes, note)
 
 
 def _choice(
@@ -563,14 +562,19 @@ def _with_pair_noise(
     if release.activity is not None and not given:
         chosen = chosen.scaled(_enough(settings, release, scaled, needed))
         release, scaled = replace(release, pairs=chosen), _own_noise(nodes, chosen)
+    return release, _with_costs(settings, release, scaled)
+
+
+def _with_costs(
+    settings: Privacy, release: Release, nodes: Sequence[NodePlan]
+) -> tuple[NodePlan, ...]:
+    """The nodes with what is certified of them; it is computed once of nodes that are alike."""
     costs: dict[tuple[Any, ...], float] = {}
-    for node in scaled:
+    for node in nodes:
         kind = (release.kind(node), node.budget)
         if kind not in costs:
             costs[kind] = _certified(settings, release, node)
-    return release, tuple(
-        replace(node, epsilon=costs[release.kind(node), node.budget]) for node in scaled
-    )
+    return tuple(replace(node, epsilon=costs[release.kind(node), node.budget]) for node in nodes)
 
 
 def _pairs_note(config: Config, release: Release) -> str:
@@ -617,12 +621,7 @@ def _with_common_noise(
     )
     if not release.setup.accounted:
         return tuple(levelled)
-    costs: dict[tuple[Any, ...], float] = {}
-    for node in levelled:
-        kind = (release.kind(node), node.budget)
-        if kind not in costs:
-            costs[kind] = _certified(config.privacy, release, node)
-    return tuple(replace(node, epsilon=costs[release.kind(node), node.budget]) for node in levelled)
+    return _with_costs(config.privacy, release, levelled)
 
 
 def _uncovered(release: Release) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap, find_features
 from tacit.gradients import AUGMENTATIONS, Augmentation, Loss, Moments, Output, StackedModel
 from tacit.gradients.augmentation import ViewFunction
-from tacit.gradients.table import available_bytes, table_need
+from tacit.gradients.table_storage import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.models.imports import import_function

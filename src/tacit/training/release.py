@@ -24,9 +24,8 @@ from tacit.models.probabilities import MOST_BINS
 from tacit.privacy.ledger.spent import combined
 from tacit.privacy.mechanisms.base import against
 from tacit.privacy.mechanisms.clipping import ASSUMED, Clipping
-from tacit.privacy.mechanisms.composed import Scheduled
-from tacit.privacy.mechanisms.composed import schedule as schedule_of
-from tacit.privacy.mechanisms.steps import SILENT
+from tacit.privacy.mechanisms.steps import SILENT, Scheduled
+from tacit.privacy.mechanisms.steps import schedule as schedule_of
 from tacit.training.pair_noise import PairNoise
 from tacit.training.secure_sums import SecureSums
 

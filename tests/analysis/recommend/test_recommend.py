@@ -156,7 +156,7 @@ def test_fewer_records_never_get_a_longer_way() -> None:
             "pairwise",
             "secure-sum",
         ]
-        noises = [row.norm for row in found.forecasts]
+        noises = [row.noise_norm for row in found.forecasts]
         assert noises[1] < noises[0]
         assert noises[2] < noises[0]
         values = proposed(found)

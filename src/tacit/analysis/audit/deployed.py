@@ -50,7 +50,7 @@ from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.plain_files import check_plain
 from tacit.privacy import ADD_OR_REMOVE_ONE
-from tacit.privacy.mechanisms.composed import Scheduled, schedule
+from tacit.privacy.mechanisms.steps import Scheduled, schedule
 from tacit.private_files import new_private_file, plain_errors, sync_folder
 from tacit.report.documents.claims import PlantedAuditDocument
 from tacit.report.documents.run import LET_IT_END, ResultDocument, read_result

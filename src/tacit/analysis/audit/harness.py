@@ -206,9 +206,8 @@ def _copied_pairs(pairs: PairNoise | None, copies: int) -> PairNoise | None:
 
 def seeded(plan: Plan, seed: int) -> Plan:
     """The same plan with its noise and coins from a number, and no ledger, which that rules out."""
-    ledgers = dict.fromkeys(LEDGER_KEYS)
-    settings = plan.config.privacy.model_copy(update={**ledgers, "noise_seed": seed})
-    return replace(plan, config=plan.config.model_copy(update={"privacy": settings}))
+    settings = {**dict.fromkeys(LEDGER_KEYS), "noise_seed": seed}
+    return replace(plan, config=plan.config.with_keys(privacy=settings))
 
 
 def in_small(plan: Plan) -> Plan:

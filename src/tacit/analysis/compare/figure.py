@@ -205,15 +205,10 @@ def run_digest(config: Config) -> str:
 
     What files and modules that it names contain is not part of it.
     """
-    free: dict[str, Any] = {"device": "cpu", "checkpoint_every": None}
-    plain = config.model_copy(
-        update={
-            "train": config.train.model_copy(update=free),
-            "task": config.task.model_copy(update={"data_dir": ""}),
-            "privacy": config.privacy.model_copy(
-                update={"ledger": config.privacy.ledger and "elsewhere"}
-            ),
-        }
+    plain = config.with_keys(
+        train={"device": "cpu", "checkpoint_every": None},
+        task={"data_dir": ""},
+        privacy={"ledger": config.privacy.ledger and "elsewhere"},
     )
     return hashlib.blake2b(to_toml(plain).encode(), digest_size=6).hexdigest()
 
@@ -347,13 +342,9 @@ def _repeated(config: Config, seeds: int | Sequence[int]) -> tuple[Config, ...]:
     if len(set(run_seeds)) < len(run_seeds):
         raise InputError("figure.seeds", run_seeds, "must differ from each other")
     return tuple(
-        config.model_copy(
-            update={
-                "train": config.train.model_copy(update={"seed": seed}),
-                "privacy": config.privacy.model_copy(
-                    update={"noise_seed": None if noise is None else noise + turn}
-                ),
-            }
+        config.with_keys(
+            train={"seed": seed},
+            privacy={"noise_seed": None if noise is None else noise + turn},
         )
         for turn, seed in enumerate(run_seeds)
     )

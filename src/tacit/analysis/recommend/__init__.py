@@ -12,12 +12,11 @@ from tacit.analysis.recommend.search import (
     recommend,
     recommend_for,
 )
-from tacit.training.recommend import Facts, NoiseForecast, Proposal
+from tacit.training.recommend import Facts, Proposal
 
 __all__ = [
     "TRUST_MODELS",
     "Facts",
-    "NoiseForecast",
     "Proposal",
     "Recommendation",
     "read_facts",

@@ -10,17 +10,12 @@ from typing import Any
 import tomli_w
 from rich.console import Console
 
-from tacit.analysis.recommend.search import Recommendation
+from tacit.analysis.recommend.search import Recommendation, seen_by
 from tacit.errors import InputError
-from tacit.report.documents.plan import (
-    ForecastNoise,
-    ProposedKey,
-    RecommendDocument,
-)
+from tacit.report.documents.plan import ProposedKey, RecommendDocument
 from tacit.report.terminal import print_table, table_of
 from tacit.report.wording import number_text
 from tacit.training.recommend.choices import Proposal
-from tacit.training.recommend.forecast import NoiseForecast
 
 _WIDTH = 100
 
@@ -83,7 +78,7 @@ def recommend_document(found: Recommendation, file: str | None) -> RecommendDocu
             for choice in found.choices
         ),
         trust_model=found.plan.release.trust_model,
-        forecasts=tuple(map(_forecast, found.forecasts)),
+        forecasts=found.forecasts,
         unavailable=dict(found.missing),
         conflicts=found.conflicts,
         warnings=found.plan.warnings,
@@ -105,16 +100,14 @@ def recommend_table(found: Recommendation, console: Console | None = None) -> No
     print_table(out, table)
     headings = ("trust model", "noise over C", "signal over C", "noise over signal", "rounds")
     table = table_of(headings, title="noise against signal, by who sees what")
-    chosen = found.plan.release.trust_model
     for row in found.forecasts:
-        document = _forecast(row)
-        own = row.trust_model == chosen or (row.trust_model, chosen) == ("all-messages", "server")
+        chosen = row.trust_model == seen_by(found.plan)
         table.add_row(
-            f"{row.trust_model}{' (chosen)' if own else ''}",
-            number_text(document.noise_norm),
-            number_text(document.signal),
-            number_text(document.noise_over_signal),
-            str(document.rounds),
+            f"{row.trust_model}{' (chosen)' if chosen else ''}",
+            number_text(row.noise_norm),
+            number_text(row.signal),
+            number_text(row.noise_over_signal),
+            str(row.rounds),
         )
     print_table(out, table)
     for trust, reason in found.missing.items():
@@ -164,15 +157,3 @@ def _value(value: Any) -> str:
 
 def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, _WIDTH, subsequent_indent="#   ", break_long_words=False)
-
-
-def _forecast(row: NoiseForecast) -> ForecastNoise:
-    return ForecastNoise(
-        trust_model=row.trust_model,
-        noise=row.noise,
-        noise_norm=row.norm,
-        signal=row.signal,
-        noise_over_signal=row.over_signal,
-        node_over_mean=row.figure,
-        rounds=row.rounds,
-    )

@@ -12,6 +12,7 @@ import torch
 from tacit.config import Config, load_config, read_sections
 from tacit.errors import BudgetError, InputError, nearest
 from tacit.models.architectures import build_model
+from tacit.report.documents.plan import ForecastNoise
 from tacit.training.plan import Plan
 from tacit.training.prepare import DTYPES
 from tacit.training.recommend.choices import (
@@ -24,7 +25,7 @@ from tacit.training.recommend.choices import (
 )
 from tacit.training.recommend.complete import drafted
 from tacit.training.recommend.facts import Facts, facts_of
-from tacit.training.recommend.forecast import NoiseForecast, mean_noise, noise_forecast, signal
+from tacit.training.recommend.forecast import mean_noise, noise_forecast, signal
 from tacit.training.recommend.rules import ALGORITHMS_WITH_RULES
 from tacit.training.records import load_records
 
@@ -54,7 +55,7 @@ class Recommendation:
     config: Config
     plan: Plan
     facts: Facts
-    forecasts: tuple[NoiseForecast, ...]
+    forecasts: tuple[ForecastNoise, ...]
     missing: Mapping[str, str]
     conflicts: tuple[str, ...]
 
@@ -153,13 +154,13 @@ def _check(config: Config) -> None:
 
 def _forecasts(
     given: Given, facts: Facts, parameters: int, chosen: Plan, length: float | None
-) -> tuple[list[NoiseForecast], dict[str, str]]:
+) -> tuple[list[ForecastNoise], dict[str, str]]:
     """The forecast of every trust model, that of the chosen one from its very plan."""
-    forecasts: list[NoiseForecast] = []
+    forecasts: list[ForecastNoise] = []
     missing: dict[str, str] = {}
     for trust in TRUST_MODELS:
         try:
-            own = _is_trust(chosen, trust)
+            own = seen_by(chosen) == trust
             plan = chosen if own else drafted(_as_trust(given, trust), facts, parameters)[1]
         except (InputError, BudgetError) as error:
             missing[trust] = str(error)
@@ -168,10 +169,10 @@ def _forecasts(
     return forecasts, missing
 
 
-def _is_trust(plan: Plan, trust: Trust) -> bool:
-    release = plan.release
-    own = "pairwise" if release.pairs is not None else "all-messages"
-    return trust == ("secure-sum" if release.sums is not None else own)
+def seen_by(plan: Plan) -> str:
+    """The trust model of a plan, of `TRUST_MODELS`: a server sees all messages."""
+    trust = plan.release.trust_model
+    return "all-messages" if trust == "server" else trust
 
 
 def _as_trust(given: Given, trust: Trust) -> dict[str, dict[str, Any]]:

@@ -32,7 +32,7 @@ from tacit.privacy import Mechanism
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.accounting.choosing import choosing_epsilon
 from tacit.privacy.ledger.spent import combined
-from tacit.privacy.mechanisms.composed import BestOfTrials
+from tacit.privacy.mechanisms.trials import BestOfTrials
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
@@ -185,8 +185,7 @@ def _check_public(search: Search) -> None:
 
 def with_budget(config: Config, epsilon: Sequence[float]) -> Config:
     """The experiment with a budget for each node."""
-    update = {"epsilon": config.by_node(epsilon)}
-    return config.model_copy(update={"privacy": config.privacy.model_copy(update=update)})
+    return config.with_keys(privacy={"epsilon": config.by_node(epsilon)})
 
 
 def with_ledger(config: Config, folder: Path, total: Sequence[float]) -> Config:
@@ -203,7 +202,7 @@ def with_ledger(config: Config, folder: Path, total: Sequence[float]) -> Config:
         "ledger_epsilon": settings.ledger_epsilon or config.by_node(total),
         "ledger_delta": settings.ledger_delta or settings.delta,
     }
-    return config.model_copy(update={"privacy": settings.model_copy(update=update)})
+    return config.with_keys(privacy=update)
 
 
 def _planned(search: Search, place: int, config: Config) -> Plan:

@@ -103,14 +103,8 @@ class Search:
 
 
 def _placeless(config: Config) -> Config:
-    return config.model_copy(
-        update={
-            "task": config.task.model_copy(update={"data_dir": ""}),
-            "privacy": config.privacy.model_copy(
-                update={"ledger": config.privacy.ledger and "a folder"}
-            ),
-        }
-    )
+    ledger = config.privacy.ledger and "a folder"
+    return config.with_keys(task={"data_dir": ""}, privacy={"ledger": ledger})
 
 
 def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
@@ -161,8 +155,8 @@ def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
 
 def without_ledger(config: Config) -> Config:
     """The experiment of a run that is charged to no ledger of data by itself."""
-    keys = {"ledger": None, "ledger_epsilon": None, "ledger_delta": None}
-    return config.model_copy(update={"privacy": config.privacy.model_copy(update=keys)})
+    keys = ("ledger", "ledger_epsilon", "ledger_delta")
+    return config.with_keys(privacy=dict.fromkeys(keys))
 
 
 def _made(

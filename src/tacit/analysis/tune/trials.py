@@ -213,9 +213,7 @@ def _numbered(config: Config, place: int) -> Config:
     seed = config.privacy.noise_seed
     if seed is None:
         return config
-    return config.model_copy(
-        update={"privacy": config.privacy.model_copy(update={"noise_seed": seed + place})}
-    )
+    return config.with_keys(privacy={"noise_seed": seed + place})
 
 
 def _execute(job: Job, path: Path, resume: bool, watch: SearchMonitor) -> bool:

@@ -72,15 +72,10 @@ from tacit.privacy.accounting.tables import (
     survey,
     surveyed,
 )
-from tacit.privacy.mechanisms.composed import (
-    BestOfTrials,
-    Composed,
-    Mechanism,
-    PersistentState,
-    PrivateState,
-    Scheduled,
-    schedule,
-)
+from tacit.privacy.mechanisms.base import Mechanism
+from tacit.privacy.mechanisms.composed import Composed
+from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, Scheduled, schedule
+from tacit.privacy.mechanisms.trials import BestOfTrials
 from tacit.privacy.noise.slack import (
     delta_with_slack,
     delta_without_slack,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.accounting import accounting
-from tacit.privacy.mechanisms.composed import Mechanism
+from tacit.privacy.mechanisms.base import Mechanism
 
 TOLERANCE = 1e-3
 _ROUGH = 2e-3  # a search for where to search

@@ -38,7 +38,7 @@ import numpy as np
 from tacit.errors import InputError
 from tacit.privacy.accounting import accounting
 from tacit.privacy.accounting.gaussian import Array
-from tacit.privacy.mechanisms.composed import Mechanism
+from tacit.privacy.mechanisms.base import Mechanism
 
 MOST_TRIALS = 10_000.0  # in the mean
 _LARGEST_ETA = 100.0

@@ -34,16 +34,14 @@ from tacit.privacy.accounting.allocation import (
 )
 from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.accounting.private_state import worst_means
-from tacit.privacy.mechanisms.composed import (
-    REPLACE_ONE,
-    ClientSampling,
-    Composed,
+from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
+from tacit.privacy.mechanisms.base import REPLACE_ONE, Mechanism
+from tacit.privacy.mechanisms.composed import ClientSampling, Composed
+from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
     Laplace,
-    Mechanism,
     PrivateState,
-    RandomAllocationGaussian,
     SampledGaussian,
     schedule,
 )

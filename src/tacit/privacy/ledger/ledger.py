@@ -42,7 +42,6 @@ from typing import Any, NamedTuple, Self
 from tacit.errors import InputError
 from tacit.plain_files import check_plain
 from tacit.privacy.ledger.file import (
-    FORMAT_VERSION,
     LedgerKey,
     Log,
     append,
@@ -58,23 +57,6 @@ from tacit.privacy.ledger.file import (
     write_records,
 )
 from tacit.private_files import appearing
-
-__all__ = [
-    "FORMAT_VERSION",
-    "Account",
-    "Closing",
-    "DataAccount",
-    "EnteredRun",
-    "Interval",
-    "Ledger",
-    "NodeStatement",
-    "Snapshot",
-    "StepRun",
-    "lacking_steps",
-    "read_ledger",
-    "snapshot",
-    "step_runs",
-]
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,11 @@ from typing import Any
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
 from tacit.privacy.ledger.ledger import EnteredRun, Interval, StepRun, step_runs
-from tacit.privacy.mechanisms.composed import (
-    Composed,
-    FixedBatchGaussian,
-    Gaussian,
-    Mechanism,
-    RandomAllocationGaussian,
-    SampledGaussian,
-)
+from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
+from tacit.privacy.mechanisms.base import Mechanism
+from tacit.privacy.mechanisms.composed import Composed
 from tacit.privacy.mechanisms.serialise import from_statement
+from tacit.privacy.mechanisms.steps import FixedBatchGaussian, Gaussian, SampledGaussian
 
 _GAUSSIANS: tuple[type[Mechanism], ...] = (Gaussian, SampledGaussian)
 _OF_ONE_KIND: tuple[set[type[Mechanism]], ...] = ({FixedBatchGaussian}, {RandomAllocationGaussian})

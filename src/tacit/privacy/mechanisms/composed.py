@@ -20,8 +20,6 @@ from typing import Self
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import (
-    ADD_OR_REMOVE_ONE,
-    REPLACE_ONE,
     Mechanism,
     Relation,
     Unit,
@@ -36,34 +34,8 @@ from tacit.privacy.mechanisms.steps import (
     PersistentState,
     PrivateState,
     SampledGaussian,
-    Scheduled,
-    levels,
-    schedule,
 )
 from tacit.privacy.mechanisms.trials import BestOfTrials
-
-__all__ = [
-    "ADD_OR_REMOVE_ONE",
-    "MECHANISMS",
-    "REPLACE_ONE",
-    "BestOfTrials",
-    "ClientSampling",
-    "Composed",
-    "FixedBatchGaussian",
-    "Gaussian",
-    "Laplace",
-    "Mechanism",
-    "PersistentState",
-    "PrivateState",
-    "RandomAllocationGaussian",
-    "Relation",
-    "SampledGaussian",
-    "Scheduled",
-    "Unit",
-    "compose",
-    "levels",
-    "schedule",
-]
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,9 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.base import few_enough, whole
-from tacit.privacy.mechanisms.composed import (
-    MECHANISMS,
-    FixedBatchGaussian,
-    Gaussian,
-    Mechanism,
-    SampledGaussian,
-)
+from tacit.privacy.mechanisms.base import Mechanism, few_enough, whole
+from tacit.privacy.mechanisms.composed import MECHANISMS
+from tacit.privacy.mechanisms.steps import FixedBatchGaussian, Gaussian, SampledGaussian
 
 STATEMENT_VERSION = 2
 _KEYS = MappingProxyType({"drawn_norm": "hit", "undrawn_norm": "miss"})

@@ -29,8 +29,8 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.composed import (
-    REPLACE_ONE,
+from tacit.privacy.mechanisms.base import REPLACE_ONE
+from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
     SampledGaussian,

@@ -19,12 +19,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.composed import (
-    ClientSampling,
-    FixedBatchGaussian,
-    Mechanism,
-    SampledGaussian,
-)
+from tacit.privacy.mechanisms.base import Mechanism
+from tacit.privacy.mechanisms.composed import ClientSampling
+from tacit.privacy.mechanisms.steps import FixedBatchGaussian, SampledGaussian
 from tacit.privacy.published.formula import (
     KINDEST,
     ONE_OF_J,

@@ -31,13 +31,9 @@ from scipy.special import log_ndtr, logsumexp
 
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import Array
-from tacit.privacy.mechanisms.composed import (
-    ADD_OR_REMOVE_ONE,
-    REPLACE_ONE,
-    ClientSampling,
-    FixedBatchGaussian,
-    Gaussian,
-)
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from tacit.privacy.mechanisms.composed import ClientSampling
+from tacit.privacy.mechanisms.steps import FixedBatchGaussian, Gaussian
 from tacit.privacy.published.formula import (
     FormulaCondition,
     PaperSetting,

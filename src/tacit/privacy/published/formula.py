@@ -21,14 +21,8 @@ from tacit.errors import InputError
 from tacit.privacy.accounting import accounting
 from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.accounting.private_state import table_lower_epsilon
-from tacit.privacy.mechanisms.composed import (
-    REPLACE_ONE,
-    FixedBatchGaussian,
-    Mechanism,
-    PrivateState,
-    Relation,
-    SampledGaussian,
-)
+from tacit.privacy.mechanisms.base import REPLACE_ONE, Mechanism, Relation
+from tacit.privacy.mechanisms.steps import FixedBatchGaussian, PrivateState, SampledGaussian
 
 Run = TypeVar("Run")
 

@@ -208,10 +208,13 @@ class ProposedKey(Document):
 
 
 class ForecastNoise(Document):
-    """What noise comes to under a trust model, over the clipping bound, beside the signal.
+    """What the noise of a run comes to under a trust model, over the clipping bound C.
 
-    As `tacit.analysis.recommend.NoiseForecast` has it: `noise` of one coordinate, `noise_norm` of
-    all, `signal` of public test records, `node_over_mean` where nodes stand apart.
+    `noise` is s, the standard deviation of a coordinate of the noise of one release of everything
+    in the mean over all nodes, and `noise_norm` sqrt(d) s, the length of that noise. `signal` is
+    the length of the mean clipped gradient at the start, of public test records; null: there are
+    none, or the model is not linear. `node_over_mean` is the noise in a node's own model over that
+    in the mean; null: no forecast. `rounds` are of gossip, in a step.
     """
 
     trust_model: Text

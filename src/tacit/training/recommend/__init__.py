@@ -7,6 +7,5 @@
 from tacit.training.recommend.choices import Proposal
 from tacit.training.recommend.complete import with_settings, with_task
 from tacit.training.recommend.facts import Facts, facts_of
-from tacit.training.recommend.forecast import NoiseForecast
 
-__all__ = ["Facts", "NoiseForecast", "Proposal", "facts_of", "with_settings", "with_task"]
+__all__ = ["Facts", "Proposal", "facts_of", "with_settings", "with_task"]

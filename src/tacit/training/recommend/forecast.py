@@ -9,43 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from tacit.models.architectures import find_loss
+from tacit.report.documents.plan import ForecastNoise
 from tacit.training.consensus import consensus_forecast
 from tacit.training.plan import Plan
 from tacit.training.recommend.facts import Facts
-
-
-@dataclass(frozen=True)
-class NoiseForecast:
-    """What a run's noise comes to, beside its signal.
-
-    Args:
-        trust_model: who sees what.
-        noise: s, standard deviation of a coordinate of the noise of one release of everything, in
-            the mean over all nodes, over the clipping bound C.
-        norm: sqrt(d) s, the length of that noise over C: of the noise in the mean over nodes and
-            steps of all gradients.
-        signal: the length of the mean clipped gradient over C at the start, of public test records;
-            None: there are none, or the model is not linear.
-        figure: noise in a node's own model over that in the mean; None: no forecast.
-        rounds: gossip rounds of a step.
-    """
-
-    trust_model: str
-    noise: float
-    norm: float
-    signal: float | None
-    figure: float | None
-    rounds: int
-
-    @property
-    def over_signal(self) -> float | None:
-        """Noise over signal, of the mean over nodes and steps."""
-        return None if not self.signal else self.norm / self.signal
 
 
 def mean_noise(plan: Plan) -> float:
@@ -64,22 +35,18 @@ def mean_noise(plan: Plan) -> float:
     return math.sqrt(math.fsum(variances)) / plan.steps
 
 
-def noise_forecast(trust_model: str, plan: Plan, found_signal: float | None) -> NoiseForecast:
-    """The forecast of a plan.
-
-    Args:
-        trust_model: who sees what.
-        plan: with its noise.
-        found_signal: see `signal`.
-    """
+def noise_forecast(trust_model: str, plan: Plan, found_signal: float | None) -> ForecastNoise:
+    """The forecast of a plan with its noise, beside its `signal`."""
     noise = mean_noise(plan)
+    length = math.sqrt(plan.parameters) * noise
     consensus = consensus_forecast(plan)
-    return NoiseForecast(
+    return ForecastNoise(
         trust_model=trust_model,
         noise=noise,
-        norm=math.sqrt(plan.parameters) * noise,
+        noise_norm=length,
         signal=found_signal,
-        figure=None if consensus is None else consensus.figure,
+        noise_over_signal=length / found_signal if found_signal else None,
+        node_over_mean=None if consensus is None else consensus.figure,
         rounds=plan.rounds,
     )
 

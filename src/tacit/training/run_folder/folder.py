@@ -245,8 +245,7 @@ def _flat(config: Config) -> dict[tuple[str, str], Any]:
 
     The ledgers of the data may have moved (they know the run again), but not have come or gone.
     """
-    privacy = config.privacy.model_copy(update={"ledger": config.privacy.ledger and "a folder"})
-    config = config.model_copy(update={"privacy": privacy})
+    config = config.with_keys(privacy={"ledger": config.privacy.ledger and "a folder"})
     return {
         (section, key): value
         for section, values in tomllib.loads(to_toml(config)).items()

@@ -27,13 +27,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tacit.privacy import ADD_OR_REMOVE_ONE, Mechanism
-from tacit.privacy.mechanisms.composed import (
+from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
+from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
     Laplace,
     PersistentState,
     PrivateState,
-    RandomAllocationGaussian,
     SampledGaussian,
     schedule,
 )

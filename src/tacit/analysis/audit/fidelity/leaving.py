@@ -251,8 +251,7 @@ def _ended(error: Exception) -> str:
 def _with_fresh_keys(plan: Plan) -> Plan:
     """The same plan with keys from the operating system, and without ledgers of the data."""
     free = dict.fromkeys((*LEDGER_KEYS, "noise_seed"))
-    settings = plan.config.privacy.model_copy(update=free)
-    return replace(plan, config=plan.config.model_copy(update={"privacy": settings}))
+    return replace(plan, config=plan.config.with_keys(privacy=free))
 
 
 def _few(test: Dataset | None) -> Dataset | None:

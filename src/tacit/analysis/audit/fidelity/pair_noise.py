@@ -239,10 +239,8 @@ def keys_finding(job: Job) -> Finding:
     of what a node releases in a step that is run again shows what it summed up, under its own noise
     alone.
     """
-    seedless = job.plan.config.privacy.model_copy(
-        update=dict.fromkeys((*LEDGER_KEYS, "noise_seed"))
-    )
-    plan = replace(job.plan, config=job.plan.config.model_copy(update={"privacy": seedless}))
+    seedless = dict.fromkeys((*LEDGER_KEYS, "noise_seed"))
+    plan = replace(job.plan, config=job.plan.config.with_keys(privacy=seedless))
     starts = [budget.pair_keys(plan, job.placement, Alone()) for _ in range(2)]
     drawn = []
     for keys in starts:
