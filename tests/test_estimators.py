@@ -35,8 +35,8 @@ CHECKED = {"epsilon": 200.0, "delta": 1e-3, "steps": 5, "n_nodes": 1, "noise_see
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        TacitClassifier(**CHECKED, learning_rate=2.0),
-        TacitRegressor(**CHECKED, learning_rate=0.5),
+        TacitClassifier(**CHECKED),
+        TacitRegressor(**CHECKED),
     ]
 )
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
