@@ -149,9 +149,9 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
         for other in DELTAS:
             with suppress(InputError):  # without a certificate nothing is contradicted
                 certificate[other] = privacy.epsilon(mechanism, delta=other)
-    guaranteed = None
-    if release.pairs is not None:
-        guaranteed = privacy.epsilon(release.mechanism(worst, [(0, steps)]), delta=delta)
+    guaranteed = None  # of as many as the plan is about, who may be others than those who attack
+    if plan.release.pairs is not None:
+        guaranteed = privacy.epsilon(plan.release.mechanism(worst, [(0, steps)]), delta=delta)
     target = Target(
         node=worst,
         nodes=tuple(same),
