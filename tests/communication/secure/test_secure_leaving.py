@@ -154,7 +154,8 @@ def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
     steps = 60
     changes: dict[str, Any] = {
         "train": {**TRAIN, "steps": steps, "average": "exponential:0.9"},
-        "nodes": {"count": 3, "partition": "dirichlet", "alpha": 1.0},
+        # By records, the others could not know what west counts before it has come.
+        "nodes": {"count": 3, "partition": "dirichlet", "alpha": 1.0, "weights": "equal"},
     }
     if epsilon is not None:
         changes["privacy"] = {"noise_std": None, "epsilon": epsilon}
@@ -207,7 +208,7 @@ def test_one_that_comes_is_taken_in_while_another_is_still_away(tmp_path: Path) 
     changes: dict[str, Any] = {
         # All the patience that the run has would be waited for east, each time that all meet.
         "train": {**TRAIN, "steps": steps, "patience": 15.0},
-        "nodes": {"count": 5},
+        "nodes": {"count": 5, "weights": "equal"},
     }
     file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
     with consortium(tmp_path, names) as group:
