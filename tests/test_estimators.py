@@ -29,7 +29,7 @@ CLASSES = ["setosa", "versicolor", "virginica"]
 
 # Seeded, so that two fits are equal; one node and a large budget, since some checks have few
 # records and ask for a good score of them. All checks pass.
-CHECKED = {"epsilon": 200.0, "delta": 1e-3, "steps": 5, "n_nodes": 1, "noise_seed": 0}
+CHECKED = {"epsilon": 200.0, "delta": 1e-3, "steps": 50, "n_nodes": 1, "noise_seed": 0}
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ from tacit.errors import InputError
 from tacit.report.wording import number_text
 from tacit.training.recommend.facts import Facts
 from tacit.training.recommend.rules import (
+    FOR_NUMBERS,
+    FOR_RANKS,
     MOMENTUM,
     STEPS,
     WIDE_CLIP,
@@ -154,6 +156,8 @@ def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelP
     options, own = config.algorithm.options, given.get("algorithm", {})
     task, linear = config.task, config.task.model in LINEAR
     table = task.feature_map is None and not facts.image and task.loss != "mse"
+    part = FOR_RANKS if (task.metric or ("",))[0] in _RANKS else 1.0
+    part = FOR_NUMBERS if task.loss == "mse" else part
     return path(
         noise,
         facts.norm,
@@ -164,7 +168,7 @@ def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelP
         learning_rate=_number(own, "learning_rate"),
         linear=linear,
         whole=linear and table,
-        ranks=(config.task.metric or ("",))[0] in _RANKS,
+        part=part,
     )
 
 

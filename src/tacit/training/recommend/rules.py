@@ -57,6 +57,8 @@ OTHER_CLIP_SHARE = 0.2
 FOR_RANKS = 0.5
 """What `OUTPUT_NOISE` is multiplied by where records are only to be ranked: a shorter way is enough
 for that, and less noise is better."""
+FOR_NUMBERS = 10.0
+"""The same with squared loss, whose gradients take noise back as long as an output is off."""
 STEPS = 100
 _AVERAGED = 0.1  # the share of the steps, the last ones, that an average is mostly of
 _FEW = 20  # steps, of which nothing is averaged
@@ -79,25 +81,24 @@ class TravelPath:
     output_noise: float
 
 
-def output_noise(clip_share: float, momentum: float, *, ranks: bool = False) -> float:
+def output_noise(clip_share: float, momentum: float, part: float = 1.0) -> float:
     """How much noise in an output is worth its travel.
 
     Args:
         clip_share: C over |x|. Where C is longer than most gradients, the mean gradient is not as
             long as C, and the noise is.
         momentum: beta.
-        ranks: whether the leading metric is of the order of records alone.
+        part: what a model is for: `FOR_RANKS`, `FOR_NUMBERS`, or 1.
     """
     noise = OUTPUT_NOISE / (1 + max(0.0, clip_share - CLIP_SHARE) / WIDE_CLIP)
-    return noise * (1 if momentum else WITHOUT_MOMENTUM) * (FOR_RANKS if ranks else 1)
+    return noise * (1 if momentum else WITHOUT_MOMENTUM) * part
 
 
 def travel(
     noise: float,
     clip_share: float = CLIP_SHARE,
     momentum: float = MOMENTUM,
-    *,
-    ranks: bool = False,
+    part: float = 1.0,
 ) -> float:
     """|x| L, how far models should go: less where there is more noise.
 
@@ -105,10 +106,10 @@ def travel(
         noise: s, of one release of everything, in a coordinate of the mean, over C.
         clip_share: C over |x|.
         momentum: beta.
-        ranks: as in `output_noise`.
+        part: as in `output_noise`.
     """
     most = MOST_TRAVEL if momentum else MOST_WITHOUT_MOMENTUM
-    return min(most, output_noise(clip_share, momentum, ranks=ranks) / max(noise, 1e-30))
+    return min(most, output_noise(clip_share, momentum, part) / max(noise, 1e-30))
 
 
 def path(
@@ -120,7 +121,7 @@ def path(
     *,
     clip: float | None = None,
     learning_rate: float | None = None,
-    ranks: bool = False,
+    part: float = 1.0,
     linear: bool = True,
     whole: bool = False,
 ) -> TravelPath:
@@ -134,7 +135,7 @@ def path(
         schedule: of the learning rate.
         clip: as the user has set it; None: open.
         learning_rate: likewise.
-        ranks: as in `output_noise`.
+        part: as in `output_noise`.
         linear: whether the model is; of others the way is short.
         whole: whether gradients are to count as they are, unless the clip is set to be short.
     """
@@ -143,7 +144,7 @@ def path(
     bound = rounded(share * norm) if clip is None else clip
     unit = Options(learning_rate=1.0, learning_rate_schedule=schedule)
     length = math.fsum(step_size(unit, k, steps) for k in range(steps)) / (1 - momentum)
-    wanted = travel(noise, bound / norm, momentum, ranks=ranks)
+    wanted = travel(noise, bound / norm, momentum, part)
     wanted = wanted if linear else min(wanted, OTHER_TRAVEL)
     if whole:
         most = LONGEST_STEP / norm * bound * length
