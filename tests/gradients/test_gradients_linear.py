@@ -310,7 +310,8 @@ def test_automatic_clipping_is_the_same_in_blocks_of_wide_layers() -> None:
     batch = model.start(2, FLOAT32, "cpu"), inputs, targets, mask, 0.7
     found, right = (each.gradient(*batch, norm="automatic") for each in (model, by_taps(model)))
     torch.testing.assert_close(found.total, right.total, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(found.norms, right.norms)
+    # Sums of 20,000 squares in float32, in another order.
+    torch.testing.assert_close(found.norms, right.norms, rtol=1e-5, atol=1e-4)
 
 
 @DTYPES
