@@ -123,13 +123,14 @@ def test_varying_noise_counts_with_its_mean_square() -> None:
     )
     setting = setting_of(plan)
     for node, variance in zip(plan.nodes, setting.variances, strict=True):
-        stds = [plan.release.noise_std(node, k) / node.expected_batch for k in range(plan.steps)]
+        stds = [plan.release.noise_std(node, k) / node.divisor for k in range(plan.steps)]
         assert variance == pytest.approx(np.square(stds).mean())
     assert setting.clip == 3.0
-    # With mean clip C the mean over steps can be released at C / (mu J) at best.
+    # With mean clip C the mean over steps can be released at C / (mu J) at best, and nodes that
+    # count by their 50 and 60 records add as much noise as two of 55 would.
     assert plan.release.clip.bounds is not None
     mean = sum(plan.release.clip.bounds) / plan.steps
-    least = math.sqrt(squares_a_step((50, 60), [gaussian_mu(1.0, 1e-4)] * 2, mean)) / 2
+    least = math.sqrt(squares_a_step((55, 55), [gaussian_mu(1.0, 1e-4)] * 2, mean)) / 2
     assert setting.floor == pytest.approx(least, rel=1e-6)
     assert setting.waste > 1
 

@@ -133,8 +133,9 @@ def least_noise(nodes: Sequence[NodePlan], clip: float, relation: privacy.Relati
 
     Every node noises for itself and every message is seen. Then node i's contribution to that mean
     is at best its mean clipped gradient over all its records, released once by a Gaussian:
-    s C / (mu_i J_i), whatever K is, with s the sensitivity's factor of the relation (1, or 2 under
-    replace-one) and C the mean clipping bound; with every record at every step it is attained.
+    s C n p_i / (mu_i J_i), whatever K is, with s the sensitivity's factor of the relation (1, or 2
+    under replace-one), C the mean clipping bound and n p_i its weight; with every record at every
+    step it is attained.
 
     Args:
         nodes: with their budgets.
@@ -149,7 +150,11 @@ def least_noise(nodes: Sequence[NodePlan], clip: float, relation: privacy.Relati
         )
         for node in nodes
     }
-    squares = ((clip * units[node.budget, node.delta] / node.records) ** 2 for node in nodes)
+    squares = (
+        (clip * units[node.budget, node.delta] * node.weight / node.records) ** 2
+        for node in nodes
+        if node.records
+    )
     return math.sqrt(math.fsum(squares)) / len(nodes)
 
 
