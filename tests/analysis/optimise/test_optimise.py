@@ -44,8 +44,9 @@ def sampled() -> OptimisePlan:
 
 
 def squares_a_step(records: tuple[int, ...], mus: list[float], clip: float = 1.0) -> float:
-    """Sum over nodes of sigma_i^2 / K = (C / (mu_i J_i))^2."""
-    return sum((clip / (mu * count)) ** 2 for mu, count in zip(mus, records, strict=True))
+    """Sum over nodes of sigma_i^2 / K = (n p_i C / (mu_i J_i))^2, with p_i = J_i / sum_j J_j."""
+    mean = sum(records) / len(records)
+    return sum((clip / (mu * mean)) ** 2 for mu in mus)
 
 
 def closed_form(records: tuple[int, ...], mus: list[float]) -> tuple[float, float]:
@@ -64,9 +65,8 @@ def test_full_batches_reach_the_closed_form_optimum(full: OptimisePlan) -> None:
     mus = [gaussian_mu(1.0, 1e-4)] * 4
     for choice in full.curve:
         count = choice.setting.steps
-        variances = tuple(
-            count * (1 / (mu * j)) ** 2 for mu, j in zip(mus, full.records, strict=True)
-        )
+        mean = sum(full.records) / len(full.records)
+        variances = tuple(count * (1 / (mu * mean)) ** 2 for mu in mus)
         assert choice.bound == pytest.approx(bound_of(variances, count, PARAMETERS), rel=1e-6)
         assert choice.setting.waste == pytest.approx(1.0, abs=1e-6)
 
@@ -111,7 +111,7 @@ def test_the_curve_holds_what_runs(sampled: OptimisePlan) -> None:
         for node, variance in zip(job.plan.nodes, choice.setting.variances, strict=True):
             assert node.epsilon is not None
             assert node.epsilon <= 1.0
-            std = job.plan.release.noise_std(node, 0) / node.expected_batch
+            std = job.plan.release.noise_std(node, 0) / node.divisor
             assert variance == pytest.approx(std**2, rel=1e-12)
 
 
@@ -126,11 +126,10 @@ def test_varying_noise_counts_with_its_mean_square() -> None:
         stds = [plan.release.noise_std(node, k) / node.divisor for k in range(plan.steps)]
         assert variance == pytest.approx(np.square(stds).mean())
     assert setting.clip == 3.0
-    # With mean clip C the mean over steps can be released at C / (mu J) at best, and nodes that
-    # count by their 50 and 60 records add as much noise as two of 55 would.
+    # With mean clip C the mean over steps can be released at n p C / (mu J) at best.
     assert plan.release.clip.bounds is not None
     mean = sum(plan.release.clip.bounds) / plan.steps
-    least = math.sqrt(squares_a_step((55, 55), [gaussian_mu(1.0, 1e-4)] * 2, mean)) / 2
+    least = math.sqrt(squares_a_step((50, 60), [gaussian_mu(1.0, 1e-4)] * 2, mean)) / 2
     assert setting.floor == pytest.approx(least, rel=1e-6)
     assert setting.waste > 1
 
