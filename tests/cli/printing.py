@@ -150,7 +150,7 @@ _MASKS = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00| UTC)?", "TIME"),
     (r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b", "HEX"),
     (r"new-[a-z-]+-\d+", "NEW"),
-    (r"(\b\d+(\.\d+)? ?(ms|s|min|h)\b ?)+", "SECONDS "),
+    (r"(\b\d+(\.\d+)?[ \u00a0\u202f]?(ms|s|min|h)\b ?)+", "SECONDS "),
     (r"\b\d+\.\d+\.\d+(\+\w+)?\b", "VERSION"),
 )
 
@@ -165,12 +165,12 @@ def masked(text: str) -> str:
 
 def _rounded(value: Any, key: str = "") -> Any:
     """JSON with nine digits of each number, masked."""
+    if "second" in key:
+        return "SECONDS"
     if isinstance(value, dict):
         return {name: _rounded(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
         return [_rounded(inner, key) for inner in value]
-    if "second" in key:
-        return "SECONDS"
     if isinstance(value, float):
         return float(f"{value:.9g}")
     return masked(value) if isinstance(value, str) else value
