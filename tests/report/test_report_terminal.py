@@ -14,6 +14,7 @@ from rich.table import Table
 from experiments import tacit, write_experiment
 from tacit.algorithms import ALGORITHMS
 from tacit.report.terminal import print_table
+from tacit.report.terminal import table_of as right_table
 
 WIDTHS = (60, 80, 100, 200)
 
@@ -69,6 +70,15 @@ def test_every_word_of_every_cell_stands_whole_in_its_order(
     for row in rows:
         for cell in row:
             assert cell == "-" or set(cell.split()) <= found
+
+
+def test_no_figure_of_many_columns_loses_a_digit() -> None:
+    """A certified epsilon of 2.99 whose last digit is cut off looks smaller than it is."""
+    headings = ["nodes", "noise multiplier", "own multiplier", "noise in mean", "share of model"]
+    headings += ["share of noise", "budget", "rate", "records", "certified epsilon"]
+    row = ["1-3", "2.996", "1.791", "0.004984", "25.0%", "25.0%", "(3, 1e-4)", "1", "359", "2.99"]
+    for width in range(60, 140):
+        assert "2.99" in printed(right_table(headings, [row], right=headings), width).split()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

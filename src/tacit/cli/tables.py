@@ -350,8 +350,8 @@ def plan_table(job: Job) -> None:
     shared = plan.release.shared is not None
     # No paper claims anything of noise that nodes share.
     kind = ("own multiplier",) if shared else ()
-    alike = len({(node.weight, node.noise_scale / node.divisor) for node in plan.nodes}) == 1
-    shares = () if alike else tuple(map(_share_cells, weights.shares(plan.nodes)))
+    shares = tuple(map(_share_cells, weights.shares(plan.nodes)))
+    shares = shares if len(set(shares)) > 1 else ()
     parts = ("share of model", "share of noise") if shares else ()
     headings = ("nodes", "records", "rate", "noise multiplier", *kind, "noise in mean", *parts)
     claim = () if shared else ("claimed epsilon",)

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -64,8 +65,11 @@ def print_table(console: Console, table: Table) -> None:
         column.min_width = max((len(word) for word in _words(column)), default=1)
         column.overflow = "fold"
     _, right, _, left = table.padding
-    borders = (left + right) * len(table.columns) + len(table.columns)
-    if borders + sum(map(_least, table.columns)) <= console.width:
+    room = console.width - (left + right + 1) * len(table.columns) - 1
+    if sum(map(_least, table.columns)) <= room:
+        # Given them itself, rich may make a column narrower than its words, and cut the last one.
+        for column, width in zip(table.columns, _widths(table.columns, room), strict=True):
+            column.width = width
         console.print(table)
         return
     if table.title is not None:
@@ -82,6 +86,20 @@ def _least(column: Column) -> int:
     """The width below which a column cannot be read."""
     longest = max((len(_plain(cell)) for cell in column.cells), default=0)
     return max(column.min_width or 1, min(longest, _PROSE))
+
+
+def _widths(columns: Sequence[Column], room: int) -> list[int]:
+    """As wide as the longest lines; where there is no room, the widest give way to their least."""
+    least = [_least(column) for column in columns]
+    lines = [
+        [line for cell in (column.header, *column.cells) for line in _plain(cell).splitlines()]
+        for column in columns
+    ]
+    widths = [max(map(cell_len, own), default=1) for own in lines]
+    while sum(widths) > room:
+        _, place = max((width, place) for place, width in enumerate(widths) if width > least[place])
+        widths[place] -= 1
+    return widths
 
 
 def _words(column: Column) -> Iterable[str]:

@@ -154,11 +154,12 @@ def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
     steps = 60
     changes: dict[str, Any] = {
         "train": {**TRAIN, "steps": steps, "average": "exponential:0.9"},
-        # By records, the others could not know what west counts before it has come.
-        "nodes": {"count": 3, "partition": "dirichlet", "alpha": 1.0, "weights": "equal"},
+        "nodes": {"count": 3, "partition": "dirichlet", "alpha": 1.0},
     }
     if epsilon is not None:
         changes["privacy"] = {"noise_std": None, "epsilon": epsilon}
+    else:  # by records, a simulation would know what west counts before it has come
+        changes["nodes"]["weights"] = "equal"
     file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
     with consortium(tmp_path) as group:
         gate.write_text(str(HELD))

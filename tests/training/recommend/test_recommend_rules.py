@@ -12,7 +12,9 @@ from tacit.algorithms.base import Options, step_size
 from tacit.config import Train
 from tacit.training.recommend.rules import (
     CLIP_SHARE,
+    LONGEST_SQUARED_STEP,
     MOST_TRAVEL,
+    SQUARED_NOISE,
     averaging,
     output_noise,
     path,
@@ -92,3 +94,16 @@ def test_the_average_is_of_a_tenth_of_the_steps() -> None:
 def test_two_digits(value: float) -> None:
     assert math.isclose(rounded(value), value, rel_tol=0.0501)
     assert float(f"{rounded(value):.1e}") == rounded(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(noise=NOISES, norm=NORMS, steps=STEPS, beta=MOMENTA, schedule=SCHEDULES)
+def test_steps_of_squared_loss_come_to_rest(
+    noise: float, norm: float, steps: int, beta: float, schedule: str
+) -> None:
+    found = path(noise, norm, steps, beta, schedule, whole=True, squared=True)  # type: ignore[arg-type]
+    assert found.clip == pytest.approx(norm, rel=0.06)
+    assert found.output_noise <= SQUARED_NOISE * 1.06
+    options = Options(learning_rate=found.learning_rate, learning_rate_schedule=schedule)
+    lengths = [step_size(options, k, steps) for k in range(steps)]
+    assert sum(lengths) / steps * norm**2 <= LONGEST_SQUARED_STEP * 1.13

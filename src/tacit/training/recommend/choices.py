@@ -17,8 +17,6 @@ from tacit.errors import InputError
 from tacit.report.wording import number_text
 from tacit.training.recommend.facts import Facts
 from tacit.training.recommend.rules import (
-    FOR_NUMBERS,
-    FOR_RANKS,
     MOMENTUM,
     STEPS,
     WIDE_CLIP,
@@ -155,9 +153,7 @@ def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelP
     """
     options, own = config.algorithm.options, given.get("algorithm", {})
     task, linear = config.task, config.task.model in LINEAR
-    table = task.feature_map is None and not facts.image and task.loss != "mse"
-    part = FOR_RANKS if (task.metric or ("",))[0] in _RANKS else 1.0
-    part = FOR_NUMBERS if task.loss == "mse" else part
+    table, squared = task.feature_map is None and not facts.image, task.loss == "mse"
     return path(
         noise,
         facts.norm,
@@ -167,8 +163,9 @@ def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelP
         clip=_number(own, "clip"),
         learning_rate=_number(own, "learning_rate"),
         linear=linear,
-        whole=linear and table,
-        part=part,
+        whole=linear and (table or squared),
+        squared=squared,
+        ranks=(config.task.metric or ("",))[0] in _RANKS,
     )
 
 
@@ -190,7 +187,7 @@ def path_choices(given: Given, found: TravelPath, norm: float) -> list[Proposal]
     share = found.clip / norm
     clip = f"{number_text(share)} of the usual length of a record's inputs, {number_text(norm)}: "
     if share >= WIDE_CLIP:
-        clip += "few gradients are clipped, so that probabilities mean what they say"
+        clip += "few gradients are clipped, so that outputs mean what they say"
     else:
         clip += "nearly every gradient is clipped, and all records count alike"
     rate = (

@@ -15,9 +15,9 @@ So there are three choices, and each was measured on public data (docs/how-to/re
 - *clip*: C = `CLIP_SHARE` |x|. The gradient of a record is (p - y) x: nearly every one is longer,
   so that all records count alike, and the noise is as small as it can be beside them. Models then
   rank well and their probabilities mean nothing: also records that the model is sure of go on
-  pulling, and the bias runs away. Of tables, whose probabilities are read, it is C = |x|, at which
-  few gradients are clipped, and the travel is what leaves `WHOLE_NOISE`, at most with steps of
-  `LONGEST_STEP` / |x|^2;
+  pulling, and the bias runs away. Of tables, whose probabilities are read, and of squared loss it
+  is C = |x|, at which few gradients are clipped, and the travel is what leaves `WHOLE_NOISE`
+  (`SQUARED_NOISE`), at most with steps of `LONGEST_STEP` / |x|^2 (`LONGEST_SQUARED_STEP`);
 - *steps*: `STEPS`. More of them cost nothing but time, and gain little. What the last ones leave is
   averaged: `averaging`.
 
@@ -45,6 +45,10 @@ WHOLE_NOISE = 0.8
 """|x| L s where C is |x|: measured on tables of patients and on Adult (docs/how-to/tables.md)."""
 LONGEST_STEP = 4.0
 """gamma |x|^2 at most where C is |x|: the curvature of a record's loss is up to |x|^2 / 2."""
+SQUARED_NOISE = 0.2
+"""The same with squared loss and targets of about -1 to 1, whose errors are less than a label's."""
+LONGEST_SQUARED_STEP = 1.0
+"""gamma |x|^2 at most with squared loss: the curvature of a record's loss is 2 |x|^2."""
 WIDE_CLIP = 0.2
 """C over |x| at which noise counts for twice as much beside a mean gradient that is not as long."""
 MOMENTUM = 0.9
@@ -57,8 +61,6 @@ OTHER_CLIP_SHARE = 0.2
 FOR_RANKS = 0.5
 """What `OUTPUT_NOISE` is multiplied by where records are only to be ranked: a shorter way is enough
 for that, and less noise is better."""
-FOR_NUMBERS = 10.0
-"""The same with squared loss, whose gradients take noise back as long as an output is off."""
 STEPS = 100
 _AVERAGED = 0.1  # the share of the steps, the last ones, that an average is mostly of
 _FEW = 20  # steps, of which nothing is averaged
@@ -81,24 +83,25 @@ class TravelPath:
     output_noise: float
 
 
-def output_noise(clip_share: float, momentum: float, part: float = 1.0) -> float:
+def output_noise(clip_share: float, momentum: float, *, ranks: bool = False) -> float:
     """How much noise in an output is worth its travel.
 
     Args:
         clip_share: C over |x|. Where C is longer than most gradients, the mean gradient is not as
             long as C, and the noise is.
         momentum: beta.
-        part: what a model is for: `FOR_RANKS`, `FOR_NUMBERS`, or 1.
+        ranks: whether the leading metric is of the order of records alone.
     """
     noise = OUTPUT_NOISE / (1 + max(0.0, clip_share - CLIP_SHARE) / WIDE_CLIP)
-    return noise * (1 if momentum else WITHOUT_MOMENTUM) * part
+    return noise * (1 if momentum else WITHOUT_MOMENTUM) * (FOR_RANKS if ranks else 1)
 
 
 def travel(
     noise: float,
     clip_share: float = CLIP_SHARE,
     momentum: float = MOMENTUM,
-    part: float = 1.0,
+    *,
+    ranks: bool = False,
 ) -> float:
     """|x| L, how far models should go: less where there is more noise.
 
@@ -106,10 +109,10 @@ def travel(
         noise: s, of one release of everything, in a coordinate of the mean, over C.
         clip_share: C over |x|.
         momentum: beta.
-        part: as in `output_noise`.
+        ranks: as in `output_noise`.
     """
     most = MOST_TRAVEL if momentum else MOST_WITHOUT_MOMENTUM
-    return min(most, output_noise(clip_share, momentum, part) / max(noise, 1e-30))
+    return min(most, output_noise(clip_share, momentum, ranks=ranks) / max(noise, 1e-30))
 
 
 def path(
@@ -121,9 +124,10 @@ def path(
     *,
     clip: float | None = None,
     learning_rate: float | None = None,
-    part: float = 1.0,
+    ranks: bool = False,
     linear: bool = True,
     whole: bool = False,
+    squared: bool = False,
 ) -> TravelPath:
     """Clip and rate for a noise, with what the user has set of them.
 
@@ -135,20 +139,23 @@ def path(
         schedule: of the learning rate.
         clip: as the user has set it; None: open.
         learning_rate: likewise.
-        part: as in `output_noise`.
+        ranks: as in `output_noise`.
         linear: whether the model is; of others the way is short.
         whole: whether gradients are to count as they are, unless the clip is set to be short.
+        squared: whether they are those of squared loss.
     """
     whole = whole and (clip is None or clip >= norm / 2)
     share = 1.0 if whole else CLIP_SHARE if linear else OTHER_CLIP_SHARE
     bound = rounded(share * norm) if clip is None else clip
     unit = Options(learning_rate=1.0, learning_rate_schedule=schedule)
     length = math.fsum(step_size(unit, k, steps) for k in range(steps)) / (1 - momentum)
-    wanted = travel(noise, bound / norm, momentum, part)
+    wanted = travel(noise, bound / norm, momentum, ranks=ranks)
     wanted = wanted if linear else min(wanted, OTHER_TRAVEL)
     if whole:
-        most = LONGEST_STEP / norm * bound * length
-        noisy = WHOLE_NOISE * (1 if momentum else WITHOUT_MOMENTUM)
+        longest = LONGEST_SQUARED_STEP if squared else LONGEST_STEP
+        most = longest / norm * bound * length
+        noisy = SQUARED_NOISE if squared else WHOLE_NOISE
+        noisy *= 1 if momentum else WITHOUT_MOMENTUM
         wanted = min(most, noisy / max(noise, 1e-30))
     rate = rounded(wanted / (norm * bound * length)) if learning_rate is None else learning_rate
     gone = norm * bound * rate * length
