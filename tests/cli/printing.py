@@ -151,6 +151,7 @@ _MASKS = (
     (r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b", "HEX"),
     (r"new-[a-z-]+-\d+", "NEW"),
     (r"(\b\d+(\.\d+)?[ \u00a0\u202f]?(ms|s|min|h)\b ?)+", "SECONDS "),
+    (r"SECONDS ago +|(?<=last seen) +", " "),
     (r"\b\d+\.\d+\.\d+(\+\w+)?\b", "VERSION"),
 )
 
@@ -165,7 +166,7 @@ def masked(text: str) -> str:
 
 def _rounded(value: Any, key: str = "") -> Any:
     """JSON with nine digits of each number, masked."""
-    if "second" in key:
+    if "second" in key or key == "age":
         return "SECONDS"
     if isinstance(value, dict):
         return {name: _rounded(inner, name) for name, inner in value.items()}
