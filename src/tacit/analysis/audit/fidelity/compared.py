@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
 
 Items = tuple[tuple[str, str], ...]
 """What each thing is, for people, and a digest of it, in the order in which they came."""
@@ -33,7 +33,7 @@ def changed(first: Items, other: Items) -> list[str]:
     return [own[0] or theirs[0] for own, theirs in pairs if own != theirs]
 
 
-def exact_finding(
+def compared_finding(
     name: str,
     question: str,
     differences: Sequence[str],
@@ -59,13 +59,4 @@ def exact_finding(
             f"Of the {count} {things} that were compared in each run, {len(differences)} differed "
             f"in all; the first: {differences[0]}."
         )
-    return Finding(
-        name=name,
-        question=question,
-        statistic=float(len(differences)),
-        meaning=meaning,
-        p_value=0.0 if differences else 1.0,
-        exact=True,
-        saw=saw,
-        power=power,
-    )
+    return exact_finding(name, question, len(differences), meaning, saw, power)

@@ -22,7 +22,7 @@ from operator import ne
 
 from torch import Tensor
 
-from tacit.analysis.audit.fidelity.compared import Items, changed, exact_finding, fingerprint
+from tacit.analysis.audit.fidelity.compared import Items, changed, compared_finding, fingerprint
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
 from tacit.analysis.audit.fidelity.pinned import Place, pinned
@@ -88,7 +88,7 @@ def interference_findings(
     everything = {**others, "the same, under other noise": free}
     reach = f"in the first {steps} steps for other records ({_tried(others, first)})"
     return [
-        exact_finding(
+        compared_finding(
             "the same run twice",
             "Does a run on the same records, with the same coins and noise, send the same?",
             _differences({"the same": again}, first, _all),
@@ -97,7 +97,7 @@ def interference_findings(
             "It finds every such value that another source of randomness changes. All other "
             "comparisons of runs rest on this one.",
         ),
-        exact_finding(
+        compared_finding(
             "what is sent",
             "Do messages depend on the records in any other way than through what was noised?",
             _differences(others, first, lambda shown: shown.messages),
@@ -105,7 +105,7 @@ def interference_findings(
             len(first.messages),
             f"It finds every value, size or number of messages that changes {reach}.",
         ),
-        exact_finding(
+        compared_finding(
             "what is released",
             "Is the noise asked for at the same places and in the same amount whatever the records "
             "are, and is what comes out noised?",
@@ -115,7 +115,7 @@ def interference_findings(
             "It finds every step that leaves out the noise, adds to what was noised, or asks for "
             f"noise by private values, where that changes anything {reach}.",
         ),
-        exact_finding(
+        compared_finding(
             "noise as planned",
             "Is the noise asked for in the amount that the plan says, for every node and step?",
             [f"{what} is not as planned" for what in changed(first.planned, first.asked)],
@@ -126,7 +126,7 @@ def interference_findings(
             "has tests of its own.",
             "how many rows get another amount of noise than the plan says, or another number of it",
         ),
-        exact_finding(
+        compared_finding(
             "models that count as released",
             "Are the models that others may see functions of what was noised?",
             _differences(others, first, lambda shown: shown.models),
@@ -134,7 +134,7 @@ def interference_findings(
             len(first.models),
             f"It finds every such model that changes {reach}.",
         ),
-        exact_finding(
+        compared_finding(
             "what counts as public",
             "Is what is sent as known to everyone the same, whatever the records and the noise?",
             _differences(everything, first, lambda shown: shown.public),

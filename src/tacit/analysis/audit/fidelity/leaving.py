@@ -25,7 +25,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from tacit.analysis.audit.fidelity.compared import Items, changed, digest, exact_finding
+from tacit.analysis.audit.fidelity.compared import Items, changed, compared_finding, digest
 from tacit.analysis.audit.fidelity.compared import fingerprint as bits
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.other_records import CHANGES, other_inputs, other_records
@@ -97,7 +97,7 @@ def leaving_findings(
     again = {**_made(runs), "the same records": _run(job, job.train, pin)}
     own = _prepared(job, job.train if job.raw is None else job.raw)
     facts = _made({name: _facts(job, name) for name in CHANGES})
-    shown = exact_finding(
+    shown = compared_finding(
         "what a run shows",
         "Does anything that others may see of a run depend on the records in any other way than "
         "through what was noised?",
@@ -109,7 +109,7 @@ def leaving_findings(
         "the report, the statement and the common model. It does not look at what is marked as "
         "measured on private records, nor at clocks.",
     )
-    told = exact_finding(
+    told = compared_finding(
         "what other processes are told",
         "Is what a run shares with other processes the same, whatever the records are?",
         _differences(again, first, "told"),
@@ -118,7 +118,7 @@ def leaving_findings(
         f"It finds everything that differs in {steps} steps on other records ({_names(again)}) as "
         "one process would tell it to others beside its messages, which have tests of their own.",
     )
-    public = exact_finding(
+    public = compared_finding(
         "what is public beforehand",
         "Is what is said of an experiment before it starts the same, whatever the records are?",
         _differences(facts, own, "said"),
@@ -168,7 +168,7 @@ def _as_far_as_it_went(finding: Finding, first: _Left) -> Finding:
     if first.error is None:
         return finding
     reason = f"Only what came before an error was compared, {first.error}. "
-    return replace(finding, saw=reason + finding.saw)
+    return finding.model_copy(update={"saw": reason + finding.saw})
 
 
 # A run.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from tacit.analysis.audit.fidelity import noise_law as law
 from tacit.analysis.audit.fidelity import noise_links as links
 from tacit.analysis.audit.fidelity import noise_size as size
-from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.analysis.audit.fidelity.finding import LEVEL, Finding, finding
 from tacit.analysis.audit.fidelity.laws import Look
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, noise_sample, sample_of
 
@@ -59,7 +59,7 @@ def noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
     Args:
         samples: of noise, say of a laboratory and of the user's own model.
     """
-    return [finding for test in _TESTS for finding in _found(test, samples)]
+    return [found for test in _TESTS for found in _found(test, samples)]
 
 
 def pair_noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
@@ -71,15 +71,16 @@ def pair_noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
         samples: of noise of pairs, whose `node` is the number of a pair.
     """
     return [
-        replace(
-            finding,
-            noise_factor=None,
-            saw=finding.saw.replace("node", "pair"),
-            power=finding.power.replace("node", "pair"),
+        found.model_copy(
+            update={
+                "noise_factor": None,
+                "saw": found.saw.replace("node", "pair"),
+                "power": found.power.replace("node", "pair"),
+            }
         )
         for test in _TESTS
         if test.name not in _NOT_OF_PAIRS
-        for finding in _found(_of_pairs(test), samples)
+        for found in _found(_of_pairs(test), samples)
     ]
 
 
@@ -110,15 +111,15 @@ def _found(test: _Test, samples: Sequence[NoiseSample]) -> list[Finding]:
     best = min(look.least for _, look in seen)
     saw = f"In {where}: {worst.saw[0].lower()}{worst.saw[1:]}" if len(samples) > 1 else worst.saw
     return [
-        Finding(
-            name=test.name,
-            question=test.question,
-            statistic=worst.statistic,
-            meaning=test.meaning,
+        finding(
+            test.name,
+            test.question,
+            worst.statistic,
+            test.meaning,
+            f"{saw}.",
+            test.power(best),
             p_value=min(1.0, worst.p_value * len(samples)) if worst.p_value > 0 else 0.0,
             exact=worst.exact and len(samples) == 1,
-            saw=f"{saw}.",
-            power=test.power(best),
             noise_factor=1 - best if test.factor and best < 1 else None,
         )
     ]

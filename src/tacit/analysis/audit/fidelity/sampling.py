@@ -40,7 +40,13 @@ from tacit.analysis.audit.fidelity.evidence import (
     p_value,
     weigh,
 )
-from tacit.analysis.audit.fidelity.finding import LEVEL, POWER, Finding
+from tacit.analysis.audit.fidelity.finding import (
+    LEVEL,
+    POWER,
+    Finding,
+    exact_finding,
+    finding,
+)
 from tacit.analysis.audit.trace import Trace
 
 Array = NDArray[np.float64]
@@ -104,7 +110,7 @@ def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
         _repeated(_AGAIN[0], _by_epochs(drawings.views), slack),
         *(_repeated(again, drawings.views, slack) for again in _AGAIN[1:]),
     ]
-    return findings + [finding for finding in tests if finding is not None]
+    return findings + [test for test in tests if test is not None]
 
 
 def _slack(coins: Sequence[Coins]) -> float:
@@ -120,23 +126,13 @@ def _slack(coins: Sequence[Coins]) -> float:
     return math.fsum(each)
 
 
-# What needs no chance.
-
-
 def _of_all(
     name: str, question: str, found: Sequence[str], meaning: str, none: str, power: str
 ) -> Finding:
-    """A test that no correct program fails: what contradicts the plan, each in words, or `none`."""
-    return Finding(
-        name=name,
-        question=question,
-        statistic=float(len(found)),
-        meaning=meaning,
-        p_value=0.0 if found else 1.0,
-        exact=True,
-        saw=_sentence(found[0]) if found else none,
-        power=f"It finds every single {power}.",
-    )
+    """A test of what needs no chance: what contradicts the plan, each in words, or `none`."""
+    saw = f"{found[0][0].upper()}{found[0][1:]}." if found else none
+    power = f"It finds every single {power}."
+    return exact_finding(name, question, len(found), meaning, saw, power)
 
 
 # How many are drawn.
@@ -622,7 +618,7 @@ def _judged(
     power: str,
 ) -> Finding:
     chance = p_value(verdict.log_evidence, slack)
-    return Finding(name, question, statistic, meaning, chance, False, saw, power)
+    return finding(name, question, statistic, meaning, saw, power, p_value=chance, exact=False)
 
 
 def _seen(verdict: Verdict, what: str) -> str:
@@ -632,10 +628,6 @@ def _seen(verdict: Verdict, what: str) -> str:
 
 def _ratio(verdict: Verdict) -> float:
     return verdict.hits / verdict.planned if verdict.planned else 1.0
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _up(value: float) -> str:

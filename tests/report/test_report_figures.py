@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.analysis.audit.fidelity.rounding import down, up
+from tacit.report.wording import figure_down as down
+from tacit.report.wording import figure_up as up
 
 
 @given(st.floats(min_value=1e-300, max_value=1e300))
