@@ -10,7 +10,7 @@ from itertools import chain, zip_longest
 from torch import Tensor
 
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
-from tacit.analysis.audit.fidelity.other_records import CHANGES, Change, other_records
+from tacit.analysis.audit.records import CHANGES, Change, other_records
 from tacit.data import StackedData
 from tacit.training.prepare import Job
 

@@ -34,9 +34,9 @@ from tacit.analysis.audit.fidelity.compared import (
     on_others,
 )
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.other_records import CHANGES
 from tacit.analysis.audit.fidelity.pinned import Place, pinned
 from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.records import CHANGES
 from tacit.analysis.audit.trace import ContextFactory, Sent, Trace, run_traced, with_noise
 from tacit.communication.compression import Coding
 from tacit.data import StackedData

@@ -28,8 +28,8 @@ from torch import Tensor
 from tacit.analysis.audit.fidelity.compared import Items, Shown, compared, digest, on_others
 from tacit.analysis.audit.fidelity.compared import fingerprint as bits
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.other_records import other_inputs
 from tacit.analysis.audit.fidelity.pinned import Place, pinned
+from tacit.analysis.audit.records import other_inputs
 from tacit.analysis.audit.trace import ContextFactory, with_noise
 from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Alone

@@ -30,8 +30,8 @@ from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
 from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting, make_bench
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
 from tacit.analysis.audit.fidelity.recomputed import division_finding, sum_finding
+from tacit.analysis.audit.records import Candidate, candidates, marker
 from tacit.analysis.audit.trace import ContextFactory, TracedRelease
-from tacit.analysis.audit.worst_case import Candidate, candidates, marker
 from tacit.data import StackedData
 from tacit.report.wording import figure_down, figure_up
 from tacit.training.prepare import Job
