@@ -24,7 +24,12 @@ from scipy.special import ndtri
 
 from tacit.analysis.audit.colluders import drawn_pairs
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding, finding
-from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, ReleasePlace, columns_of
+from tacit.analysis.audit.fidelity.noise_sample import (
+    NoiseSample,
+    ReleasePlace,
+    columns_of,
+    labels_of,
+)
 from tacit.analysis.audit.trace import Trace, TracedRelease, pair_keys_of
 from tacit.communication.peers import Alone
 from tacit.config.schema import LEDGER_KEYS
@@ -179,10 +184,6 @@ def _sample(
     sizes = scores**2
     first = np.zeros_like(scores)
     first[:, 0] = 1.0
-    labels = {
-        name: np.array([getattr(place, name) for place in places], np.int64)
-        for name in ("step", "node", "part", "run")
-    }
     return NoiseSample(
         where=where,
         kind="gaussian",
@@ -198,7 +199,7 @@ def _sample(
         missing=(),
         twice=(),
         coordinates=coordinates,
-        **labels,
+        **labels_of(places),
     )
 
 

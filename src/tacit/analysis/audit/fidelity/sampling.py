@@ -34,6 +34,7 @@ from tacit.analysis.audit.fidelity.evidence import (
     Cells,
     Verdict,
     counted,
+    first_number,
     least_chance,
     least_hits,
     merged,
@@ -143,7 +144,7 @@ def _rate(coins: Sequence[Coins], slack: float) -> Finding | None:
     verdict = weigh(kinds)
     whole = kinds[0]
     share = float(whole.hits.sum() / whole.planned.sum())
-    least, planned = _found_chance(kinds, slack), float(whole.planned[0] / whole.tries[0])
+    least, planned = _found_chance(whole, 0, kinds, slack)
     return _judged(
         "sampling rate",
         "Do batches hold as many records as the sampling rate says?",
@@ -284,9 +285,7 @@ def _favoured(coins: Sequence[Coins], slack: float) -> Finding | None:
     verdict = weigh(kinds)
     first = kinds[0]
     cell = int(np.argsort(first.tries)[len(first.tries) // 2])
-    hits = least_hits(first, cell, len(kinds), slack)
-    least = None if hits is None else least_chance(hits, float(first.tries[cell]))
-    planned = float(first.planned[cell] / first.tries[cell])
+    least, planned = _found_chance(first, cell, kinds, slack)
     return _judged(
         "favoured records",
         "Is every record as likely to be drawn as every other, whatever its place?",
@@ -323,9 +322,7 @@ def _together(coins: Sequence[Coins], slack: float) -> Finding | None:
     verdict = weigh(kinds)
     pairs = next(cells for cells in kinds if cells.own)
     cell = int(np.argsort(pairs.tries)[len(pairs.tries) // 2])
-    hits = least_hits(pairs, cell, len(kinds), slack)
-    least = None if hits is None else least_chance(hits, float(pairs.tries[cell]))
-    planned = float(pairs.planned[cell] / pairs.tries[cell])
+    least, planned = _found_chance(pairs, cell, kinds, slack)
     return _judged(
         "records drawn together",
         "Are two records drawn together no more and no less often than independent coins do it?",
@@ -590,21 +587,19 @@ def _repeated_share(
 # Words.
 
 
-def _found_chance(kinds: Sequence[Cells], slack: float) -> float | None:
-    """The least mean chance that is found, by the first cell of the first kind."""
-    hits = least_hits(kinds[0], 0, len(kinds), slack)
-    return None if hits is None else least_chance(hits, float(kinds[0].tries[0]))
+def _found_chance(
+    cells: Cells, cell: int, kinds: Sequence[Cells], slack: float
+) -> tuple[float | None, float]:
+    """The least mean chance that is found by one cell of some kind, and the planned one."""
+    hits, tries = least_hits(cells, cell, len(kinds), slack), float(cells.tries[cell])
+    least = None if hits is None else least_chance(hits, tries)
+    return least, float(cells.planned[cell] / tries)
 
 
 def _least_share(found: Callable[[float], bool]) -> float | None:
     """The least share at which a defect is found, rounded up to a 1024th; None: not even all."""
-    if not found(1.0):
-        return None
-    low, high = 0, 1024
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if found(middle / 1024) else (middle, high)
-    return high / 1024
+    least = first_number(lambda number: found(number / 1024), 0, 1024)
+    return None if least is None else least / 1024
 
 
 def _judged(
