@@ -49,11 +49,8 @@ def interference_findings(
 ) -> list[Finding]:
     """Run a job's own model and records, and again on others with the releases pinned.
 
-    Args:
-        job: what to run; it adds noise.
-        context: what executes a step.
-        seed: of noise and secret coins.
-        steps: how many steps are run, at most those of the plan.
+    It adds noise, and runs `steps` of its plan, with noise and secret coins of `seed` and of those
+    that follow it.
     """
     run = partial(_show, job, context=context, steps=steps)
     seeds = {name: seed + number for number, name in enumerate(CHANGES, start=1)}

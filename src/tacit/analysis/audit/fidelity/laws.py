@@ -43,12 +43,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Extreme:
-    """The least likely of several values.
-
-    Args:
-        index: which.
-        p_value: for all of them together, at most.
-    """
+    """The least likely of several values: which, and a p-value for all together, at most."""
 
     index: int
     p_value: float

@@ -65,10 +65,7 @@ def leaving_findings(
 ) -> list[Finding]:
     """Run and prepare a job again on other records, and compare all that others may see.
 
-    Args:
-        job: what to run, in one process; it adds noise.
-        context: what executes a step; makes a `StackedContext`.
-        steps: how many steps are run before the run is stopped.
+    It runs in one process, adds noise, and is stopped after so many steps.
     """
     steps = min(steps, job.plan.steps)
     run = partial(_run, job, context=context, steps=steps, kept={})
@@ -133,12 +130,7 @@ def _run(
 ) -> Shown:
     """Run the first steps in a folder that is deleted, and keep digests of what others may see.
 
-    Args:
-        job: what to run.
-        data: the nodes' records.
-        context: what executes a step.
-        steps: how many are run.
-        kept: what the noise releases; if it is empty, what it released is put there.
+    The noise releases what is `kept`; if that is empty, what it released is put there.
 
     Raises:
         Exception: on the job's own records, what ended the run and is no error of ours: nothing

@@ -48,13 +48,10 @@ class _Test:
 
 
 def noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
-    """All tests of the noise, each over all samples together.
+    """All tests of the noise, each over all samples together: of a laboratory, of the own model.
 
     Each test is made in every sample that allows it, at its share of `LEVEL`; the finding is that
     of the least likely sample, its p-value times their number.
-
-    Args:
-        samples: of noise, say of a laboratory and of the user's own model.
     """
     return [found for test in _TESTS for found in _found(test, samples)]
 
@@ -62,10 +59,8 @@ def noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
 def pair_noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
     """The tests that are made of the noise of pairs as well, each over all samples together.
 
-    None of them says how much epsilon weaker noise of pairs would allow.
-
-    Args:
-        samples: of noise of pairs, whose `node` is the number of a pair.
+    The `node` of a sample is the number of a pair here. No test says how much epsilon weaker noise
+    of pairs would allow.
     """
     found = [
         one

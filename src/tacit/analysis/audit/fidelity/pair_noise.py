@@ -204,11 +204,7 @@ def _sample(
 
 
 def ends_finding(samples: Sequence[PairSample]) -> Finding:
-    """Whether every node adds the noise of its pairs, and no other.
-
-    Args:
-        samples: of a laboratory and of the user's own model.
-    """
+    """Whether every node adds the noise of its pairs, and no other."""
     values, wrong = sum(one.values for one in samples), sum(one.wrong for one in samples)
     worst = next((one for one in samples if one.worst), None)
     saw = f"All {values:,} values were the sums of what the pairs of their node drew."

@@ -95,13 +95,9 @@ def _rounding_share(count: int, dtype: torch.dtype, positions: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Plain:
-    """The user's module in two precisions, and how its records' gradients are clipped.
+    """The user's module in float64 and float32, and how its records' gradients are clipped.
 
-    Args:
-        exact: in float64.
-        rough: in float32.
-        norm: of the clip.
-        difference: bound of each record's difference; None: there is none.
+    `difference` bounds each record's difference, where there is such a bound.
     """
 
     exact: PlainModel
@@ -112,10 +108,7 @@ class _Plain:
     def contributions(self, calls: Sequence[NotedCall], row: int, bound: float) -> Contributions:
         """What the records of one row add to a sum, and which of them are not judged.
 
-        Args:
-            calls: of the model: one, or one at a point and one at an anchor.
-            row: of the calls.
-            bound: C.
+        There is one call of the model, or one at a point and one at an anchor; `bound` is C.
         """
         present = calls[0].mask[row].nonzero().flatten()
         for part in torch.split(present, _RECORDS):
@@ -158,11 +151,8 @@ def _in_range(call: NotedCall, row: int, slots: Tensor, gradients: Tensor, bound
 def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
     """Compare every sum of clipped gradients of a run with its records' own, while there is time.
 
-    Args:
-        bench: of the experiment.
-        run: on its own data.
-        until: when to stop, by `time.perf_counter`; a few sums are compared however late it is,
-            the last ones first, in which more can have been carried.
+    It stops at `until`, by `time.perf_counter`. A few sums are compared however late it is, the
+    last ones first, in which more can have been carried.
     """
     model, device = bench.job.model, bench.job.device
     options: Any = bench.plan.config.algorithm.options
@@ -256,12 +246,7 @@ def _sum_finding(seen: _Compared) -> Finding:
 
 
 def division_finding(bench: Bench, run: NotedRun) -> Finding:
-    """Whether every division was by the expected size of the batch, which is public.
-
-    Args:
-        bench: of the experiment.
-        run: on its own data.
-    """
+    """Whether every division was by the expected size of the batch, which is public."""
     worst, node, share = 0.0, 0, 0.0
     for division in run.divisions:
         unit = _ROUNDINGS * torch.finfo(division.after.dtype).eps

@@ -147,12 +147,8 @@ def _differ(one: NotedCall, two: NotedCall) -> NDArray[np.bool_]:
 class _Worst:
     """The largest share of what is accounted that was seen, and where.
 
-    Args:
-        share: moved over accounted; infinite where something moved that must not.
-        node: whose.
-        step: when.
-        name: of the record.
-        how: `replaced` or `left out`.
+    It is infinite where something moved that must not. The record of that name was `replaced` or
+    `left out`.
     """
 
     share: float = 0.0
