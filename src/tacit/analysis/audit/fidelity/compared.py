@@ -32,8 +32,9 @@ class Shown:
     error: str | None = None
 
     def of(self, *channels: str) -> Items:
-        """What went over some channels; of one that ended early, what came before."""
-        return tuple(chain.from_iterable(self.channels.get(name, ()) for name in channels))
+        """What went over some channels; nothing over one that an error came before."""
+        there = {**dict.fromkeys(channels, ()), **self.channels} if self.error else self.channels
+        return tuple(chain.from_iterable(there[name] for name in channels))
 
 
 def fingerprint(value: Tensor, *more: str) -> str:

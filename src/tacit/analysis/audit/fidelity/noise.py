@@ -23,9 +23,7 @@ from tacit.analysis.audit.fidelity import noise_law as law
 from tacit.analysis.audit.fidelity import noise_links as links
 from tacit.analysis.audit.fidelity.finding import LEVEL, Finding, finding
 from tacit.analysis.audit.fidelity.laws import Look
-from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, noise_sample, sample_of
-
-__all__ = ["NoiseSample", "noise_findings", "noise_sample", "pair_noise_findings", "sample_of"]
+from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
 
 @dataclass(frozen=True)
