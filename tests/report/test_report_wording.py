@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
@@ -11,6 +12,8 @@ from tacit.report.wording import (
     bytes_text,
     duration_text,
     epsilon_text,
+    figure_down,
+    figure_up,
     guess_bound,
     lower_text,
     number_text,
@@ -105,3 +108,24 @@ def test_guess_bound_holds_for_the_gaussian_mechanism(mu: float, epsilon: float)
 def test_a_lower_bound_is_never_rounded_up(value: float) -> None:
     shown = float(lower_text(value))
     assert value * 0.989 <= shown <= value
+
+
+@given(st.floats(min_value=1e-300, max_value=1e300))
+def test_figures_enclose_the_value(value: float) -> None:
+    assert figure_down(value) <= value <= figure_up(value)
+    assert figure_up(value) - figure_down(value) <= 0.101 * value
+    for figure in (figure_down(value), figure_up(value)):
+        assert len(Decimal(repr(figure)).normalize().as_tuple().digits) <= 2
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [(0.9123, 0.91, 0.92), (0.999, 0.99, 1.0), (1.0, 1.0, 1.0), (123.0, 120.0, 130.0)],
+)
+def test_two_digits_of_figures_are_left(value: float, low: float, high: float) -> None:
+    assert (figure_down(value), figure_up(value)) == (low, high)
+
+
+@pytest.mark.parametrize("value", [0.0, math.inf])
+def test_a_figure_without_digits_stays(value: float) -> None:
+    assert (figure_down(value), figure_up(value)) == (value, value)

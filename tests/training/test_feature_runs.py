@@ -14,7 +14,7 @@ from torch import Tensor
 import tacit
 from experiments import experiment, write_experiment, write_module
 from experiments import tacit as command_line
-from tacit.analysis.audit.fidelity.other_records import CHANGES, other_inputs, other_records
+from tacit.analysis.audit.records import CHANGES, other_inputs, other_records
 from tacit.analysis.score import evaluate_run
 from tacit.config import load_config
 from tacit.data import load

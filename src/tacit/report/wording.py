@@ -31,6 +31,16 @@ def lower_text(value: float | None) -> str:
     return NOTHING if value is None else _significant(value, ROUND_FLOOR)
 
 
+def figure_up(value: float) -> float:
+    """The least number of two significant digits that is not below one of 0 or more."""
+    return _figure(value, ROUND_CEILING)
+
+
+def figure_down(value: float) -> float:
+    """The largest number of two significant digits that is not above one of 0 or more."""
+    return _figure(value, ROUND_FLOOR)
+
+
 def number_text(value: float | None) -> str:
     """Write any other number with 3 significant digits, rounded to the nearest.
 
@@ -145,6 +155,12 @@ def guess_bound(epsilon: float, delta: float) -> float:
     return min(1.0, (1 + delta * odds_against) / (1 + odds_against))
 
 
+def _figure(value: float, rounding: str) -> float:
+    if not math.isfinite(value) or value == 0:
+        return value
+    return float(_rounded(Decimal(repr(float(value))), 2, rounding))
+
+
 def _significant(value: float, rounding: str) -> str:
     if not math.isfinite(value):
         return "infinite" if value > 0 else NOTHING
@@ -152,7 +168,7 @@ def _significant(value: float, rounding: str) -> str:
     exact = Decimal(repr(float(value)))
     if exact.is_zero():
         return "0"
-    rounded = _to_three_digits(exact, rounding)
+    rounded = _rounded(exact, 3, rounding)
     exponent = rounded.adjusted()
     if -3 <= exponent < 6:
         return f"{rounded:f}"
@@ -160,10 +176,10 @@ def _significant(value: float, rounding: str) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
 
 
-def _to_three_digits(exact: Decimal, rounding: str) -> Decimal:
-    exponent = exact.adjusted()
-    unit = Decimal("0.01")
-    mantissa = exact.scaleb(-exponent).quantize(unit, rounding=rounding)
-    if mantissa.adjusted() > 0:  # 9.996 became 10.00: one digit too many
-        mantissa = mantissa.quantize(Decimal("0.1"))
-    return mantissa.scaleb(exponent)
+def _rounded(exact: Decimal, digits: int, rounding: str) -> Decimal:
+    """A number that is not 0, to so many significant digits."""
+    unit = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
+    rounded = exact.quantize(unit, rounding=rounding)
+    if rounded.adjusted() > exact.adjusted():  # 9.996 became 10.00: one digit too many
+        rounded = rounded.quantize(unit.scaleb(1))
+    return rounded

@@ -29,6 +29,7 @@ from tacit.analysis.audit import (
 )
 from tacit.analysis.audit.excess import epsilon_of_weaker_noise, smallest_excess
 from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.analysis.audit.fidelity.finding import finding as finding_of
 from tacit.analysis.audit.report import claim_verdict
 from tacit.report.documents.base import dump, load, plain_json
 from tacit.report.documents.claims import AuditDocument
@@ -63,7 +64,7 @@ def finding(name: str = "noise variance", p_value: float = 0.5, **changes: Any) 
         "power": "A noise that is 3 % smaller is found.",
         "noise_factor": 0.97,
     }
-    return Finding(**{**values, **changes})
+    return finding_of(**{**values, **changes})
 
 
 def report(**changes: Any) -> AuditReport:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.analysis.audit.plain_gradients import clipped, plain_model
-from tacit.analysis.audit.worst_case import ascend, candidates, marker
+from tacit.analysis.audit.records import ascend, candidates, marker
 from tacit.config import load_config
 from tacit.training.prepare import Job, prepare
 

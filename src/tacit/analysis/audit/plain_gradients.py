@@ -126,21 +126,21 @@ def clipped(gradients: Tensor, bound: float, norm: ClipNorm) -> Tensor:
     return torch.where(finite, _CLIPS[norm](gradients, bound), 0.0)
 
 
-def _scaled(gradients: Tensor, bound: float, order: int) -> Tensor:
-    # By the largest number first, whose square may overflow.
+def _in_units(gradients: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients in units of their largest number, whose square may overflow; that; their norms."""
     largest = gradients.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(gradients.dtype).tiny)
     units = gradients / largest
-    norms = torch.linalg.vector_norm(units, ord=order, dim=1, keepdim=True)
+    return units, largest, torch.linalg.vector_norm(units, ord=order, dim=1, keepdim=True)
+
+
+def _scaled(gradients: Tensor, bound: float, order: int) -> Tensor:
+    units, largest, norms = _in_units(gradients, order)
     return units * torch.minimum(largest, bound / norms.clamp(min=1.0))
 
 
 def _automatic(gradients: Tensor, bound: float) -> Tensor:
-    # As Bu et al. have it; the length of what is huge is computed in units of its largest number.
-    largest = gradients.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(gradients.dtype).tiny)
-    units = gradients / largest
-    norms = torch.linalg.vector_norm(units, dim=1, keepdim=True)
-    scaled: Tensor = units * (bound / (norms + AUTOMATIC_GAMMA / largest))
-    return scaled
+    units, largest, norms = _in_units(gradients, 2)  # as Bu et al. have it
+    return units * (bound / (norms + AUTOMATIC_GAMMA / largest))
 
 
 def _clamped(gradients: Tensor, bound: float) -> Tensor:

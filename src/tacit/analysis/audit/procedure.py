@@ -25,7 +25,7 @@ from tacit.analysis.audit.attacks import (
 from tacit.analysis.audit.canaries import WIDTH
 from tacit.analysis.audit.colluders import colluders_of
 from tacit.analysis.audit.excess import smallest_excess
-from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
+from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding, exact_finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
 from tacit.analysis.audit.fidelity.leaving import leaving_findings
 from tacit.analysis.audit.fidelity.noise import noise_findings, pair_noise_findings
@@ -209,15 +209,13 @@ def _audit(
 
 def _unreadable(error: MessagesError) -> Finding:
     """No correct program sends what its algorithm does not."""
-    return Finding(
-        name="messages of the laboratory",
-        question="Do nodes send what their algorithm sends, and no more?",
-        statistic=1.0,
-        meaning="whether the messages could not be read as those of the algorithm",
-        p_value=0.0,
-        exact=True,
-        saw=f"The {error}.",
-        power="It finds messages of another number of values, or of other shapes.",
+    return exact_finding(
+        "messages of the laboratory",
+        "Do nodes send what their algorithm sends, and no more?",
+        1.0,
+        "whether the messages could not be read as those of the algorithm",
+        f"The {error}.",
+        "It finds messages of another number of values, or of other shapes.",
     )
 
 

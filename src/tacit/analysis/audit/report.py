@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
-from tacit.analysis.audit.fidelity.finding import ALARM_RATE, POWER, Finding
+from tacit.analysis.audit.fidelity.finding import ALARM_RATE, POWER
 from tacit.errors import InputError
 from tacit.report.documents.claims import (
     Attack,
@@ -125,7 +125,7 @@ class AuditReport:
     certified: float
     attacks: tuple[Attack, ...]
     seconds: float
-    fidelity: tuple[Finding, ...] = ()
+    fidelity: tuple[FidelityTest, ...] = ()
     smallest_excess: float | None = None
     tested: tuple[AuditedModel, ...] = ()
     alarm_rate: float = ALARM_RATE
@@ -279,7 +279,7 @@ def audit_document(report: AuditReport) -> AuditDocument:
         nodes=report.nodes,
         steps=report.steps,
         tested=report.tested,
-        fidelity=tuple(FidelityTest(passed=own.passed, **vars(own)) for own in report.fidelity),
+        fidelity=report.fidelity,
         attacks=report.attacks,
         seconds=report.seconds,
     )
@@ -358,7 +358,7 @@ def _summary_table(report: AuditReport) -> Table:
     return table
 
 
-def _test_table(findings: tuple[Finding, ...]) -> Table:
+def _test_table(findings: tuple[FidelityTest, ...]) -> Table:
     rows = [
         (
             escape(finding.name),

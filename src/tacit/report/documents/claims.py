@@ -84,9 +84,21 @@ class Attack(Document):
 
 
 class FidelityTest(Document):
-    """What one test of fidelity found; see `tacit.analysis.audit.fidelity.finding.Finding`.
+    """What one test of fidelity found.
 
-    `statistic` is null where it is no number, `noise_factor` where the defect is of another kind.
+    Args:
+        name: of the test, a few words: `noise variance`.
+        question: what it asks, for people: `Is the noise as large as planned?`
+        passed: whether a correct program shows as much often enough.
+        statistic: its value; null where it is no number.
+        meaning: what the statistic is, with its unit.
+        p_value: how likely a correct program shows as much, exactly or at most; 0 or 1 for tests
+            that no correct program fails.
+        exact: whether the p-value is exact; if not, it is an upper bound.
+        saw: what it saw, one sentence.
+        power: the smallest defect that it finds with the audit's `power`, one sentence.
+        noise_factor: that defect as a factor of the noise's standard deviation, below 1, where it
+            is one: from it follows the epsilon that could hide; null: it is not of that kind.
     """
 
     name: Text

@@ -21,13 +21,15 @@ from tacit.analysis.audit.canaries import ALONE
 from tacit.analysis.audit.fidelity import noise_links as links
 from tacit.analysis.audit.fidelity import noise_sample as of_samples
 from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
-from tacit.analysis.audit.fidelity.noise import (
+from tacit.analysis.audit.fidelity.noise import noise_findings
+from tacit.analysis.audit.fidelity.noise_sample import (
+    NoiseKind,
     NoiseSample,
-    noise_findings,
+    ReleasePlace,
+    _cell,
     noise_sample,
     sample_of,
 )
-from tacit.analysis.audit.fidelity.noise_sample import NoiseKind, ReleasePlace, _cell
 from tacit.analysis.audit.harness import set_up
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange

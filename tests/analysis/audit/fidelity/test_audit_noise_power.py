@@ -13,7 +13,6 @@ from scipy import stats
 
 from tacit.analysis.audit.fidelity import noise_law as law
 from tacit.analysis.audit.fidelity import noise_links as links
-from tacit.analysis.audit.fidelity import noise_size as size
 from tacit.analysis.audit.fidelity.finding import LEVEL, POWER
 from tacit.analysis.audit.fidelity.laws import Look
 from tacit.analysis.audit.fidelity.noise_sample import (
@@ -38,15 +37,15 @@ PLACES = tuple(
 DRAWN = np.random.default_rng(9).poisson(10, SHAPE[:3]) / 10
 
 LOOKS: dict[str, Look_] = {
-    "all": size.of_all,
-    "coordinates": size.of_coordinates,
-    "releases": size.of_releases,
-    "nodes": size.of_groups(lambda sample: sample.node, "node"),
-    "steps": size.of_groups(lambda sample: sample.step, "step"),
-    "batch": size.by_batch,
-    "common to steps": links.common(lambda sample: (sample.run, sample.node), "steps"),
-    "common to nodes": links.common(lambda sample: (sample.run, sample.step), "nodes"),
-    "common to runs": links.common(lambda sample: (sample.node, sample.step), "runs"),
+    "all": law.of_all,
+    "coordinates": law.of_coordinates,
+    "releases": law.of_releases,
+    "nodes": law.of_groups("node"),
+    "steps": law.of_groups("step"),
+    "batch": law.by_batch,
+    "common to steps": links.common("step"),
+    "common to nodes": links.common("node"),
+    "common to runs": links.common("run"),
     "steps apart": links.steps_apart,
     "shifted": links.shifted,
     "pairs": links.pairs,

@@ -10,8 +10,8 @@ import torch
 from fidelity_jobs import CLASSES, SIZES, job_of
 from torch import Tensor, nn
 
-from tacit.analysis.audit.fidelity import other_records as changing
-from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
+from tacit.analysis.audit import records as changing
+from tacit.analysis.audit.records import CHANGES, other_records
 from tacit.config import load_config
 from tacit.data import StackedData
 from tacit.training.prepare import Job, prepare

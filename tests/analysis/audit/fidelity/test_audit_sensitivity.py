@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from tacit.analysis.audit.fidelity import sensitivity
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.rounding import up
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
+from tacit.analysis.audit.records import Candidate, candidates, marker
 from tacit.analysis.audit.trace import ContextFactory
-from tacit.analysis.audit.worst_case import Candidate, candidates, marker
 from tacit.config import load_config
 from tacit.gradients import Recurrent, clipping, contributions
 from tacit.gradients.contributions import Outer, Sizes
+from tacit.report.wording import figure_up
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -404,7 +404,7 @@ def test_numbers_that_are_ids_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_passes_is_told_in_two_digits() -> None:
     for finding in findings_of(job_of("mlp"), runs=4):
         assert finding.passed
-        assert finding.statistic == up(finding.statistic)
+        assert finding.statistic == figure_up(finding.statistic)
 
 
 def test_what_moves_too_far_is_named() -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tacit.algorithms import StepContext
 from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.records import Candidate
 from tacit.analysis.audit.trace import ContextFactory, Trace, TracedRelease, run_traced
-from tacit.analysis.audit.worst_case import Candidate
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
 from tacit.gradients import StackedModel

@@ -14,7 +14,7 @@ to be corrected for. Proof, with what is asked of the coins: `docs/proofs/audits
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,16 +199,20 @@ def least_hits(cells: Cells, cell: int, kinds: int, slack: float) -> int | None:
     """
     wanted = slack - math.log(LEVEL) + math.log(cells.count * kinds * len(TILTS))
 
-    def enough(hits: float) -> bool:
+    def enough(hits: int) -> bool:
         return float(special.logsumexp(TILTS * hits - cells.costs[:, cell])) > wanted
 
-    low, high = math.floor(cells.planned[cell]), math.floor(cells.tries[cell])
+    return first_number(enough, math.floor(cells.planned[cell]), math.floor(cells.tries[cell]))
+
+
+def first_number(enough: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The least whole number above `low` that is enough, by bisection; None if not even `high`."""
     if not enough(high):
         return None
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return int(high)
+    return high
 
 
 def least_chance(hits: int, tries: float) -> float:

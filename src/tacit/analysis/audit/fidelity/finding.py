@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from tacit.report.documents.claims import FidelityTest
+from tacit.report.wording import figure_up
 
 ALARM_RATE = 1e-6
 """The chance, at most, that an audit of a correct program raises an alarm."""
@@ -21,35 +23,55 @@ POWER = 0.95
 """The chance with which the smallest defect that a test states is found."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What one test found.
+Finding = FidelityTest
+"""What one test found: the document itself."""
 
-    Args:
-        name: of the test, a few words: `noise variance`.
-        question: what it asks, for people: `Is the noise as large as planned?`
-        statistic: its value.
-        meaning: what the statistic is, with its unit.
-        p_value: how likely a correct program shows as much, exactly or at most; 0 or 1 for tests
-            that no correct program fails.
-        exact: whether the p-value is exact; if not, it is an upper bound.
-        saw: what it saw, one sentence.
-        power: the smallest defect that it finds with the chance `POWER`, one sentence.
-        noise_factor: that defect as a factor of the noise's standard deviation, below 1, where it
-            is one: from it follows the epsilon that could hide; None: it is not of that kind.
+
+def finding(
+    name: str,
+    question: str,
+    statistic: float,
+    meaning: str,
+    saw: str,
+    power: str,
+    *,
+    p_value: float,
+    exact: bool,
+    noise_factor: float | None = None,
+) -> Finding:
+    """A `FidelityTest`: it passed if a correct program shows as much often enough.
+
+    A statistic that is no number never passes.
     """
+    return Finding(
+        name=name,
+        question=question,
+        passed=math.isfinite(statistic) and p_value > LEVEL,
+        statistic=statistic,
+        meaning=meaning,
+        p_value=p_value,
+        exact=exact,
+        saw=saw,
+        power=power,
+        noise_factor=noise_factor,
+    )
 
-    name: str
-    question: str
-    statistic: float
-    meaning: str
-    p_value: float
-    exact: bool
-    saw: str
-    power: str
-    noise_factor: float | None = None
 
-    @property
-    def passed(self) -> bool:
-        """Whether a correct program shows as much often enough; never if that is no number."""
-        return math.isfinite(self.statistic) and self.p_value > LEVEL
+def exact_finding(
+    name: str,
+    question: str,
+    statistic: float,
+    meaning: str,
+    saw: str,
+    power: str,
+    *,
+    limit: float = 0.0,
+) -> Finding:
+    """A test that no correct program fails: its statistic is then `limit` at most.
+
+    Up to there it is a figure of private records, and written down to two digits, rounded up.
+    """
+    failed = statistic > limit
+    shown = float(statistic) if failed else figure_up(float(statistic))
+    chance = 0.0 if failed else 1.0
+    return finding(name, question, shown, meaning, saw, power, p_value=chance, exact=True)

@@ -16,17 +16,27 @@ added to: other tests look at these. Noise of pairs is a part of the release tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from operator import ne
 
 from torch import Tensor
 
-from tacit.analysis.audit.fidelity.compared import Items, changed, exact_finding, fingerprint
+from tacit.analysis.audit.fidelity.compared import (
+    Items,
+    Shown,
+    agreement,
+    changed,
+    compared,
+    fingerprint,
+    on_others,
+)
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.other_records import CHANGES, other_records
 from tacit.analysis.audit.fidelity.pinned import Place, pinned
 from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.records import CHANGES
 from tacit.analysis.audit.trace import ContextFactory, Sent, Trace, run_traced, with_noise
 from tacit.communication.compression import Coding
 from tacit.data import StackedData
@@ -34,119 +44,93 @@ from tacit.training.prepare import Job
 from tacit.training.processes.communication import local_exchange
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What one run showed, as digests.
-
-    Args:
-        messages: every value of every message, with its type, shape, coding and colour.
-        public: those of them alone that are marked as known to everyone beforehand.
-        releases: what was asked of the noise, and what the step got.
-        models: that the algorithm calls released, and the common one.
-        planned: how much noise the plan says, of each row of each release.
-        asked: how much the noise was asked for.
-        sums: that were handed to the noise: private, for a node's own eyes.
-        error: the kind of error that ended the run; None: nothing did.
-    """
-
-    messages: Items = ()
-    public: Items = ()
-    releases: Items = ()
-    models: Items = ()
-    planned: Items = ()
-    asked: Items = ()
-    sums: Items = ()
-    error: str | None = None
-
-
 def interference_findings(
     job: Job, *, context: ContextFactory, seed: int, steps: int
 ) -> list[Finding]:
     """Run a job's own model and records, and again on others with the releases pinned.
 
-    Args:
-        job: what to run; it adds noise.
-        context: what executes a step.
-        seed: of noise and secret coins.
-        steps: how many steps are run, at most those of the plan.
+    It adds noise, and runs `steps` of its plan, with noise and secret coins of `seed` and of those
+    that follow it.
     """
-    first, kept = show(job, job.train, context=context, seed=seed, steps=steps)
-    again, _ = show(job, job.train, context=context, seed=seed, steps=steps, before=kept)
-    others: dict[str, Shown] = {}
-    for number, (name, change) in enumerate(CHANGES.items(), start=1):
-        data = other_records(job, change)
-        if data is None:
-            continue
+    run = partial(_show, job, context=context, steps=steps)
+    seeds = {name: seed + number for number, name in enumerate(CHANGES, start=1)}
+    first, kept = run(job.train, seed=seed)
+    again, _ = run(job.train, seed=seed, before=kept)
+
+    def on(name: str, data: StackedData) -> Shown:
         try:
-            others[name], _ = show(
-                job, data, context=context, seed=seed + number, steps=steps, before=kept
-            )
+            return run(data, seed=seeds[name], before=kept)[0]
         except Exception as error:  # whatever the code under audit raises
-            # Its kind alone: its text may quote private values.
-            others[name] = Shown(error=type(error).__name__)
-    free, _ = show(job, job.train, context=context, seed=seed + len(CHANGES) + 1, steps=steps)
+            return Shown({}, type(error).__name__)
+
+    others = on_others(job, on)
+    free, _ = run(job.train, seed=seed + len(CHANGES) + 1)
     everything = {**others, "the same, under other noise": free}
     reach = f"in the first {steps} steps for other records ({_tried(others, first)})"
+    compare = partial(compared, first, ended="the run ended with an error of the kind")
     return [
-        exact_finding(
+        compare(
             "the same run twice",
             "Does a run on the same records, with the same coins and noise, send the same?",
-            _differences({"the same": again}, first, _all),
+            {"the same": again},
+            ("messages", "releases", "models"),
             "values that were sent, released or computed",
-            len(_all(first)),
             "It finds every such value that another source of randomness changes. All other "
             "comparisons of runs rest on this one.",
         ),
-        exact_finding(
+        compare(
             "what is sent",
             "Do messages depend on the records in any other way than through what was noised?",
-            _differences(others, first, lambda shown: shown.messages),
+            others,
+            ("messages",),
             "values of messages",
-            len(first.messages),
             f"It finds every value, size or number of messages that changes {reach}.",
         ),
-        exact_finding(
+        compare(
             "what is released",
             "Is the noise asked for at the same places and in the same amount whatever the records "
             "are, and is what comes out noised?",
-            _differences(others, first, lambda shown: shown.releases),
+            others,
+            ("releases",),
             "calls for noise and releases",
-            len(first.releases),
             "It finds every step that leaves out the noise, adds to what was noised, or asks for "
             f"noise by private values, where that changes anything {reach}.",
         ),
-        exact_finding(
+        agreement(
             "noise as planned",
             "Is the noise asked for in the amount that the plan says, for every node and step?",
-            [f"{what} is not as planned" for what in changed(first.planned, first.asked)],
+            [
+                f"{what} is not as planned"
+                for what in changed(first.of("planned"), first.of("asked"))
+            ],
             "noised rows",
-            len(first.planned),
+            len(first.of("planned")),
             f"It finds every row of the first {steps} steps for which another amount is asked for, "
             "by a last bit, and every row that is noised twice or not at all. What is then drawn "
             "has tests of its own.",
             "how many rows get another amount of noise than the plan says, or another number of it",
         ),
-        exact_finding(
+        compare(
             "models that count as released",
             "Are the models that others may see functions of what was noised?",
-            _differences(others, first, lambda shown: shown.models),
+            others,
+            ("models",),
             "models",
-            len(first.models),
             f"It finds every such model that changes {reach}.",
         ),
-        exact_finding(
+        compare(
             "what counts as public",
             "Is what is sent as known to everyone the same, whatever the records and the noise?",
-            _differences(everything, first, lambda shown: shown.public),
+            everything,
+            ("public",),
             "values that count as public",
-            len(first.public),
             "It finds every such value that also changes where only the noise is another one, or "
             f"{reach}.",
         ),
     ]
 
 
-def show(
+def _show(
     job: Job,
     data: StackedData,
     *,
@@ -155,62 +139,66 @@ def show(
     steps: int,
     before: Mapping[Place, Tensor] | None = None,
 ) -> tuple[Shown, Mapping[Place, Tensor]]:
-    """Run a job once, and keep digests of what it showed, and what the noise released.
+    """Run a job once on some records: what it showed, and what its noise released.
 
-    Args:
-        job: what to run.
-        data: the nodes' records.
-        context: what executes a step.
-        seed: of noise and secret coins.
-        steps: how many steps are run.
-        before: what the noise is to release; None: it is drawn.
+    The noise releases what is in `before`, if anything is. Channels: `messages` are all values,
+    each with its type, shape, coding and colour, and `public` those alone that are marked as known
+    to everyone beforehand; `releases` what was asked of the noise, and what the step got; `models`
+    those that the algorithm calls released, and the common one; `planned` and `asked` how much
+    noise each row of each release was to get and got; `sums` what was handed to the noise, which
+    is private and for a node's own eyes.
     """
     noise = pinned(job.plan.release.algorithm.noise, before)
     plan = with_noise(seeded(job.plan, seed), noise)
-    job = replace(job, plan=plan)
-    released = plan.config.algorithm.definition.released_models
     trace = run_traced(
         plan,
         job.model,
         data,
-        local_exchange(job),
+        local_exchange(replace(job, plan=plan)),
         context=context,
         steps=steps,
-        models=released,
+        models=plan.config.algorithm.definition.released_models,
     )
-    asked = tuple((f"the noise asked for in step {call.step}", repr(call)) for call in noise.asked)
-    messages = [
-        (_words(sent, place), fingerprint(value, sent.colours[place], *_coded(sent.coding)))
+    values = [
+        (_words(sent, place), value, sent.colours[place], _coded(sent.coding))
         for sent in trace.sent
         for place, value in enumerate(sent.values)
     ]
-    public = [
-        (_words(sent, place), fingerprint(value))
-        for sent in trace.sent
-        for place, value in enumerate(sent.values)
-        if sent.colours[place] == "Public"
-    ]
-    shown = Shown(
-        messages=tuple(messages),
-        public=tuple(public),
-        releases=asked + _released(trace),
-        models=_models(trace),
-        planned=_rows(
+    released = (
+        (
+            f"part {release.part} of what step {release.step} released",
+            fingerprint(release.after, repr(release.nodes), release.deviations.tobytes().hex()),
+        )
+        for release in trace.releases
+    )
+    channels: dict[str, Iterable[tuple[str, str]]] = {
+        "messages": (
+            (words, fingerprint(value, colour, *coded)) for words, value, colour, coded in values
+        ),
+        "public": (
+            (words, fingerprint(value)) for words, value, colour, _ in values if colour == "Public"
+        ),
+        "releases": chain(
+            ((f"the noise asked for in step {call.step}", repr(call)) for call in noise.asked),
+            released,
+        ),
+        "models": _models(trace),
+        "planned": _rows(
             (release.step, release.part, node, deviation)
             for release in trace.releases
             for node, deviation in zip(release.nodes, release.deviations.tolist(), strict=True)
         ),
-        asked=_rows(
+        "asked": _rows(
             (call.step, call.part, node, deviation)
             for call in noise.asked
             for node, deviation in zip(call.nodes, call.deviations, strict=True)
         ),
-        sums=tuple(
+        "sums": (
             (f"a sum of step {release.step}", fingerprint(release.before))
             for release in trace.releases
         ),
-    )
-    return shown, noise.kept
+    }
+    return Shown({name: tuple(items) for name, items in channels.items()}), noise.kept
 
 
 def _rows(rows: Iterable[tuple[int, int, int, float]]) -> Items:
@@ -218,16 +206,6 @@ def _rows(rows: Iterable[tuple[int, int, int, float]]) -> Items:
     return tuple(
         (f"the noise of node {node} in part {part} of step {step}", repr(float(deviation)))
         for step, part, node, deviation in sorted(rows)
-    )
-
-
-def _released(trace: Trace) -> Items:
-    return tuple(
-        (
-            f"part {release.part} of what step {release.step} released",
-            fingerprint(release.after, repr(release.nodes), release.deviations.tobytes().hex()),
-        )
-        for release in trace.releases
     )
 
 
@@ -252,28 +230,11 @@ def _coded(coding: Coding | None) -> Sequence[str]:
     return (repr(settings), coding.bytes.tobytes().hex())
 
 
-def _all(shown: Shown) -> Items:
-    return shown.messages + shown.releases + shown.models
-
-
 def _tried(others: Mapping[str, Shown], first: Shown) -> str:
     """With which records the runs were made, and whether they could have shown anything."""
-    moved = [sum(map(ne, shown.sums, first.sums)) for shown in others.values() if shown.sums]
+    sums = first.of("sums")
+    moved = [sum(map(ne, own, sums)) for shown in others.values() if (own := shown.of("sums"))]
     if not moved:
         return "none: the model fails on all that were made"
     names = ", ".join(others)
-    return f"{names}; with each, {min(moved)} or more of {len(first.sums)} sums were other ones"
-
-
-def _differences(
-    runs: Mapping[str, Shown], first: Shown, pick: Callable[[Shown], Items]
-) -> list[str]:
-    """What differs from the first run, in words: how a run differs from it, and what does."""
-    found = []
-    for name, shown in runs.items():
-        records = f"with other records ({name})," if name in CHANGES else f"with {name},"
-        if shown.error is not None:
-            found.append(f"{records} the run ended with an error of the kind {shown.error}")
-            continue
-        found += [f"{records} {what}" for what in changed(pick(first), pick(shown))]
-    return found
+    return f"{names}; with each, {min(moved)} or more of {len(sums)} sums were other ones"

@@ -43,12 +43,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Extreme:
-    """The least likely of several values.
-
-    Args:
-        index: which.
-        p_value: for all of them together, at most.
-    """
+    """The least likely of several values: which, and a p-value for all together, at most."""
 
     index: int
     p_value: float
@@ -60,39 +55,21 @@ def two_sided(scores: Array) -> Extreme:
     return Extreme(index, min(1.0, 2.0 * len(scores) * float(stats.norm.sf(abs(scores[index])))))
 
 
+def least_likely(tails: Array, sides: int = 2) -> Extreme:
+    """The least of p-values of one side, `[n]`, by the union bound over all and over the sides."""
+    index = int(np.argmin(tails))
+    return Extreme(index, min(1.0, sides * len(tails) * float(tails[index])))
+
+
 def extreme_sizes(sizes: Array, freedom: Array) -> Extreme:
-    """The least likely of chi-square numbers, too large or too small, by the union bound.
-
-    Args:
-        sizes: `[n]`.
-        freedom: degrees of freedom of each, `[n]`.
-    """
-    if len(np.unique(freedom)) == 1:  # two candidates
+    """The least likely of chi-square numbers of so many degrees, `[n]`, too large or too small."""
+    chosen = np.arange(len(sizes))
+    if len(np.unique(freedom)) == 1:  # two candidates, and no more tails to work out
         chosen = np.array([int(np.argmin(sizes)), int(np.argmax(sizes))])
-    else:
-        chosen = np.arange(len(sizes))
-    tails = np.minimum(
-        stats.chi2.cdf(sizes[chosen], freedom[chosen]),
-        stats.chi2.sf(sizes[chosen], freedom[chosen]),
-    )
-    least = int(np.argmin(tails))
-    return Extreme(int(chosen[least]), min(1.0, 2.0 * len(sizes) * float(tails[least])))
-
-
-def largest_size(sizes: Array, freedom: Array) -> Extreme:
-    """The least likely of chi-square numbers that are too large, by the union bound; `[n]` each."""
-    tails = stats.chi2.sf(sizes, freedom)
-    least = int(np.argmin(tails))
-    return Extreme(least, min(1.0, len(sizes) * float(tails[least])))
-
-
-def extreme_counts(counts: NDArray[np.int64], of: int, chances: Array) -> Extreme:
-    """The least likely of binomial counts, too large or too small, by the union bound."""
-    tails = np.minimum(
-        stats.binom.cdf(counts, of, chances), stats.binom.sf(counts - 1, of, chances)
-    )
-    least = int(np.argmin(tails))
-    return Extreme(least, min(1.0, 2.0 * len(counts) * float(tails[least])))
+    law = stats.chi2(freedom[chosen])
+    tails = np.ones(len(sizes))
+    tails[chosen] = np.minimum(law.cdf(sizes[chosen]), law.sf(sizes[chosen]))
+    return least_likely(tails)
 
 
 def lowest_factor(freedom: float, groups: int, level: float) -> float:

@@ -25,11 +25,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from tacit.analysis.audit.fidelity.compared import Items, changed, digest, exact_finding
+from tacit.analysis.audit.fidelity.compared import Items, Shown, compared, digest, on_others
 from tacit.analysis.audit.fidelity.compared import fingerprint as bits
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.other_records import CHANGES, other_inputs, other_records
 from tacit.analysis.audit.fidelity.pinned import Place, pinned
+from tacit.analysis.audit.records import other_inputs
 from tacit.analysis.audit.trace import ContextFactory, with_noise
 from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Alone
@@ -60,163 +60,94 @@ PRIVATE = tuple(key for key in PrivateMeasurement.model_fields if key != "step")
 OF_THIS_RUN = ("date", "run", "ledger")  # a statement's: when, and the random names of its ledger
 
 
-@dataclass(frozen=True)
-class _Left:
-    """What one run, or one preparation, showed, as digests.
-
-    Args:
-        shown: to whoever gets the run's results.
-        told: to other processes.
-        error: the kind of error that ended it; None: nothing did.
-    """
-
-    shown: Items = ()
-    told: Items = ()
-    error: str | None = None
-
-    @property
-    def said(self) -> Items:
-        """All of it."""
-        return self.shown + self.told
-
-
 def leaving_findings(
     job: Job, *, context: ContextFactory = StackedContext, steps: int = STEPS
 ) -> list[Finding]:
     """Run and prepare a job again on other records, and compare all that others may see.
 
-    Args:
-        job: what to run, in one process; it adds noise.
-        context: what executes a step; makes a `StackedContext`.
-        steps: how many steps are run before the run is stopped.
+    It runs in one process, adds noise, and is stopped after so many steps.
     """
     steps = min(steps, job.plan.steps)
-    pin = _Pin(context, steps)
-    first = _run(job, job.train, pin)
-    runs = {name: _run_on(job, name, pin) for name in RERUN}
-    again = {**_made(runs), "the same records": _run(job, job.train, pin)}
+    run = partial(_run, job, context=context, steps=steps, kept={})
+    first = run(job.train)
+    others = on_others(job, lambda _, data: run(data), RERUN)
+    again = {**others, "the same records": run(job.train)}
     own = _prepared(job, job.train if job.raw is None else job.raw)
-    facts = _made({name: _facts(job, name) for name in CHANGES})
-    shown = exact_finding(
-        "what a run shows",
-        "Does anything that others may see of a run depend on the records in any other way than "
-        "through what was noised?",
-        _differences(again, first, "shown"),
-        "metrics, files and documents",
-        len(first.shown),
-        f"It finds everything that differs after {steps} steps between runs on the job's records "
-        f"and on others ({_names(again)}): names and forms of files, rows of metrics, the result, "
-        "the report, the statement and the common model. It does not look at what is marked as "
-        "measured on private records, nor at clocks.",
-    )
-    told = exact_finding(
-        "what other processes are told",
-        "Is what a run shares with other processes the same, whatever the records are?",
-        _differences(again, first, "told"),
-        "things told",
-        len(first.told),
-        f"It finds everything that differs in {steps} steps on other records ({_names(again)}) as "
-        "one process would tell it to others beside its messages, which have tests of their own.",
-    )
-    public = exact_finding(
-        "what is public beforehand",
-        "Is what is said of an experiment before it starts the same, whatever the records are?",
-        _differences(facts, own, "said"),
-        "facts",
-        len(own.said),
-        "It finds every number of parameters or outputs, every shape, noise, plan, and refusal "
-        f"that is another one with other records ({_names(facts)}). It does not see what files "
-        "that hold such records would make public when they are read.",
-    )
+    facts = on_others(job, lambda _, data: _prepared(job, data), records=other_inputs)
     return [
-        _as_far_as_it_went(shown, first),
-        _as_far_as_it_went(told, first),
-        _as_far_as_it_went(public, own),
+        compared(
+            first,
+            "what a run shows",
+            "Does anything that others may see of a run depend on the records in any other way "
+            "than through what was noised?",
+            again,
+            ("shown",),
+            "metrics, files and documents",
+            f"It finds everything that differs after {steps} steps between runs on the job's "
+            f"records and on others ({_names(others)}): names and forms of files, rows of metrics, "
+            "the result, the report, the statement and the common model. It does not look at what "
+            "is marked as measured on private records, nor at clocks.",
+        ),
+        compared(
+            first,
+            "what other processes are told",
+            "Is what a run shares with other processes the same, whatever the records are?",
+            again,
+            ("told",),
+            "things told",
+            f"It finds everything that differs in {steps} steps on other records "
+            f"({_names(others)}) as one process would tell it to others beside its messages, which "
+            "have tests of their own.",
+        ),
+        compared(
+            own,
+            "what is public beforehand",
+            "Is what is said of an experiment before it starts the same, whatever the records are?",
+            facts,
+            ("shown", "told"),
+            "facts",
+            "It finds every number of parameters or outputs, every shape, noise, plan, and refusal "
+            f"that is another one with other records ({_names(facts)}). It does not see what files "
+            "that hold such records would make public when they are read.",
+        ),
     ]
 
 
-def _names(runs: Mapping[str, _Left]) -> str:
-    return ", ".join(name for name in runs if name in CHANGES) or "none that the model takes"
-
-
-def _made(runs: Mapping[str, _Left | None]) -> dict[str, _Left]:
-    return {name: left for name, left in runs.items() if left is not None}
-
-
-def _differences(runs: Mapping[str, _Left], first: _Left, of: str) -> list[str]:
-    """What is not as in the first run; that both ended with an error of one kind is no difference.
-
-    The text of an error is its site's own, but for that of a run that diverged.
-    """
-    found = []
-    for name, left in runs.items():
-        records = f"with other records ({name})," if name in CHANGES else f"with {name},"
-        ends = [one.error for one in (first, left)]
-        if ends[0] != ends[1]:
-            found.append(f"{records} {_end(left)}")
-            continue
-        found += [f"{records} {what}" for what in changed(getattr(first, of), getattr(left, of))]
-    return found
-
-
-def _end(left: _Left) -> str:
-    return "nothing was wrong" if left.error is None else f"it ended with an error, {left.error}"
-
-
-def _as_far_as_it_went(finding: Finding, first: _Left) -> Finding:
-    """The finding, which says so where not even the job's own records led to the end."""
-    if first.error is None:
-        return finding
-    reason = f"Only what came before an error was compared, {first.error}. "
-    return replace(finding, saw=reason + finding.saw)
+def _names(others: Mapping[str, Shown]) -> str:
+    return ", ".join(others) or "none that the model takes"
 
 
 # A run.
 
 
-@dataclass(frozen=True)
-class _Pin:
-    """What runs have in common.
-
-    Args:
-        context: what executes a step.
-        steps: how many are run.
-        kept: what the noise of the first run released, and that of all others will.
-    """
-
-    context: ContextFactory
-    steps: int
-    kept: dict[Place, Tensor] = field(default_factory=dict)
-
-    def make_context(self, *arguments: Any) -> StackedContext:
-        """Without the list of the nodes of this process, which are all."""
-        plan, model, data, keys, exchange, _, shared = arguments
-        context = self.context if shared is None else partial(self.context, pair_keys=shared)
-        return cast(StackedContext, context(plan, model, data, keys, exchange))
-
-
-def _run_on(job: Job, name: str, pin: _Pin) -> _Left | None:
-    data = other_records(job, CHANGES[name])
-    return None if data is None else _run(job, data, pin)
-
-
-def _run(job: Job, data: StackedData, pin: _Pin) -> _Left:
+def _run(
+    job: Job,
+    data: StackedData,
+    *,
+    context: ContextFactory,
+    steps: int,
+    kept: dict[Place, Tensor],
+) -> Shown:
     """Run the first steps in a folder that is deleted, and keep digests of what others may see.
 
-    Args:
-        job: what to run.
-        data: the nodes' records.
-        pin: where nothing is kept yet, what the noise released is put there.
+    The noise releases what is `kept`; if that is empty, what it released is put there.
 
     Raises:
         Exception: on the job's own records, what ended the run and is no error of ours: nothing
             is left to compare then, and runs that all end alike would pass for equal.
     """
     own = data is job.train
-    noise = pinned(job.plan.release.algorithm.noise, pin.kept or None)
+    noise = pinned(job.plan.release.algorithm.noise, kept or None)
     plan = with_noise(_with_fresh_keys(job.plan), noise)
     job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
     heard, seen = _Heard(), _CallbackWatch()
+
+    def make_context(*arguments: Any) -> StackedContext:
+        # Without the list of the nodes of this process, which are all.
+        *given, _, shared = arguments
+        made = context if shared is None else partial(context, pair_keys=shared)
+        return cast(StackedContext, made(*given))
+
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         shown: list[tuple[str, str]] = []
@@ -226,26 +157,21 @@ def _run(job: Job, data: StackedData, pin: _Pin) -> _Left:
                 job,
                 out=out,
                 callbacks=[seen],
-                should_stop=lambda: len(seen.progress) >= pin.steps,
+                should_stop=lambda: len(seen.progress) >= steps,
                 alone=heard,
-                make_context=pin.make_context,
+                make_context=make_context,
             )
             shown += [*_results(job, result), *_files(out, job), *_documents(out, result)]
         except DivergenceError as error:  # of what was released: everyone sees its text
             shown.append(("the end of a run that diverged", digest(str(error).replace(folder, ""))))
-            ended = _ended(error)
+            ended = type(error).__name__
         except Exception as error:  # whatever the code under audit raises
             if own and not isinstance(error, TacitError):
                 raise
-            ended = _ended(error)
-    if not pin.kept:
-        pin.kept.update(noise.kept)
-    return _Left(shown=(*seen.items(), *shown), told=tuple(heard.told), error=ended)
-
-
-def _ended(error: Exception) -> str:
-    """The kind of an error alone: its text may quote private values."""
-    return type(error).__name__
+            ended = type(error).__name__
+    if not kept:
+        kept.update(noise.kept)
+    return Shown({"shown": (*seen.items(), *shown), "told": tuple(heard.told)}, ended)
 
 
 def _with_fresh_keys(plan: Plan) -> Plan:
@@ -378,12 +304,7 @@ def _page(run: RecordedRun) -> str:
 # What is said before a run.
 
 
-def _facts(job: Job, name: str) -> _Left | None:
-    data = other_inputs(job, CHANGES[name])
-    return None if data is None else _prepared(job, data)
-
-
-def _prepared(job: Job, data: StackedData) -> _Left:
+def _prepared(job: Job, data: StackedData) -> Shown:
     """What is said of the job once it is prepared with some records.
 
     Lines of a plan that say what was timed differ between two preparations of the same records,
@@ -398,7 +319,7 @@ def _prepared(job: Job, data: StackedData) -> _Left:
     except Exception as error:  # whatever the code under audit raises
         if data in (job.train, job.raw) and not isinstance(error, TacitError):
             raise
-        return _Left(told=tuple(heard.told), error=_ended(error))
+        return Shown({"told": tuple(heard.told)}, type(error).__name__)
     plan, slots = other.plan, other.model.layout.slots
     shown = {
         "the number of parameters": plan.parameters,
@@ -411,7 +332,5 @@ def _prepared(job: Job, data: StackedData) -> _Left:
         "the warnings": [line for line in plan.warnings if line in job.plan.warnings],
         "the notes": [line for line in plan.notes if line in job.plan.notes],
     }
-    return _Left(
-        shown=tuple((what, digest(repr(value))) for what, value in shown.items()),
-        told=tuple(heard.told),
-    )
+    said = tuple((what, digest(repr(value))) for what, value in shown.items())
+    return Shown({"shown": said, "told": tuple(heard.told)})

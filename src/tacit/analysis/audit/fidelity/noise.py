@@ -21,12 +21,9 @@ from dataclasses import dataclass, replace
 
 from tacit.analysis.audit.fidelity import noise_law as law
 from tacit.analysis.audit.fidelity import noise_links as links
-from tacit.analysis.audit.fidelity import noise_size as size
-from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.analysis.audit.fidelity.finding import LEVEL, Finding, finding
 from tacit.analysis.audit.fidelity.laws import Look
-from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, noise_sample, sample_of
-
-__all__ = ["NoiseSample", "noise_findings", "noise_sample", "pair_noise_findings", "sample_of"]
+from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
 
 @dataclass(frozen=True)
@@ -34,11 +31,9 @@ class _Test:
     """One test: in words, and what looks.
 
     Args:
-        name: a few words.
-        question: for people.
-        meaning: of the statistic.
+        name, question, meaning: of the finding.
         look: at a sample, at a level; None where the sample cannot say anything.
-        power: the words for the smallest defect.
+        power: what it finds; `{percent}`, `{least}` and `{one_in}` stand for the smallest defect.
         factor: whether that defect is a factor of the noise's deviation.
     """
 
@@ -46,53 +41,44 @@ class _Test:
     question: str
     meaning: str
     look: Callable[[NoiseSample, float], Look | None]
-    power: Callable[[float], str]
+    power: str
     factor: bool = False
 
 
 def noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
-    """All tests of the noise, each over all samples together.
+    """All tests of the noise, each over all samples together: of a laboratory, of the own model.
 
     Each test is made in every sample that allows it, at its share of `LEVEL`; the finding is that
     of the least likely sample, its p-value times their number.
-
-    Args:
-        samples: of noise, say of a laboratory and of the user's own model.
     """
-    return [finding for test in _TESTS for finding in _found(test, samples)]
+    return [found for test in _TESTS for found in _found(test, samples)]
 
 
 def pair_noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
     """The tests that are made of the noise of pairs as well, each over all samples together.
 
-    None of them says how much epsilon weaker noise of pairs would allow.
-
-    Args:
-        samples: of noise of pairs, whose `node` is the number of a pair.
+    The `node` of a sample is the number of a pair here. No test says how much epsilon weaker noise
+    of pairs would allow.
     """
-    return [
-        replace(
-            finding,
-            noise_factor=None,
-            saw=finding.saw.replace("node", "pair"),
-            power=finding.power.replace("node", "pair"),
-        )
+    found = [
+        one
         for test in _TESTS
         if test.name not in _NOT_OF_PAIRS
-        for finding in _found(_of_pairs(test), samples)
+        for one in _found(replace(test, name=_of_pairs(test.name), factor=False), samples)
+    ]
+    words = ("question", "meaning", "saw", "power")
+    return [
+        one.model_copy(update={key: getattr(one, key).replace("node", "pair") for key in words})
+        for one in found
     ]
 
 
-def _of_pairs(test: _Test) -> _Test:
-    """The test in words of pairs: a node is a pair then, and its noise that of the pair."""
-    if "node" in test.name:
-        name = test.name.replace("node", "pair")
-    elif "noise" in test.name:
-        name = test.name.replace("noise", "pair noise")
-    else:
-        name = f"{test.name} of the pair noise"
-    question, meaning = (text.replace("node", "pair") for text in (test.question, test.meaning))
-    return replace(test, name=name, question=question, meaning=meaning)
+def _of_pairs(name: str) -> str:
+    """A test's name where a node is a pair, and its noise that of the pair."""
+    if "node" in name:
+        return name.replace("node", "pair")
+    changed = name.replace("noise", "pair noise")
+    return changed if changed != name else f"{name} of the pair noise"
 
 
 def _found(test: _Test, samples: Sequence[NoiseSample]) -> list[Finding]:
@@ -110,26 +96,22 @@ def _found(test: _Test, samples: Sequence[NoiseSample]) -> list[Finding]:
     best = min(look.least for _, look in seen)
     saw = f"In {where}: {worst.saw[0].lower()}{worst.saw[1:]}" if len(samples) > 1 else worst.saw
     return [
-        Finding(
-            name=test.name,
-            question=test.question,
-            statistic=worst.statistic,
-            meaning=test.meaning,
+        finding(
+            test.name,
+            test.question,
+            worst.statistic,
+            test.meaning,
+            f"{saw}.",
+            test.power.format(
+                percent=f"{100 * best:.2g} %",
+                least=f"{best:.2g}",
+                one_in=f"{1 / best:,.0f}" if best else "",
+            ),
             p_value=min(1.0, worst.p_value * len(samples)) if worst.p_value > 0 else 0.0,
             exact=worst.exact and len(samples) == 1,
-            saw=f"{saw}.",
-            power=test.power(best),
             noise_factor=1 - best if test.factor and best < 1 else None,
         )
     ]
-
-
-def _lower(what: str) -> Callable[[float], str]:
-    return lambda least: f"Finds {what} that is {100 * least:.2g} % too small."
-
-
-def _share(what: str) -> Callable[[float], str]:
-    return lambda least: f"Finds {100 * least:.2g} % of the noise's variance that {what} share."
 
 
 _TESTS: tuple[_Test, ...] = (
@@ -137,24 +119,24 @@ _TESTS: tuple[_Test, ...] = (
         "noise variance",
         "Is the noise as large as planned?",
         "standard deviation of the noise over the planned one",
-        size.of_all,
-        _lower("noise"),
+        law.of_all,
+        "Finds noise that is {percent} too small.",
         factor=True,
     ),
     _Test(
         "noise of each coordinate",
         "Is the noise of every coordinate as large as planned?",
         "deviation of the coordinate that is farthest off, over the planned one",
-        size.of_coordinates,
-        _lower("noise of one coordinate"),
+        law.of_coordinates,
+        "Finds noise of one coordinate that is {percent} too small.",
         factor=True,
     ),
     _Test(
         "noise of each release",
         "Does every single release have its noise?",
         "deviation of the release that is farthest off, over the planned one",
-        size.of_releases,
-        _lower("noise of one release"),
+        law.of_releases,
+        "Finds noise of one release that is {percent} too small.",
         factor=True,
     ),
     *(
@@ -162,41 +144,32 @@ _TESTS: tuple[_Test, ...] = (
             f"noise of each {group}",
             f"Is the noise of every {group}{inner} as large as planned?",
             f"deviation of the {group} that is farthest off, over the planned one",
-            size.of_groups(labels, group),
-            _lower(f"noise of one {group}"),
+            law.of_groups(group),
+            f"Finds noise of one {group} that is {{percent}} too small.",
             factor=True,
         )
-        for group, inner, labels in (
-            ("node", "", lambda sample: sample.node),
-            ("step", "", lambda sample: sample.step),
-            ("part", " of a step's releases", lambda sample: sample.part),
-        )
+        for group, inner in (("node", ""), ("step", ""), ("part", " of a step's releases"))
     ),
     _Test(
         "noise and batch size",
         "Is the noise the same however many records were drawn?",
         "deviation where most records were drawn over that where fewest were",
-        size.by_batch,
-        lambda least: f"Finds noise that is {100 * least:.2g} % larger where more are drawn.",
+        law.by_batch,
+        "Finds noise that is {percent} larger where more are drawn.",
     ),
     *(
         _Test(
             f"noise common to {group}s",
             f"Does every {group}{inner} have noise of its own?",
             f"standard score of the part that all {group}s{of} share",
-            links.common(labels, f"{group}s{of}"),
-            _share(f"all {group}s{of}"),
+            links.common(group),
+            f"Finds {{percent}} of the noise's variance that all {group}s{of} share.",
         )
-        for group, inner, of, labels in (
-            ("step", "", "", lambda sample: (sample.run, sample.node, sample.part)),
-            ("node", "", "", lambda sample: (sample.run, sample.step, sample.part)),
-            ("run", "", "", lambda sample: (sample.node, sample.step, sample.part)),
-            (
-                "part",
-                " of a step's releases",
-                " of a step",
-                lambda sample: (sample.run, sample.node, sample.step),
-            ),
+        for group, inner, of in (
+            ("step", "", ""),
+            ("node", "", ""),
+            ("run", "", ""),
+            ("part", " of a step's releases", " of a step"),
         )
     ),
     _Test(
@@ -204,86 +177,78 @@ _TESTS: tuple[_Test, ...] = (
         "Is the noise of a step independent of the steps before it?",
         "correlation of noises that are some steps apart, the largest",
         links.steps_apart,
-        lambda least: (
-            f"Finds a correlation of {least:.2g} between steps that are one or two apart."
-        ),
+        "Finds a correlation of {least} between steps that are one or two apart.",
     ),
     _Test(
         "noise moved on",
         "Does every step draw its noise from a stretch of its own?",
         "correlation of a step's noise with the noise before it, moved by some coordinates",
         links.shifted,
-        lambda least: f"Finds a correlation of {least:.2g} with a step before, moved by up to 32.",
+        "Finds a correlation of {least} with a step before, moved by up to 32.",
     ),
     _Test(
         "noise met twice",
         "Is every noise used once?",
         "correlation of the two noises that are most alike",
         links.pairs,
-        lambda least: f"Finds one pair of noises with a correlation of {least:.2g}.",
+        "Finds one pair of noises with a correlation of {least}.",
     ),
     _Test(
         "noise of coordinates",
         "Does every coordinate have noise of its own?",
         "share of the variance, or correlation, that coordinates have in common",
         links.coordinates,
-        _share("all coordinates"),
+        "Finds {percent} of the noise's variance that all coordinates share.",
     ),
     _Test(
         "noise in any direction",
         "Is the noise alike in all directions?",
         "largest deviation over all directions, over what chance alone explains",
         links.directions,
-        lambda least: (
-            f"Finds {100 * least:.2g} % too much noise in a mixture of coordinates, or of releases."
-        ),
+        "Finds {percent} too much noise in a mixture of coordinates, or of releases.",
     ),
     _Test(
         "mean of the noise",
         "Is the noise around zero?",
         "mean farthest from zero, in deviations",
         law.mean,
-        lambda least: f"Finds a mean of {least:.2g} deviations in one coordinate.",
+        "Finds a mean of {least} deviations in one coordinate.",
     ),
     _Test(
         "noise and what it hides",
         "Is what is released centred on what was to be released?",
         "part of the noise along what was handed in, in deviations",
         links.along_handed,
-        lambda least: (
-            f"Finds {least:.2g} deviations in each release along what was handed in with it, or a "
-            "step before."
-        ),
+        "Finds {least} deviations in each release along what was handed in with it, or a step "
+        "before.",
     ),
     _Test(
         "low bits",
         "Does every released number lie on its public lattice?",
         "numbers off the lattice",
         law.lattice,
-        lambda least: "Finds a single number that is off.",
+        "Finds a single number that is off.",
     ),
     _Test(
         "lowest bit",
         "Is the lowest bit of what is released a fair coin?",
         "share of released numbers whose lowest bit is 1",
         law.lowest_bit,
-        lambda least: f"Finds noise on a coarser lattice in {100 * least:.2g} % of all numbers.",
+        "Finds noise on a coarser lattice in {percent} of all numbers.",
     ),
     _Test(
         "shape of the noise",
         "Does the noise follow its law, out to its tails?",
         "share of the noise beyond a point over the share that belongs there",
         law.shape,
-        lambda least: (
-            f"Finds that the highest or lowest one in {1 / least:,.0f} values is missing."
-        ),
+        "Finds that the highest or lowest one in {one_in} values is missing.",
     ),
     _Test(
         "releases",
         "Is every planned release made with noise, and once?",
         "releases that were not made, or made again",
         law.missing,
-        lambda least: "Finds a single one.",
+        "Finds a single one.",
     ),
 )
 

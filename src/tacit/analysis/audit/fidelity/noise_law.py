@@ -1,8 +1,12 @@
-"""Whether noise follows its law, lies on its lattice, and is there at all."""
+"""Whether noise is as large as planned, follows its law, lies on its lattice, and is there at all.
+
+Sizes are sums of chi-square numbers, so that every p-value is exact before the union bound.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +15,10 @@ from scipy import stats
 from tacit.analysis.audit.fidelity.finding import POWER
 from tacit.analysis.audit.fidelity.laws import (
     Look,
-    extreme_counts,
+    extreme_sizes,
+    least_likely,
     least_share,
+    lowest_factor,
     shift_found,
     shift_of_score,
     two_sided,
@@ -20,7 +26,89 @@ from tacit.analysis.audit.fidelity.laws import (
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
 Array = NDArray[np.float64]
-Numbers = NDArray[np.int64]
+_MISSED = 1 - POWER
+_LAPLACE_BIAS = 2.0**-15
+"""How far the lowest bit of a Laplace release may be from fair; see `docs/proofs/audits.md`."""
+
+
+def _deviation(sample: NoiseSample, size_factor: float) -> float:
+    """The factor on the noise's deviation that this factor on its size comes from."""
+    return float(math.sqrt(size_factor) if sample.kind == "gaussian" else size_factor)
+
+
+def _sizes(
+    sample: NoiseSample, sizes: Array, freedom: Array, names: Callable[[int], str], level: float
+) -> Look:
+    """Whether sums of sizes are as planned: chi-square, by the union bound."""
+    extreme = extreme_sizes(sizes, freedom)
+    factor = _deviation(sample, sizes[extreme.index] / freedom[extreme.index])
+    least = _deviation(sample, lowest_factor(float(freedom.min()), len(sizes), level))
+    return Look(
+        statistic=factor,
+        p_value=extreme.p_value,
+        saw=f"{names(extreme.index)} is {factor:.4g} times as large as planned",
+        least=1 - least,
+        exact=len(sizes) == 1,
+    )
+
+
+def of_all(sample: NoiseSample, level: float) -> Look:
+    """The size of all noise together: chi-square, exactly."""
+    freedom = np.array([float(sample.freedom * sample.releases * sample.width)])
+    sizes = np.array([sample.sizes.sum()])
+    return _sizes(sample, sizes, freedom, lambda _: "The noise", level)
+
+
+def of_coordinates(sample: NoiseSample, level: float) -> Look:
+    """The size of each coordinate's noise, over all releases."""
+    freedom = np.full(sample.width, float(sample.freedom * sample.releases))
+    return _sizes(
+        sample, sample.column_sizes, freedom, lambda i: f"The noise of coordinate {i}", level
+    )
+
+
+def of_releases(sample: NoiseSample, level: float) -> Look:
+    """The size of each release's noise, over its coordinates."""
+    freedom = np.full(sample.releases, float(sample.freedom * sample.width))
+    return _sizes(sample, sample.sizes, freedom, lambda i: f"The noise of {sample.place(i)}", level)
+
+
+def of_groups(group: str) -> Callable[[NoiseSample, float], Look | None]:
+    """A look at the noise of each group of releases: those of one `node`, `step` or `part`."""
+
+    def look(sample: NoiseSample, level: float) -> Look | None:
+        numbers, which = np.unique(getattr(sample, group), return_inverse=True)
+        if len(numbers) < 2:
+            return None
+        sizes = np.bincount(which, weights=sample.sizes).astype(np.float64)
+        freedom = np.bincount(which).astype(np.float64) * (sample.freedom * sample.width)
+        return _sizes(sample, sizes, freedom, lambda i: f"The noise of {group} {numbers[i]}", level)
+
+    return look
+
+
+def by_batch(sample: NoiseSample, level: float) -> Look | None:
+    """Of the third of releases with the most and the fewest records: their ratio is F."""
+    if sample.drawn is None or np.ptp(sample.drawn) == 0 or sample.releases < 3:
+        return None
+    # The coins of the batch are independent of the noise, so the thirds are, too.
+    order = np.argsort(sample.drawn, kind="stable")
+    third = sample.releases // 3
+    few, many = order[:third], order[-third:]
+    freedom = float(third * sample.freedom * sample.width)
+    ratio = float(sample.sizes[many].sum() / sample.sizes[few].sum())
+    tail = min(stats.f.cdf(ratio, freedom, freedom), stats.f.sf(ratio, freedom, freedom))
+    found = stats.f.isf(level / 2, freedom, freedom) / stats.f.ppf(_MISSED, freedom, freedom)
+    return Look(
+        statistic=_deviation(sample, ratio),
+        p_value=min(1.0, 2.0 * float(tail)),
+        saw=(
+            f"The noise of the releases with the most records is {_deviation(sample, ratio):.4g} "
+            "times that of the releases with the fewest"
+        ),
+        least=_deviation(sample, found) - 1,
+        exact=True,
+    )
 
 
 def mean(sample: NoiseSample, level: float) -> Look:
@@ -56,10 +144,6 @@ def lattice(sample: NoiseSample, level: float) -> Look:
     )
 
 
-_LAPLACE_BIAS = 2.0**-15
-"""How far the lowest bit of a Laplace release may be from fair; see `docs/proofs/audits.md`."""
-
-
 def lowest_bit(sample: NoiseSample, level: float) -> Look | None:
     """How many releases are odd on their lattice: binomial."""
     count, odd = int(sample.judged.sum()), int(sample.odd.sum())
@@ -69,40 +153,33 @@ def lowest_bit(sample: NoiseSample, level: float) -> Look | None:
     low, high = 0.5 - bias, 0.5 + bias
     tail = min(stats.binom.cdf(odd, count, low), stats.binom.sf(odd - 1, count, high))
     critical = float(stats.binom.isf(level / 2, count, high)) + 1
-    least = least_share(lambda extra: _odd_found(extra, critical, count))
+
+    def found(extra: float) -> float:
+        return float(stats.binom.sf(critical - 1, count, min(1.0, 0.5 + extra / 2))) - POWER
+
     return Look(
         statistic=odd / count,
         p_value=min(1.0, 2.0 * float(tail)),
         saw=f"The lowest bit is 1 in {odd / count:.4%} of the released numbers, where half is fair",
-        least=least,
+        least=least_share(found),
         exact=sample.kind == "gaussian",
     )
 
 
-def _odd_found(extra: float, critical: float, count: int) -> float:
-    chance = min(1.0, 0.5 + extra / 2)
-    return float(stats.binom.sf(critical - 1, count, chance)) - POWER
-
-
-def _edges() -> Array:
-    """Of the cells of the shape: 16 equal ones, the outer ones halved again and again."""
-    inner = np.arange(1, 16) / 16
-    tails = 2.0 ** -np.arange(5.0, 21.0)
-    return np.asarray(stats.norm.ppf(np.sort(np.concatenate([inner, tails, 1 - tails]))))
-
-
 def shape(sample: NoiseSample, level: float) -> Look:
     """How many scores lie in each of 16 parts of the law, and beyond points far out: binomial."""
-    edges = _edges()
+    # 16 equal parts, the outer ones halved again and again.
+    inner, outer = np.arange(1, 16) / 16, 2.0 ** -np.arange(5.0, 21.0)
+    edges = np.asarray(stats.norm.ppf(np.sort(np.concatenate([inner, outer, 1 - outer]))))
     number = sample.releases * sample.width
     cells = np.histogram(sample.scores, np.concatenate([[-np.inf], edges, [np.inf]]))[0]
     below = np.cumsum(cells)[:-1]
-    chances = stats.norm.cdf(edges)
     # Tails are counted from their own end, where their chance is exact.
     upper = edges > 0
     counts = np.where(upper, number - below, below)
-    tail_chances = np.where(upper, stats.norm.sf(edges), chances)
-    extreme = extreme_counts(counts, number, tail_chances)
+    tail_chances = np.where(upper, stats.norm.sf(edges), stats.norm.cdf(edges))
+    law = stats.binom(number, tail_chances)
+    extreme = least_likely(np.minimum(law.cdf(counts), law.sf(counts - 1)))
     share, chance = counts[extreme.index] / number, float(tail_chances[extreme.index])
     least = -math.log(level / (2 * len(edges))) / number
     side = "highest" if upper[extreme.index] else "lowest"

@@ -16,7 +16,7 @@ from tacit.analysis.audit.fidelity.laws import (
     Look,
     correlation_found,
     expected_length,
-    largest_size,
+    least_likely,
     least_share,
     pair_correlation,
     shift_found,
@@ -70,17 +70,17 @@ def _ordered(*labels: Numbers) -> _Ordered:
     return _Ordered(order, np.asarray(np.arange(len(order)) - first, np.int64))
 
 
-def common(
-    labels: Callable[[NoiseSample], tuple[Numbers, ...]], word: str
-) -> Callable[[NoiseSample, float], Look | None]:
-    """A part of the noise that all releases of a group have in common.
+def common(group: str) -> Callable[[NoiseSample, float], Look | None]:
+    """A look at the noise that releases share which differ in their step, node, run or part alone.
 
     Each noise is compared with the direction of the sum of those before it in its group, which is
     predictable; the score of the j-th has weight sqrt(j), which is best for small common parts.
     """
+    others = [name for name in ("run", "node", "step", "part") if name != group]
+    word = "parts of a step" if group == "part" else f"{group}s"
 
     def look(sample: NoiseSample, level: float) -> Look | None:
-        ordered = _ordered(*labels(sample))
+        ordered = _ordered(*(getattr(sample, name) for name in others))
         later = ordered.position > 0
         if not later.any():
             return None
@@ -201,7 +201,7 @@ def _along(
     counts = np.array([float(len(each)) for each in scores])
     sums = np.array([each.sum() for each in scores]) / np.sqrt(counts)
     squares = np.array([(each**2).sum() for each in scores])
-    normal, size = two_sided(sums), largest_size(squares, counts)
+    normal, size = two_sided(sums), least_likely(stats.chi2.sf(squares, counts), sides=1)
     index = normal.index if normal.p_value <= size.p_value else size.index
     by_sum = sums[index] / math.sqrt(counts[index]) / length
     by_square = math.sqrt(max(0.0, squares[index] / counts[index] - 1)) / length
@@ -299,7 +299,7 @@ def coordinates(sample: NoiseSample, level: float) -> Look | None:
         products = np.einsum("rbj,rbj->", given, blocks[:, :, 1])
         length = math.sqrt(float(np.einsum("rbj,rbj->", given, given)))
         scores.append(float(products) / length)
-    size = largest_size(np.array([(sums**2).sum()]), np.array([float(releases)]))
+    size = least_likely(stats.chi2.sf([(sums**2).sum()], releases), sides=1)
     apart = two_sided(np.array(scores))
     share = ((sums**2).mean() - 1) / (width - 1)
     grown = stats.chi2.isf(level / 2, releases) / stats.chi2.ppf(_MISSED, releases)

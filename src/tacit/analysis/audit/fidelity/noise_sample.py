@@ -186,10 +186,6 @@ def sample_of(
         columns += size.sum(0)
         handed[rows] = _directions(given.astype(np.float64) / deviation)
         off[rows], odd[rows], judged[rows] = _lattice_counts(total, released, unit)
-    labels = {
-        name: np.array([getattr(place, name) for place in places], np.int64)
-        for name in ("step", "node", "part", "run")
-    }
     return NoiseSample(
         where=where,
         kind=kind,
@@ -205,8 +201,14 @@ def sample_of(
         missing=tuple(missing),
         twice=_repeated(places),
         coordinates=int(before.shape[1]),
-        **labels,
+        **labels_of(places),
     )
+
+
+def labels_of(places: Sequence[ReleasePlace]) -> dict[str, Counts]:
+    """A sample's `step`, `node`, `part` and `run`."""
+    names = ("step", "node", "part", "run")
+    return {name: np.array([getattr(place, name) for place in places], np.int64) for name in names}
 
 
 def noise_sample(

@@ -23,8 +23,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from tacit.analysis.audit.colluders import drawn_pairs
-from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, ReleasePlace, columns_of
+from tacit.analysis.audit.fidelity.finding import Finding, exact_finding, finding
+from tacit.analysis.audit.fidelity.noise_sample import (
+    NoiseSample,
+    ReleasePlace,
+    columns_of,
+    labels_of,
+)
 from tacit.analysis.audit.trace import Trace, TracedRelease, pair_keys_of
 from tacit.communication.peers import Alone
 from tacit.config.schema import LEDGER_KEYS
@@ -179,10 +184,6 @@ def _sample(
     sizes = scores**2
     first = np.zeros_like(scores)
     first[:, 0] = 1.0
-    labels = {
-        name: np.array([getattr(place, name) for place in places], np.int64)
-        for name in ("step", "node", "part", "run")
-    }
     return NoiseSample(
         where=where,
         kind="gaussian",
@@ -198,16 +199,12 @@ def _sample(
         missing=(),
         twice=(),
         coordinates=coordinates,
-        **labels,
+        **labels_of(places),
     )
 
 
 def ends_finding(samples: Sequence[PairSample]) -> Finding:
-    """Whether every node adds the noise of its pairs, and no other.
-
-    Args:
-        samples: of a laboratory and of the user's own model.
-    """
+    """Whether every node adds the noise of its pairs, and no other."""
     values, wrong = sum(one.values for one in samples), sum(one.wrong for one in samples)
     worst = next((one for one in samples if one.worst), None)
     saw = f"All {values:,} values were the sums of what the pairs of their node drew."
@@ -216,18 +213,14 @@ def ends_finding(samples: Sequence[PairSample]) -> Finding:
             f"{wrong:,} of {values:,} values were something else, first in {worst.noise.where}, of "
             f"{worst.worst}."
         )
-    return Finding(
-        name="ends of the pairs",
-        question="Does every node add what each of its pairs drew, once, so that it cancels?",
-        statistic=float(wrong),
-        meaning="values that are not the sum of what a node's pairs drew",
-        p_value=0.0 if wrong else 1.0,
-        exact=True,
-        saw=saw,
-        power=(
-            "It finds a single value that is off: a pair that is left out or counted twice, ends "
-            "that do not cancel, and a pair with an end that takes no part."
-        ),
+    return exact_finding(
+        "ends of the pairs",
+        "Does every node add what each of its pairs drew, once, so that it cancels?",
+        wrong,
+        "values that are not the sum of what a node's pairs drew",
+        saw,
+        "It finds a single value that is off: a pair that is left out or counted twice, ends that "
+        "do not cancel, and a pair with an end that takes no part.",
     )
 
 
@@ -256,13 +249,13 @@ def keys_finding(job: Job) -> Finding:
             f"{again} of {len(drawn[0])} pairs drew the same noise after a second start, and "
             f"{same} drew that of another pair."
         )
-    return Finding(
-        name="keys of the pairs",
-        question="Does a run that is resumed draw the noise of its pairs from new keys?",
-        statistic=float(found),
-        meaning="pairs that drew noise that was drawn before",
+    return finding(
+        "keys of the pairs",
+        "Does a run that is resumed draw the noise of its pairs from new keys?",
+        float(found),
+        "pairs that drew noise that was drawn before",
+        saw,
+        "It finds a single pair whose key is used again, or is that of another pair.",
         p_value=0.0 if found else 1.0,
         exact=False,
-        saw=saw,
-        power="It finds a single pair whose key is used again, or is that of another pair.",
     )

@@ -25,16 +25,7 @@ Place = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Asked:
-    """One call for noise.
-
-    Args:
-        step: its number.
-        part: of the release.
-        nodes: one a row.
-        deviations: how much noise was asked for, one a row.
-        shape: of what was handed in.
-        dtype: likewise.
-    """
+    """One call for noise: for each row a node and a deviation, and what was handed in."""
 
     step: int
     part: int
@@ -99,10 +90,5 @@ class Pinned:
 
 
 def pinned(inner: Noise, before: Mapping[Place, Tensor] | None = None) -> Pinned:
-    """Noise of a run that is kept, or of one that releases what another one did.
-
-    Args:
-        inner: the noise of the plan's row.
-        before: what the other run kept; None keeps.
-    """
+    """Noise of a run that is kept, or of one that releases what was kept `before`."""
     return Pinned(inner, {} if before is None else dict(before), before is not None)

@@ -38,11 +38,11 @@ import torch
 from torch import Tensor
 
 from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting
-from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.rounding import up
+from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.analysis.audit.trace import Sum
 from tacit.privacy.mechanisms.clipping import ClipNorm
+from tacit.report.wording import figure_up
 
 SHARE = 2.0**-6
 _JUDGED = 2.0**-14
@@ -95,13 +95,9 @@ def _rounding_share(count: int, dtype: torch.dtype, positions: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Plain:
-    """The user's module in two precisions, and how its records' gradients are clipped.
+    """The user's module in float64 and float32, and how its records' gradients are clipped.
 
-    Args:
-        exact: in float64.
-        rough: in float32.
-        norm: of the clip.
-        difference: bound of each record's difference; None: there is none.
+    `difference` bounds each record's difference, where there is such a bound.
     """
 
     exact: PlainModel
@@ -112,10 +108,7 @@ class _Plain:
     def contributions(self, calls: Sequence[NotedCall], row: int, bound: float) -> Contributions:
         """What the records of one row add to a sum, and which of them are not judged.
 
-        Args:
-            calls: of the model: one, or one at a point and one at an anchor.
-            row: of the calls.
-            bound: C.
+        There is one call of the model, or one at a point and one at an anchor; `bound` is C.
         """
         present = calls[0].mask[row].nonzero().flatten()
         for part in torch.split(present, _RECORDS):
@@ -158,11 +151,8 @@ def _in_range(call: NotedCall, row: int, slots: Tensor, gradients: Tensor, bound
 def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
     """Compare every sum of clipped gradients of a run with its records' own, while there is time.
 
-    Args:
-        bench: of the experiment.
-        run: on its own data.
-        until: when to stop, by `time.perf_counter`; a few sums are compared however late it is,
-            the last ones first, in which more can have been carried.
+    It stops at `until`, by `time.perf_counter`. A few sums are compared however late it is, the
+    last ones first, in which more can have been carried.
     """
     model, device = bench.job.model, bench.job.device
     options: Any = bench.plan.config.algorithm.options
@@ -228,7 +218,6 @@ def _compare(
 
 
 def _sum_finding(seen: _Compared) -> Finding:
-    wrong = seen.share > 1
     where = f"at node {seen.node} in step {seen.step}"
     if not seen.sums:
         saw = "No step asked for a sum of clipped gradients; there is nothing to compare."
@@ -236,33 +225,28 @@ def _sum_finding(seen: _Compared) -> Finding:
     else:
         saw = (
             f"{seen.sums:,} sums over {seen.records:,} records were computed again, record by "
-            f"record. The furthest was off by {up(seen.distance):g} clipping bounds, {where}."
+            f"record. The furthest was off by {figure_up(seen.distance):g} clipping bounds, "
+            f"{where}."
         )
         if seen.unjudged:
             saw += f" {seen.unjudged:,} records were too ill-conditioned or large to be judged."
         power = (
-            f"A sum that is off by {up(seen.smallest):g} clipping bounds a record is found; what "
-            "is closer may be rounding"
+            f"A sum that is off by {figure_up(seen.smallest):g} clipping bounds a record is found; "
+            "what is closer may be rounding"
         )
-    return Finding(
-        name="clipped sums",
-        question="Is what is noised the sum of the records' own clipped gradients?",
-        statistic=seen.share if wrong else up(seen.share),
-        meaning="how far a sum was from its records' own, over what rounding may do",
-        p_value=0.0 if wrong else 1.0,
-        exact=True,
-        saw=saw,
-        power=f"{power}.",
+    return exact_finding(
+        "clipped sums",
+        "Is what is noised the sum of the records' own clipped gradients?",
+        seen.share,
+        "how far a sum was from its records' own, over what rounding may do",
+        saw,
+        f"{power}.",
+        limit=1.0,
     )
 
 
 def division_finding(bench: Bench, run: NotedRun) -> Finding:
-    """Whether every division was by the expected size of the batch, which is public.
-
-    Args:
-        bench: of the experiment.
-        run: on its own data.
-    """
+    """Whether every division was by the expected size of the batch, which is public."""
     worst, node, share = 0.0, 0, 0.0
     for division in run.divisions:
         unit = _ROUNDINGS * torch.finfo(division.after.dtype).eps
@@ -275,17 +259,15 @@ def division_finding(bench: Bench, run: NotedRun) -> Finding:
             if not value <= worst:
                 worst, node = (value if value == value else math.inf), division.nodes[place]
                 share = value * unit
-    wrong = worst > 1
     saw = f"{len(run.divisions):,} divisions of noised sums were by the size that is planned."
-    if wrong:
+    if worst > 1:
         saw = f"At node {node} a noised sum was divided by another size: off by {share:.2%}."
-    return Finding(
-        name="division by the batch",
-        question="Is a sum divided by the expected size of its batch, and not by the drawn one?",
-        statistic=worst if wrong else up(worst),
-        meaning="how far a quotient was from that of the plan, over what rounding may do",
-        p_value=0.0 if wrong else 1.0,
-        exact=True,
-        saw=saw,
-        power="Any other divisor is found that differs by more than a few roundings.",
+    return exact_finding(
+        "division by the batch",
+        "Is a sum divided by the expected size of its batch, and not by the drawn one?",
+        worst,
+        "how far a quotient was from that of the plan, over what rounding may do",
+        saw,
+        "Any other divisor is found that differs by more than a few roundings.",
+        limit=1.0,
     )

@@ -34,13 +34,20 @@ from tacit.analysis.audit.fidelity.evidence import (
     Cells,
     Verdict,
     counted,
+    first_number,
     least_chance,
     least_hits,
     merged,
     p_value,
     weigh,
 )
-from tacit.analysis.audit.fidelity.finding import LEVEL, POWER, Finding
+from tacit.analysis.audit.fidelity.finding import (
+    LEVEL,
+    POWER,
+    Finding,
+    exact_finding,
+    finding,
+)
 from tacit.analysis.audit.trace import Trace
 
 Array = NDArray[np.float64]
@@ -104,7 +111,7 @@ def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
         _repeated(_AGAIN[0], _by_epochs(drawings.views), slack),
         *(_repeated(again, drawings.views, slack) for again in _AGAIN[1:]),
     ]
-    return findings + [finding for finding in tests if finding is not None]
+    return findings + [test for test in tests if test is not None]
 
 
 def _slack(coins: Sequence[Coins]) -> float:
@@ -120,23 +127,13 @@ def _slack(coins: Sequence[Coins]) -> float:
     return math.fsum(each)
 
 
-# What needs no chance.
-
-
 def _of_all(
     name: str, question: str, found: Sequence[str], meaning: str, none: str, power: str
 ) -> Finding:
-    """A test that no correct program fails: what contradicts the plan, each in words, or `none`."""
-    return Finding(
-        name=name,
-        question=question,
-        statistic=float(len(found)),
-        meaning=meaning,
-        p_value=0.0 if found else 1.0,
-        exact=True,
-        saw=_sentence(found[0]) if found else none,
-        power=f"It finds every single {power}.",
-    )
+    """A test of what needs no chance: what contradicts the plan, each in words, or `none`."""
+    saw = f"{found[0][0].upper()}{found[0][1:]}." if found else none
+    power = f"It finds every single {power}."
+    return exact_finding(name, question, len(found), meaning, saw, power)
 
 
 # How many are drawn.
@@ -147,7 +144,7 @@ def _rate(coins: Sequence[Coins], slack: float) -> Finding | None:
     verdict = weigh(kinds)
     whole = kinds[0]
     share = float(whole.hits.sum() / whole.planned.sum())
-    least, planned = _found_chance(kinds, slack), float(whole.planned[0] / whole.tries[0])
+    least, planned = _found_chance(whole, 0, kinds, slack)
     return _judged(
         "sampling rate",
         "Do batches hold as many records as the sampling rate says?",
@@ -288,9 +285,7 @@ def _favoured(coins: Sequence[Coins], slack: float) -> Finding | None:
     verdict = weigh(kinds)
     first = kinds[0]
     cell = int(np.argsort(first.tries)[len(first.tries) // 2])
-    hits = least_hits(first, cell, len(kinds), slack)
-    least = None if hits is None else least_chance(hits, float(first.tries[cell]))
-    planned = float(first.planned[cell] / first.tries[cell])
+    least, planned = _found_chance(first, cell, kinds, slack)
     return _judged(
         "favoured records",
         "Is every record as likely to be drawn as every other, whatever its place?",
@@ -327,9 +322,7 @@ def _together(coins: Sequence[Coins], slack: float) -> Finding | None:
     verdict = weigh(kinds)
     pairs = next(cells for cells in kinds if cells.own)
     cell = int(np.argsort(pairs.tries)[len(pairs.tries) // 2])
-    hits = least_hits(pairs, cell, len(kinds), slack)
-    least = None if hits is None else least_chance(hits, float(pairs.tries[cell]))
-    planned = float(pairs.planned[cell] / pairs.tries[cell])
+    least, planned = _found_chance(pairs, cell, kinds, slack)
     return _judged(
         "records drawn together",
         "Are two records drawn together no more and no less often than independent coins do it?",
@@ -594,21 +587,19 @@ def _repeated_share(
 # Words.
 
 
-def _found_chance(kinds: Sequence[Cells], slack: float) -> float | None:
-    """The least mean chance that is found, by the first cell of the first kind."""
-    hits = least_hits(kinds[0], 0, len(kinds), slack)
-    return None if hits is None else least_chance(hits, float(kinds[0].tries[0]))
+def _found_chance(
+    cells: Cells, cell: int, kinds: Sequence[Cells], slack: float
+) -> tuple[float | None, float]:
+    """The least mean chance that is found by one cell of some kind, and the planned one."""
+    hits, tries = least_hits(cells, cell, len(kinds), slack), float(cells.tries[cell])
+    least = None if hits is None else least_chance(hits, tries)
+    return least, float(cells.planned[cell] / tries)
 
 
 def _least_share(found: Callable[[float], bool]) -> float | None:
     """The least share at which a defect is found, rounded up to a 1024th; None: not even all."""
-    if not found(1.0):
-        return None
-    low, high = 0, 1024
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if found(middle / 1024) else (middle, high)
-    return high / 1024
+    least = first_number(lambda number: found(number / 1024), 0, 1024)
+    return None if least is None else least / 1024
 
 
 def _judged(
@@ -622,7 +613,7 @@ def _judged(
     power: str,
 ) -> Finding:
     chance = p_value(verdict.log_evidence, slack)
-    return Finding(name, question, statistic, meaning, chance, False, saw, power)
+    return finding(name, question, statistic, meaning, saw, power, p_value=chance, exact=False)
 
 
 def _seen(verdict: Verdict, what: str) -> str:
@@ -632,10 +623,6 @@ def _seen(verdict: Verdict, what: str) -> str:
 
 def _ratio(verdict: Verdict) -> float:
     return verdict.hits / verdict.planned if verdict.planned else 1.0
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _up(value: float) -> str:

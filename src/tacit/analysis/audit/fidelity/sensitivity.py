@@ -28,12 +28,12 @@ from torch import Tensor
 
 from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
 from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting, make_bench
-from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
 from tacit.analysis.audit.fidelity.recomputed import division_finding, sum_finding
-from tacit.analysis.audit.fidelity.rounding import down, up
+from tacit.analysis.audit.records import Candidate, candidates, marker
 from tacit.analysis.audit.trace import ContextFactory, TracedRelease
-from tacit.analysis.audit.worst_case import Candidate, candidates, marker
 from tacit.data import StackedData
+from tacit.report.wording import figure_down, figure_up
 from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
 
@@ -147,12 +147,8 @@ def _differ(one: NotedCall, two: NotedCall) -> NDArray[np.bool_]:
 class _Worst:
     """The largest share of what is accounted that was seen, and where.
 
-    Args:
-        share: moved over accounted; infinite where something moved that must not.
-        node: whose.
-        step: when.
-        name: of the record.
-        how: `replaced` or `left out`.
+    It is infinite where something moved that must not. The record of that name was `replaced` or
+    `left out`.
     """
 
     share: float = 0.0
@@ -388,8 +384,8 @@ def _moved_finding(seen: _Seen) -> Finding:
     elif best.share > 0:
         saw = (
             f"{seen.records:,} records were tried in {seen.runs} runs. None moved what is noised "
-            f"by more than {up(best.share):g} times what is accounted; the one that moved it "
-            f"most was {best.how}: a record {best.name} at node {best.node}, step {best.step}."
+            f"by more than {figure_up(best.share):g} times what is accounted; the one that moved "
+            f"it most was {best.how}: a record {best.name} at node {best.node}, step {best.step}."
         )
     else:
         saw = f"{seen.records:,} records were tried in {seen.runs} runs. None was drawn."
@@ -397,31 +393,29 @@ def _moved_finding(seen: _Seen) -> Finding:
         "Any record that moves more than is accounted is found if it is tried, by however little"
     )
     if 0 < best.share <= 1:
-        most = up(1 / down(best.share))
+        most = figure_up(1 / figure_down(best.share))
         power += (
             f"; a program in which every record moves {most:g} times as much or more "
             "is found by the records that were tried"
         )
-    return Finding(
-        name="sensitivity",
-        question="Does one record move what is noised by no more than is accounted?",
-        statistic=best.share if best.share > 1 else up(best.share),
-        meaning="how far a record moved a release, over what the mechanism allows",
-        p_value=0.0 if best.share > 1 else 1.0,
-        exact=True,
-        saw=saw,
-        power=f"{power}. {_TRIED_ONLY}",
+    return exact_finding(
+        "sensitivity",
+        "Does one record move what is noised by no more than is accounted?",
+        best.share,
+        "how far a record moved a release, over what the mechanism allows",
+        saw,
+        f"{power}. {_TRIED_ONLY}",
+        limit=1.0,
     )
 
 
 def _still_finding(seen: _Seen, rounding: float) -> Finding:
     best = seen.undrawn
-    moved = best.share > 1
     saw = (
         f"In {seen.still:,} comparisons, what a step noised that did not draw a record was the "
         "same without it, but for rounding."
     )
-    if moved:
+    if best.share > 1:
         saw = (
             f"A record {best.name} that was {best.how} at node {best.node} moved what is noised in "
             f"step {best.step}, which did not draw it, by {best.share * rounding:.3g} times what "
@@ -429,16 +423,13 @@ def _still_finding(seen: _Seen, rounding: float) -> Finding:
         )
     elif not seen.still:
         saw = "Every step that was run drew the records that were tried, or may be moved by all."
-    return Finding(
-        name="records that are not drawn",
-        question="Does a step leave out the records that it did not draw?",
-        statistic=best.share * rounding if moved else up(best.share * rounding),
-        meaning="how far a record that was not drawn moved a release, over what a drawn one may",
-        p_value=0.0 if moved else 1.0,
-        exact=True,
-        saw=saw,
-        power=(
-            f"A change of {rounding:.2g} of what a drawn record may move is found, if the record "
-            f"is tried; what is smaller may be rounding. {_TRIED_ONLY}"
-        ),
+    return exact_finding(
+        "records that are not drawn",
+        "Does a step leave out the records that it did not draw?",
+        best.share * rounding,
+        "how far a record that was not drawn moved a release, over what a drawn one may",
+        saw,
+        f"A change of {rounding:.2g} of what a drawn record may move is found, if the record is "
+        f"tried; what is smaller may be rounding. {_TRIED_ONLY}",
+        limit=rounding,
     )

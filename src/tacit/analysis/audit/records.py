@@ -1,9 +1,15 @@
-"""Records that move a clipped sum furthest: known kinds, and a search by gradient ascent.
+"""Records of the kind that a job has: all others in their place, and the worst for a clipped sum.
 
-Everything here is a record that a user could have: of the kind and shape of the data, finite,
-within `task.input_bound` if there is one, that the model takes (ids have a row in every embedding,
-also ids that stand among other numbers), with targets that the loss takes. What is looked for is a
-record at which clipping is put to the test:
+Every record here is one that a user could have: of the kind and shape of the data, finite, within
+`task.input_bound` if there is one, that the model takes (ids have a row in every embedding, also
+ids that stand among other numbers), with targets that the loss takes.
+
+*Other records* have nothing in common with a job's own but what is public of them. How many there
+are, their shape and their kind stay as they are. Numbers become other numbers, ids and labels
+others of those that are declared. Where nothing is declared, as of the targets of a user's own
+loss, they become values that other records have.
+
+*Worst records* put clipping to the test, one in the place of another:
 
 - *huge* and *tiny* ones, whose gradients are far above the clipping bound, or lost beside others;
 - ones that *cancel*: positions of a sequence, or rows of an image, that are opposite but for a
@@ -19,8 +25,8 @@ A search proves nothing about records that it did not try.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -28,18 +34,214 @@ from torch import Tensor, nn
 
 from tacit.analysis.audit.one_run import mislabel
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
-from tacit.data.datasets import bounded_inputs
-from tacit.errors import InputError
+from tacit.data import StackedData, bounded_inputs
+from tacit.errors import InputError, RecordsError
 from tacit.models.architectures import failures
 from tacit.training.prepare import Job
 
+LARGER = 1e3
+OUTLIER = 1e10
 HUGE = 1e6
 ASCENT_STEPS = 12
+_TRIED = 256  # records on which a changed data set is tried at once
+_AT_ONCE = 4096  # records that are changed at once
 _LABELS_TRIED = 8
 _IDS_TRIED = 4
 _MARKERS = 100
 _SIZES = (1e8, 1e12, 1e4, 1e18)  # of positions that cancel
 _BEFORE_ASCENT = 4  # kinds that come before what is searched
+
+
+# What a job takes.
+
+
+def _module(job: Job) -> nn.Module:
+    """The user's module, as it starts."""
+    return job.model.module(job.model.start(1, job.dtype, job.device)[0])
+
+
+def _takes(job: Job, module: nn.Module, inputs: Tensor) -> bool:
+    """Whether all records `[records, ...]` pass through the module."""
+    return not failures(module, inputs.to(job.train.first.inputs.dtype))
+
+
+def _fit(job: Job, outputs: Tensor, targets: Tensor) -> bool:
+    """Whether the loss takes targets `[records, ...]`, by the shape of outputs `[1, ...]`."""
+    try:
+        job.loss.check_records(outputs, targets)
+    except InputError:
+        return False
+    return True
+
+
+def _ids(module: nn.Module, known: Tensor) -> int:
+    """How many ids every embedding takes; without one, as many as records that are known have."""
+    kinds = nn.Embedding | nn.EmbeddingBag
+    rows = [part.num_embeddings for part in module.modules() if isinstance(part, kinds)]
+    return min(rows, default=int(known.max()) + 1)
+
+
+# All others.
+
+
+@dataclass(frozen=True)
+class Change:
+    """One way to change all records.
+
+    Args:
+        words: what it does, for people.
+        inputs: numbers `[total, ...]` to others, or bytes over 255 to others within 0 and 1.
+        labels: from (labels, number of classes).
+        targets: numbers to others.
+        every: whether it changes every record; if not, the first of each node alone.
+    """
+
+    words: str
+    inputs: Callable[[Tensor], Tensor]
+    labels: Callable[[Tensor, int], Tensor]
+    targets: Callable[[Tensor], Tensor]
+    every: bool = True
+
+
+def _next_label(labels: Tensor, classes: int) -> Tensor:
+    return (labels.flip(0) + 1) % classes
+
+
+def _least_label(labels: Tensor, classes: int) -> Tensor:
+    return torch.zeros_like(labels)
+
+
+def _last_label(labels: Tensor, classes: int) -> Tensor:
+    return torch.full_like(labels, classes - 1)
+
+
+CHANGES: Mapping[str, Change] = {
+    "all others": Change(
+        "every record is another one, in another order",
+        lambda values: 1 - 2 * values.flip(0),
+        _next_label,
+        lambda values: 1 - 2 * values.flip(0),
+    ),
+    "all zeros": Change(
+        "every record holds zeros and the smallest label",
+        torch.zeros_like,
+        _least_label,
+        torch.zeros_like,
+    ),
+    "all large": Change(
+        "every record is a thousand times larger and has the largest label",
+        lambda values: LARGER * (values + 1),
+        _last_label,
+        lambda values: LARGER * (values + 1),
+    ),
+    "one extreme": Change(
+        "one record of each node is an extreme one",
+        lambda values: OUTLIER * (values.abs() + 1),
+        _next_label,
+        lambda values: -LARGER * (values.abs() + 1),
+        every=False,
+    ),
+}
+"""By name, what an audit does to the records."""
+
+
+def other_records(job: Job, change: Change) -> StackedData | None:
+    """The job's records, changed; None where its model fails on them, or a rule forbids them.
+
+    Args:
+        job: whose records, and what is declared of them.
+        change: what to do.
+
+    Returns:
+        As many records of each node, of the same shapes and types, within `input_bound`.
+    """
+    changed = _changed(job, change)
+    if job.features is None:
+        return changed if _fits(job, changed) else None
+    try:
+        made = job.train_of(changed)
+    except RecordsError:
+        return None
+    return made if _fits(job, made) else None
+
+
+def other_inputs(job: Job, change: Change) -> StackedData | None:
+    """`other_records` as they are before features are made of them; the same without features."""
+    made = other_records(job, change)
+    return made if made is None or job.features is None else _changed(job, change)
+
+
+def _changed(job: Job, change: Change) -> StackedData:
+    """All records changed, as they are read."""
+    train = _read(job)
+    stored = _changed_inputs(job, train, change)
+    targets = _changed_targets(job, train.targets, change)
+    if not change.every:
+        first, others = train.offsets, (stored, targets)
+        stored, targets = train.stored.clone(), train.targets.clone()
+        stored[first], targets[first] = (values[first] for values in others)
+    bound = job.config.input_bound if job.features is None else None
+    if bound is not None and not train.bytes and stored.is_floating_point():
+        stored = bounded_inputs(stored, bound)
+    return replace(train, stored=stored, targets=targets)
+
+
+def _read(job: Job) -> StackedData:
+    """The job's records as they were read.
+
+    Raises:
+        InputError: the job has let them go.
+    """
+    if job.features is not None and job.raw is None:
+        raise InputError("job", "without its records", "prepare it with keep_raw=True")
+    return job.train if job.raw is None else job.raw
+
+
+def _fits(job: Job, data: StackedData) -> bool:
+    """Whether records keep the public rules, and all of them pass through the model."""
+    outputs = job.model.outputs(job.model.start(1, job.dtype, job.device), job.train.first.inputs)
+    if not all(
+        _fit(job, outputs[0], own) for own in torch.split(data.targets, data.sizes.tolist())
+    ):
+        return False
+    module, everyone = _module(job), torch.arange(len(data.targets), device=data.targets.device)
+    parts = torch.split(everyone, _TRIED)  # few, as the first one that fails is looked through
+    return all(_takes(job, module, data.inputs_of(rows)) for rows in parts)
+
+
+def _changed_inputs(job: Job, train: StackedData, change: Change) -> Tensor:
+    if not train.bytes and not train.stored.is_floating_point():
+        return change.labels(train.stored, _ids(_module(job), train.stored))
+    changed = _changed_bytes if train.bytes else _changed_numbers
+    parts = torch.split(train.stored, _AT_ONCE)  # as numbers, bytes take four times the memory
+    return torch.cat([changed(part, change) for part in parts])
+
+
+def _changed_numbers(stored: Tensor, change: Change) -> Tensor:
+    return change.inputs(stored).nan_to_num()  # without what is beyond the type
+
+
+def _changed_bytes(stored: Tensor, change: Change) -> Tensor:
+    shares = change.inputs(stored.float() / 255).abs().clamp(0, 1)
+    return (255 * shares).round().to(stored.dtype)
+
+
+def _changed_targets(job: Job, targets: Tensor, change: Change) -> Tensor:
+    if job.loss.name == "cross-entropy":
+        return change.labels(targets, job.outputs)
+    if job.loss.name == "logistic":
+        positive = change.labels((targets > 0).long(), 2) > 0
+        low = -1.0 if bool((targets == -1).any()) else 0.0
+        return torch.where(positive, 1.0, low).to(targets.dtype)
+    if job.loss.name == "mse":
+        return change.targets(targets).nan_to_num()
+    # Of a user's own loss nothing is declared but that other records have these targets.
+    known: Tensor = torch.unique(targets.reshape(len(targets), -1), dim=0)
+    places = torch.arange(len(targets), device=targets.device) % len(known)
+    return known[change.labels(places, len(known))].view(targets.shape)
+
+
+# The worst in the place of one.
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +284,7 @@ def marker(job: Job, inputs: Tensor, targets: Tensor, seed: int) -> Candidate | 
         elif inputs.is_floating_point():
             made = torch.randn(shape, generator=draws, dtype=torch.float64).to(inputs)
         else:
-            made = torch.randint(_rows(job), shape, generator=draws).to(inputs)
+            made = torch.randint(_ids(module, inputs), shape, generator=draws).to(inputs)
         known = bool((inputs == made).flatten(1).all(dim=1).any())
         if not known and _takes(job, module, made.unsqueeze(0)):
             return Candidate("left out", made, targets[0].clone())
@@ -94,16 +296,6 @@ def _mixed(inputs: Tensor, draws: torch.Generator) -> Tensor:
     flat = inputs.flatten(1)
     rows = torch.randint(len(flat), (flat.shape[1],), generator=draws).to(flat.device)
     return flat.gather(0, rows.unsqueeze(0))[0].reshape(inputs.shape[1:])
-
-
-def _module(job: Job) -> nn.Module:
-    """The user's module, as it starts."""
-    return job.model.module(job.model.start(1, job.dtype, job.device)[0])
-
-
-def _takes(job: Job, module: nn.Module, inputs: Tensor) -> bool:
-    """Whether all records `[records, ...]` pass through the module."""
-    return not failures(module, inputs.to(job.train.first.inputs.dtype))
 
 
 def candidates(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator[Candidate]:
@@ -124,9 +316,7 @@ def candidates(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator
     for number, candidate in enumerate(chain([wrong], kinds(job, place, draws))):
         if number == _BEFORE_ASCENT and at is not None:
             yield from _searched(job, place, at, module)
-        fitting = _declared(job, candidate, module)
-        if fitting is not None:
-            yield fitting
+        yield from _declared(job, candidate, module)
 
 
 def _of_numbers(job: Job, place: Place, draws: torch.Generator) -> Iterator[Candidate]:
@@ -147,7 +337,7 @@ def _of_numbers(job: Job, place: Place, draws: torch.Generator) -> Iterator[Cand
 
 def _of_ids(job: Job, place: Place, draws: torch.Generator) -> Iterator[Candidate]:
     inputs, targets, others, other_targets = place
-    rows, wrong = _rows(job), _wrong(job, targets)
+    rows, wrong = _ids(job.model.original, job.train.stored), _wrong(job, targets)
     yield Candidate("with the label of another one", inputs, other_targets)
     for id_ in (rows - 1, 0):
         yield Candidate(f"of id {id_} alone", torch.full_like(inputs, id_), wrong)
@@ -183,14 +373,8 @@ def _wrong(job: Job, targets: Tensor) -> Tensor:
     return mislabel(targets, job.loss.name, job.outputs)
 
 
-def _rows(job: Job) -> int:
-    """How many ids every embedding of the model takes; 2 where it has none."""
-    parts = [part for part in job.model.original.modules() if isinstance(part, nn.Embedding)]
-    return min((part.num_embeddings for part in parts), default=2)
-
-
-def _declared(job: Job, candidate: Candidate, module: nn.Module) -> Candidate | None:
-    """The same within what is declared; None where a target or an id does not fit.
+def _declared(job: Job, candidate: Candidate, module: nn.Module) -> Iterator[Candidate]:
+    """The same within what is declared; nothing where a target or an id does not fit.
 
     Also numbers may be ids, in a column of the inputs: so the model itself is asked.
     """
@@ -200,14 +384,9 @@ def _declared(job: Job, candidate: Candidate, module: nn.Module) -> Candidate | 
         inputs = inputs.clamp(-most, most)
         if job.config.input_bound is not None:
             inputs = bounded_inputs(inputs, job.config.input_bound)
-    if not _takes(job, module, inputs):
-        return None
     outputs = torch.zeros(1, job.outputs, dtype=job.dtype, device=job.device)
-    try:
-        job.loss.check_records(outputs, targets)
-    except InputError:
-        return None
-    return Candidate(candidate.name, inputs, targets)
+    if _takes(job, module, inputs) and _fit(job, outputs, targets):
+        yield Candidate(candidate.name, inputs, targets)
 
 
 def _labels(job: Job, target: Tensor) -> list[Tensor]:
@@ -233,14 +412,8 @@ def _searched(job: Job, place: Place, at: Tensor, module: nn.Module) -> Iterator
     found = ascend(plain, at, inputs[0], _labels(job, targets[0]), own, bound)
     if found is None:
         return
-    everyone = Candidate(
-        "found by ascent",
-        found[0].expand_as(inputs).clone(),
-        found[1].expand_as(targets).clone(),
-    )
-    fitting = _declared(job, everyone, module)
-    if fitting is not None:
-        yield fitting
+    record, target = found[0].expand_as(inputs).clone(), found[1].expand_as(targets).clone()
+    yield from _declared(job, Candidate("found by ascent", record, target), module)
 
 
 def ascend(
