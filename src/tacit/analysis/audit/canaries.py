@@ -30,7 +30,7 @@ from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 from tacit import gradients
-from tacit.analysis.audit.observers import Law, observer_of
+from tacit.algorithms.base import Law
 from tacit.data import StackedData
 from tacit.gradients import Loss, StackedModel
 from tacit.training.plan import Plan
@@ -85,6 +85,9 @@ FLIPPED = Problem(others=(0, 1), canary=(HUGE, 0), instead=None, flips=True)
 FLIPPED_REPLACED = Problem(others=(0, 1), canary=(HUGE, 0), instead=(-HUGE, 0), flips=True)
 """Replace-one: the same, with opposite contributions."""
 
+NOBODY = Problem(others=(0, 0), canary=(0, 0), instead=(0, 0))
+"""No gradients at all: what is released then is public."""
+
 OUTVOTED = Problem(others=(-HUGE, 0), canary=(HUGE**2, 0), instead=None)
 """Add-or-remove-one: one change of the model becomes its opposite, 2 C apart."""
 
@@ -110,13 +113,8 @@ def problem_of(law: Law, *, zero_out: bool, in_batch: bool) -> Problem:
 
 
 def law_of(plan: Plan) -> Law:
-    """How a release of the plan's algorithm depends on one record.
-
-    Raises:
-        InputError: the algorithm has no observer.
-    """
-    chosen = plan.config.algorithm
-    return observer_of(chosen.definition).law(chosen.options)
+    """How a release of the plan's algorithm depends on one record."""
+    return plan.config.algorithm.definition.law(plan.config.algorithm.options)
 
 
 def older_point(law: Law) -> Older:
@@ -148,11 +146,9 @@ def directions(plan: Plan) -> NDArray[np.float64]:
     """The orthonormal directions of a lab's gradients, one a row, `[WIDTH, WIDTH]`: `CANARY` first.
 
     They are the coordinates, but for a clip that bounds each coordinate: there a gradient is
-    longest that has all of them. What a compressor sends are coordinates again.
+    longest that has all of them.
     """
-    options = plan.config.algorithm.options
-    whole = getattr(options, "compressor", "none") == "none"
-    if plan.release.clip.norm == "coordinate" and whole:
+    if plan.release.clip.norm == "coordinate":
         return np.asarray(hadamard(WIDTH) / np.sqrt(WIDTH), np.float64)
     return np.eye(WIDTH)
 

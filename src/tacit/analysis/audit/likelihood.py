@@ -1,8 +1,8 @@
 """The likelihood ratio of D to D', with the secret coins marginalised: the best attack there is.
 
-Where the code does what the plan says, no statistic of a node's messages is better (Neyman and
-Pearson), but for what `observers` and the laws below leave out. `y` is in units of the noise of its
-step, and `mu` is the clipping bound in the same unit.
+Where the code does what the plan says, no statistic of a node's releases is better (Neyman and
+Pearson), but for what the laws below leave out. `y`, `[steps, nodes, width]`, is in units of the
+noise of its step, and `mu` is the clipping bound in the same unit.
 
 | law | a step's release, noise aside | coins are marginalised |
 |---|---|---|
@@ -12,8 +12,7 @@ step, and `mu` is the clipping bound in the same unit.
 | `table` | what is kept of the record, and its change where drawn | by a forward recursion |
 | `carried` | a linear function of all earlier coins | over the likeliest patterns |
 
-A reading that sums several releases (`StepReading.spans`) counts its hits by the binomial law, as
-if every hit moved it alike. Of the patterns, `MOST_PATTERNS` are kept: all of them in few rounds.
+Of the patterns, `MOST_PATTERNS` are kept: all of them in few rounds.
 """
 
 from __future__ import annotations
@@ -28,16 +27,15 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom
 
+from tacit.algorithms.base import Law
 from tacit.algorithms.federated import round_sampling
 from tacit.analysis.audit.canaries import (
     CANARY,
     CROWD,
-    WIDTH,
     Problem,
     law_of,
     sign_schedule,
 )
-from tacit.analysis.audit.observers import Law, Readings, inverse_steps, observer_of
 from tacit.training.plan import NodePlan, Plan
 
 Array = NDArray[np.float64]
@@ -91,31 +89,29 @@ class Known:
             object.__setattr__(self, "draws", _independent_draws(self.rate, 1))
 
 
-def known_of(plan: Plan, node: NodePlan, steps: int) -> Known:
+def known_of(plan: Plan, node: NodePlan, deviations: Array) -> Known:
     """What the plan says of a node's first steps, in the lab's model.
 
-    Raises:
-        InputError: the algorithm has no observer.
+    Args:
+        plan: of the experiment.
+        node: one of its nodes.
+        deviations: of the noise in each step's release, as plan and step say, `[steps]`; NaN where
+            nothing was released, and nothing is attacked.
     """
     release, options = plan.release, cast(Any, plan.config.algorithm.options)
-    law, row = law_of(plan), plan.nodes.index(node)
-    scale = observer_of(release.algorithm).scale
-    mu = [
-        release.clip.attacked(k) / (release.noise_std(node, k) * float(scale(plan, k, WIDTH)[row]))
-        for k in range(steps)
-    ]
-    count, local = release.local_steps, law in ("iterates", "carried")
+    law, count, steps = law_of(plan), release.local_steps, len(deviations)
+    planned = np.array([release.noise_std(node, k) for k in range(steps)])
+    deviations = np.where(np.isfinite(deviations), deviations, planned)
+    mu = np.array([release.clip.attacked(k) for k in range(steps)]) / deviations
     sizes, inverse = np.ones((steps, 1)), np.ones(steps)
     draws = _independent_draws(node.rate, 1)
-    if local:
-        gammas = [float(inverse_steps(plan, k, WIDTH)[row]) for k in range(steps)]
-        inverse = np.asarray(gammas) + options.penalty
+    if law in ("iterates", "carried"):
+        # A sum of gradients moves an iterate by a unit, 1 / (b (gamma + rho)). Steps ask for noise
+        # in this unit, or in two where what is noised moves twice as far as the iterates.
+        unit = deviations / planned / (1 + (law == "carried"))
+        mu, inverse = mu * unit, 1 / (unit * node.divisor)
+        gammas = inverse - options.penalty
         sizes = np.stack([_tails(gamma, options.penalty, count) for gamma in gammas])
-        # The deviation of what is noised has the unit of a local step in it, and so has a hit.
-        mu = [
-            release.clip.attacked(k) / release.noise_std(node, k) / (1 + (law == "carried"))
-            for k in range(steps)
-        ]
         if release.disjoint and node.rate < 1:
             draws = _disjoint_draws(node.rate, count)
         else:
@@ -132,7 +128,7 @@ def known_of(plan: Plan, node: NodePlan, steps: int) -> Known:
     return Known(
         rate=node.rate,
         batch=node.expected_batch,
-        mu=np.asarray(mu, np.float64),
+        mu=mu,
         law=law,
         noise="laplace" if release.algorithm.noise.norm == "l1" else "gaussian",
         draws=draws,
@@ -169,7 +165,7 @@ def _disjoint_draws(rate: float, count: int) -> tuple[tuple[float, tuple[int, ..
 
 
 def _tails(gamma: float, penalty: float, count: int) -> Array:
-    """How far a hit at each local step moves the mean of the iterates: `fedspd_dp`, `tail_r`."""
+    """How far a hit at each local step moves the mean of the iterates."""
     powers = (gamma / (gamma + penalty)) ** np.arange(count)
     return np.asarray(np.cumsum(powers)[::-1] / count, np.float64)
 
@@ -180,44 +176,35 @@ Side = Sequence[tuple[Any, Any]]
 """Pairs of a chance and a place in units of the noise, each a number or `[steps, 1]`."""
 
 
-def likelihood_ratio(problem: Problem) -> Callable[[Readings, Known], Array]:
+def likelihood_ratio(problem: Problem) -> Callable[[Array, Known], Array]:
     """Log of the likelihood of D over that of D', `[nodes]`, along the canary's direction."""
 
-    def ratio(seen: Readings, known: Known) -> Array:
+    def ratio(y: Array, known: Known) -> Array:
+        along = y[:, :, CANARY]
         if known.law == "table":
-            return _by_recursion(problem, seen.y[:, :, CANARY], known)
+            return _by_recursion(problem, along, known)
         if known.law == "carried":
-            return _by_patterns(problem, seen.y[:, :, CANARY], known)
-        return _by_mixtures(seen, known, CANARY, lambda hits: _sides(problem, known, hits))
+            return _by_patterns(problem, along, known)
+        return _by_mixtures(along, known, _sides(problem, known))
 
     return ratio
 
 
-def opposed_ratio(seen: Readings, known: Known) -> Array:
+def opposed_ratio(y: Array, known: Known) -> Array:
     """How far the sum falls short of the batch that was expected."""
-
-    def sides(hits: Side) -> tuple[Side, Side]:
-        full = known.batch * known.mu[:, None]
-        return [(chance, full - 2 * place) for chance, place in hits], [(1.0, full)]
-
-    return _by_mixtures(seen, known, CROWD, sides)
+    full = known.batch * known.mu[:, None]
+    present = [(chance, full - 2 * place) for chance, place in _hits(known)]
+    return _by_mixtures(y[:, :, CROWD], known, (present, [(1.0, full)]))
 
 
-def _by_mixtures(
-    seen: Readings, known: Known, direction: int, sides: Callable[[Side], tuple[Side, Side]]
-) -> Array:
-    """The sum over readings of the log-ratio of the two mixtures."""
-    y, spans = seen.y[:, :, direction], seen.spans[:, :, direction]
-    gains = seen.gains[:, :, direction]
-    total, shown = np.zeros(y.shape), np.isfinite(y)
-    y = np.where(shown, y, 0.0)
-    for span in np.unique(spans[shown]):
-        present, absent = sides(_hits(known, int(span)))
-        ratio = _log_mixture(y, present, gains, known) - _log_mixture(y, absent, gains, known)
-        total += np.where((spans == span) & shown, ratio, 0.0)
-    if known.epoch > 1 and (spans[shown] == 1).all():
-        return _once_an_epoch(total, known.epoch)
-    return np.asarray(total.sum(0), np.float64)
+def _by_mixtures(y: Array, known: Known, sides: tuple[Side, Side]) -> Array:
+    """The sum over steps of the log-ratio of the two mixtures."""
+    present, absent = sides
+    ratios = _log_mixture(y, present, known) - _log_mixture(y, absent, known)
+    ratios = np.where(np.isfinite(y), ratios, 0.0)  # whoever released nothing shows nothing
+    if known.epoch > 1:
+        return _once_an_epoch(ratios, known.epoch)
+    return np.asarray(ratios.sum(0), np.float64)
 
 
 def _once_an_epoch(ratios: Array, steps: int) -> Array:
@@ -233,9 +220,9 @@ def _once_an_epoch(ratios: Array, steps: int) -> Array:
     return total
 
 
-def _log_mixture(y: Array, side: Side, gains: Array, known: Known) -> Array:
+def _log_mixture(y: Array, side: Side, known: Known) -> Array:
     with np.errstate(divide="ignore"):  # where a step has but one outcome
-        terms = [np.log(chance) + _log_density(y - gains * place, known) for chance, place in side]
+        terms = [np.log(chance) + _log_density(y - place, known) for chance, place in side]
     return np.asarray(np.logaddexp.reduce(terms), np.float64)
 
 
@@ -245,27 +232,19 @@ def _log_density(y: Array, known: Known) -> Array:
     return np.where(np.isnan(density), 0.0, density)
 
 
-def _hits(known: Known, span: int) -> Side:
-    """What the record does in a reading of so many releases, over all its coins."""
+def _hits(known: Known) -> Side:
+    """What the record does in a step, over all its coins."""
     mu = known.mu[:, None]
-    if span == 1:
-        return [
-            (chance, mu * (known.sizes @ np.asarray(hits, np.float64))[:, None])
-            for chance, hits in known.draws
-            if chance > LEAST_CHANCE
-        ]
-    counts = np.arange(span + 1)
-    chances = binom.pmf(counts, span, known.rate)
     return [
-        (chance, mu * count / span)
-        for chance, count in zip(chances, counts, strict=True)
+        (chance, mu * (known.sizes @ np.asarray(hits, np.float64))[:, None])
+        for chance, hits in known.draws
         if chance > LEAST_CHANCE
     ]
 
 
-def _sides(problem: Problem, known: Known, hits: Side) -> tuple[Side, Side]:
-    """D and D', from what the record does in one reading."""
-    mu = known.mu[:, None]
+def _sides(problem: Problem, known: Known) -> tuple[Side, Side]:
+    """D and D', from what the record does in one step."""
+    mu, hits = known.mu[:, None], _hits(known)
     nothing: Side = [(1.0, 0.0 * mu)]
     if known.law == "change":
         drawn = sum(chance for chance, place in hits if np.any(place))
