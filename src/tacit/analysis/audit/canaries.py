@@ -124,22 +124,29 @@ def older_point(law: Law) -> Older:
     return "anchor" if law in ("snapshot", "anchors") else "none"
 
 
-def sign_schedule(plan: Plan, steps: int) -> NDArray[np.float64]:
+def sign_schedule(plan: Plan, steps: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What a flipping problem's gradients are multiplied by at each step, `[steps]`; public.
 
     Anchors and snapshots are taken at one sign, and all other gradients have the other. A table is
     filled at the sign of step 0; then the sign changes as often as a record is drawn, about. Where
     differences are to the point of the step before, it changes in every step.
+
+    Returns:
+        These signs, and those of the older gradients that are met: what most of a table holds.
     """
-    options = plan.config.algorithm.options
-    if law_of(plan) == "steps":
-        return np.where(np.arange(steps) % 2 == 0, 1.0, -1.0)
+    every, numbers = getattr(plan.config.algorithm.options, "anchor_every", 1), np.arange(steps)
     if law_of(plan) == "table":
         often = max(1, round(1 / max(node.rate for node in plan.nodes)))
-        blocks = (np.arange(steps) - 1) // often
-        return np.where((np.arange(steps) > 0) & (blocks % 2 == 0), -1.0, 1.0)
-    every = getattr(options, "anchor_every", 1)
-    return np.where(np.arange(steps) % every == 0, 1.0, -1.0)
+        blocks = (numbers - 1) // often + 1  # the first one is step 0 alone
+        return _turned(blocks), _turned(np.maximum(blocks - 1, 0))
+    if law_of(plan) == "steps":
+        return _turned(numbers), _turned(np.maximum(numbers - 1, 0))
+    return np.where(numbers % every == 0, 1.0, -1.0), np.ones(steps)
+
+
+def _turned(times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A sign that was changed so often."""
+    return np.where(times % 2 == 0, 1.0, -1.0)
 
 
 def directions(plan: Plan) -> NDArray[np.float64]:

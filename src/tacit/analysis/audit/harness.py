@@ -148,7 +148,7 @@ class Harness:
         )
         slope, model = Slope(), self.model
         if problem.flips:
-            signs = sign_schedule(self.plan, self.steps)
+            signs, _ = sign_schedule(self.plan, self.steps)
             slope = Slope(signs.tolist(), older=older_point(law_of(self.plan)))
             model = linear_model(dtype, device, slope)
             slope.begin(data)

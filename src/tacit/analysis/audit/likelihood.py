@@ -9,22 +9,21 @@ noise of its step, and `mu` is the clipping bound in the same unit.
 | `sum`, `iterates` | sizes of the record's part, with their chances | exactly, by steps or epochs |
 | `snapshot`, `anchors`, `steps` | the same, with sizes that depend on the step | likewise |
 | `change` | one end of the ball, the other, or nothing | likewise |
-| `table` | what is kept of the record, and its change where drawn | by a forward recursion |
-| `carried` | a linear function of all earlier coins | over the likeliest patterns |
+| `table` | what is kept of the record, and its change where drawn | as if never drawn before |
+| `carried` | a linear function of all earlier coins | as if none but its own step's did |
 
-Of the patterns, `MOST_PATTERNS` are kept: all of them in few rounds.
+Where coins of several steps are tied by a private state, the last two leave that out.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from scipy.stats import binom
 
 from tacit.algorithms.base import Law
@@ -39,7 +38,6 @@ from tacit.analysis.audit.canaries import (
 from tacit.training.plan import NodePlan, Plan
 
 Array = NDArray[np.float64]
-MOST_PATTERNS = 4096
 MOST_LOCAL_STEPS = 10
 """Of more mini-batches a step that may each draw the record, only the number of hits counts."""
 
@@ -59,12 +57,11 @@ class Known:
         draws: what the mini-batches of one step draw of the record: (chance, hits of each).
         sizes: of a hit in each mini-batch, over the clipping bound, `[steps, mini-batches]`.
         nobody: the chance that no other record is drawn.
-        signs: of the gradients of a flipping problem, `[steps]`.
+        signs: of the gradients of a flipping problem, `[steps]`, and
+        older: of the older ones that are met, `[steps]`.
         difference: how far a clipped difference moves at most, over the clipping bound.
         every: steps from anchor to anchor.
         fresh: the share of gradients that are no differences, in steps between anchors.
-        penalty: rho of a method whose state carries on what a record did, and
-        inverse: its gamma + rho, `[steps]`.
         epoch: steps of an epoch in which the record is drawn once; 0: each step draws for itself.
     """
 
@@ -77,11 +74,10 @@ class Known:
     sizes: Array = field(default_factory=lambda: np.ones((1, 1)))
     nobody: float = 0.0
     signs: Array = field(default_factory=lambda: np.ones(1))
+    older: Array = field(default_factory=lambda: np.ones(1))
     difference: float = 2.0
     every: int = 1
     fresh: float = 0.0
-    penalty: float = 1.0
-    inverse: Array = field(default_factory=lambda: np.ones(1))
     epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -103,14 +99,12 @@ def known_of(plan: Plan, node: NodePlan, deviations: Array) -> Known:
     planned = np.array([release.noise_std(node, k) for k in range(steps)])
     deviations = np.where(np.isfinite(deviations), deviations, planned)
     mu = np.array([release.clip.attacked(k) for k in range(steps)]) / deviations
-    sizes, inverse = np.ones((steps, 1)), np.ones(steps)
-    draws = _independent_draws(node.rate, 1)
+    sizes, draws = np.ones((steps, 1)), _independent_draws(node.rate, 1)
     if law in ("iterates", "carried"):
         # A sum of gradients moves an iterate by a unit, 1 / (b (gamma + rho)). Steps ask for noise
         # in this unit, or in two where what is noised moves twice as far as the iterates.
         unit = deviations / planned / (1 + (law == "carried"))
-        mu, inverse = mu * unit, 1 / (unit * node.divisor)
-        gammas = inverse - options.penalty
+        mu, gammas = mu * unit, 1 / (unit * node.divisor) - options.penalty
         sizes = np.stack([_tails(gamma, options.penalty, count) for gamma in gammas])
         if release.disjoint and node.rate < 1:
             draws = _disjoint_draws(node.rate, count)
@@ -124,7 +118,7 @@ def known_of(plan: Plan, node: NodePlan, deviations: Array) -> Known:
         draws = _independent_draws(rate, 1)
         if release.setup.sampling == "poisson":
             nobody = (1 - rate) ** (node.records - 1)
-    bound = release.clip.bound(0) or 1.0
+    bound, (signs, older) = release.clip.bound(0) or 1.0, sign_schedule(plan, steps)
     return Known(
         rate=node.rate,
         batch=node.expected_batch,
@@ -134,12 +128,11 @@ def known_of(plan: Plan, node: NodePlan, deviations: Array) -> Known:
         draws=draws,
         sizes=sizes,
         nobody=nobody,
-        signs=sign_schedule(plan, steps),
+        signs=signs,
+        older=older,
         difference=min(2.0, (getattr(options, "clip_difference", None) or np.inf) / bound),
-        every=getattr(options, "anchor_every", steps if law == "steps" else 1),
+        every=steps if law == "table" else getattr(options, "anchor_every", steps),
         fresh=getattr(options, "gradient_share", 0.0),
-        penalty=getattr(options, "penalty", 1.0),
-        inverse=inverse,
         epoch=node.epoch_steps if release.setup.sampling == "allocation" else 0,
     )
 
@@ -180,12 +173,7 @@ def likelihood_ratio(problem: Problem) -> Callable[[Array, Known], Array]:
     """Log of the likelihood of D over that of D', `[nodes]`, along the canary's direction."""
 
     def ratio(y: Array, known: Known) -> Array:
-        along = y[:, :, CANARY]
-        if known.law == "table":
-            return _by_recursion(problem, along, known)
-        if known.law == "carried":
-            return _by_patterns(problem, along, known)
-        return _by_mixtures(along, known, _sides(problem, known))
+        return _by_mixtures(y[:, :, CANARY], known, _sides(problem, known))
 
     return ratio
 
@@ -253,7 +241,7 @@ def _sides(problem: Problem, known: Known) -> tuple[Side, Side]:
         if drawn == 1:
             return [(1.0, mu)], others
         return [(drawn, mu), *(((1 - drawn) * chance, place) for chance, place in others)], others
-    if known.law in ("snapshot", "anchors", "steps"):
+    if known.law in ("table", "snapshot", "anchors", "steps"):
         hits = _differences(known)
     if problem.others[0] < 0:  # whoever the canary displaces is its opposite
         base = -known.batch * known.sizes.sum(1, keepdims=True) * mu
@@ -264,15 +252,16 @@ def _sides(problem: Problem, known: Known) -> tuple[Side, Side]:
 
 
 def _differences(known: Known) -> Side:
-    """Anchors or snapshots, and differences to them; chances and places `[steps, 1]`."""
-    steps = np.arange(len(known.mu))
-    taken = steps % known.every == 0
-    back = np.minimum(steps % known.every, 1) if known.law == "steps" else steps % known.every
-    at = known.signs[steps - back]
+    """What is kept of the record, and its change where drawn; chances and places `[steps, 1]`.
+
+    At an anchor, a snapshot, or where a table is filled, every record is drawn and nothing changes.
+    """
+    taken = np.arange(len(known.mu)) % known.every == 0
+    at = np.where(taken, known.signs, known.older)
     moved = np.clip(known.signs - at, -known.difference, known.difference)
-    if known.law == "snapshot":
+    if known.law in ("table", "snapshot"):
         kept = known.rate * at
-        drawn, missed = np.where(taken, kept, kept + moved), kept
+        drawn, missed = kept + moved, kept
     else:
         moved = known.fresh * known.signs + (1 - known.fresh) * moved
         drawn, missed = np.where(taken, at, moved), np.zeros_like(at)
@@ -281,89 +270,3 @@ def _differences(known: Known) -> Side:
         (chance[:, None], (known.mu * drawn)[:, None]),
         (1 - chance[:, None], (known.mu * missed)[:, None]),
     ]
-
-
-# Hidden state.
-
-
-def _by_recursion(problem: Problem, y: Array, known: Known) -> Array:
-    """The forward recursion over what the table keeps of the record: its sign."""
-    if problem.instead is None:
-        return _log_forward(y, known) - np.asarray(_log_density(y, known).sum(0), np.float64)
-    return _log_forward(y, known) - _log_forward(-y, known)
-
-
-def _log_forward(y: Array, known: Known) -> Array:
-    """Log of the density of all releases, but for a constant, `[nodes]`."""
-    kept = {sign: np.full(y.shape[1], 0.0 if sign == known.signs[0] else -np.inf)
-            for sign in (1.0, -1.0)}  # fmt: skip
-    q = known.rate
-    for k, sign in enumerate(known.signs):
-        following = {side: np.full(y.shape[1], -np.inf) for side in kept}
-        for old, before in kept.items():
-            moved = np.clip(sign - old, -known.difference, known.difference)
-            drawn = _log_density(y[k] - known.mu[k] * (q * old + moved), known)
-            following[sign] = np.logaddexp(following[sign], before + np.log(q) + drawn)
-            if q < 1:
-                missed = _log_density(y[k] - known.mu[k] * q * old, known)
-                following[old] = np.logaddexp(following[old], before + np.log1p(-q) + missed)
-        kept = following
-    return np.asarray(np.logaddexp(*kept.values()), np.float64)
-
-
-def _by_patterns(problem: Problem, y: Array, known: Known) -> Array:
-    """The likeliest patterns of hits, and what each makes of all releases."""
-    ratio = np.zeros(y.shape[1])
-    present = np.isfinite(y)
-    for active in np.unique(present, axis=1).T:
-        nodes = (present == active[:, None]).all(0)
-        own = y[active][:, nodes]
-        chances, places = _patterns(known, np.flatnonzero(active))
-        ratio[nodes] = _log_patterns(own, chances, places)
-        if problem.instead is not None:
-            ratio[nodes] -= _log_patterns(own, chances, -places)
-    return ratio
-
-
-def _log_patterns(y: Array, chances: Array, places: Array) -> Array:
-    """Log of the mean over patterns of the likelihood ratio to no record at all, `[nodes]`."""
-    exponents = places @ y - (places**2).sum(1)[:, None] / 2
-    return np.asarray(logsumexp(exponents + np.log(chances)[:, None], axis=0), np.float64)
-
-
-def _patterns(known: Known, rounds: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Chances `[patterns]` of hits, and what they add to the releases, `[patterns, rounds]`."""
-    response = dict(_responses(known, rounds))
-    chances, places = np.ones(1), np.zeros((1, len(rounds)))
-    for place in range(len(rounds)):
-        options = [
-            (chance, np.asarray(hits, np.float64) @ response[place])
-            for chance, hits in known.draws
-            if chance > LEAST_CHANCE
-        ]
-        chances = np.concatenate([chances * chance for chance, _ in options])
-        places = np.concatenate([places + moved for _, moved in options])
-        kept = np.argsort(-chances, kind="stable")[:MOST_PATTERNS]
-        chances, places = chances[kept], places[kept]
-    return chances / chances.sum(), places
-
-
-def _responses(known: Known, rounds: NDArray[np.int64]) -> Iterator[tuple[int, Array]]:
-    """Of a hit in each mini-batch of each round, what it adds to all releases.
-
-    `[mini-batches, rounds]`, over the deviation of each release. Everything is linear where
-    gradients do not depend on the model and there is no regulariser.
-    """
-    count, rho = known.sizes.shape[1], known.penalty
-    for place in range(len(rounds)):
-        added = np.zeros((count, len(rounds)))
-        x, dual = np.zeros(count), np.zeros(count)
-        for later in range(place, len(rounds)):
-            inverse, average = known.inverse[rounds[later]], np.zeros(count)
-            for hit in np.eye(count) if later == place else np.zeros((count, count)):
-                x = (dual + hit + (inverse - rho) * x) / inverse
-                average += x / count
-            # The deviation has the unit of a local step in it.
-            added[:, later] = (2 * average - dual / rho) * inverse * known.mu[rounds[later]]
-            dual = dual - rho * average
-        yield place, added
