@@ -20,7 +20,6 @@ from battery_table import CLIP, NOISED, ROWS, SPECIAL
 
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
-from tacit.analysis.audit.observers import OBSERVERS
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.config import load_config
 
@@ -57,8 +56,6 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
         yield "tests/algorithms/: that test, against a loop of its own (CONTRIBUTING.md shows one)"
     elif row.private and all(way.release is None for way in cases.values()):
         yield f"{table}: say in its row where its noise is seen (`release`)"
-    if row.private and row.step not in OBSERVERS:
-        yield "src/tacit/analysis/audit/observers.py: say in OBSERVERS what its messages give away"
     for case, way in cases.items():
         file, _, function = way.recursion.partition("::")
         path = ROOT / "tests" / "algorithms" / file
@@ -170,11 +167,3 @@ def test_a_docstring_without_summary_or_paper_is_refused(documentation: str) -> 
 
 def test_no_text_of_the_table_is_empty() -> None:
     assert all(row.summary and row.paper for row in ALGORITHMS.values())
-
-
-def test_an_algorithm_without_an_observer_is_told_so() -> None:
-    def step(*arguments: Any) -> Any:
-        return arguments
-
-    lines = list(missing(replace(PRIVSGP, step=step)))
-    assert [line.partition(":")[0] for line in lines] == ["src/tacit/analysis/audit/observers.py"]

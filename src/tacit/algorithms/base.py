@@ -57,6 +57,19 @@ RateSchedule = Literal["constant", "linear", "cosine", "inverse-sqrt"]
 RateRule = Literal["sqrt(n/K)"]
 MedianRule = Literal["median"]
 
+Law = Literal["sum", "table", "snapshot", "anchors", "steps", "change", "iterates", "carried"]
+"""How a noised value depends on one record.
+
+`sum`: by its clipped gradient where it is drawn. `table`, `snapshot`, `anchors`: see
+`algorithms.variance_reduction.estimators`. `steps`: as `anchors`, but with differences to the point
+of the step before. `change`: by the clipped change of a whole model, whose gradients are not
+clipped. `iterates`: by local steps of one round, in which the value moves without gradients too.
+`carried`: by those, and by what un-noised state carries on.
+"""
+Apart = Literal["nodes", "copies", "no"]
+"""Whose noised values do not depend on each other's: those of nodes; those of runs of the whole
+graph, if not; or none, where all clients of a server share it."""
+
 _RATES: Mapping[RateSchedule, Callable[[float], float]] = MappingProxyType(
     {
         "constant": lambda share: 1.0,
@@ -221,6 +234,14 @@ def _once(options: Any) -> int:
 
 def _alike(options: Any, k: int, steps: int, clip: float | None) -> float:
     return 1.0
+
+
+def _sums(options: Any) -> Law:
+    return "sum"
+
+
+def _nodes(options: Any) -> Apart:
+    return "nodes"
 
 
 def _as_it_is(options: Any, k: int) -> float:
@@ -397,6 +418,13 @@ class Algorithm(Generic[State, Chosen]):
             where a step takes nothing but sums of clipped gradients. By default `l2_clip`.
         bound_is_tight: whether an observer sees the noised sums themselves, so that what the
             mechanism can leak at worst is what the algorithm leaks at worst.
+        law: how what it noises depends on one record, from the options.
+        falls: whether what it noises falls where gradients rise.
+        apart: whose noised values do not depend on each other's, given who holds which record, from
+            the options. What is public, and depends on what others released, may decide only
+            linearly over them, or where gradients are taken (`docs/proofs/audits.md`).
+        hides: whether its messages hold back a part of what was noised, from the options: whoever
+            reads them knows less than its noised values tell.
         noise: what `StepContext.add_noise` adds.
         no_weights: why all nodes count alike in what it minimises, which follows "which"; None: its
             steps are linear in noised gradients, and `StepContext.divide` weighs these.
@@ -461,6 +489,10 @@ class Algorithm(Generic[State, Chosen]):
     mechanism: Callable[[NodeRun], privacy.Mechanism] = noised_sums
     clip_norms: Callable[[Chosen], Sequence[ClipNorm]] = l2_clip
     bound_is_tight: bool = False
+    law: Callable[[Chosen], Law] = _sums
+    falls: bool = False
+    apart: Callable[[Chosen], Apart] = _nodes
+    hides: Callable[[Chosen], bool] = lambda options: False
     noise: Noise = GAUSSIAN
     no_weights: str | None = None
     no_empty: str | None = None

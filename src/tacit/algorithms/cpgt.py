@@ -40,6 +40,7 @@ from tacit.algorithms.parts import (
     Keep,
     WeightDecay,
     compressed,
+    keeps_back,
     noised_gradient,
     with_weight_decay,
 )
@@ -119,6 +120,7 @@ CPGT = Algorithm(
     mechanism=laplace_sums,
     clip_norms=lambda options: ("l1",),
     noise=LAPLACE,
+    hides=keeps_back,
     no_pairwise="adds Laplace noise, and nothing is proved of that where it cancels",
     fixed_graph=True,
     one_round="mixes public copies of the models, which only its compressed messages move: "

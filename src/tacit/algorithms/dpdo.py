@@ -131,6 +131,8 @@ DPDO = Algorithm(
     mechanism=laplace_sums,
     clip_norms=lambda options: ("l1",),
     noise=LAPLACE,
+    falls=True,
+    apart=lambda options: "copies" if options.regulariser == "box" else "nodes",
     no_weights="bounds how far a step moves a model, by the same number for all nodes",
     no_pairwise="adds Laplace noise, and nothing is proved of that where it cancels",
     convex=True,

@@ -673,6 +673,10 @@ FEDSPD_DP = Algorithm(
     released_models=False,
     consensus=server,
     mechanism=mechanism,
+    law=lambda options: "iterates" if options.state == "public" else "carried",
+    falls=True,
+    # A proximal step in the iterates is not linear, unless it is that of l2.
+    apart=lambda options: "nodes" if options.regulariser in ("none", "l2") else "no",
     clip_norms=clip_norms,
     formula=PUBLISHED,
     claimed_run=claimed_run,

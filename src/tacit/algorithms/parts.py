@@ -109,6 +109,11 @@ def compressed(
     )
 
 
+def keeps_back(options: Any) -> bool:
+    """Whether `compressed` sends a part of the coordinates alone."""
+    return bool(options.keep < 1)
+
+
 def public_draws(seed: int, purpose: int) -> np.random.Generator:
     """Public random numbers: reproducible from the seed by everyone, and no secret."""
     return np.random.default_rng(np.random.SeedSequence([seed, 0x74616369, purpose]))

@@ -39,14 +39,6 @@ def test_every_planted_bug_raises_an_alarm(bug: Bug, case: str) -> None:
     assert bug.found_by in {failure.name for failure in report.failures}, report.verdict
 
 
-def test_messages_that_no_algorithm_sends_are_an_alarm() -> None:
-    bug = BUGS["the loss alongside"]
-    with planted(bug, "poisson") as job:
-        report = audit_job(job, options=SHORT, context=bug.context)
-    assert report.failures[0].name == "messages of the laboratory"
-    assert report.attacks == ()
-
-
 @pytest.mark.parametrize("name", BY_ALGORITHM)
 def test_no_correct_program_is_accused(name: str) -> None:
     job = BY_ALGORITHM[name]()

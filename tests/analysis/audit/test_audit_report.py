@@ -329,3 +329,15 @@ def test_a_verdict_on_a_claim_follows_the_figure_beside_it() -> None:
     assert claim_verdict(None, 3.0, 0.95) == "no claim"
     assert claim_verdict(1.0, 1.0, 0.95) == "claim not exceeded"
     assert claim_verdict(1.0, 1.5, 0.95) == "claim VIOLATED at 95 % confidence"
+
+
+def test_a_claim_about_messages_that_hide_a_part_is_not_judged_by_more_than_they_show() -> None:
+    """What an attack on all that was noised cannot extract, one on messages cannot either."""
+    told = report(claimed=1.0, hides=True)
+    assert told.epsilon > 1.0
+    assert (told.claim_violated, told.claim_verdict) == (
+        None, "claim not judged: messages hold back a part of what was attacked"
+    )  # fmt: skip
+    assert replace(told, hides=False).claim_violated
+    within = replace(told, claimed=told.epsilon)
+    assert (within.claim_violated, within.claim_verdict) == (False, "claim not exceeded")

@@ -129,6 +129,7 @@ DP_SRM = Algorithm(
     step=step,
     consensus=server_model,
     mechanism=mechanism,
+    law=lambda options: "steps",
     cost_depends_on_step=lambda options: True,
     no_secure_sum=None,
     activity=participants,

@@ -160,6 +160,7 @@ LDP_SVRG = Algorithm(
     step=svrg_step,
     consensus=server_model,
     mechanism=mechanism,
+    law=lambda options: "anchors",
     cost_depends_on_step=lambda options: True,
     no_secure_sum=None,
     activity=participants,
@@ -171,4 +172,5 @@ LDP_SPIDER = replace(
     title="LDP-SPIDER",
     schedules=spider_schedules,
     step=spider_step,
+    law=lambda options: "steps",
 )

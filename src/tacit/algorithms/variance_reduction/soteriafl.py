@@ -47,11 +47,12 @@ from torch import Tensor
 from tacit.algorithms.base import Algorithm, Idle, Options, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import server_model
-from tacit.algorithms.parts import CompressorName, Keep, compressed
+from tacit.algorithms.parts import CompressorName, Keep, compressed, keeps_back
 from tacit.algorithms.variance_reduction.estimators import (
     Anchor,
     AnchorOptions,
     TableOptions,
+    anchored_or,
     by_anchor,
     by_snapshot,
     by_table,
@@ -164,6 +165,8 @@ SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     step=svrg_step,
     consensus=server_model,
     mechanism=reduced_sums,
+    law=anchored_or("snapshot"),
+    hides=keeps_back,
     cost_depends_on_step=lambda options: options.state == "public",
     check=check_differences,
     no_empty="keeps a shift for each client, towards a message that it sends in every round",
@@ -178,5 +181,6 @@ SOTERIAFL_SAGA = replace(
     options=SagaOptions,
     start=saga_start,
     step=saga_step,
+    law=lambda options: "table",
     table=table_request,
 )

@@ -1,4 +1,4 @@
-"""Attacks on what an experiment's own code sends, and the lower bound that each of them proves.
+"""Attacks on what an experiment's own code releases, and the lower bound that each of them proves.
 
 Every attack counts guesses, and states two things with them. At the confidence of the report the
 counts bound epsilon from below. At the confidence of an alarm, which leaves all attacks of an audit
@@ -12,13 +12,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit import privacy
-from tacit.algorithms import dpdo, fedspd_dp
+from tacit.algorithms.base import Apart
 from tacit.analysis.audit.bounds import (
     Counts,
     epsilon_lower,
@@ -183,15 +182,13 @@ class _Design:
 def _every_node(
     problem: Problem,
 ) -> Callable[[Observed, Known, Target], Scores]:
-    """Every audited node of every copy is a repetition; it is judged by its own messages."""
+    """Every audited node of every copy is a repetition; it is judged by its own releases."""
     statistics = statistics_of(problem)
 
     def look(observed: Observed, known: Known, target: Target) -> Scores:
-        # The stacked numbers of the audited nodes.
-        starts = len(observed.inserted) // observed.copies * np.arange(observed.copies)[:, None]
-        chosen = (starts + np.asarray(target.nodes)).reshape(-1)
-        seen = observed.seen.of(chosen)
-        return {name: of(seen, known) for name, of in statistics.items()}, observed.inserted[chosen]
+        chosen = observed.rows(target.nodes)
+        y = observed.y[:, chosen]
+        return {name: of(y, known) for name, of in statistics.items()}, observed.inserted[chosen]
 
     return look
 
@@ -236,9 +233,6 @@ def worst_cases(
     nodes = -(-repetitions * len(plan.nodes) // len(target.nodes))
     colluders = colluders_of(small, node, target.colluding or 0, target.steps)
     harness = set_up(small, target.steps, nodes, context, colluders)
-    known = known_of(small, node, target.steps)
-    if colluders is not None:
-        known = replace(known, mu=known.mu / colluders.gains)
     runs = -(-repetitions // (harness.copies * len(target.nodes)))
     attacks: list[Attack] = []
     traces: list[Trace] = []
@@ -250,6 +244,9 @@ def worst_cases(
             observed = harness.observe(problem, seed)
             if len(traces) < KEPT_RUNS:
                 traces.append(observed.trace)
+            known = known_of(small, node, observed.deviations_of(target.nodes))
+            if colluders is not None:
+                known = replace(known, mu=known.mu / colluders.gains)
             for design, parts in zip(own, observations, strict=True):
                 parts.append(design.look(observed, known, target))
             progress(own[0].name, run + 1, runs)
@@ -272,23 +269,15 @@ def _drawable(plan: Plan, steps: int) -> tuple[int, int]:
     return taken, len(plan.nodes) * max(1, int(most / taken))
 
 
-def _repetitions_apart(plan: Plan) -> Literal["nodes", "copies", "no"]:
-    """Whose messages are independent repetitions: those of nodes, of copies of the graph, or none.
+def _repetitions_apart(plan: Plan) -> Apart:
+    """Whose releases are independent repetitions: those of nodes, of copies of the graph, or none.
 
     Where what is released depends on public values other than by a linear function, nodes that
-    share such values are no independent repetitions (`docs/proofs/audits.md`, The laboratory): a
-    box around the sum of gradients in DPDO, a proximal step in the iterates of FedSPD-DP, whose
-    server all copies share. Noise of pairs is the same in the messages of all.
+    share such values are no independent repetitions (`docs/proofs/audits.md`, The laboratory).
     """
-    chosen = plan.config.algorithm
-    regulariser = getattr(chosen.options, "regulariser", "none")
     if plan.release.pairs is not None:  # an estimate of one node has the noise of others in it
         return "copies"
-    if chosen.definition.step is dpdo.step and regulariser != "none":
-        return "copies"
-    if chosen.definition.step is fedspd_dp.step and regulariser not in ("none", "l2"):
-        return "no"
-    return "nodes"
+    return plan.config.algorithm.definition.apart(plan.config.algorithm.options)
 
 
 def _affordable(plan: Plan, node: NodePlan, steps: int, apart: str) -> int:

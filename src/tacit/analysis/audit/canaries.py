@@ -30,7 +30,7 @@ from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 from tacit import gradients
-from tacit.analysis.audit.observers import Law, observer_of
+from tacit.algorithms.base import Law
 from tacit.data import StackedData
 from tacit.gradients import Loss, StackedModel
 from tacit.training.plan import Plan
@@ -85,6 +85,9 @@ FLIPPED = Problem(others=(0, 1), canary=(HUGE, 0), instead=None, flips=True)
 FLIPPED_REPLACED = Problem(others=(0, 1), canary=(HUGE, 0), instead=(-HUGE, 0), flips=True)
 """Replace-one: the same, with opposite contributions."""
 
+NOBODY = Problem(others=(0, 0), canary=(0, 0), instead=(0, 0))
+"""No gradients at all: what is released then is public."""
+
 OUTVOTED = Problem(others=(-HUGE, 0), canary=(HUGE**2, 0), instead=None)
 """Add-or-remove-one: one change of the model becomes its opposite, 2 C apart."""
 
@@ -110,13 +113,8 @@ def problem_of(law: Law, *, zero_out: bool, in_batch: bool) -> Problem:
 
 
 def law_of(plan: Plan) -> Law:
-    """How a release of the plan's algorithm depends on one record.
-
-    Raises:
-        InputError: the algorithm has no observer.
-    """
-    chosen = plan.config.algorithm
-    return observer_of(chosen.definition).law(chosen.options)
+    """How a release of the plan's algorithm depends on one record."""
+    return plan.config.algorithm.definition.law(plan.config.algorithm.options)
 
 
 def older_point(law: Law) -> Older:
@@ -126,33 +124,38 @@ def older_point(law: Law) -> Older:
     return "anchor" if law in ("snapshot", "anchors") else "none"
 
 
-def sign_schedule(plan: Plan, steps: int) -> NDArray[np.float64]:
+def sign_schedule(plan: Plan, steps: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What a flipping problem's gradients are multiplied by at each step, `[steps]`; public.
 
     Anchors and snapshots are taken at one sign, and all other gradients have the other. A table is
     filled at the sign of step 0; then the sign changes as often as a record is drawn, about. Where
     differences are to the point of the step before, it changes in every step.
+
+    Returns:
+        These signs, and those of the older gradients that are met: what most of a table holds.
     """
-    options = plan.config.algorithm.options
-    if law_of(plan) == "steps":
-        return np.where(np.arange(steps) % 2 == 0, 1.0, -1.0)
+    every, numbers = getattr(plan.config.algorithm.options, "anchor_every", 1), np.arange(steps)
     if law_of(plan) == "table":
         often = max(1, round(1 / max(node.rate for node in plan.nodes)))
-        blocks = (np.arange(steps) - 1) // often
-        return np.where((np.arange(steps) > 0) & (blocks % 2 == 0), -1.0, 1.0)
-    every = getattr(options, "anchor_every", 1)
-    return np.where(np.arange(steps) % every == 0, 1.0, -1.0)
+        blocks = (numbers - 1) // often + 1  # the first one is step 0 alone
+        return _turned(blocks), _turned(np.maximum(blocks - 1, 0))
+    if law_of(plan) == "steps":
+        return _turned(numbers), _turned(np.maximum(numbers - 1, 0))
+    return np.where(numbers % every == 0, 1.0, -1.0), np.ones(steps)
+
+
+def _turned(times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A sign that was changed so often."""
+    return np.where(times % 2 == 0, 1.0, -1.0)
 
 
 def directions(plan: Plan) -> NDArray[np.float64]:
     """The orthonormal directions of a lab's gradients, one a row, `[WIDTH, WIDTH]`: `CANARY` first.
 
     They are the coordinates, but for a clip that bounds each coordinate: there a gradient is
-    longest that has all of them. What a compressor sends are coordinates again.
+    longest that has all of them.
     """
-    options = plan.config.algorithm.options
-    whole = getattr(options, "compressor", "none") == "none"
-    if plan.release.clip.norm == "coordinate" and whole:
+    if plan.release.clip.norm == "coordinate":
         return np.asarray(hadamard(WIDTH) / np.sqrt(WIDTH), np.float64)
     return np.eye(WIDTH)
 

@@ -17,13 +17,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.analysis.audit.observers import Readings
 from tacit.analysis.audit.trace import Trace, TracedRelease, pair_keys_of
 from tacit.privacy.noise import pairwise
 from tacit.privacy.noise.pairwise import PairKeys
@@ -179,27 +178,27 @@ def drawn_pairs(
     return found
 
 
-def pooled(seen: Readings, trace: Trace, colluders: Colluders, copies: int) -> Readings:
-    """What colluders make of the readings of a run: the estimate of their node's sum in each copy.
+def pooled(y: Array, trace: Trace, colluders: Colluders, copies: int) -> Array:
+    """What colluders make of the releases of a run: the estimate of their node's sum in each copy.
 
     Args:
-        seen: of all nodes, in units of their own noise.
+        y: of all nodes, in units of their own noise, `[steps, nodes, d]`.
         trace: of the run, for what the attacker is told.
         colluders: who pool what they know, the same nodes in each copy of the graph.
         copies: of the graph.
 
     Returns:
-        Readings with noise of deviation 1 at the colluders' node in every copy; NaN at others.
+        The same, with noise of deviation 1 at the colluders' node in every copy; NaN at others.
     """
-    estimates = np.full(seen.y.shape, math.nan)
+    estimates = np.full(y.shape, math.nan)
     released = {release.step: release for release in trace.releases}
-    own = slice(colluders.node, None, seen.y.shape[1] // copies)
+    own = slice(colluders.node, None, y.shape[1] // copies)
     keys = keys_of(colluders, trace.plan, copies)
-    for step, values in enumerate(seen.y):
+    for step, values in enumerate(y):
         if step in released:
             found = estimated(values, trace.plan, released[step], colluders, keys, copies)
             estimates[step, own] = np.where(np.isfinite(values[own]), found, math.nan)
-    return replace(seen, y=estimates)
+    return estimates
 
 
 def keys_of(colluders: Colluders, plan: Plan, copies: int = 1) -> PairKeys:

@@ -1,19 +1,22 @@
-"""Runs the product's own code on neighbouring data, many nodes at once, and keeps what was sent.
+"""Runs the product's own code on neighbouring data, many nodes at once: what it then releases.
 
 A repetition is one node of one run: its noise and coins come from a key of its own, and in the
 canaries' problems a node's noised gradients depend on nothing else, so nodes are independent
 repetitions whatever the graph does with their messages. The experiment's graph is copied until
 the stack is worth a step; sampler, clip, noise, steps, algorithm and weights are the plan's.
 
-What an observer of all messages works out of a run is in `observers`. Each copy of the graph is a
-run of its own, but for a server's mean, which is over all of them. No gradient depends on it. What
-a local regulariser (FedSPD-DP) or a box (DPDO) leaves of a gradient does depend on such public
-values, so that there repetitions are independent only given these.
+What is attacked are the releases themselves, as they come back from the noise: every message is a
+function of them and of public values, which an exact test shows (`fidelity.interference`), so that
+no observer of messages can know more. Each copy of the graph is a run of its own, but for a
+server's mean, which is over all of them. No gradient depends on it. What a local regulariser or a
+box leaves of a gradient may depend on such public values, so that there repetitions are independent
+only given these (`Algorithm.apart`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from tacit.algorithms import Activity, StepContext
 from tacit.analysis.audit.canaries import (
+    NOBODY,
     Problem,
     Slope,
     directions,
@@ -33,12 +37,10 @@ from tacit.analysis.audit.canaries import (
     stack_records,
 )
 from tacit.analysis.audit.colluders import Colluders, pooled
-from tacit.analysis.audit.observers import Overheard, Readings, seen
-from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
+from tacit.analysis.audit.trace import ContextFactory, Trace, TracedRelease, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
 from tacit.config.schema import LEDGER_KEYS
-from tacit.errors import InputError, TacitError
 from tacit.gradients import StackedModel
 from tacit.training.pair_noise import PairNoise
 from tacit.training.plan import NodePlan, Plan
@@ -53,30 +55,35 @@ MOST_DRAWN = (
 )  # records that all batches of one run hold together: its trace keeps who they are
 
 
-class MessagesError(TacitError):
-    """What nodes of the laboratory send is not what their algorithm does."""
-
-
 @dataclass(frozen=True)
 class Observed:
-    """What an observer worked out of one run.
+    """What one run released.
 
     Args:
-        seen: the readings of every node, in units of the noise.
+        y: float64 `[steps, nodes, width]`, along the directions of the laboratory: releases in
+            units of their noise, with the sign of gradients, less what is public; NaN where a node
+            released nothing.
+        deviations: of the noise in them as plan and step say, float64 `[steps, nodes]`; likewise.
         inserted: bool `[nodes]`, whether a node held D.
         copies: of the graph; node i of copy c is number `c * (nodes / copies) + i`.
-        trace: of the same run, from inside; no attack reads it.
+        trace: of the same run, from inside.
     """
 
-    seen: Readings
+    y: Array
+    deviations: Array
     inserted: NDArray[np.bool_]
     copies: int
     trace: Trace
 
-    @property
-    def y(self) -> Array:
-        """`[steps, nodes, width]`, releases in units of their noise; NaN where nothing is known."""
-        return self.seen.y
+    def rows(self, nodes: Sequence[int]) -> NDArray[np.int64]:
+        """The stacked numbers of some nodes of the graph, in all of its copies."""
+        starts = len(self.inserted) // self.copies * np.arange(self.copies)[:, None]
+        rows: NDArray[np.int64] = (starts + np.asarray(nodes)).reshape(-1)
+        return rows
+
+    def deviations_of(self, nodes: Sequence[int]) -> Array:
+        """Those of nodes of the same noise, `[steps]`; NaN where all of them released nothing."""
+        return np.asarray(np.fmax.reduce(self.deviations[:, self.rows(nodes)], axis=1))
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,8 @@ class Harness:
         model: the linear model.
         exchange: the mixing of all copies together; public, so the observer has it too.
         context: what executes a step.
-        colluders: what is seen is then what they make of it, of their node alone; None: what each
-            node's messages show.
+        colluders: what is attacked is then what they make of it, of their node alone; None: what
+            each node releases.
     """
 
     plan: Plan
@@ -107,10 +114,29 @@ class Harness:
 
         The coins are independent, so that what the other nodes hold says nothing of a node.
         """
-        train, rng = self.plan.config.train, np.random.default_rng(seed)
-        dtype, device = DTYPES[train.dtype], torch.device(train.device)
+        rng, basis = np.random.default_rng(seed), directions(self.plan)
         inserted = rng.random(self.copies * len(self.plan.nodes)) < 0.5
-        plan, basis = self._stacked(problem, inserted, seed), directions(self.plan)
+        trace, public = self._run(problem, inserted, seed), None
+        if law_of(self.plan) in ("iterates", "carried"):  # which move without gradients, too
+            public = self._run(NOBODY, inserted, seed, replay=trace.releases)
+        y, deviations = _released(trace, public, self.steps)
+        if self.colluders is not None:
+            y = pooled(y, trace, self.colluders, self.copies)
+        if self.plan.config.algorithm.definition.falls:
+            y = -y
+        if not np.array_equal(basis, np.eye(len(basis))):
+            y = y @ basis.T
+        return Observed(y, deviations, inserted, self.copies, trace)
+
+    def _run(
+        self,
+        problem: Problem,
+        inserted: NDArray[np.bool_],
+        seed: int,
+        replay: Sequence[TracedRelease] | None = None,
+    ) -> Trace:
+        train, plan = self.plan.config.train, self._stacked(problem, inserted, seed)
+        dtype, device = DTYPES[train.dtype], torch.device(train.device)
         data = stack_records(
             problem,
             [node.records for node in self.plan.nodes] * self.copies,
@@ -118,34 +144,24 @@ class Harness:
             max(map(self.plan.release.clip.attacked, range(self.plan.steps))),
             dtype,
             device,
-            basis,
+            directions(self.plan),
         )
         slope, model = Slope(), self.model
         if problem.flips:
-            signs = sign_schedule(self.plan, self.steps)
+            signs, _ = sign_schedule(self.plan, self.steps)
             slope = Slope(signs.tolist(), older=older_point(law_of(self.plan)))
             model = linear_model(dtype, device, slope)
             slope.begin(data)
-        trace = run_traced(
+        return run_traced(
             plan,
             model,
             data,
             self.exchange,
             context=self._side_by_side,
             steps=self.steps,
+            replay=replay,
             on_step=slope.after,
         )
-        heard = Overheard(plan, trace.start, trace.sent, self.exchange, self.steps)
-        try:
-            read = seen(heard)
-            if self.colluders is not None:
-                read = pooled(read, trace, self.colluders, self.copies)
-            read = read.along(basis)
-        except InputError:
-            raise
-        except Exception as error:  # of what is sent nothing is known but what the plan says
-            raise MessagesError(f"messages are not those of the algorithm ({error})") from error
-        return Observed(read, inserted, self.copies, trace)
 
     def _side_by_side(self, *arguments: Any, **named: Any) -> StepContext:
         """The context of all copies, each of which is a run of its own: they are not counted."""
@@ -177,6 +193,29 @@ class Harness:
         return replace(
             self.plan, nodes=nodes, release=replace(release, activity=activity, pairs=pairs)
         )
+
+
+def _released(trace: Trace, public: Trace | None, steps: int) -> tuple[Array, Array]:
+    """What was released in units of its noise, and its deviations; see `Observed`.
+
+    Args:
+        trace: of the run.
+        public: of the same releases in a run without gradients, whose totals are what no record
+            moved: functions of public values and of earlier releases. None: they are zero. So they
+            are wherever what is noised is made of clipped gradients alone (of a sum, of a table, of
+            differences), and of no use where a whole change is clipped, which the records push to
+            one end or the other.
+        steps: that were run.
+    """
+    y = np.full((steps, *trace.start.shape), math.nan)
+    deviations = np.full(y.shape[:2], math.nan)
+    for number, release in enumerate(trace.releases):
+        moved, nodes = release.after.double(), list(release.nodes)
+        if public is not None:
+            moved = moved - public.releases[number].before.double()
+        y[release.step, nodes] = moved.cpu().numpy() / release.deviations[:, None]
+        deviations[release.step, nodes] = release.deviations
+    return y, deviations
 
 
 def _copied(activity: Activity | None, copies: int) -> Activity | None:

@@ -1,47 +1,43 @@
 """The likelihood ratio of D to D', with the secret coins marginalised: the best attack there is.
 
-Where the code does what the plan says, no statistic of a node's messages is better (Neyman and
-Pearson), but for what `observers` and the laws below leave out. `y` is in units of the noise of its
-step, and `mu` is the clipping bound in the same unit.
+Where the code does what the plan says, no statistic of a node's releases is better (Neyman and
+Pearson), but for what the laws below leave out. `y`, `[steps, nodes, width]`, is in units of the
+noise of its step, and `mu` is the clipping bound in the same unit.
 
 | law | a step's release, noise aside | coins are marginalised |
 |---|---|---|
 | `sum`, `iterates` | sizes of the record's part, with their chances | exactly, by steps or epochs |
 | `snapshot`, `anchors`, `steps` | the same, with sizes that depend on the step | likewise |
 | `change` | one end of the ball, the other, or nothing | likewise |
-| `table` | what is kept of the record, and its change where drawn | by a forward recursion |
-| `carried` | a linear function of all earlier coins | over the likeliest patterns |
+| `table` | what is kept of the record, and its change where drawn | as if never drawn before |
+| `carried` | a linear function of all earlier coins | as if none but its own step's did |
 
-A reading that sums several releases (`StepReading.spans`) counts its hits by the binomial law, as
-if every hit moved it alike. Of the patterns, `MOST_PATTERNS` are kept: all of them in few rounds.
+Where coins of several steps are tied by a private state, the last two leave that out.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from scipy.stats import binom
 
+from tacit.algorithms.base import Law
 from tacit.algorithms.federated import round_sampling
 from tacit.analysis.audit.canaries import (
     CANARY,
     CROWD,
-    WIDTH,
     Problem,
     law_of,
     sign_schedule,
 )
-from tacit.analysis.audit.observers import Law, Readings, inverse_steps, observer_of
 from tacit.training.plan import NodePlan, Plan
 
 Array = NDArray[np.float64]
-MOST_PATTERNS = 4096
 MOST_LOCAL_STEPS = 10
 """Of more mini-batches a step that may each draw the record, only the number of hits counts."""
 
@@ -61,12 +57,11 @@ class Known:
         draws: what the mini-batches of one step draw of the record: (chance, hits of each).
         sizes: of a hit in each mini-batch, over the clipping bound, `[steps, mini-batches]`.
         nobody: the chance that no other record is drawn.
-        signs: of the gradients of a flipping problem, `[steps]`.
+        signs: of the gradients of a flipping problem, `[steps]`, and
+        older: of the older ones that are met, `[steps]`.
         difference: how far a clipped difference moves at most, over the clipping bound.
         every: steps from anchor to anchor.
         fresh: the share of gradients that are no differences, in steps between anchors.
-        penalty: rho of a method whose state carries on what a record did, and
-        inverse: its gamma + rho, `[steps]`.
         epoch: steps of an epoch in which the record is drawn once; 0: each step draws for itself.
     """
 
@@ -79,11 +74,10 @@ class Known:
     sizes: Array = field(default_factory=lambda: np.ones((1, 1)))
     nobody: float = 0.0
     signs: Array = field(default_factory=lambda: np.ones(1))
+    older: Array = field(default_factory=lambda: np.ones(1))
     difference: float = 2.0
     every: int = 1
     fresh: float = 0.0
-    penalty: float = 1.0
-    inverse: Array = field(default_factory=lambda: np.ones(1))
     epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -91,31 +85,27 @@ class Known:
             object.__setattr__(self, "draws", _independent_draws(self.rate, 1))
 
 
-def known_of(plan: Plan, node: NodePlan, steps: int) -> Known:
+def known_of(plan: Plan, node: NodePlan, deviations: Array) -> Known:
     """What the plan says of a node's first steps, in the lab's model.
 
-    Raises:
-        InputError: the algorithm has no observer.
+    Args:
+        plan: of the experiment.
+        node: one of its nodes.
+        deviations: of the noise in each step's release, as plan and step say, `[steps]`; NaN where
+            nothing was released, and nothing is attacked.
     """
     release, options = plan.release, cast(Any, plan.config.algorithm.options)
-    law, row = law_of(plan), plan.nodes.index(node)
-    scale = observer_of(release.algorithm).scale
-    mu = [
-        release.clip.attacked(k) / (release.noise_std(node, k) * float(scale(plan, k, WIDTH)[row]))
-        for k in range(steps)
-    ]
-    count, local = release.local_steps, law in ("iterates", "carried")
-    sizes, inverse = np.ones((steps, 1)), np.ones(steps)
-    draws = _independent_draws(node.rate, 1)
-    if local:
-        gammas = [float(inverse_steps(plan, k, WIDTH)[row]) for k in range(steps)]
-        inverse = np.asarray(gammas) + options.penalty
+    law, count, steps = law_of(plan), release.local_steps, len(deviations)
+    planned = np.array([release.noise_std(node, k) for k in range(steps)])
+    deviations = np.where(np.isfinite(deviations), deviations, planned)
+    mu = np.array([release.clip.attacked(k) for k in range(steps)]) / deviations
+    sizes, draws = np.ones((steps, 1)), _independent_draws(node.rate, 1)
+    if law in ("iterates", "carried"):
+        # A sum of gradients moves an iterate by a unit, 1 / (b (gamma + rho)). Steps ask for noise
+        # in this unit, or in two where what is noised moves twice as far as the iterates.
+        unit = deviations / planned / (1 + (law == "carried"))
+        mu, gammas = mu * unit, 1 / (unit * node.divisor) - options.penalty
         sizes = np.stack([_tails(gamma, options.penalty, count) for gamma in gammas])
-        # The deviation of what is noised has the unit of a local step in it, and so has a hit.
-        mu = [
-            release.clip.attacked(k) / release.noise_std(node, k) / (1 + (law == "carried"))
-            for k in range(steps)
-        ]
         if release.disjoint and node.rate < 1:
             draws = _disjoint_draws(node.rate, count)
         else:
@@ -128,22 +118,21 @@ def known_of(plan: Plan, node: NodePlan, steps: int) -> Known:
         draws = _independent_draws(rate, 1)
         if release.setup.sampling == "poisson":
             nobody = (1 - rate) ** (node.records - 1)
-    bound = release.clip.bound(0) or 1.0
+    bound, (signs, older) = release.clip.bound(0) or 1.0, sign_schedule(plan, steps)
     return Known(
         rate=node.rate,
         batch=node.expected_batch,
-        mu=np.asarray(mu, np.float64),
+        mu=mu,
         law=law,
         noise="laplace" if release.algorithm.noise.norm == "l1" else "gaussian",
         draws=draws,
         sizes=sizes,
         nobody=nobody,
-        signs=sign_schedule(plan, steps),
+        signs=signs,
+        older=older,
         difference=min(2.0, (getattr(options, "clip_difference", None) or np.inf) / bound),
-        every=getattr(options, "anchor_every", steps if law == "steps" else 1),
+        every=steps if law == "table" else getattr(options, "anchor_every", steps),
         fresh=getattr(options, "gradient_share", 0.0),
-        penalty=getattr(options, "penalty", 1.0),
-        inverse=inverse,
         epoch=node.epoch_steps if release.setup.sampling == "allocation" else 0,
     )
 
@@ -169,7 +158,7 @@ def _disjoint_draws(rate: float, count: int) -> tuple[tuple[float, tuple[int, ..
 
 
 def _tails(gamma: float, penalty: float, count: int) -> Array:
-    """How far a hit at each local step moves the mean of the iterates: `fedspd_dp`, `tail_r`."""
+    """How far a hit at each local step moves the mean of the iterates."""
     powers = (gamma / (gamma + penalty)) ** np.arange(count)
     return np.asarray(np.cumsum(powers)[::-1] / count, np.float64)
 
@@ -180,44 +169,30 @@ Side = Sequence[tuple[Any, Any]]
 """Pairs of a chance and a place in units of the noise, each a number or `[steps, 1]`."""
 
 
-def likelihood_ratio(problem: Problem) -> Callable[[Readings, Known], Array]:
+def likelihood_ratio(problem: Problem) -> Callable[[Array, Known], Array]:
     """Log of the likelihood of D over that of D', `[nodes]`, along the canary's direction."""
 
-    def ratio(seen: Readings, known: Known) -> Array:
-        if known.law == "table":
-            return _by_recursion(problem, seen.y[:, :, CANARY], known)
-        if known.law == "carried":
-            return _by_patterns(problem, seen.y[:, :, CANARY], known)
-        return _by_mixtures(seen, known, CANARY, lambda hits: _sides(problem, known, hits))
+    def ratio(y: Array, known: Known) -> Array:
+        return _by_mixtures(y[:, :, CANARY], known, _sides(problem, known))
 
     return ratio
 
 
-def opposed_ratio(seen: Readings, known: Known) -> Array:
+def opposed_ratio(y: Array, known: Known) -> Array:
     """How far the sum falls short of the batch that was expected."""
-
-    def sides(hits: Side) -> tuple[Side, Side]:
-        full = known.batch * known.mu[:, None]
-        return [(chance, full - 2 * place) for chance, place in hits], [(1.0, full)]
-
-    return _by_mixtures(seen, known, CROWD, sides)
+    full = known.batch * known.mu[:, None]
+    present = [(chance, full - 2 * place) for chance, place in _hits(known)]
+    return _by_mixtures(y[:, :, CROWD], known, (present, [(1.0, full)]))
 
 
-def _by_mixtures(
-    seen: Readings, known: Known, direction: int, sides: Callable[[Side], tuple[Side, Side]]
-) -> Array:
-    """The sum over readings of the log-ratio of the two mixtures."""
-    y, spans = seen.y[:, :, direction], seen.spans[:, :, direction]
-    gains = seen.gains[:, :, direction]
-    total, shown = np.zeros(y.shape), np.isfinite(y)
-    y = np.where(shown, y, 0.0)
-    for span in np.unique(spans[shown]):
-        present, absent = sides(_hits(known, int(span)))
-        ratio = _log_mixture(y, present, gains, known) - _log_mixture(y, absent, gains, known)
-        total += np.where((spans == span) & shown, ratio, 0.0)
-    if known.epoch > 1 and (spans[shown] == 1).all():
-        return _once_an_epoch(total, known.epoch)
-    return np.asarray(total.sum(0), np.float64)
+def _by_mixtures(y: Array, known: Known, sides: tuple[Side, Side]) -> Array:
+    """The sum over steps of the log-ratio of the two mixtures."""
+    present, absent = sides
+    ratios = _log_mixture(y, present, known) - _log_mixture(y, absent, known)
+    ratios = np.where(np.isfinite(y), ratios, 0.0)  # whoever released nothing shows nothing
+    if known.epoch > 1:
+        return _once_an_epoch(ratios, known.epoch)
+    return np.asarray(ratios.sum(0), np.float64)
 
 
 def _once_an_epoch(ratios: Array, steps: int) -> Array:
@@ -233,9 +208,9 @@ def _once_an_epoch(ratios: Array, steps: int) -> Array:
     return total
 
 
-def _log_mixture(y: Array, side: Side, gains: Array, known: Known) -> Array:
+def _log_mixture(y: Array, side: Side, known: Known) -> Array:
     with np.errstate(divide="ignore"):  # where a step has but one outcome
-        terms = [np.log(chance) + _log_density(y - gains * place, known) for chance, place in side]
+        terms = [np.log(chance) + _log_density(y - place, known) for chance, place in side]
     return np.asarray(np.logaddexp.reduce(terms), np.float64)
 
 
@@ -245,27 +220,19 @@ def _log_density(y: Array, known: Known) -> Array:
     return np.where(np.isnan(density), 0.0, density)
 
 
-def _hits(known: Known, span: int) -> Side:
-    """What the record does in a reading of so many releases, over all its coins."""
+def _hits(known: Known) -> Side:
+    """What the record does in a step, over all its coins."""
     mu = known.mu[:, None]
-    if span == 1:
-        return [
-            (chance, mu * (known.sizes @ np.asarray(hits, np.float64))[:, None])
-            for chance, hits in known.draws
-            if chance > LEAST_CHANCE
-        ]
-    counts = np.arange(span + 1)
-    chances = binom.pmf(counts, span, known.rate)
     return [
-        (chance, mu * count / span)
-        for chance, count in zip(chances, counts, strict=True)
+        (chance, mu * (known.sizes @ np.asarray(hits, np.float64))[:, None])
+        for chance, hits in known.draws
         if chance > LEAST_CHANCE
     ]
 
 
-def _sides(problem: Problem, known: Known, hits: Side) -> tuple[Side, Side]:
-    """D and D', from what the record does in one reading."""
-    mu = known.mu[:, None]
+def _sides(problem: Problem, known: Known) -> tuple[Side, Side]:
+    """D and D', from what the record does in one step."""
+    mu, hits = known.mu[:, None], _hits(known)
     nothing: Side = [(1.0, 0.0 * mu)]
     if known.law == "change":
         drawn = sum(chance for chance, place in hits if np.any(place))
@@ -274,7 +241,7 @@ def _sides(problem: Problem, known: Known, hits: Side) -> tuple[Side, Side]:
         if drawn == 1:
             return [(1.0, mu)], others
         return [(drawn, mu), *(((1 - drawn) * chance, place) for chance, place in others)], others
-    if known.law in ("snapshot", "anchors", "steps"):
+    if known.law in ("table", "snapshot", "anchors", "steps"):
         hits = _differences(known)
     if problem.others[0] < 0:  # whoever the canary displaces is its opposite
         base = -known.batch * known.sizes.sum(1, keepdims=True) * mu
@@ -285,15 +252,16 @@ def _sides(problem: Problem, known: Known, hits: Side) -> tuple[Side, Side]:
 
 
 def _differences(known: Known) -> Side:
-    """Anchors or snapshots, and differences to them; chances and places `[steps, 1]`."""
-    steps = np.arange(len(known.mu))
-    taken = steps % known.every == 0
-    back = np.minimum(steps % known.every, 1) if known.law == "steps" else steps % known.every
-    at = known.signs[steps - back]
+    """What is kept of the record, and its change where drawn; chances and places `[steps, 1]`.
+
+    At an anchor, a snapshot, or where a table is filled, every record is drawn and nothing changes.
+    """
+    taken = np.arange(len(known.mu)) % known.every == 0
+    at = np.where(taken, known.signs, known.older)
     moved = np.clip(known.signs - at, -known.difference, known.difference)
-    if known.law == "snapshot":
+    if known.law in ("table", "snapshot"):
         kept = known.rate * at
-        drawn, missed = np.where(taken, kept, kept + moved), kept
+        drawn, missed = kept + moved, kept
     else:
         moved = known.fresh * known.signs + (1 - known.fresh) * moved
         drawn, missed = np.where(taken, at, moved), np.zeros_like(at)
@@ -302,89 +270,3 @@ def _differences(known: Known) -> Side:
         (chance[:, None], (known.mu * drawn)[:, None]),
         (1 - chance[:, None], (known.mu * missed)[:, None]),
     ]
-
-
-# Hidden state.
-
-
-def _by_recursion(problem: Problem, y: Array, known: Known) -> Array:
-    """The forward recursion over what the table keeps of the record: its sign."""
-    if problem.instead is None:
-        return _log_forward(y, known) - np.asarray(_log_density(y, known).sum(0), np.float64)
-    return _log_forward(y, known) - _log_forward(-y, known)
-
-
-def _log_forward(y: Array, known: Known) -> Array:
-    """Log of the density of all releases, but for a constant, `[nodes]`."""
-    kept = {sign: np.full(y.shape[1], 0.0 if sign == known.signs[0] else -np.inf)
-            for sign in (1.0, -1.0)}  # fmt: skip
-    q = known.rate
-    for k, sign in enumerate(known.signs):
-        following = {side: np.full(y.shape[1], -np.inf) for side in kept}
-        for old, before in kept.items():
-            moved = np.clip(sign - old, -known.difference, known.difference)
-            drawn = _log_density(y[k] - known.mu[k] * (q * old + moved), known)
-            following[sign] = np.logaddexp(following[sign], before + np.log(q) + drawn)
-            if q < 1:
-                missed = _log_density(y[k] - known.mu[k] * q * old, known)
-                following[old] = np.logaddexp(following[old], before + np.log1p(-q) + missed)
-        kept = following
-    return np.asarray(np.logaddexp(*kept.values()), np.float64)
-
-
-def _by_patterns(problem: Problem, y: Array, known: Known) -> Array:
-    """The likeliest patterns of hits, and what each makes of all releases."""
-    ratio = np.zeros(y.shape[1])
-    present = np.isfinite(y)
-    for active in np.unique(present, axis=1).T:
-        nodes = (present == active[:, None]).all(0)
-        own = y[active][:, nodes]
-        chances, places = _patterns(known, np.flatnonzero(active))
-        ratio[nodes] = _log_patterns(own, chances, places)
-        if problem.instead is not None:
-            ratio[nodes] -= _log_patterns(own, chances, -places)
-    return ratio
-
-
-def _log_patterns(y: Array, chances: Array, places: Array) -> Array:
-    """Log of the mean over patterns of the likelihood ratio to no record at all, `[nodes]`."""
-    exponents = places @ y - (places**2).sum(1)[:, None] / 2
-    return np.asarray(logsumexp(exponents + np.log(chances)[:, None], axis=0), np.float64)
-
-
-def _patterns(known: Known, rounds: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Chances `[patterns]` of hits, and what they add to the releases, `[patterns, rounds]`."""
-    response = dict(_responses(known, rounds))
-    chances, places = np.ones(1), np.zeros((1, len(rounds)))
-    for place in range(len(rounds)):
-        options = [
-            (chance, np.asarray(hits, np.float64) @ response[place])
-            for chance, hits in known.draws
-            if chance > LEAST_CHANCE
-        ]
-        chances = np.concatenate([chances * chance for chance, _ in options])
-        places = np.concatenate([places + moved for _, moved in options])
-        kept = np.argsort(-chances, kind="stable")[:MOST_PATTERNS]
-        chances, places = chances[kept], places[kept]
-    return chances / chances.sum(), places
-
-
-def _responses(known: Known, rounds: NDArray[np.int64]) -> Iterator[tuple[int, Array]]:
-    """Of a hit in each mini-batch of each round, what it adds to all releases.
-
-    `[mini-batches, rounds]`, over the deviation of each release. Everything is linear where
-    gradients do not depend on the model and there is no regulariser.
-    """
-    count, rho = known.sizes.shape[1], known.penalty
-    for place in range(len(rounds)):
-        added = np.zeros((count, len(rounds)))
-        x, dual = np.zeros(count), np.zeros(count)
-        for later in range(place, len(rounds)):
-            inverse, average = known.inverse[rounds[later]], np.zeros(count)
-            for hit in np.eye(count) if later == place else np.zeros((count, count)):
-                x = (dual + hit + (inverse - rho) * x) / inverse
-                average += x / count
-            # The deviation has the unit of a local step in it.
-            added[:, later] = (2 * average - dual / rho) * inverse * known.mu[rounds[later]]
-            dual = dual - rho * average
-        yield place, added

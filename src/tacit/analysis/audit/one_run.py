@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.algorithms import StepContext, dp_fedavg, dpdo, fedspd_dp
+from tacit.algorithms import StepContext
 from tacit.analysis.audit.alignment import Alignment, Forms
 from tacit.analysis.audit.colluders import Colluders, estimated, keys_of
 from tacit.analysis.audit.harness import seeded
@@ -55,8 +55,6 @@ MOST_NOISE = 4 * 10**7  # numbers of noise that are drawn in training: fifteen s
 # Of one parameter's gradient by one record, beside one number of noise: the time that it takes.
 GRADIENT_TIME = 3e-4
 LARGE = 10.0  # times the largest norm of a record's inputs
-_FALLING = (dp_fedavg.step, fedspd_dp.step, dpdo.step)  # what they release falls with gradients
-_UNCLIPPED = (dp_fedavg.step,)  # a client's whole change is clipped, not records' gradients
 
 
 @dataclass(frozen=True)
@@ -225,7 +223,7 @@ def run_once(
         job.train,
         forms,
         clip_norm=plan.release.clip.norm,
-        sign=-1 if job.config.algorithm.definition.step in _FALLING else 1,
+        sign=-1 if job.config.algorithm.definition.falls else 1,
         seed=job.config.train.seed,
         joint=count**2 * plan.parameters * scored < MOST_PRODUCTS,
     )
@@ -398,7 +396,8 @@ def _train(
             precision = _precision(plan, release, k).to(job.device)
             if colluders is not None:
                 whole, precision = _pooled(plan, release, k, whole, precision, colluders)
-            clip = None if definition.step in _UNCLIPPED else plan.release.clip.applied(k)
+            whole_change = definition.law(options) == "change"
+            clip = None if whole_change else plan.release.clip.applied(k)
             alignment.add(points, whole, precision, clip, step=k)
         on_step(k + 1)
 

@@ -25,7 +25,7 @@ from tacit.analysis.audit.attacks import (
 from tacit.analysis.audit.canaries import WIDTH
 from tacit.analysis.audit.colluders import colluders_of
 from tacit.analysis.audit.excess import smallest_excess
-from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding, exact_finding
+from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
 from tacit.analysis.audit.fidelity.leaving import leaving_findings
 from tacit.analysis.audit.fidelity.noise import noise_findings, pair_noise_findings
@@ -38,13 +38,13 @@ from tacit.analysis.audit.fidelity.pair_noise import (
 )
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.harness import MessagesError, seeded
+from tacit.analysis.audit.harness import seeded
 from tacit.analysis.audit.one_run import run_once
 from tacit.analysis.audit.report import AuditOptions, AuditReport
 from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.config import Config, load_config
 from tacit.errors import InputError
-from tacit.report.documents.claims import Attack, AuditedModel
+from tacit.report.documents.claims import AuditedModel
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
@@ -93,7 +93,7 @@ def audit(
     nodes: Sequence[Any] | None = None,
     progress: Progress = _silent,
 ) -> AuditReport:
-    """Attack what an experiment sends, and test whether what runs is what was certified.
+    """Attack what an experiment releases, and test whether what runs is what was certified.
 
     Args:
         config: the experiment.
@@ -126,7 +126,7 @@ def audit_job(
         raise InputError(
             "privacy.aggregation",
             "secure-sum",
-            "leaves no message of one client to an observer, and audits attack messages: audit the "
+            "leaves no noised value of one client to an observer, which audits attack: audit the "
             "same experiment with 'clear'",
         )
     directory = getattr(job.config.algorithm.options, "table_directory", None)
@@ -155,19 +155,14 @@ def _audit(
     began = time.perf_counter()
     plan = job.plan
     target = choose_target(plan, options)
-    findings: list[Finding] = []
-    attacks: list[Attack] = []
-    try:
-        attacks, traces, drawn, laboratory = worst_cases(plan, target, options, context, progress)
-        progress("tests of the laboratory", 0, 1)
-        own, copies, where = laboratory.plan, laboratory.copies, "the laboratory"
-        samples = [noise_sample(traces, own, steps=laboratory.steps, copies=copies, where=where)]
-        pairs = pair_sample(traces, own, copies=copies, where=where)
-        shared = [] if pairs is None else [pairs]
-        findings += sampling_findings(drawn)
-    except MessagesError as error:
-        samples, shared, findings = [], [], [_unreadable(error)]
-    findings += _own_findings(job, samples, shared, options, context, progress)
+    attacks, traces, drawn, laboratory = worst_cases(plan, target, options, context, progress)
+    progress("tests of the laboratory", 0, 1)
+    own, copies, where = laboratory.plan, laboratory.copies, "the laboratory"
+    sample = noise_sample(traces, own, steps=laboratory.steps, copies=copies, where=where)
+    pairs = pair_sample(traces, own, copies=copies, where=where)
+    shared = [] if pairs is None else [pairs]
+    findings = sampling_findings(drawn)
+    findings += _own_findings(job, sample, shared, options, context, progress)
     assert len(findings) <= MOST_TESTS
     if options.canaries:
         one_run = run_once(
@@ -197,6 +192,7 @@ def _audit(
         tolerated=None if plan.release.pairs is None else plan.release.pairs.colluding,
         guaranteed=target.guaranteed,
         trust_model=plan.release.trust_model,
+        hides=plan.config.algorithm.definition.hides(plan.config.algorithm.options),
         attacks=tuple(attacks),
         seconds=time.perf_counter() - began,
         fidelity=tuple(findings),
@@ -207,21 +203,9 @@ def _audit(
     )
 
 
-def _unreadable(error: MessagesError) -> Finding:
-    """No correct program sends what its algorithm does not."""
-    return exact_finding(
-        "messages of the laboratory",
-        "Do nodes send what their algorithm sends, and no more?",
-        1.0,
-        "whether the messages could not be read as those of the algorithm",
-        f"The {error}.",
-        "It finds messages of another number of values, or of other shapes.",
-    )
-
-
 def _own_findings(
     job: Job,
-    samples: list[NoiseSample],
+    laboratory: NoiseSample,
     shared: list[PairSample],
     options: AuditOptions,
     context: ContextFactory,
@@ -231,7 +215,7 @@ def _own_findings(
 
     Args:
         job: the experiment.
-        samples: of the noise of the laboratory.
+        laboratory: of its noise.
         shared: of the noise of pairs there.
         options: how hard to look.
         context: what executes a step.
@@ -243,7 +227,7 @@ def _own_findings(
     seconds = SECONDS if options.seconds is None else options.seconds
     progress("tests of the noise", 0, 1)
     sample = noise_sample([own], job.plan, steps=steps, where="the run of your own model")
-    findings = noise_findings([*samples, sample])
+    findings = noise_findings([laboratory, sample])
     own_pairs = pair_sample([own], job.plan, where="the run of your own model")
     if own_pairs is not None:
         looked_at = [*shared, own_pairs]

@@ -56,7 +56,12 @@ def record_audit(run: Path, document: AuditDocument) -> Path:
     audited = max((attack.epsilon for attack in _made(document)), default=0.0)
     own = {
         "attacks": len(_made(document)),
-        "claim_verdict": claim_verdict(document.claimed_epsilon, audited, document.confidence),
+        "claim_verdict": claim_verdict(
+            document.claimed_epsilon,
+            audited,
+            document.confidence,
+            hides=document.claim_violated is None,  # though there is a claim
+        ),
         "questions": [test.question for test in document.fidelity],
         "tested": [
             f"{own.place} ({own.model}, {own.parameters:,} parameters, {own.gradient_path})"

@@ -112,6 +112,8 @@ class AuditReport:
         tolerated: how many the plan's guarantee is about; likewise.
         guaranteed: the upper bound against so many, at `delta`; likewise.
         trust_model: of the plan's guarantee.
+        hides: whether messages hold back a part of the releases that attacks look at. A claim about
+            messages is not refuted then.
     """
 
     algorithm: str
@@ -133,6 +135,7 @@ class AuditReport:
     tolerated: int | None = None
     guaranteed: float | None = None
     trust_model: str = "all-messages"
+    hides: bool = False
 
     @property
     def epsilon(self) -> float:
@@ -171,8 +174,11 @@ class AuditReport:
 
     @property
     def claim_violated(self) -> bool | None:
-        """Whether more was extracted than the paper claims; None without a claim."""
-        return None if self.claimed is None else self.epsilon > self.claimed
+        """Whether more was extracted than the paper claims; None: no claim, or it is not judged."""
+        if self.claimed is None:
+            return None
+        exceeded = self.epsilon > self.claimed
+        return None if exceeded and self.hides else exceeded
 
     @property
     def verdict(self) -> str:
@@ -222,21 +228,27 @@ class AuditReport:
     @property
     def claim_verdict(self) -> str:
         """Of the published formula, in one line."""
-        return claim_verdict(self.claimed, self.epsilon, self.confidence)
+        return claim_verdict(self.claimed, self.epsilon, self.confidence, self.hides)
 
 
-def claim_verdict(claimed: float | None, epsilon: float, confidence: float) -> str:
+def claim_verdict(
+    claimed: float | None, epsilon: float, confidence: float, hides: bool = False
+) -> str:
     """Of the published formula, in one line.
 
     Args:
         claimed: by the formula; None: infinite, or there is none.
         epsilon: that attacks extracted.
         confidence: with which.
+        hides: whether messages, which the formula is about, hold back a part of what was attacked.
     """
     if claimed is None:
         return "no claim"
-    level = f"{100 * confidence:g} % confidence"
-    return f"claim VIOLATED at {level}" if epsilon > claimed else "claim not exceeded"
+    if epsilon <= claimed:
+        return "claim not exceeded"
+    if hides:
+        return "claim not judged: messages hold back a part of what was attacked"
+    return f"claim VIOLATED at {100 * confidence:g} % confidence"
 
 
 def _violation(comparison: Comparison) -> str:

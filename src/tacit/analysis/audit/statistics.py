@@ -4,7 +4,7 @@ None of them needs to be right for a bound to hold: each is one attack, and what
 counted. The likelihood ratio is the best there is where the code does what the plan says; the
 others look for what a defect would leave.
 
-What was seen is in units of the noise of its step.
+What was released, `y`, is `[steps, nodes, width]` in units of the noise of its step.
 
 An attack is fixed on one part of the repetitions, and its guesses are counted on the rest
 (`fix_and_count`). Statistic and threshold are chosen on the first part; the second part is counted
@@ -28,33 +28,31 @@ from tacit.analysis.audit.bounds import (
 )
 from tacit.analysis.audit.canaries import CANARY, CROWD, OPPOSED, Problem
 from tacit.analysis.audit.likelihood import Known, likelihood_ratio, opposed_ratio
-from tacit.analysis.audit.observers import Readings
 
 Array = NDArray[np.float64]
 LIKELIHOOD_RATIO = "likelihood ratio"
 
-Statistic = Callable[[Readings, Known], Array]
-"""(what was seen, what is known beforehand) -> scores `[nodes]`."""
+Statistic = Callable[[Array, Known], Array]
+"""(what was released, what is known beforehand) -> scores `[nodes]`."""
 
 
-def _shortest(seen: Readings, known: Known) -> Array:
+def _shortest(y: Array, known: Known) -> Array:
     """How far the sum falls short of the batch that was expected, at most."""
-    y, gains = seen.y[:, :, CROWD], seen.gains[:, :, CROWD]
-    return _highest(known.batch * known.mu[:, None] * gains - y)
+    return _highest(known.batch * known.mu[:, None] - y[:, :, CROWD])
 
 
-def _largest(seen: Readings, known: Known) -> Array:
+def _largest(y: Array, known: Known) -> Array:
     """The largest value at any step: what outgrows the clipping bound."""
-    return _highest(seen.y[:, :, CANARY])
+    return _highest(y[:, :, CANARY])
 
 
-def _farthest(seen: Readings, known: Known) -> Array:
+def _farthest(y: Array, known: Known) -> Array:
     """The same where the sign of gradients changes."""
-    return _highest(np.abs(seen.y[:, :, CANARY]))
+    return _highest(np.abs(y[:, :, CANARY]))
 
 
 def _highest(values: Array) -> Array:
-    """The largest of all steps, `[nodes]`, of those that are known."""
+    """The largest of all steps, `[nodes]`, of those in which something was released."""
     return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
 
 

@@ -1,4 +1,4 @@
-"""What the auditor sees is what was sent, and the data it plants are what it says."""
+"""What is attacked is what was released, and the data that are planted are what they say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from tacit.analysis.audit.harness import (
     set_up,
 )
 from tacit.analysis.audit.likelihood import Known, likelihood_ratio
-from tacit.analysis.audit.observers import Readings
 from tacit.analysis.audit.statistics import (
     LEARNING_SHARE,
     epsilon_merit,
@@ -128,18 +127,13 @@ def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
         np.testing.assert_allclose(sums[1, :3], [0, 4, 0], atol=1e-12)
 
 
-def whole(y: np.ndarray) -> Readings:
-    """Releases that were seen whole, `[steps, nodes, width]`."""
-    return Readings(y, np.ones(y.shape, np.int64), np.ones(y.shape))
-
-
 @pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3])
 def test_the_likelihood_ratio_is_that_of_the_densities(rate: float) -> None:
     y, mu = np.random.default_rng(0).normal(size=(4, 5, WIDTH)), np.array([0.5, 1.0, 2.0, 9.0])
     along = y[:, :, 0]
     on = (1 - rate) * norm.pdf(along) + rate * norm.pdf(along - mu[:, None])
     right = np.log(on / norm.pdf(along)).sum(0)
-    found = likelihood_ratio(ALONE)(whole(y), Known(rate, 2.0, mu))
+    found = likelihood_ratio(ALONE)(y, Known(rate, 2.0, mu))
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
@@ -151,13 +145,13 @@ def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
         y[:, :, 0] = centre
         y[1, 0, 0] += 3.0
         for name, statistic in statistics.statistics_of(problem).items():
-            hit, missed = statistic(whole(y), known)
+            hit, missed = statistic(y, known)
             assert hit > missed, name
     y = np.zeros((2, 2, WIDTH))
     y[:, :, 1] = 6.0
     y[1, 0, 1] -= 3.0
     for name, statistic in statistics.statistics_of(OPPOSED).items():
-        hit, missed = statistic(whole(y), known)
+        hit, missed = statistic(y, known)
         assert hit > missed, name
 
 

@@ -1,0 +1,87 @@
+"""What is attacked of every private algorithm, and what its row says of it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clean_cases import BY_ALGORITHM
+
+import tacit
+from tacit.algorithms import ALGORITHMS
+from tacit.analysis.audit.canaries import BARE, CANARY, NOBODY, law_of, problem_of
+from tacit.analysis.audit.harness import Harness, Observed, in_small, set_up
+from tacit.training.stacked_context import StackedContext
+
+AUDIT = Path(tacit.__file__).parent / "analysis" / "audit"
+MOVED_BY_ITSELF = ("change", "iterates", "carried")  # what is noised moves without gradients
+
+
+@lru_cache(maxsize=1)
+def lab(name: str) -> Harness:
+    plan = in_small(BY_ALGORITHM[name]().plan)
+    return set_up(plan, min(4, plan.steps), 120, StackedContext)
+
+
+def on_neighbours(name: str) -> Observed:
+    zero_out = BY_ALGORITHM[name]().config.privacy.relation == "add-or-remove-one"
+    problem = problem_of(law_of(lab(name).plan), zero_out=zero_out, in_batch="fixed" in name)
+    return lab(name).observe(problem, 7)
+
+
+def test_no_file_of_the_audit_names_an_algorithm() -> None:
+    words = {word for row in ALGORITHMS.values() for word in (row.name, row.title)}
+    words |= {word.replace("-", "_") for word in words}
+    named = re.compile(rf"\b({'|'.join(map(re.escape, sorted(words)))})\b", re.IGNORECASE)
+    files = {file: file.read_text(encoding="utf-8") for file in AUDIT.rglob("*.py")}
+    assert len(files) > 30
+    assert not {
+        file.name: named.findall(text) for file, text in files.items() if named.search(text)
+    }
+
+
+@pytest.mark.parametrize("name", BY_ALGORITHM)
+def test_without_a_gradient_nothing_is_left_but_noise(name: str) -> None:
+    """What a law says that records alone move is zero; what moves by itself is taken off."""
+    observed, law = lab(name).observe(NOBODY, 5), law_of(lab(name).plan)
+    sign = -1 if lab(name).plan.config.algorithm.definition.falls else 1
+    released = 0
+    for release in observed.trace.releases:
+        if law not in MOVED_BY_ITSELF:
+            assert not release.before.any()
+        if law != "change":
+            noise = (release.after.double() - release.before).numpy() / release.deviations[:, None]
+            found = observed.y[release.step, list(release.nodes)]
+            np.testing.assert_allclose(found, sign * noise, atol=1e-4)
+        assert np.array_equal(
+            observed.deviations[release.step, list(release.nodes)], release.deviations
+        )
+        released += len(release.nodes)
+    assert released == np.isfinite(observed.deviations).sum() > 0
+    assert released * observed.y.shape[2] == np.isfinite(observed.y).sum()
+
+
+@pytest.mark.parametrize("name", BY_ALGORITHM)
+def test_a_record_moves_what_is_attacked_upwards(name: str) -> None:
+    """With the sign that the row gives, in the first step, where gradients are positive."""
+    observed, plan = on_neighbours(name), lab(name).plan
+    release, there = observed.trace.releases[0], observed.inserted
+    before = np.full(observed.y.shape[1:], np.nan)
+    before[list(release.nodes)] = release.before.numpy() / release.deviations[:, None]
+    moved = np.nanmean(before[there], 0) - np.nanmean(before[~there], 0)
+    assert moved[CANARY] * (-1 if plan.config.algorithm.definition.falls else 1) > 0
+    if plan.release.pairs is None:  # where nobody moves anything, noise of the planned size is left
+        bare = observed.y[:, :, BARE]
+        counted = bare[np.isfinite(bare)]
+        variance = 2 if plan.release.algorithm.noise.norm == "l1" else 1
+        assert counted.var() == pytest.approx(variance, rel=9 * variance / len(counted) ** 0.5)
+
+
+@pytest.mark.parametrize("name", BY_ALGORITHM)
+def test_a_row_says_whether_messages_hold_back_a_part(name: str) -> None:
+    plan, sent = lab(name).plan, lab(name).observe(NOBODY, 5).trace.sent
+    hides = plan.config.algorithm.definition.hides(plan.config.algorithm.options)
+    assert hides == any(one.coding is not None and one.coding.keep < 1 for one in sent)
