@@ -62,24 +62,13 @@ class OptimiseSetting:
     def scaled(self, clip: float) -> OptimiseSetting:
         """The same with another clipping bound: the multiplier stays, the noise follows it."""
         factor = clip / self.clip
-        return OptimiseSetting(
-            steps=self.steps,
-            batch=self.batch,
+        return replace(
+            self,
             clip=clip,
-            noise_multiplier=self.noise_multiplier,
             variances=tuple(variance * factor**2 for variance in self.variances),
             accumulated=self.accumulated * factor,
             floor=self.floor * factor,
-            record_gradients=self.record_gradients,
         )
-
-
-def changed(config: Config, **sections: dict[str, Any]) -> Config:
-    """An experiment with some keys of some sections replaced by values that are known to fit."""
-    updates = {
-        name: getattr(config, name).model_copy(update=update) for name, update in sections.items()
-    }
-    return config.model_copy(update=updates)
 
 
 def adapted(
@@ -98,8 +87,8 @@ def adapted(
         InputError: the experiment cannot run like that.
         BudgetError: no noise meets a budget.
     """
-    train = {"steps": steps, "batch": batch}
-    return setting_of(build_plan(changed(config, train=train), records, parameters))
+    changed = config.with_keys(train={"steps": steps, "batch": batch})
+    return setting_of(build_plan(changed, records, parameters))
 
 
 def setting_of(plan: Plan) -> OptimiseSetting:
