@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from tacit.analysis.changes import UNSET, changed
 from tacit.analysis.recommend.search import parameters_of
+from tacit.analysis.settings.changes import UNSET, changed
 from tacit.config import Config, load_config, read_sections
 from tacit.errors import InputError
 from tacit.training.planner import build_plan

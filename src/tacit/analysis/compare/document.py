@@ -22,7 +22,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit import __version__
-from tacit.analysis.changes import choice_text
 from tacit.analysis.compare.figure import (
     SERIES,
     TOGETHER,
@@ -31,8 +30,10 @@ from tacit.analysis.compare.figure import (
     FigureSetting,
 )
 from tacit.analysis.compare.pool import Outcome
-from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor, sentences, spent_together
+from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor
 from tacit.analysis.compare.store import Store
+from tacit.analysis.settings.changes import choice_text
+from tacit.analysis.settings.spent import sentences, spent_together
 from tacit.report.compare_page import (
     columns,
     compared,

@@ -10,7 +10,6 @@ made of it when `quick` and `--set` have changed it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +17,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
 from tacit.analysis.compare.baselines import Baseline, baseline_lines, baseline_notes, refuse_apart
 from tacit.analysis.recommend import read_facts, recommend_for
-from tacit.config import Config, load_config, read_sections, to_toml
+from tacit.analysis.settings.changes import changed, flat_keys, grid_points, read_toml
+from tacit.analysis.settings.runs import run_digest
+from tacit.config import Config, load_config, read_sections
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.report.measures import MEASURES
 from tacit.training.prepare import DTYPES
@@ -198,19 +198,6 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
         for name, raw, file in zip(names, raws, files, strict=True)
     )
     return _made(section, options, lines)
-
-
-def run_digest(config: Config) -> str:
-    """Identifies a resolved experiment: keys that only say where and how are left out.
-
-    What files and modules that it names contain is not part of it.
-    """
-    plain = config.with_keys(
-        train={"device": "cpu", "checkpoint_every": None},
-        task={"data_dir": ""},
-        privacy={"ledger": config.privacy.ledger and "elsewhere"},
-    )
-    return hashlib.blake2b(to_toml(plain).encode(), digest_size=6).hexdigest()
 
 
 def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:

@@ -12,18 +12,15 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.analysis.compare.figure import run_digest
+from tacit.analysis.settings.runs import FINAL, read_ended, run_digest
 from tacit.config import Config
 from tacit.errors import FormatError, InputError
-from tacit.plain_files import read_plain
 from tacit.private_files import make_private_folder, write_private
 from tacit.report.documents.base import dump, parse_file
 from tacit.report.documents.figure import CompareDocument, CompareMark
-from tacit.report.documents.metrics import MOST_SERIES, Measurement, read_measurement
-from tacit.report.documents.run import ResultDocument, read_result
+from tacit.report.documents.run import ResultDocument
 from tacit.training.run_folder import checkpoint as checkpoints
 
-FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not run again
 _MARK = "format.json"
 _NAME = 60  # characters of a line's name in a folder's
 
@@ -131,25 +128,6 @@ class Store:
     def write_document(self, document: CompareDocument) -> Path:
         """Likewise, `compare.json`."""
         return self.write("compare.json", dump(document))
-
-
-def read_ended(path: Path) -> ResultDocument | None:
-    """`result.json` of a run folder; None where it is not there or not whole."""
-    try:
-        return read_result(path / "result.json")
-    except InputError:
-        return None
-
-
-def read_rows(path: Path) -> list[Measurement]:
-    """`metrics.jsonl` in the order of steps; of a step that stands twice the later counts."""
-    try:
-        lines = read_plain(path / "metrics.jsonl", MOST_SERIES).splitlines()
-    except OSError:
-        return []
-    # The last line of a run that was killed is torn.
-    rows = {row.step: row for row in filter(None, map(read_measurement, lines))}
-    return [rows[step] for step in sorted(rows)]
 
 
 def _slug(name: str) -> str:

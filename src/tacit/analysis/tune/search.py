@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
+from tacit.analysis.settings.changes import changed, flat_keys, grid_points, read_toml
+from tacit.analysis.settings.runs import placeless
 from tacit.config import Config, load_config, to_toml
 from tacit.config.schema import Section
 from tacit.errors import InputError
@@ -96,15 +97,10 @@ class Search:
         """Identifies the search, wherever its ledgers and data lie."""
         told = {
             "tune": self.tune.model_dump(mode="json"),
-            "trials": [to_toml(_placeless(config)) for config in self.trials],
+            "trials": [placeless(config, "a folder") for config in self.trials],
         }
         text = json.dumps(told, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _placeless(config: Config) -> Config:
-    ledger = config.privacy.ledger and "a folder"
-    return config.with_keys(task={"data_dir": ""}, privacy={"ledger": ledger})
 
 
 def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
