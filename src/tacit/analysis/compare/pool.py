@@ -42,13 +42,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run to be made.
+    """One run to be made: a resolved `experiment`, as TOML, in a folder, where it may `resume`.
 
-    Args:
-        experiment: resolved, as TOML.
-        folder: of the run.
-        resume: whether the run in the folder goes on.
-        instead: a new folder, for a run that turns out not to be able to go on.
+    `instead` is a new folder, for a run that turns out not to be able to go on.
     """
 
     experiment: str
@@ -59,13 +55,10 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """How a run ended, and where it lies.
 
-    Args:
-        folder: where the run lies.
-        status: as in `result.json`; `failed` where there is none, `cancelled` before it began.
-        message: why, where it did not end well; one line.
-        code: the exit code of an error; 0 without.
+    `status` is as in `result.json`; `failed` where there is none, `cancelled` before it began.
+    `message` says in one line why it did not end well, and `code` is the exit code of an error.
     """
 
     folder: str
@@ -81,10 +74,8 @@ def perform(
 ) -> Outcome:
     """Make one run in this process; errors become its outcome.
 
-    Args:
-        request: what to run.
-        on_step: hears the share of the steps that are completed.
-        should_stop: asked after every step.
+    After every step `on_step` hears the share of the steps that are completed, and `should_stop` is
+    asked.
     """
     try:
         job = prepare(load_config(tomllib.loads(request.experiment)))
@@ -141,13 +132,10 @@ def run_all(
 ) -> list[Outcome]:
     """Make all runs, and give their outcomes in the same order.
 
-    Args:
-        requests: what to run. A program that gives `jobs` guards its main part by
-            `if __name__ == "__main__"`: `multiprocessing` imports it in each process.
-        jobs: 1: one after the other in this process; more: in so many processes.
-        on_step: hears the place of a run, and the share of its steps that are completed.
-        on_done: hears the place of a run, and how it ended.
-        should_stop: asked all the time; True stops the running ones cleanly, and starts no more.
+    With `jobs` above 1 they run in so many processes. A program that gives it guards its main part
+    by `if __name__ == "__main__"`: `multiprocessing` imports it in each process. `on_step` hears
+    the place of a run, and the share of its steps that are completed, and `on_done` how it ended;
+    `should_stop` is asked all the time: True stops the running ones cleanly, and starts no more.
     """
     if jobs > 1 and len(requests) > 1:
         return _run_in_processes(requests, min(jobs, len(requests)), on_step, on_done, should_stop)

@@ -17,16 +17,10 @@ from tacit.report.documents.run import ResultDocument
 
 @dataclass(frozen=True)
 class LineRun:
-    """One run of a line.
+    """One run of a line: its resolved experiment, folder, and what is known of its end.
 
-    Args:
-        config: the resolved experiment.
-        path: its folder.
-        cached: whether it had ended before.
-        result: `result.json` of a run that has ended; None: it has not.
-        rows: `metrics.jsonl`.
-        error: why there is no result, or why it is not that of a whole run.
-        code: the exit code of that error; 0 without.
+    `cached`: it had ended before. Without a `result` it has not ended, and `error` says why;
+    beside one, why it is not that of a whole run. `code` is the exit code of that error.
     """
 
     config: Config
@@ -45,14 +39,9 @@ class LineRun:
 
 @dataclass(frozen=True)
 class FigureRuns:
-    """All runs of a figure.
+    """All runs of a figure, by line, by setting, by seed.
 
-    Args:
-        figure: what was asked for.
-        runs: by line, by setting, by seed.
-        made: how many were run now.
-        cached: how many had ended before.
-        stopped: whether the user ended it.
+    So many were `made` now, and so many `cached`; `stopped`: the user ended it.
     """
 
     figure: Figure
@@ -71,11 +60,9 @@ class FigureRuns:
 class Monitor:
     """What the caller hears, and is asked, while runs are made.
 
-    Args:
-        begin: hears how many runs there are and how many of them have ended before.
-        step: hears the number of runs that were completed, parts of running ones included.
-        done: hears the line's name, the run's seed, and how it ended.
-        should_stop: True ends everything cleanly.
+    `begin` hears how many runs there are and how many of them have ended before, `step` how many
+    were completed, parts of running ones included, and `done` the line's name, the run's seed, and
+    how it ended. Where `should_stop` is true everything ends cleanly.
     """
 
     begin: Callable[[int, int], None] = lambda total, cached: None
@@ -84,42 +71,30 @@ class Monitor:
     should_stop: Callable[[], bool] = lambda: False
 
 
-@dataclass(frozen=True)
-class _WantedRun:
-    """A run that lines ask for; several may ask for the same."""
-
-    line: str
-    config: Config
-    place: RunPlace
+Wanted = Mapping[str, tuple[str, RunPlace]]  # by digest: a line that asks for it, of several
 
 
 def gather(
     figure: Figure, store: Store, *, jobs: int = 1, monitor: Monitor = Monitor()
 ) -> FigureRuns:
-    """Run what has not ended yet, and give all runs of the figure.
+    """Run what has not ended yet, in so many processes at once, and give all runs of the figure.
 
     A run that fails does not end the others: its error is kept beside it. Runs that reserve in
     ledgers of the nodes' data take turns, whatever `jobs` says.
-
-    Args:
-        figure: what to run.
-        store: where.
-        jobs: processes at once.
-        monitor: what hears how far it is.
     """
     # All lines with the first seed, then all with the next: what is cut short still compares them.
-    wanted_runs: dict[str, _WantedRun] = {}
+    wanted: dict[str, tuple[str, RunPlace]] = {}
     settings = [(line.name, setting) for line in figure.lines for setting in line.settings]
     for turn in range(max((len(setting.runs) for _, setting in settings), default=0)):
         for name, setting in settings:
             config = setting.runs[turn]
             digest = run_digest(config)
-            if digest not in wanted_runs:
-                wanted_runs[digest] = _WantedRun(name, config, store.find(name, config))
-    outcomes = _run(wanted_runs, store, jobs, monitor)
+            if digest not in wanted:
+                wanted[digest] = name, store.find(name, config)
+    outcomes = _run(wanted, store, jobs, monitor)
     runs = tuple(
         tuple(
-            tuple(_member(config, wanted_runs, outcomes) for config in setting.runs)
+            tuple(_member(config, wanted, outcomes) for config in setting.runs)
             for setting in line.settings
         )
         for line in figure.lines
@@ -128,7 +103,7 @@ def gather(
         figure=figure,
         runs=runs,
         made=sum(outcome.status in FINAL for outcome in outcomes.values()),
-        cached=len(wanted_runs) - len(outcomes),
+        cached=len(wanted) - len(outcomes),
         stopped=any(outcome.status in ("stopped", "cancelled") for outcome in outcomes.values()),
     )
 
@@ -150,34 +125,27 @@ def worst_code(gathered: FigureRuns) -> int:
     return max(codes, key=lambda code: (0, 2, 3, 4, 1).index(code))
 
 
-def _run(
-    wanted_runs: Mapping[str, _WantedRun], store: Store, jobs: int, monitor: Monitor
-) -> dict[str, Outcome]:
+def _run(wanted: Wanted, store: Store, jobs: int, monitor: Monitor) -> dict[str, Outcome]:
     """The outcomes of the runs that had not ended, by digest."""
-    missing = {digest: run for digest, run in wanted_runs.items() if run.place.result is None}
-    names = list(missing)
-    monitor.begin(len(wanted_runs), len(wanted_runs) - len(missing))
-    shares = dict.fromkeys(range(len(names)), 0.0)
+    missing = {digest: run for digest, run in wanted.items() if run[1].result is None}
+    runs, cached = list(missing.values()), len(wanted) - len(missing)
+    monitor.begin(len(wanted), cached)
+    shares = [0.0] * len(runs)
 
     def step(place: int, share: float) -> None:
         shares[place] = share
-        monitor.step(len(wanted_runs) - len(missing) + sum(shares.values()))
+        monitor.step(cached + sum(shares))
 
     def done(place: int, outcome: Outcome) -> None:
-        run = missing[names[place]]
         step(place, 1.0)
-        monitor.done(run.line, run.config.train.seed, outcome)
+        name, run = runs[place]
+        monitor.done(name, run.config.train.seed, outcome)
 
     requests = [
-        RunRequest(
-            experiment=to_toml(run.config),
-            folder=str(run.place.path),
-            resume=run.place.resume,
-            instead=str(store.fresh(run.place.path)),
-        )
-        for run in missing.values()
+        RunRequest(to_toml(run.config), str(run.path), run.resume, str(store.fresh(run.path)))
+        for _, run in runs
     ]
-    reserved = any(run.config.privacy.ledger is not None for run in missing.values())
+    reserved = any(run.config.privacy.ledger is not None for _, run in runs)
     ended = run_all(
         requests,
         jobs=1 if reserved else jobs,
@@ -185,15 +153,13 @@ def _run(
         on_done=done,
         should_stop=monitor.should_stop,
     )
-    return dict(zip(names, ended, strict=True))
+    return dict(zip(missing, ended, strict=True))
 
 
-def _member(
-    config: Config, wanted_runs: Mapping[str, _WantedRun], outcomes: Mapping[str, Outcome]
-) -> LineRun:
+def _member(config: Config, wanted: Wanted, outcomes: Mapping[str, Outcome]) -> LineRun:
     digest = run_digest(config)
-    place, outcome = wanted_runs[digest].place, outcomes.get(digest)
-    path = place.path if outcome is None else Path(outcome.folder)
+    outcome = outcomes.get(digest)
+    path = wanted[digest][1].path if outcome is None else Path(outcome.folder)
     result = read_ended(path)
     if result is None or result.status not in FINAL:
         result = None

@@ -27,14 +27,12 @@ _NAME = 60  # characters of a line's name in a folder's
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a run lies, or is to be made.
+    """Where a run of a resolved experiment lies, or is to be made.
 
-    Args:
-        path: its folder.
-        result: of a run that has ended; None: it is still to be run.
-        resume: whether it stands at a checkpoint from which it can go on.
+    Without a `result` it is still to be run; `resume`: from a checkpoint, where it can go on.
     """
 
+    config: Config
     path: Path
     result: ResultDocument | None
     resume: bool
@@ -80,9 +78,7 @@ class Store:
     def find(self, line: str, config: Config) -> RunPlace:
         """A run of this experiment that has ended, else one to go on with, else a new place.
 
-        Args:
-            line: its name; a run that another line or name made of the same experiment counts.
-            config: the resolved experiment.
+        A run that another line or name than `line` made of the same experiment counts.
         """
         digest = run_digest(config)
         tries = sorted(
@@ -90,20 +86,15 @@ class Store:
             key=lambda path: (len(path.name), path.name),
         )
         results = [(path, read_ended(path)) for path in tries]
-        ended = [
-            RunPlace(path, result, resume=False)
-            for path, result in results
-            if result is not None and result.status in FINAL
-        ]
+        ended = [(path, end) for path, end in results if end and end.status in FINAL]
         if ended:  # a whole run before one that a kill has shortened
-            return max(
-                ended, key=lambda run: run.result is not None and run.result.status == "done"
-            )
+            path, result = max(ended, key=lambda run: run[1].status == "done")
+            return RunPlace(config, path, result, resume=False)
         for path in reversed(tries):
             if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
-                return RunPlace(path, None, resume=True)
+                return RunPlace(config, path, None, resume=True)
         base = f"{_slug(line)}-seed{config.train.seed}-{digest}"
-        return RunPlace(self.fresh(self.path / "runs" / base), None, resume=False)
+        return RunPlace(config, self.fresh(self.path / "runs" / base), None, resume=False)
 
     def fresh(self, path: Path) -> Path:
         """The path, or one like it with a number, that nothing has yet."""
