@@ -58,10 +58,7 @@ def refuse_apart(config: Config) -> None:
 def baseline_lines(config: Config, names: Sequence[str], facts: Facts) -> list[dict[str, Any]]:
     """The baselines as `[[figure.line]]` has lines: name, group, `set` and `grid`.
 
-    Args:
-        config: the experiment.
-        names: of baselines.
-        facts: of its nodes; where a seed deals them more or fewer records, of each the fewest.
+    Where seeds deal a node more or fewer records, the `facts` have the fewest.
 
     Raises:
         BudgetError: the budget of a site cannot be met by it alone.

@@ -96,14 +96,11 @@ def estimate(
     records: int = 1000,
     norms: bool = False,
 ) -> Estimates:
-    """Every constant: as given, or estimated.
+    """Every constant: as given by name, or estimated.
 
-    Args:
-        job: a run that could start now.
-        given: constants by name; they are not estimated.
-        source: `test` reads public test records, `train` the nodes' own: not private.
-        records: how many records are read at most, over all nodes (one a node at least).
-        norms: whether gradient norms are wanted even where every constant is given.
+    `source` is `test`, which reads public test records, or `train`, which reads the nodes' own: not
+    private. So many `records` are read at most, over all nodes (one a node at least). `norms`:
+    gradient norms are wanted even where every constant is given.
 
     Raises:
         InputError: an unknown or impossible constant is given, or public test records are wanted
@@ -166,12 +163,7 @@ def largest_curvature(
     differentiating twice; at the kinks of ReLU or max-pooling, where no Hessian exists, autograd's
     choice of a one-sided derivative counts.
 
-    Args:
-        module: with the point as its weights.
-        loss: of the task.
-        inputs: `[records, ...]`.
-        targets: `[records, ...]`.
-        at_once: records whose activations are held at a time.
+    Inputs and targets are `[records, ...]`; activations of `at_once` records are held at a time.
 
     Raises:
         InputError: the module cannot be differentiated twice, or the answer is no use as L.

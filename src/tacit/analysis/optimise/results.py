@@ -134,12 +134,7 @@ def not_modelled(
 
 
 def optimise_table(document: OptimiseDocument, console: Console | None = None) -> None:
-    """Print an optimised plan; narrow terminals fold it, and nothing is shortened.
-
-    Args:
-        document: what was found.
-        console: where to print; standard output by default.
-    """
+    """Print an optimised plan; narrow terminals fold it, and nothing is shortened."""
     out = console or Console()
     print_table(out, _constants_table(document))
     if document.warning:

@@ -44,16 +44,12 @@ def spent_by_node(folders: Iterable[Path], deltas: Sequence[float]) -> tuple[flo
 
 @dataclass(frozen=True)
 class _Spent:
-    """What one run folder released.
+    """What one run folder released of the records of a data set.
 
-    Args:
-        dataset: whose records it used.
-        delta: the smallest of its nodes'; None where nothing is accounted.
-        nodes: the charged mechanism of each kind of node; empty: nothing was released.
-        private: whether a bound holds for it at all.
-        readable: whether its config and ledger could be read.
-        division: what deals records to parts; that of a run with all nodes is its own.
-        part: which of them it has.
+    `delta` is the smallest of its nodes' (None where nothing is accounted), and `nodes` are the
+    charged mechanisms of each kind of node; without one, nothing was released. `private`: whether a
+    bound holds at all. `division` is what deals records to parts, of which the run has `part`; that
+    of a run with all nodes is its own.
     """
 
     dataset: str
@@ -79,13 +75,9 @@ def _as_wholes(runs: Sequence[_Spent]) -> list[tuple[Mechanism, ...]]:
 def together(nodes: Sequence[Sequence[Mechanism]], delta: float) -> tuple[float, bool]:
     """Certified epsilon, at `delta`, of several runs on the same records: an upper bound.
 
-    Args:
-        nodes: of each run, the mechanisms of its nodes; a record may lie at any of them. All of
-            one relation, unit and trust model.
-        delta: in (0, 1).
-
-    Returns:
-        Epsilon, and whether all runs could be composed (otherwise it is in part a plain sum).
+    Of each run come the mechanisms of its nodes, at any of which a record may lie, all of one
+    relation, unit and trust model. Also returned is whether all runs could be composed: otherwise
+    epsilon is in part a plain sum.
     """
     dominated = [(run, dominating(run)) for run in nodes]
     composed = [mechanism for _, mechanism in dominated if mechanism is not None]
@@ -100,14 +92,10 @@ def together(nodes: Sequence[Sequence[Mechanism]], delta: float) -> tuple[float,
 
 
 def spent_together(folders: Iterable[Path]) -> list[SpentTogether]:
-    """What all run folders cost together, a row for each data set and neighbouring relation.
+    """What all run folders, finished or not, cost together: by data set and relation.
 
-    Args:
-        folders: run folders, finished or not.
-
-    Returns:
-        Rows whose relation, unit and trust model are None of runs that nothing bounds, and whose
-        epsilon (certified, of all together) is None where none holds.
+    Relation, unit and trust model of a row are None of runs that nothing bounds, and epsilon is
+    None where none holds.
     """
     spent = [_spent(path) for path in folders]
     rows: list[SpentTogether] = []
@@ -182,9 +170,7 @@ def _spent(path: Path) -> _Spent:
 def sentences(rows: Sequence[SpentTogether], *, chosen: bool) -> list[str]:
     """What a reader must know before believing a figure, in plain words.
 
-    Args:
-        rows: what its runs cost together.
-        chosen: whether of the grid of some line one point is shown.
+    `chosen`: of the grid of some line one point is shown.
     """
     texts = []
     runs = sum(row.runs for row in rows)

@@ -78,9 +78,7 @@ class SearchPlan:
 def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) -> SearchPlan:
     """Decide every trial's noise, and what all of them cost.
 
-    Args:
-        search: what is searched.
-        known: the trials' own budgets, of a search that goes on.
+    Of a search that goes on the trials' own budgets are `known`.
 
     Raises:
         InputError: something is wrong with a setting, or there are no public test records.

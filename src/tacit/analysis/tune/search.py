@@ -67,13 +67,10 @@ class Tune(Section):
 class Search:
     """A search that could be planned.
 
-    Args:
-        tune: its section.
-        choices: the settings, by `section.key`, each once.
-        trials: the experiment of each as the search runs it, with the whole budget.
-        experiments: of each on the private records: what a winner stands for.
-        score: what trials are judged by: a metric, "test_accuracy" or "test_loss".
-        law: of the number of trials; None where it is fixed.
+    Of the settings, each once, `choices` are by `section.key`, `trials` the experiments as the
+    search runs them, with the whole budget, and `experiments` those on the private records, which a
+    winner stands for. `score` is what trials are judged by: a metric, "test_accuracy" or
+    "test_loss". `law` is that of the number of trials; None where it is fixed.
     """
 
     tune: Tune
@@ -104,11 +101,7 @@ class Search:
 
 
 def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
-    """Read an experiment file with a section `[tune]`.
-
-    Args:
-        file: it.
-        overrides: `section.key=value`, of the experiment; not of `[tune]`.
+    """Read an experiment file with a section `[tune]`, of which no override is.
 
     Raises:
         InputError: naming the key, its value and what would be right.

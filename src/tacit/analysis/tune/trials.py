@@ -43,14 +43,11 @@ _SMALLER = (1.0, 0.99, 0.97, 0.9, 0.8, 0.65, 0.5)
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a trial.
+    """What came of a trial of a `setting` of the search, in its run folder.
 
-    Args:
-        setting: which of the search's.
-        path: its run folder.
-        status: of its run; "lost": no budget was left for it.
-        score: on public test records; None: it has no model, or the score is no number.
-        epsilon: that it spent by itself, the largest over nodes.
+    Its status is that of its run, or "lost": no budget was left for it. The score on public test
+    records is None where it has no model or the score is no number; `epsilon` is what it spent by
+    itself, the largest over nodes.
     """
 
     setting: int
@@ -64,10 +61,8 @@ class Trial:
 class SearchMonitor:
     """What the caller hears, and is asked; of hidden trials it hears nothing.
 
-    Args:
-        begin: hears the number of a trial, of how many, and its choice in words.
-        step: hears how far a trial is.
-        should_stop: True ends the search cleanly.
+    `begin` hears the number of a trial, of how many, and its setting, `step` how far it is. Where
+    `should_stop` is true the search ends cleanly.
     """
 
     begin: Callable[[int, int, int], None] = lambda number, count, setting: None
@@ -76,15 +71,9 @@ class SearchMonitor:
 
 
 def run_trials(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> list[Trial] | None:
-    """Run every trial that has not ended.
+    """Run every trial that has not ended, and give all in their order.
 
-    Args:
-        plan: what each may spend.
-        folder: where.
-        watch: what hears of it.
-
-    Returns:
-        All trials in their order; None where the user ended the search before the last one.
+    None where the user ended the search before the last one.
     """
     hidden = plan.search.law is not None
     settings = _settings(plan, folder) if hidden else tuple(range(len(plan.trials)))
@@ -110,9 +99,8 @@ def run_trials(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
 def reserve_total(plan: SearchPlan, identity: str) -> None:
     """Reserve what hidden trials cost in the ledgers of the data, durably and once.
 
-    Args:
-        plan: of the search; of others, and without a ledger, nothing is reserved.
-        identity: of the search, the same whenever it goes on.
+    Of others, and without a ledger, nothing is reserved. The `identity` of the search is the same
+    whenever it goes on.
 
     Raises:
         BudgetError: the budget of the data does not cover it.

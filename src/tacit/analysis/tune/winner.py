@@ -40,10 +40,7 @@ from tacit.report.documents.tune import TrialDocument, TuneDocument
 def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> TuneDocument | None:
     """Run the search, choose, and write what may be shown; None where the user ended it.
 
-    Args:
-        plan: of the search.
-        folder: where; what has ended there is not run again.
-        watch: what hears of it.
+    What has ended in the folder is not run again.
     """
     known = folder.result()
     if known is not None:
