@@ -450,12 +450,7 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 
 @contextmanager
 def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monitor]:
-    """A live line on a terminal, and a line for every run that ends.
-
-    Args:
-        should_stop: whether the user asked to stop.
-        hidden: say nothing.
-    """
+    """A live line on a terminal, and a line for every run that ends; nothing if it is `hidden`."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),

@@ -51,14 +51,10 @@ _UNUSABLE = "give it by hand: the loss has no usable curvature at the start"
 
 @dataclass(frozen=True)
 class Estimates:
-    """All constants, and the gradient norms behind them.
+    """All constants, in the order of `NAMES`, and the gradient norms behind them.
 
-    Args:
-        constants: in the order of `NAMES`.
-        parameters: d.
-        norms: ascending l2 norms of record gradients at the start; empty where every constant was
-            given and no norm was asked for.
-        norms_kind: `public` or `private`, of the norms.
+    `norms` are ascending l2 norms of record gradients at the start; there are none where every
+    constant was given and no norm was asked for.
     """
 
     constants: tuple[OptimiseConstant, ...]

@@ -20,16 +20,10 @@ MOST_STEPS = 100_000
 
 @dataclass(frozen=True)
 class OptimiseOptions:
-    """What to choose, and from which constants.
+    """What to choose beside the steps, from which constants, for runs of `most_steps` at most.
 
-    Args:
-        batch: choose the batch as well.
-        clip: choose the clipping bound as well.
-        constants: L, b2, F0, x0 or G by hand; the rest is estimated.
-        source: `test` estimates on public test records; `train` on the nodes' own, which is not
-            private.
-        records: how many records are read at most.
-        most_steps: the longest run that is considered.
+    Of L, b2, F0, x0 and G what is not given is estimated, on so many `records` at most: public test
+    records (`test`), or the nodes' own (`train`), which is not private.
     """
 
     batch: bool = False

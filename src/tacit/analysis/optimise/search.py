@@ -62,6 +62,9 @@ CLAIMED = 60  # points of the claimed curve, which costs nothing
 FINE = 400  # points of the interpolated curve
 
 
+Runs = tuple[OptimisedRun, ...]
+
+
 def optimise(
     config: Config,
     options: OptimiseOptions | None = None,
@@ -72,16 +75,10 @@ def optimise(
 ) -> OptimiseDocument:
     """Choose the steps (batch, clip) that minimise PrivSGP-VR's bound within every node's budget.
 
-    Args:
-        config: the experiment; a private algorithm with an epsilon for every node.
-        options: what to choose; steps alone by default.
-        model: as in `tacit.train`.
-        nodes: likewise.
-        test: likewise; public records, on which the constants are estimated.
-
-    Returns:
-        The optimum, its `--set` flags, the constants with their provenance, the curves, what
-        changes would buy, what the bound leaves out, and advice.
+    By default the steps alone are chosen. Model, nodes and public test records, on which the
+    constants are estimated, are as in `tacit.train`. The answer has the optimum, its `--set` flags,
+    the constants with their provenance, the curves, what changes would buy, what the bound leaves
+    out, and advice.
 
     Raises:
         InputError: there is no budget to plan for, or no way to know the constants.
@@ -98,23 +95,10 @@ def optimise(
     own = setting_of(job.plan)
     problem = _Problem(job, estimates, options, {(own.steps, own.batch): own})
     as_is, published = _judged(problem, own), _published(problem)
-    batches = [own.batch, *(_batches(problem) if options.batch else ())]
-    curves = [
-        _calibrated(problem, batch, COARSE if place else GRID)
-        for place, batch in enumerate(batches)
-    ]
-    rows = [[_judged(problem, setting) for setting in settings] for settings in curves]
-    best = [min(row, key=_objective) for row in rows]
-    # The cheapest of those close to the best; the clipping bias is the same for all.
-    least = min(run.bound for run in best)
-    close = [place for place, run in enumerate(best) if run.bound <= NEAR_BEST * least]
-    chosen = min(close, key=lambda place: best[place].record_gradients)
-    clips = _best_clips(problem, curves[chosen]) if options.clip else ()
-    certified = min((best[chosen], *clips), key=_objective)
+    curve, batches, clips, certified = _searched(problem, own.batch)
     flags = set_flags(certified, as_is)
     lowest = least_steps(estimates.value("L"), problem.records)
-    ends = curves[0][0].steps, curves[0][-1].steps
-    constants, paper = estimates.bound, problem.paper
+    lengths = geometric_steps(curve[0].steps, curve[-1].steps, CLAIMED)
     return OptimiseDocument(
         algorithm=job.config.algorithm.name,
         title=job.config.algorithm.definition.title,
@@ -131,14 +115,12 @@ def optimise(
         as_is=as_is,
         certified=certified,
         published=published,
-        curve=tuple(rows[0]),
+        curve=curve,
         claimed_curve=tuple(
-            BoundPoint(
-                steps=steps, bound=_claimed_bound(constants, problem.budgets, steps, **paper)
-            )
-            for steps in sorted({published.steps, *geometric_steps(*ends, CLAIMED)})
+            BoundPoint(steps=steps, bound=_claimed_bound(problem, steps))
+            for steps in sorted({published.steps, *lengths})
         ),
-        batches=tuple(best) if options.batch else (),
+        batches=batches if options.batch else (),
         clips=clips,
         theorem=BoundTheorem(least_steps=lowest, excluded=certified.steps < lowest),
         purchases=tuple(
@@ -193,24 +175,21 @@ def published_optimum(
     """
     paper = {"gradient_bound": gradient_bound, "c2": c2}
     exact = published_steps(constants, budgets, **paper)
-    around = {max(1, math.floor(exact)), max(1, math.ceil(exact))}
-    steps = min(around, key=lambda count: _claimed_bound(constants, budgets, count, **paper))
+    bounds = {
+        steps: convergence_bound(constants, claimed_variances(budgets, steps, **paper), steps)
+        for steps in (max(1, math.floor(exact)), max(1, math.ceil(exact)))
+    }
+    steps = min(bounds, key=lambda count: bounds[count])
     noise = claimed_variances(budgets, steps, **paper)
     return PublishedRun(
         exact=exact,
         steps=steps,
-        bound=convergence_bound(constants, noise, steps),
+        bound=bounds[steps],
         noise_std=math.sqrt(math.fsum(noise) / len(noise)),
         certified=None,
         one_record=None,
         **paper,
     )
-
-
-def _claimed_bound(
-    constants: BoundConstants, budgets: Sequence[Budget], steps: int, **paper: float
-) -> float:
-    return convergence_bound(constants, claimed_variances(budgets, steps, **paper), steps)
 
 
 @dataclass(frozen=True)
@@ -240,6 +219,29 @@ class _Problem:
         """G and c2 of Theorem 2."""
         c2 = self.job.config.privacy.published_constant
         return {"gradient_bound": self.estimates.value("G"), "c2": c2}
+
+
+def _claimed_bound(problem: _Problem, steps: int) -> float:
+    """Theorem 1 with the noise of Theorem 2."""
+    noise = claimed_variances(problem.budgets, steps, **problem.paper)
+    return convergence_bound(problem.estimates.bound, noise, steps)
+
+
+def _searched(problem: _Problem, own: Batch) -> tuple[Runs, Runs, Runs, OptimisedRun]:
+    """The curve of the file's `own` batch; the best of each batch, and clip; the best of all."""
+    batches = [own, *(_batches(problem) if problem.options.batch else ())]
+    settings = [
+        _calibrated(problem, batch, COARSE if place else GRID)
+        for place, batch in enumerate(batches)
+    ]
+    curves = [tuple(_judged(problem, setting) for setting in row) for row in settings]
+    best = tuple(min(curve, key=_objective) for curve in curves)
+    # The cheapest of those close to the best; the clipping bias is the same for all.
+    least = min(run.bound for run in best)
+    close = [place for place, run in enumerate(best) if run.bound <= NEAR_BEST * least]
+    chosen = min(close, key=lambda place: best[place].record_gradients)
+    clips = _best_clips(problem, settings[chosen]) if problem.options.clip else ()
+    return curves[0], best, clips, min((best[chosen], *clips), key=_objective)
 
 
 def _setting(problem: _Problem, steps: int, batch: Batch) -> OptimiseSetting:
@@ -353,7 +355,7 @@ def _clips(problem: _Problem) -> tuple[float, ...]:
     return tuple(sorted({own, *rounded}))
 
 
-def _best_clips(problem: _Problem, settings: Sequence[OptimiseSetting]) -> tuple[OptimisedRun, ...]:
+def _best_clips(problem: _Problem, settings: Sequence[OptimiseSetting]) -> Runs:
     """The best run of each clipping bound, at the batch of settings of the file's own clip.
 
     Privacy depends on the noise multiplier alone, so that no calibration is repeated.
