@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -27,7 +28,6 @@ from typing import Any
 from tacit.config import load_config
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError, describe
 from tacit.training import loop as run
-from tacit.training.hooks import Progress
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder import checkpoint as checkpoints
 
@@ -98,12 +98,13 @@ def _execute(
     on_step: Callable[[float], None],
     should_stop: Callable[[], bool],
 ) -> Outcome:
-    def show(moment: Progress) -> None:
-        on_step(moment.step / moment.steps)
-
     def attempt(folder: str, resume: bool) -> Outcome:
         result = run.execute(
-            job, out=Path(folder), resume=resume, on_step=show, should_stop=should_stop
+            job,
+            out=Path(folder),
+            resume=resume,
+            on_step=lambda moment: on_step(moment.step / moment.steps),
+            should_stop=should_stop,
         )
         return Outcome(folder, result.status, result.message)
 
@@ -143,11 +144,7 @@ def run_all(
     for place, request in enumerate(requests):
         outcome = Outcome(request.folder, "cancelled")
         if not should_stop():
-
-            def show(share: float, place: int = place) -> None:
-                on_step(place, share)
-
-            outcome = perform(request, show, should_stop)
+            outcome = perform(request, partial(on_step, place), should_stop)
         on_done(place, outcome)
         outcomes.append(outcome)
     return outcomes

@@ -9,7 +9,7 @@ from pathlib import Path
 from tacit.analysis.compare.figure import Figure
 from tacit.analysis.compare.pool import Outcome, RunRequest, run_all
 from tacit.analysis.compare.store import RunPlace, Store
-from tacit.analysis.settings.runs import FINAL, read_ended, read_rows, run_digest
+from tacit.analysis.settings.runs import FINAL, read_final, read_rows, run_digest
 from tacit.config import Config, to_toml
 from tacit.report.documents.metrics import Measurement
 from tacit.report.documents.run import ResultDocument
@@ -160,9 +160,7 @@ def _member(config: Config, wanted: Wanted, outcomes: Mapping[str, Outcome]) -> 
     digest = run_digest(config)
     outcome = outcomes.get(digest)
     path = wanted[digest][1].path if outcome is None else Path(outcome.folder)
-    result = read_ended(path)
-    if result is None or result.status not in FINAL:
-        result = None
+    result = read_final(path)
     member = LineRun(config, path, outcome is None, result, read_rows(path))
     if result is not None and result.status == "diverged":
         return replace(member, error=result.message, code=2)

@@ -12,7 +12,7 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.analysis.settings.runs import FINAL, read_ended, run_digest
+from tacit.analysis.settings.runs import read_final, run_digest
 from tacit.config import Config
 from tacit.errors import FormatError, InputError
 from tacit.private_files import make_private_folder, write_private
@@ -85,8 +85,7 @@ class Store:
             (path for path in self.folders() if re.search(rf"-{digest}(\.\d+)?$", path.name)),
             key=lambda path: (len(path.name), path.name),
         )
-        results = [(path, read_ended(path)) for path in tries]
-        ended = [(path, end) for path, end in results if end and end.status in FINAL]
+        ended = [(path, end) for path in tries if (end := read_final(path)) is not None]
         if ended:  # a whole run before one that a kill has shortened
             path, result = max(ended, key=lambda run: run[1].status == "done")
             return RunPlace(config, path, result, resume=False)

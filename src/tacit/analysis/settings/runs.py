@@ -41,6 +41,12 @@ def read_ended(path: Path) -> ResultDocument | None:
         return None
 
 
+def read_final(path: Path) -> ResultDocument | None:
+    """Likewise, of a run that is not run again; None of any other."""
+    result = read_ended(path)
+    return result if result is not None and result.status in FINAL else None
+
+
 def read_rows(path: Path) -> list[Measurement]:
     """`metrics.jsonl` in the order of steps; of a step that stands twice the later counts."""
     try:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tacit.analysis.settings.runs import FINAL, read_ended, score_of
+from tacit.analysis.settings.runs import read_ended, read_final, score_of
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
 from tacit.analysis.tune.folder import SearchFolder, write_document
 from tacit.analysis.tune.search import without_ledger
@@ -80,8 +80,8 @@ def run_trials(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
     ended: list[Trial] = []
     for place, setting in enumerate(settings):
         path = folder.trial(place, hidden=hidden)
-        known = read_ended(path)
-        if known is None or known.status not in FINAL:
+        known = read_final(path)
+        if known is None:
             if watch.should_stop():
                 return None
             if not hidden:
@@ -129,13 +129,12 @@ def reserve_total(plan: SearchPlan, identity: str) -> None:
 
 def run_final(config: Config, path: Path, watch: SearchMonitor) -> ResultDocument | None:
     """The winner's own run on the private records; None where the user ended it."""
-    known = read_ended(path)
-    if known is None or known.status not in FINAL:
-        resume = path.exists() or half_made(path)
+    known = read_final(path)
+    if known is None:
         execute(
             prepare(config),
             out=path,
-            resume=resume,
+            resume=path.exists() or half_made(path),
             on_step=watch.step,
             should_stop=watch.should_stop,
         )
