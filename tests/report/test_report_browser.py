@@ -119,7 +119,7 @@ def a_plan(folder: Path) -> Path:
     options = optimise.OptimiseOptions(batch=True, most_steps=50)
     config = load_config(experiment(privacy={"epsilon": 1.0, "delta": 1e-4}))
     found = optimise.optimise(config, options)
-    return page(folder, optimise_page(plain_json(optimise.optimise_document(found))))
+    return page(folder, optimise_page(plain_json(found)))
 
 
 def a_comparison(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tacit.algorithms.base import step_size
 from tacit.algorithms.promise import PromisedRun
+from tacit.analysis.settings.noise import noise_variances, unit_noise
 from tacit.privacy.published import Budget, FormulaCondition
 from tacit.report.documents.plan import PlannedPromise
 from tacit.report.terminal import facts_table
@@ -77,10 +78,6 @@ def _rows(promise: PlannedPromise) -> Iterator[tuple[str, str]]:
 def _promised_run(job: Job) -> PromisedRun:
     plan, release, config = job.plan, job.plan.release, job.config
     options, bounds = plan.config.algorithm.options, release.clip.bounds
-    pairs = zip(bounds or (1.0,) * plan.steps, release.noise_shape, strict=True)
-    noise = tuple(bound * shape for bound, shape in pairs)
-    # A public state's anchors count as the other steps do: no theorem knows them.
-    unit = math.fsum(level**2 for level in noise) / plan.steps
     start = job.model.start(1, job.dtype, job.device)[0]
     claimable = plan.noisy and bounds is not None
     return PromisedRun(
@@ -92,10 +89,8 @@ def _promised_run(job: Job) -> PromisedRun:
         expected_batch=max(node.expected_batch for node in plan.nodes),
         budgets=_budgets(plan),
         clip=bounds,
-        noise=noise,
-        variances=tuple(
-            unit * ((node.noise_scale or 0.0) / node.divisor) ** 2 for node in plan.nodes
-        ),
+        noise=unit_noise(plan),
+        variances=noise_variances(plan),  # of anchors as of other steps: no theorem knows them
         start_norm=float(start.double().square().sum()),
         constants={
             key: math.nan if value is None else value for key, value in dict(config.promise).items()

@@ -354,19 +354,18 @@ def _constant(text: str) -> tuple[str, float]:
 
 
 def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_json: bool) -> None:
-    from tacit.analysis.optimise import OptimiseOptions, optimise, optimise_document, optimise_table
+    from tacit.analysis.optimise import OptimiseOptions, optimise, optimise_table
     from tacit.report.documents.base import dump, plain_json
     from tacit.report.optimise_page import optimise_page
 
     with kept(ANEW), waiting(_PREPARING, hidden=as_json):
-        optimum = optimise(config, OptimiseOptions(**options))
-    document = optimise_document(optimum)
+        document = optimise(config, OptimiseOptions(**options))
     if page is not None:
         write_page(page, optimise_page(plain_json(document)))
     if as_json:
         typer.echo(dump(document))
     else:
-        optimise_table(optimum)
+        optimise_table(document)
 
 
 @app.command()

@@ -84,7 +84,7 @@ def tune(
 
 
 def _begin(planned: SearchPlan, hidden: bool) -> Callable[[int, int, int], None]:
-    from tacit.analysis.changes import choice_text
+    from tacit.analysis.settings.changes import choice_text
 
     def begin(number: int, count: int, setting: int) -> None:
         if not hidden:

@@ -22,9 +22,10 @@ from experiments import tacit as command_line
 from tacit import privacy
 from tacit.analysis.compare.document import figure_document, figure_table
 from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import FigureRuns, Monitor, gather, spent_together
+from tacit.analysis.compare.session import FigureRuns, Monitor, gather
 from tacit.analysis.compare.store import Store
 from tacit.analysis.recommend import recommend
+from tacit.analysis.settings.spent import spent_together
 from tacit.config import load_config, to_toml
 from tacit.data import load
 from tacit.errors import InputError

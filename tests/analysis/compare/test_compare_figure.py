@@ -9,8 +9,9 @@ import pytest
 import tomli_w
 
 from experiments import experiment
-from tacit.analysis.changes import choice_text
-from tacit.analysis.compare.figure import FigureOptions, load_figure, run_digest
+from tacit.analysis.compare.figure import FigureOptions, load_figure
+from tacit.analysis.settings.changes import choice_text
+from tacit.analysis.settings.runs import run_digest
 from tacit.config import load_config
 from tacit.errors import InputError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from experiments import experiment
-from tacit.analysis.optimise import OptimisePlan, optimise_document
 from tacit.config import Config, load_config
+from tacit.report.documents.plan import OptimiseDocument
 
 CONSTANTS = {"L": 2.0, "b2": 0.1, "F0": 2.0, "x0": 1.0}
 """Given by hand, so that no record is read."""
@@ -44,6 +44,6 @@ def bound_of(
     return float((numerator() + noise) / (nodes * steps) ** 0.5)
 
 
-def words(plan: OptimisePlan) -> str:
+def words(plan: OptimiseDocument) -> str:
     """All advice in one line."""
-    return " ".join(optimise_document(plan).advice)
+    return " ".join(plan.advice)

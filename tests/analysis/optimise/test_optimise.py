@@ -12,17 +12,13 @@ from rich.console import Console
 
 from experiments import strict_json
 from planning_cases import gaussian_mu, plan_of
-from tacit.analysis.optimise import (
-    OptimiseOptions,
-    OptimisePlan,
-    optimise,
-    optimise_document,
-    optimise_table,
-)
-from tacit.analysis.optimise.noise import adapted, setting_of
-from tacit.config import load_config
+from tacit.analysis.optimise import OptimiseOptions, optimise, optimise_table
+from tacit.analysis.optimise.bound import estimate
+from tacit.analysis.optimise.noise import OptimiseSetting, adapted, setting_of
+from tacit.config import Config, load_config
 from tacit.errors import InputError
 from tacit.report.documents.base import dump
+from tacit.report.documents.plan import OptimiseDocument, OptimisedRun
 from tacit.training.prepare import prepare
 
 pytestmark = pytest.mark.slow
@@ -31,14 +27,28 @@ GIVEN = OptimiseOptions(constants=CONSTANTS)
 PARAMETERS = 650
 
 
+def records_of(config: Config) -> tuple[int, ...]:
+    return tuple(node.records for node in prepare(config).plan.nodes)
+
+
+def alike(run: OptimisedRun, setting: OptimiseSetting) -> bool:
+    """Whether a row of the document is of this setting."""
+    return (
+        (run.steps, run.batch, run.clip, run.noise_multiplier, run.noise_std)
+        == (setting.steps, setting.batch, setting.clip, setting.noise_multiplier, setting.noise_std)
+        and (run.accumulated_noise, run.over_least_noise) == (setting.accumulated, setting.waste)
+        and run.record_gradients == setting.record_gradients
+    )
+
+
 @pytest.fixture(scope="module")
-def full() -> OptimisePlan:
+def full() -> OptimiseDocument:
     """Every record at every step: the noise has a closed form."""
     return optimise(config_of(), GIVEN)
 
 
 @pytest.fixture(scope="module")
-def sampled() -> OptimisePlan:
+def sampled() -> OptimiseDocument:
     """A batch of 4 of 360: few hits, much wasted."""
     return optimise(config_of(train={"batch": 4, "steps": 20}), GIVEN)
 
@@ -57,18 +67,20 @@ def closed_form(records: tuple[int, ...], mus: list[float]) -> tuple[float, floa
     return steps, 2 * numerator() / math.sqrt(nodes * steps)
 
 
-def test_full_batches_reach_the_closed_form_optimum(full: OptimisePlan) -> None:
-    steps, bound = closed_form(full.records, [gaussian_mu(1.0, 1e-4)] * 4)
-    assert full.best.setting.steps == pytest.approx(steps, rel=0.1)
-    assert bound * (1 - 1e-6) <= full.best.bound <= bound * 1.003
+def test_full_batches_reach_the_closed_form_optimum(full: OptimiseDocument) -> None:
+    records = records_of(config_of())
+    assert full.records == tuple(sorted(set(records)))
+    steps, bound = closed_form(records, [gaussian_mu(1.0, 1e-4)] * 4)
+    assert full.certified.steps == pytest.approx(steps, rel=0.1)
+    assert bound * (1 - 1e-6) <= full.certified.bound <= bound * 1.003
     # The bound at other lengths is that of the closed form too.
     mus = [gaussian_mu(1.0, 1e-4)] * 4
     for choice in full.curve:
-        count = choice.setting.steps
-        mean = sum(full.records) / len(full.records)
+        count = choice.steps
+        mean = sum(records) / len(records)
         variances = tuple(count * (1 / (mu * mean)) ** 2 for mu in mus)
         assert choice.bound == pytest.approx(bound_of(variances, count, PARAMETERS), rel=1e-6)
-        assert choice.setting.waste == pytest.approx(1.0, abs=1e-6)
+        assert choice.over_least_noise == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -79,36 +91,38 @@ def test_full_batches_reach_the_closed_form_optimum(full: OptimisePlan) -> None:
     ],
 )
 def test_each_nodes_own_budget_counts(privacy: dict[str, object], factor: float) -> None:
-    optimised = optimise(config_of(privacy=privacy), GIVEN)
-    mus = [gaussian_mu(b.epsilon, b.delta) / factor for b in optimised.budgets]
-    steps, bound = closed_form(optimised.records, mus)
-    assert optimised.best.setting.steps == pytest.approx(steps, rel=0.1)
-    assert optimised.best.bound == pytest.approx(bound, rel=3e-3)
+    config = config_of(privacy=privacy)
+    optimised, nodes = optimise(config, GIVEN), prepare(config).plan.nodes
+    budgets = [(node.budget or 0.0, node.delta or 0.0) for node in nodes]
+    assert optimised.budgets == tuple(sorted(set(budgets)))
+    mus = [gaussian_mu(*budget) / factor for budget in budgets]
+    steps, bound = closed_form(tuple(node.records for node in nodes), mus)
+    assert optimised.certified.steps == pytest.approx(steps, rel=0.1)
+    assert optimised.certified.bound == pytest.approx(bound, rel=3e-3)
 
 
-def test_sampled_batches_match_an_exhaustive_search(sampled: OptimisePlan) -> None:
-    best = sampled.best
+def test_sampled_batches_match_an_exhaustive_search(sampled: OptimiseDocument) -> None:
+    best, config = sampled.certified, config_of(train={"batch": 4, "steps": 20})
     tried = {
-        steps: adapted(sampled.config, sampled.records, PARAMETERS, steps, 4)
-        for steps in {round(best.setting.steps * factor) for factor in np.geomspace(0.2, 5, 9)}
+        steps: adapted(config, records_of(config), PARAMETERS, steps, 4)
+        for steps in {round(best.steps * factor) for factor in np.geomspace(0.2, 5, 9)}
     }
     bounds = [bound_of(s.variances, steps, PARAMETERS) for steps, s in tried.items()]
     assert best.bound <= min(bounds) * 1.003
     assert best.bound == min(choice.bound for choice in sampled.curve)
-    assert best.bound == pytest.approx(
-        bound_of(best.setting.variances, best.setting.steps, PARAMETERS)
-    )
+    assert best.bound == pytest.approx(bound_of((best.noise_std**2,) * 4, best.steps, PARAMETERS))
     # Few hits need more noise than many, so that the least is never undercut.
-    assert all(choice.setting.waste >= 1 - 1e-6 for choice in sampled.curve)
+    assert all(choice.over_least_noise >= 1 - 1e-6 for choice in sampled.curve)
 
 
-def test_the_curve_holds_what_runs(sampled: OptimisePlan) -> None:
+def test_the_curve_holds_what_runs(sampled: OptimiseDocument) -> None:
     """Every point is a plan within the budget, and its noise is the plan's."""
     for choice in sampled.curve[::4]:
-        flags = (f"train.steps={choice.setting.steps}",)
+        flags = (f"train.steps={choice.steps}",)
         job = prepare(config_of(train={"batch": 4, "steps": 20}, overrides=flags))
-        assert choice.setting == setting_of(job.plan)
-        for node, variance in zip(job.plan.nodes, choice.setting.variances, strict=True):
+        setting = setting_of(job.plan)
+        assert alike(choice, setting)
+        for node, variance in zip(job.plan.nodes, setting.variances, strict=True):
             assert node.epsilon is not None
             assert node.epsilon <= 1.0
             std = job.plan.release.noise_std(node, 0) / node.divisor
@@ -162,58 +176,60 @@ def half_a_digit(printed: float) -> float:
     return 0.5 * 10.0**-digits + 1.5e-3 * printed
 
 
-def test_purchases_change_one_thing(sampled: OptimisePlan) -> None:
-    rows = {row.change: row for row in sampled.sensitivity_analysis}
+def test_purchases_change_one_thing(sampled: OptimiseDocument) -> None:
+    rows = {row.change: row for row in sampled.purchases}
     now = rows["as it stands"]
-    assert now.setting == sampled.as_is.setting
     assert now.bound == sampled.as_is.bound
-    settings = {change: row.setting for change, row in rows.items()}
-    own = now.setting
+    config = config_of(train={"batch": 4, "steps": 20})
+    own = setting_of(prepare(config).plan)
+    assert alike(now, own)
+    assert alike(sampled.as_is, own)
     # A node like the others: the noise of the mean falls with the square root of their number.
-    more = settings["one more node"]
-    assert len(more.variances) == 5
+    more = rows["one more node"]
     assert more.noise_std == pytest.approx(own.noise_std)
-    assert more.accumulated == pytest.approx(own.accumulated * math.sqrt(4 / 5))
-    assert more.waste == pytest.approx(own.waste)
+    assert more.accumulated_noise == pytest.approx(own.accumulated * math.sqrt(4 / 5))
+    assert more.over_least_noise == pytest.approx(own.waste)
     # The others are plans of their own.
-    doubled = [2 * count for count in sampled.records]
-    expected = adapted(sampled.config, doubled, PARAMETERS, 20, 4)
-    assert settings["twice the records"] == expected
-    assert settings["twice the steps"].steps == 40
-    assert settings["four times the batch"].batch == 16
-    assert settings["half the epsilon"].noise_multiplier > own.noise_multiplier
+    doubled = [2 * count for count in records_of(config)]
+    assert alike(rows["twice the records"], adapted(config, doubled, PARAMETERS, 20, 4))
+    assert rows["twice the steps"].steps == 40
+    assert rows["four times the batch"].batch == 16
+    assert rows["half the epsilon"].noise_multiplier > own.noise_multiplier
     half = config_of(train={"batch": 4, "steps": 20}, privacy={"epsilon": 0.5})
-    assert settings["half the epsilon"].variances == pytest.approx(
-        setting_of(prepare(half).plan).variances, rel=2e-3
+    assert rows["half the epsilon"].noise_std == pytest.approx(
+        setting_of(prepare(half).plan).noise_std, rel=1e-3
     )
-    for row in sampled.sensitivity_analysis:
-        bound = bound_of(row.setting.variances, row.setting.steps, PARAMETERS)
+    for row in sampled.purchases:
+        nodes = 5 if row is more else 4
+        bound = bound_of((row.noise_std**2,) * nodes, row.steps, PARAMETERS)
         assert row.bound == pytest.approx(bound)
 
 
-def test_large_batches_are_the_first_advice(full: OptimisePlan, sampled: OptimisePlan) -> None:
-    assert sampled.as_is.setting.waste > 1.5
-    assert optimise_document(sampled).advice[0].startswith("larger batches first")
-    assert full.as_is.setting.waste < 1.5
+def test_large_batches_are_the_first_advice(
+    full: OptimiseDocument, sampled: OptimiseDocument
+) -> None:
+    assert sampled.as_is.over_least_noise > 1.5
+    assert sampled.advice[0].startswith("larger batches first")
+    assert full.as_is.over_least_noise < 1.5
     assert "larger batches" not in words(full)
 
 
-def test_the_published_optimum_beside_what_its_steps_need(sampled: OptimisePlan) -> None:
-    claim = sampled.claim
-    total = sum(math.log(1 / b.delta) / (b.epsilon * b.records) ** 2 for b in sampled.budgets)
+def test_the_published_optimum_beside_what_its_steps_need(sampled: OptimiseDocument) -> None:
+    claim = sampled.published
+    total = sum(math.log(1e4) / records**2 for records in records_of(config_of()))
     exact = numerator() * 4 / (216 * CONSTANTS["L"] * PARAMETERS * total)
     assert claim.exact == pytest.approx(exact)
     assert abs(claim.steps - exact) < 1
     assert claim.certified is not None
     assert claim.one_record is not None
-    assert (claim.certified.setting.steps, claim.certified.setting.batch) == (claim.steps, 4)
-    assert (claim.one_record.setting.steps, claim.one_record.setting.batch) == (claim.steps, 1)
-    assert claim.one_record.setting.noise_std > claim.noise_std
-    assert sampled.best.bound <= claim.certified.bound * 1.003
-    bounds = dict(sampled.claimed_curve)
+    assert (claim.certified.steps, claim.certified.batch) == (claim.steps, 4)
+    assert (claim.one_record.steps, claim.one_record.batch) == (claim.steps, 1)
+    assert claim.one_record.noise_std > claim.noise_std
+    assert sampled.certified.bound <= claim.certified.bound * 1.003
+    bounds = {point.steps: point.bound for point in sampled.claimed_curve}
     assert bounds[claim.steps] == pytest.approx(claim.bound)
     assert min(bounds.values()) >= claim.bound * (1 - 1e-9)
-    constant = optimise(config_of(privacy={"published_constant": 2.0}), GIVEN).claim
+    constant = optimise(config_of(privacy={"published_constant": 2.0}), GIVEN).published
     assert constant.exact == pytest.approx(exact / 4, rel=1e-3)
 
 
@@ -221,61 +237,57 @@ def test_a_longest_run_is_respected() -> None:
     optimised = optimise(
         config_of(), OptimiseOptions(constants={**CONSTANTS, "F0": 1e6}, most_steps=40)
     )
-    assert max(choice.setting.steps for choice in optimised.curve) == 40
-    assert optimised.best.setting.steps == 40
+    assert max(choice.steps for choice in optimised.curve) == 40
+    assert optimised.certified.steps == 40
     assert "the longest run that was tried" in words(optimised)
-    assert optimised.claim.steps > 40
-    assert optimised.claim.certified is None
-    assert optimise_document(optimised).published.certified is None
+    assert optimised.published.steps > 40
+    assert optimised.published.certified is None
 
 
 def test_the_range_follows_the_optimum() -> None:
     """Two records a step: the optimum lies far above that of full batches."""
     config = config_of(train={"batch": 2, "steps": 20}, privacy={"epsilon": 2.0})
     optimised = optimise(config, GIVEN)
-    steps = [choice.setting.steps for choice in optimised.curve]
-    assert steps[0] < optimised.best.setting.steps < steps[-1]
-    assert optimised.best.bound == min(choice.bound for choice in optimised.curve)
+    steps = [choice.steps for choice in optimised.curve]
+    assert steps[0] < optimised.certified.steps < steps[-1]
+    assert optimised.certified.bound == min(choice.bound for choice in optimised.curve)
 
 
 def test_batch_and_clip_are_chosen_where_asked() -> None:
     config = config_of(train={"batch": 30, "steps": 20})
     optimised = optimise(config, OptimiseOptions(constants=CONSTANTS, batch=True, clip=True))
-    batches = [choice.setting.batch for choice in optimised.batches]
+    batches = [choice.batch for choice in optimised.batches]
     assert batches == [30, 4, 18, 72, "all"]
     least = min(choice.bound for choice in optimised.batches)
-    (chosen,) = {choice.setting.batch for choice in optimised.clips}
-    (row,) = (choice for choice in optimised.batches if choice.setting.batch == chosen)
+    (chosen,) = {choice.batch for choice in optimised.clips}
+    (row,) = (choice for choice in optimised.batches if choice.batch == chosen)
     assert row.bound <= 1.05 * least
     cheaper = [
-        choice
-        for choice in optimised.batches
-        if choice.setting.record_gradients < row.setting.record_gradients
+        choice for choice in optimised.batches if choice.record_gradients < row.record_gradients
     ]
     assert all(choice.bound > 1.05 * least for choice in cheaper)
     # Clips: noise follows the clip, the bias is the squared mean excess of the norms.
-    norms = np.asarray(optimised.estimates.norms)
+    norms = np.asarray(estimate(prepare(config), CONSTANTS, norms=True).norms)
     assert len(norms) > 100
     for choice in optimised.clips:
-        assert choice.setting.batch == chosen
-        excess = np.maximum(0, norms - choice.setting.clip).mean()
+        assert choice.batch == chosen
+        excess = np.maximum(0, norms - choice.clip).mean()
         assert choice.clipping_bias == pytest.approx(excess**2)
-        equal_setting = adapted(config, optimised.records, PARAMETERS, choice.setting.steps, chosen)
-        ratio = choice.setting.clip / equal_setting.clip
-        assert choice.setting.noise_std == pytest.approx(equal_setting.noise_std * ratio, rel=2e-3)
-    assert optimised.best.objective == min(choice.objective for choice in optimised.clips)
+        equal_setting = adapted(config, records_of(config), PARAMETERS, choice.steps, chosen)
+        ratio = choice.clip / equal_setting.clip
+        assert choice.noise_std == pytest.approx(equal_setting.noise_std * ratio, rel=2e-3)
+    worth = {run.bound + (run.clipping_bias or 0.0): run for run in optimised.clips}
+    assert optimised.certified == worth[min(worth)]
     # The flags give just that run.
-    flags = [flag.removeprefix("--set ") for flag in optimise_document(optimised).flags]
+    flags = [flag.removeprefix("--set ") for flag in optimised.flags]
     applied = prepare(load_config(config, overrides=flags)).plan
-    assert setting_of(applied).noise_std == pytest.approx(
-        optimised.best.setting.noise_std, rel=2e-3
-    )
-    assert applied.steps == optimised.best.setting.steps
+    assert setting_of(applied).noise_std == pytest.approx(optimised.certified.noise_std, rel=2e-3)
+    assert applied.steps == optimised.certified.steps
 
 
 def test_published_noise_in_the_file_is_not_what_is_optimised() -> None:
     optimised = optimise(config_of(privacy={"accounting": "published"}), GIVEN)
-    assert optimised.best == optimise(config_of(), GIVEN).best
+    assert optimised.certified == optimise(config_of(), GIVEN).certified
 
 
 @pytest.mark.parametrize(
@@ -302,40 +314,40 @@ def test_options_are_checked(key: str) -> None:
         optimise(config_of(), OptimiseOptions(**{key: 0}))
 
 
-def test_private_constants_are_said_loudly(full: OptimisePlan) -> None:
+def test_private_constants_are_said_loudly(full: OptimiseDocument) -> None:
     optimised = optimise(config_of(), OptimiseOptions(source="train"))
     text = printed(optimised, width=100)
     assert "NOT PRIVATE" in text
     assert "NO EPSILON COVERS THEM" in text
     assert text.count("PRIVATE RECORDS") == 3
-    rows = {row.name: row.private for row in optimise_document(optimised).constants}
+    rows = {row.name: row.private for row in optimised.constants}
     assert rows == {"L": False, "b2": False, "F0": False, "x0": True, "G": True}
-    assert optimise_document(full).warning is None
+    assert full.warning is None
     assert "NOT PRIVATE" not in printed(full, width=100)
 
 
-def printed(plan: OptimisePlan, width: int) -> str:
+def printed(plan: OptimiseDocument, width: int) -> str:
     out = io.StringIO()
     optimise_table(plan, Console(file=out, width=width))
     return out.getvalue()
 
 
-def test_a_narrow_terminal_folds_and_shortens_nothing(sampled: OptimisePlan) -> None:
+def test_a_narrow_terminal_folds_and_shortens_nothing(sampled: OptimiseDocument) -> None:
     wide, narrow = printed(sampled, 140), printed(sampled, 60)
     assert "…" not in wide + narrow
     tables = narrow.split("advice:")[0].splitlines()
     assert max(map(len, tables)) <= 60
     for word in ("published", "certified", "optimum", "twice", "epsilon", "Hessian's", "given"):
         assert (word in wide) == (word in narrow)
-    assert f"apply: --set train.steps={sampled.best.setting.steps}" in narrow
+    assert f"apply: --set train.steps={sampled.certified.steps}" in narrow
 
 
-def test_the_document_is_json(full: OptimisePlan, sampled: OptimisePlan) -> None:
+def test_the_document_is_json(full: OptimiseDocument, sampled: OptimiseDocument) -> None:
     for plan in (full, sampled):
-        content = strict_json(dump(optimise_document(plan)))
-        assert content["certified"]["steps"] == plan.best.setting.steps
+        content = strict_json(dump(plan))
+        assert content["certified"]["steps"] == plan.certified.steps
         assert content["theorem"]["excluded"] is True
-        assert content["learning_rate"] == pytest.approx(math.sqrt(4 / plan.best.setting.steps))
+        assert content["learning_rate"] == pytest.approx(math.sqrt(4 / plan.certified.steps))
         steps = [row["steps"] for row in content["curve"]]
         assert steps == sorted(set(steps))
-        assert plan.as_is.setting.steps in steps
+        assert plan.as_is.steps in steps

@@ -14,7 +14,7 @@ from optimise_cases import CONSTANTS, config_of
 from torch import Tensor, nn
 
 from tacit.analysis.optimise import published_optimum
-from tacit.analysis.optimise.bound import Constant, clipping_excess, estimate, largest_curvature
+from tacit.analysis.optimise.bound import clipping_excess, estimate, largest_curvature
 from tacit.errors import InputError
 from tacit.gradients import LOSSES
 from tacit.privacy.published import (
@@ -23,6 +23,7 @@ from tacit.privacy.published import (
     claimed_variances,
     convergence_bound,
 )
+from tacit.report.documents.plan import OptimiseConstant
 from tacit.training.prepare import Job, prepare
 
 positive = st.floats(1e-3, 1e3)
@@ -74,7 +75,7 @@ def job() -> Job:
     return prepare(config_of(train=FLOAT64, nodes={"count": 4}))
 
 
-def named(constants: tuple[Constant, ...]) -> dict[str, Constant]:
+def named(constants: tuple[OptimiseConstant, ...]) -> dict[str, OptimiseConstant]:
     return {constant.name: constant for constant in constants}
 
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from tacit.analysis.changes import UNSET, changed
 from tacit.analysis.recommend.search import parameters_of
+from tacit.analysis.settings.changes import UNSET, changed
 from tacit.config import Config, load_config, read_sections
 from tacit.errors import InputError
 from tacit.training.planner import build_plan
@@ -58,10 +58,7 @@ def refuse_apart(config: Config) -> None:
 def baseline_lines(config: Config, names: Sequence[str], facts: Facts) -> list[dict[str, Any]]:
     """The baselines as `[[figure.line]]` has lines: name, group, `set` and `grid`.
 
-    Args:
-        config: the experiment.
-        names: of baselines.
-        facts: of its nodes; where a seed deals them more or fewer records, of each the fewest.
+    Where seeds deal a node more or fewer records, the `facts` have the fewest.
 
     Raises:
         BudgetError: the budget of a site cannot be met by it alone.

@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -22,7 +23,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit import __version__
-from tacit.analysis.changes import choice_text
 from tacit.analysis.compare.figure import (
     SERIES,
     TOGETHER,
@@ -31,8 +31,11 @@ from tacit.analysis.compare.figure import (
     FigureSetting,
 )
 from tacit.analysis.compare.pool import Outcome
-from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor, sentences, spent_together
+from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor
 from tacit.analysis.compare.store import Store
+from tacit.analysis.settings.changes import choice_text
+from tacit.analysis.settings.runs import scores_of
+from tacit.analysis.settings.spent import sentences, spent_together
 from tacit.report.compare_page import (
     columns,
     compared,
@@ -60,15 +63,11 @@ from tacit.report.terminal import print_table, table_of
 
 Item = TypeVar("Item")
 _MOST_POINTS = 1000  # of a curve
+_AT_THE_END = ("train_loss", "augmented_lagrangian", "suboptimality", "consensus_distance")
 
 
 def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
-    """Everything that is known of a figure.
-
-    Args:
-        gathered: its runs.
-        store: the comparison's folder; all runs in it count for what they cost together.
-    """
+    """Everything that is known of a figure; all runs in the folder count for what they cost."""
     figure, members = gathered.figure, gathered.members
     rows = [row for member in members for row in member.rows]
     # What nothing was measured of gives way to what comes next.
@@ -233,34 +232,26 @@ def _point(
     complete = [member for member in members if member.complete]
     results = [member.result for member in complete if member.result is not None]
     ends = [member.rows[-1] for member in complete if member.rows]
-    accuracies = [result.test_accuracy for result in results if result.test_accuracy is not None]
-    losses = [result.test_loss for result in results if result.test_loss is not None]
     names = dict.fromkeys(name for result in results for name in result.test_metrics)
-    metrics = {
-        name: [result.test_metrics[name] for result in results if name in result.test_metrics]
-        for name in names
-    }
-    shown = accuracies if score == "test_accuracy" else metrics.get(score, [])
+
+    def part(name: str, of: str = "mean") -> MeanDeviation | None:
+        """A figure of the runs' scores by one measure."""
+        scores = [found for result in results if (found := scores_of(result, name)) is not None]
+        return _over(scores, attrgetter(of))
+
     return ComparedPoint(
         choice=dict(setting.choice),
         name=choice_text(setting.choice),
         complete=len(complete),
         figures=FigureNumbers(
-            test_accuracy=_over(accuracies, lambda scores: scores.mean),
-            test_metrics={
-                name: _over(found, lambda scores: scores.mean) for name, found in metrics.items()
-            },
-            score=_over(shown, lambda scores: scores.mean),
-            worst=_over(shown, lambda scores: scores.worst),
-            consensus=_over(shown, lambda scores: scores.consensus),
-            baseline=_over(shown, lambda scores: scores.baseline),
-            test_loss=_over(losses, lambda scores: scores.mean),
-            train_loss=_over(ends, lambda row: row.train_loss),
-            augmented_lagrangian=_over(ends, lambda row: row.augmented_lagrangian),
-            suboptimality=_over(ends, lambda row: row.suboptimality),
-            consensus_distance=_over(ends, lambda row: row.consensus_distance),
-            bytes_sent=_over(results, lambda result: result.bytes_sent),
-            seconds=_over(results, lambda result: result.seconds),
+            test_accuracy=part("test_accuracy"),
+            test_metrics={name: part(name) for name in names},
+            score=part(score),
+            **{of: part(score, of) for of in ("worst", "consensus", "baseline")},
+            test_loss=part("test_loss"),
+            **{name: _over(ends, attrgetter(name)) for name in _AT_THE_END},
+            bytes_sent=_over(results, attrgetter("bytes_sent")),
+            seconds=_over(results, attrgetter("seconds")),
         ),
         private=all(result.private for result in results) if results else None,
         epsilon=_largest([result.epsilon for result in results]),
@@ -459,12 +450,7 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 
 @contextmanager
 def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monitor]:
-    """A live line on a terminal, and a line for every run that ends.
-
-    Args:
-        should_stop: whether the user asked to stop.
-        hidden: say nothing.
-    """
+    """A live line on a terminal, and a line for every run that ends; nothing if it is `hidden`."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),

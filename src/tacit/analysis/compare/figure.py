@@ -10,7 +10,6 @@ made of it when `quick` and `--set` have changed it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +17,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
 from tacit.analysis.compare.baselines import Baseline, baseline_lines, baseline_notes, refuse_apart
 from tacit.analysis.recommend import read_facts, recommend_for
-from tacit.config import Config, load_config, read_sections, to_toml
+from tacit.analysis.settings.changes import changed, flat_keys, grid_points, read_toml
+from tacit.analysis.settings.runs import run_digest
+from tacit.config import Config, load_config, read_sections
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.report.measures import MEASURES
 from tacit.training.prepare import DTYPES
@@ -53,10 +53,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class FigureOptions:
     """What the command line changes about a figure.
 
-    Args:
-        overrides: `section.key=value`, for every line.
-        quick: the short version: the `quick` keys count, and of a grid its first point only.
-        seeds: repetitions; None: as the figure has them.
+    `overrides` (`section.key=value`) are for every line. With `quick` the `quick` keys count, and
+    of a grid its first point only. `seeds` are repetitions; None: as the figure has them.
     """
 
     overrides: Sequence[str] = ()
@@ -66,12 +64,7 @@ class FigureOptions:
 
 @dataclass(frozen=True)
 class FigureSetting:
-    """One point of a line's grid; a line without a grid has one.
-
-    Args:
-        choice: the grid's values, by `section.key`.
-        runs: the resolved experiment, once a seed.
-    """
+    """One point of a line's grid, by `section.key`, and its resolved experiment, once a seed."""
 
     choice: Mapping[str, Any]
     runs: tuple[Config, ...]
@@ -79,13 +72,10 @@ class FigureSetting:
 
 @dataclass(frozen=True)
 class FigureLine:
-    """One line of a figure.
+    """One line of a figure; lines of one `group` share a panel.
 
-    Args:
-        name: shown in legends, unique in its figure.
-        group: lines of one group share a panel.
-        published: figures that a paper prints, by measure, as printed (accuracies in per cent).
-        settings: what is run; the one that ends best is drawn.
+    `published` figures are those that a paper prints, by measure, as printed (accuracies in per
+    cent). Of the `settings`, which are run, the one that ends best is drawn.
     """
 
     name: str
@@ -96,16 +86,10 @@ class FigureLine:
 
 @dataclass(frozen=True)
 class Figure:
-    """All that is to be run and drawn.
+    """All that is to be run and drawn: `y`, of `SERIES` or a metric of the runs, over the axes `x`.
 
-    Args:
-        title: of the page.
-        source: where the original is printed; may be empty.
-        notes: what the reader should know, a sentence each.
-        x: axes that are drawn, of `AXES`.
-        y: what is drawn: one of `SERIES`, or a metric of the runs.
-        quick: whether this is the short version.
-        lines: in the order in which they are drawn.
+    `source` is where the original is printed, and `notes` are what the reader should know, a
+    sentence each.
     """
 
     title: str
@@ -165,11 +149,7 @@ class _CompareSection(_FigureSection):
 
 
 def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions()) -> Figure:
-    """Read one figure file, or plain experiment files as a line each.
-
-    Args:
-        files: one file with a section `[figure]` or `[compare]`, or any number without.
-        options: what the command line changes.
+    """Read one file with a section `[figure]` or `[compare]`, or plain ones, each a line.
 
     Raises:
         InputError: naming the line, the key, its value and what would be right.
@@ -198,19 +178,6 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
         for name, raw, file in zip(names, raws, files, strict=True)
     )
     return _made(section, options, lines)
-
-
-def run_digest(config: Config) -> str:
-    """Identifies a resolved experiment: keys that only say where and how are left out.
-
-    What files and modules that it names contain is not part of it.
-    """
-    plain = config.with_keys(
-        train={"device": "cpu", "checkpoint_every": None},
-        task={"data_dir": ""},
-        privacy={"ledger": config.privacy.ledger and "elsewhere"},
-    )
-    return hashlib.blake2b(to_toml(plain).encode(), digest_size=6).hexdigest()
 
 
 def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:

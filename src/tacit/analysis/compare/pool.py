@@ -1,10 +1,9 @@
 """Makes runs, in this process or in several at once; none that fails takes another with it.
 
-Each of several processes is the only one of a `ProcessPoolExecutor` of its own: a process that is
-killed breaks its own executor alone, whose run fails, and another takes its place. A pipe goes
-beside it. The process reports on it how far its run is; a word from the parent, or the end of the
-pipe because the parent is gone, however it died, asks it to stop after the step that it is at,
-with a checkpoint.
+Each of several processes has a pipe. A process that is killed is seen by the end of it: its run
+alone fails, and another takes its place. On the pipe it hears its runs, and reports how far each is
+and how it ended; a word from the parent, or the end of the pipe because the parent is gone, however
+it died, asks it to stop after the step that it is at, with a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,20 +15,19 @@ import time
 import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from multiprocessing import active_children, get_context
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from tacit.config import load_config
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError, describe
 from tacit.training import loop as run
-from tacit.training.hooks import Progress
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder import checkpoint as checkpoints
 
@@ -37,19 +35,16 @@ OnStep = Callable[[int, float], None]
 OnDone = Callable[[int, "Outcome"], None]
 _PATIENCE = 0.2  # seconds between two looks at whether to stop
 _EVERY = 0.5  # seconds between two reports of a process
+_GONE = 5.0  # seconds in which a process has ended whose pipe has
 _LEFT = 130  # exit code of a process that was asked to stop before its run began
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run to be made.
+    """One run to be made: a resolved `experiment`, as TOML, in a folder, where it may `resume`.
 
-    Args:
-        experiment: resolved, as TOML.
-        folder: of the run.
-        resume: whether the run in the folder goes on.
-        instead: a new folder, for a run that turns out not to be able to go on.
+    `instead` is a new folder, for a run that turns out not to be able to go on.
     """
 
     experiment: str
@@ -60,13 +55,10 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """How a run ended, and where it lies.
 
-    Args:
-        folder: where the run lies.
-        status: as in `result.json`; `failed` where there is none, `cancelled` before it began.
-        message: why, where it did not end well; one line.
-        code: the exit code of an error; 0 without.
+    `status` is as in `result.json`; `failed` where there is none, `cancelled` before it began.
+    `message` says in one line why it did not end well, and `code` is the exit code of an error.
     """
 
     folder: str
@@ -82,10 +74,8 @@ def perform(
 ) -> Outcome:
     """Make one run in this process; errors become its outcome.
 
-    Args:
-        request: what to run.
-        on_step: hears the share of the steps that are completed.
-        should_stop: asked after every step.
+    After every step `on_step` hears the share of the steps that are completed, and `should_stop` is
+    asked.
     """
     try:
         job = prepare(load_config(tomllib.loads(request.experiment)))
@@ -108,12 +98,13 @@ def _execute(
     on_step: Callable[[float], None],
     should_stop: Callable[[], bool],
 ) -> Outcome:
-    def show(moment: Progress) -> None:
-        on_step(moment.step / moment.steps)
-
     def attempt(folder: str, resume: bool) -> Outcome:
         result = run.execute(
-            job, out=Path(folder), resume=resume, on_step=show, should_stop=should_stop
+            job,
+            out=Path(folder),
+            resume=resume,
+            on_step=lambda moment: on_step(moment.step / moment.steps),
+            should_stop=should_stop,
         )
         return Outcome(folder, result.status, result.message)
 
@@ -142,13 +133,10 @@ def run_all(
 ) -> list[Outcome]:
     """Make all runs, and give their outcomes in the same order.
 
-    Args:
-        requests: what to run. A program that gives `jobs` guards its main part by
-            `if __name__ == "__main__"`: `multiprocessing` imports it in each process.
-        jobs: 1: one after the other in this process; more: in so many processes.
-        on_step: hears the place of a run, and the share of its steps that are completed.
-        on_done: hears the place of a run, and how it ended.
-        should_stop: asked all the time; True stops the running ones cleanly, and starts no more.
+    With `jobs` above 1 they run in so many processes. A program that gives it guards its main part
+    by `if __name__ == "__main__"`: `multiprocessing` imports it in each process. `on_step` hears
+    the place of a run, and the share of its steps that are completed, and `on_done` how it ended;
+    `should_stop` is asked all the time: True stops the running ones cleanly, and starts no more.
     """
     if jobs > 1 and len(requests) > 1:
         return _run_in_processes(requests, min(jobs, len(requests)), on_step, on_done, should_stop)
@@ -156,11 +144,7 @@ def run_all(
     for place, request in enumerate(requests):
         outcome = Outcome(request.folder, "cancelled")
         if not should_stop():
-
-            def show(share: float, place: int = place) -> None:
-                on_step(place, share)
-
-            outcome = perform(request, show, should_stop)
+            outcome = perform(request, partial(on_step, place), should_stop)
         on_done(place, outcome)
         outcomes.append(outcome)
     return outcomes
@@ -187,8 +171,8 @@ def _run_in_processes(
 ) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
     waiting = deque(range(len(requests)))
-    workers: list[_Worker] = []
-    running: dict[Future[Outcome], tuple[int, _Worker]] = {}
+    running: dict[_Worker, int] = {}
+    idle: list[_Worker] = []
     threads = threads_a_process(jobs)
     stopping = False
 
@@ -200,17 +184,16 @@ def _run_in_processes(
         while waiting or running:
             if not stopping and should_stop():
                 stopping = True
-                for _, worker in running.values():
-                    worker.stop()
+                for worker in running:
+                    worker.tell(None)
             while waiting and stopping:
                 place = waiting.popleft()
                 end(place, Outcome(requests[place].folder, "cancelled"))
             while waiting and len(running) < jobs:
                 place = waiting.popleft()
-                busy = [worker for _, worker in running.values()]
-                idle = [each for each in workers if each not in busy and each.process.is_alive()]
+                idle = [worker for worker in idle if worker.process.is_alive()]
                 try:
-                    worker = idle[0] if idle else _start_worker(threads)
+                    worker = idle.pop() if idle else _start_worker(threads)
                 except (OSError, ValueError) as error:
                     if running:  # the machine has room for no more
                         jobs = len(running)
@@ -219,40 +202,29 @@ def _run_in_processes(
                     message = f"its process could not be started ({describe(error)})"
                     end(place, _lost(requests[place], message))
                     continue
-                workers += [] if idle else [worker]
-                running[worker.submit(requests[place])] = place, worker
-            ended, _ = wait(running, timeout=_PATIENCE, return_when=FIRST_COMPLETED)
-            for place, worker in running.values():
-                share = worker.latest_share()
-                if share is not None:
+                running[worker] = place
+                worker.tell(requests[place])
+            wait([worker.link for worker in running], timeout=_PATIENCE)
+            for worker, place in list(running.items()):
+                share, outcome = None, None
+                try:
+                    while outcome is None and worker.link.poll():
+                        share, outcome = worker.link.recv()
+                except (EOFError, OSError):
+                    reason = worker.lost()
+                    outcome = _lost(requests[place], f"its process was lost ({reason})")
+                    if stopping:
+                        outcome = Outcome(requests[place].folder, "cancelled")
+                if outcome is not None:
+                    del running[worker]
+                    end(place, outcome)
+                    idle += [] if worker.link.closed else [worker]
+                elif share is not None:
                     on_step(place, share)
-            for future in ended:
-                place, worker = running.pop(future)
-                end(place, _outcome(future, worker, requests[place], stopping))
     finally:
-        for worker in workers:
+        for worker in (*running, *idle):
             worker.kill()
     return [outcomes[place] for place in range(len(requests))]
-
-
-def _outcome(
-    future: Future[Outcome], worker: _Worker, request: RunRequest, stopping: bool
-) -> Outcome:
-    """What a process answered, or that it was lost."""
-    error = future.exception()
-    if error is None:
-        return future.result()
-    if isinstance(error, BrokenProcessPool):
-        worker.kill()  # it is dead already: its exit code is fetched
-        code = worker.process.exitcode or 0
-        reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    elif isinstance(error, Exception):  # only `TACIT_TRACEBACK` lets one through
-        raise error
-    else:
-        reason = describe(error)
-    if stopping:
-        return Outcome(request.folder, "cancelled")
-    return _lost(request, f"its process was lost ({reason})")
 
 
 def _lost(request: RunRequest, message: str) -> Outcome:
@@ -261,57 +233,38 @@ def _lost(request: RunRequest, message: str) -> Outcome:
 
 @dataclass(frozen=True, eq=False)
 class _Worker:
-    """A process for runs, seen from its parent.
+    """A process for runs, and the parent's end of the pipe to it."""
 
-    Args:
-        executor: of this process alone.
-        process: itself.
-        link: the parent's end of the pipe.
-    """
-
-    executor: ProcessPoolExecutor
     process: BaseProcess
     link: Connection[Any, Any]
 
-    def submit(self, request: RunRequest) -> Future[Outcome]:
-        """Begin a run; where the process is lost already, that is what the future says."""
-        try:
-            return self.executor.submit(_run_in_worker, request)
-        except BrokenProcessPool as error:
-            future: Future[Outcome] = Future()
-            future.set_exception(error)
-            return future
-
-    def latest_share(self) -> float | None:
-        """The share of the steps that it reported last; None where it has reported nothing new."""
-        share: float | None = None
-        with suppress(EOFError, OSError):
-            while self.link.poll():
-                share = self.link.recv()
-        return share
-
-    def stop(self) -> None:
-        """Ask it to stop cleanly."""
+    def tell(self, request: RunRequest | None) -> None:
+        """Hand it a run, or ask it to stop cleanly; one that is lost says so by its pipe."""
         with suppress(OSError):
-            self.link.send("stop")
+            self.link.send(request)
+
+    def lost(self) -> str:
+        """Why it is gone."""
+        self.process.join(_GONE)
+        self.kill()
+        code = self.process.exitcode or 0
+        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
     def kill(self) -> None:
         """End it at once if it is still there."""
         self.process.kill()
-        self.executor.shutdown()
+        self.process.join()
         self.link.close()
 
 
 def _start_worker(threads: int) -> _Worker:
     context = get_context("spawn")
     link, other_end = context.Pipe()
-    executor = ProcessPoolExecutor(1, context, _set_up_worker, (other_end,))
+    process = context.Process(target=_serve, args=(other_end,))
     with _start_conditions(threads):
-        before = set(active_children())
-        executor.submit(int)  # starts the process
-        (process,) = set(active_children()) - before
+        process.start()
     other_end.close()  # so that its end is seen if the process dies
-    return _Worker(executor, process, link)
+    return _Worker(process, link)
 
 
 @contextmanager
@@ -333,72 +286,48 @@ def _start_conditions(threads: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
 
 
-@dataclass(frozen=True)
-class _WorkerState:
-    """What a process of the pool knows of itself.
-
-    Args:
-        link: its end of the pipe.
-        stop_requested: whether it is to stop.
-        preparing: whether it has a run that has sent and reserved nothing as yet.
-        idle: whether it has no run.
-    """
-
-    link: Connection[Any, Any]
-    stop_requested: threading.Event = field(default_factory=threading.Event)
-    preparing: threading.Event = field(default_factory=threading.Event)
-    idle: threading.Event = field(default_factory=threading.Event)
-
-
-_own_state: _WorkerState | None = None  # set in a process of the pool
-
-
-def _set_up_worker(link: Connection[Any, Any]) -> None:
-    """The first that a process of the pool does."""
-    global _own_state
+def _serve(link: Connection[Any, Any]) -> None:
+    """What a process of the pool does: one run after the other, until the parent is gone."""
     for number in _SIGNALS:  # they are for the parent; those that are pending are forgotten
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.dup2(2, 1)  # what a user's module prints does not mix with what the parent prints
-    state = _own_state = _WorkerState(link)
-    state.idle.set()
+    requests: SimpleQueue[RunRequest] = SimpleQueue()
+    stopping, idle = threading.Event(), threading.Event()
+    preparing = threading.Event()  # a run that has sent and reserved nothing as yet
+    idle.set()
 
     def listen() -> None:
-        with suppress(OSError):
-            link.poll(None)  # until the parent says something, or is gone
-        state.stop_requested.set()
-        if state.preparing.is_set():  # which may take minutes
+        with suppress(EOFError, OSError):
+            while (request := link.recv()) is not None:  # until it says to stop, or is gone
+                requests.put(request)
+        stopping.set()
+        if preparing.is_set():  # which may take minutes
             os._exit(_LEFT)
         with suppress(EOFError, OSError):
-            while True:  # until the parent is gone
-                link.recv()
-        state.idle.wait()
+            link.recv()  # until the parent is gone
+        idle.wait()
         os._exit(_LEFT)
 
-    threading.Thread(target=listen, daemon=True).start()
-
-
-def _run_in_worker(request: RunRequest) -> Outcome:
-    state = _own_state
-    assert state is not None
-
     def should_stop() -> bool:  # first asked when all is prepared
-        state.preparing.clear()
-        return state.stop_requested.is_set()
+        preparing.clear()
+        return stopping.is_set()
 
-    def send(share: float) -> None:
+    def send(share: float | None, outcome: Outcome | None = None) -> None:
         with suppress(OSError):  # the parent is gone: the run is stopped cleanly all the same
-            state.link.send(share)
+            link.send((share, outcome))
 
-    state.idle.clear()
-    state.preparing.set()
-    try:
-        if state.stop_requested.is_set():
-            return Outcome(request.folder, "cancelled")
-        return perform(request, _now_and_then(send), should_stop)
-    finally:
-        state.preparing.clear()
-        state.idle.set()
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        request = requests.get()
+        idle.clear()
+        preparing.set()
+        outcome = Outcome(request.folder, "cancelled")
+        if not stopping.is_set():
+            outcome = perform(request, _now_and_then(send), should_stop)
+        preparing.clear()
+        idle.set()
+        send(None, outcome)
 
 
 def _now_and_then(send: Callable[[float], None]) -> Callable[[float], None]:

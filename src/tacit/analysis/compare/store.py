@@ -12,32 +12,27 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.analysis.compare.figure import run_digest
+from tacit.analysis.settings.runs import read_final, run_digest
 from tacit.config import Config
 from tacit.errors import FormatError, InputError
-from tacit.plain_files import read_plain
 from tacit.private_files import make_private_folder, write_private
 from tacit.report.documents.base import dump, parse_file
 from tacit.report.documents.figure import CompareDocument, CompareMark
-from tacit.report.documents.metrics import MOST_SERIES, Measurement, read_measurement
-from tacit.report.documents.run import ResultDocument, read_result
+from tacit.report.documents.run import ResultDocument
 from tacit.training.run_folder import checkpoint as checkpoints
 
-FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not run again
 _MARK = "format.json"
 _NAME = 60  # characters of a line's name in a folder's
 
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a run lies, or is to be made.
+    """Where a run of a resolved experiment lies, or is to be made.
 
-    Args:
-        path: its folder.
-        result: of a run that has ended; None: it is still to be run.
-        resume: whether it stands at a checkpoint from which it can go on.
+    Without a `result` it is still to be run; `resume`: from a checkpoint, where it can go on.
     """
 
+    config: Config
     path: Path
     result: ResultDocument | None
     resume: bool
@@ -83,30 +78,22 @@ class Store:
     def find(self, line: str, config: Config) -> RunPlace:
         """A run of this experiment that has ended, else one to go on with, else a new place.
 
-        Args:
-            line: its name; a run that another line or name made of the same experiment counts.
-            config: the resolved experiment.
+        A run that another line or name than `line` made of the same experiment counts.
         """
         digest = run_digest(config)
         tries = sorted(
             (path for path in self.folders() if re.search(rf"-{digest}(\.\d+)?$", path.name)),
             key=lambda path: (len(path.name), path.name),
         )
-        results = [(path, read_ended(path)) for path in tries]
-        ended = [
-            RunPlace(path, result, resume=False)
-            for path, result in results
-            if result is not None and result.status in FINAL
-        ]
+        ended = [(path, end) for path in tries if (end := read_final(path)) is not None]
         if ended:  # a whole run before one that a kill has shortened
-            return max(
-                ended, key=lambda run: run.result is not None and run.result.status == "done"
-            )
+            path, result = max(ended, key=lambda run: run[1].status == "done")
+            return RunPlace(config, path, result, resume=False)
         for path in reversed(tries):
             if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
-                return RunPlace(path, None, resume=True)
+                return RunPlace(config, path, None, resume=True)
         base = f"{_slug(line)}-seed{config.train.seed}-{digest}"
-        return RunPlace(self.fresh(self.path / "runs" / base), None, resume=False)
+        return RunPlace(config, self.fresh(self.path / "runs" / base), None, resume=False)
 
     def fresh(self, path: Path) -> Path:
         """The path, or one like it with a number, that nothing has yet."""
@@ -131,25 +118,6 @@ class Store:
     def write_document(self, document: CompareDocument) -> Path:
         """Likewise, `compare.json`."""
         return self.write("compare.json", dump(document))
-
-
-def read_ended(path: Path) -> ResultDocument | None:
-    """`result.json` of a run folder; None where it is not there or not whole."""
-    try:
-        return read_result(path / "result.json")
-    except InputError:
-        return None
-
-
-def read_rows(path: Path) -> list[Measurement]:
-    """`metrics.jsonl` in the order of steps; of a step that stands twice the later counts."""
-    try:
-        lines = read_plain(path / "metrics.jsonl", MOST_SERIES).splitlines()
-    except OSError:
-        return []
-    # The last line of a run that was killed is torn.
-    rows = {row.step: row for row in filter(None, map(read_measurement, lines))}
-    return [rows[step] for step in sorted(rows)]
 
 
 def _slug(name: str) -> str:

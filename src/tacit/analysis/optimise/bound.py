@@ -23,10 +23,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor, nn
 
 from tacit import data
@@ -34,63 +35,42 @@ from tacit.config import GIVEN
 from tacit.errors import InputError, describe, nearest
 from tacit.gradients import Loss, record_coins, with_output
 from tacit.privacy.published import BoundConstants
+from tacit.report.documents.plan import OptimiseConstant
 from tacit.training.prepare import Job
 
 Source = Literal["test", "train"]
+Kind = Literal["given", "exact", "public", "private"]
 NAMES = ("L", "b2", "F0", "x0", "G")
-PRIVATE: Literal["private"] = "private"
-"""The kind of a constant that was read off the nodes' own records."""
 
 _NO_CLIP = 1e12  # a bound so that norms are reported: nothing reaches it
 _CURVATURE_RECORDS = 500  # of those read; each iteration differentiates all of them twice
-_ITERATIONS = 25
-_SETTLED = 3e-3  # relative change at which the iteration stops
-
-
-@dataclass(frozen=True)
-class Constant:
-    """One constant of the bound.
-
-    Args:
-        name: as the paper writes it: L, b2, F0, x0 (its squared norm), G.
-        value: its value.
-        kind: `given`, `exact`, `public` (estimated on public test records) or `private`
-            (estimated on the nodes' records, un-noised: not covered by epsilon).
-        how: how it came about, in one line.
-    """
-
-    name: str
-    value: float
-    kind: Literal["given", "exact", "public", "private"]
-    how: str
+_SETTLED = 2e-2  # relative residual at which the iteration stops: its square is that of L
+_DIRECTIONS = 6  # that are kept: with more, most of the products would come after that
+_UNUSABLE = "give it by hand: the loss has no usable curvature at the start"
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """All constants, and the gradient norms behind them.
+    """All constants, in the order of `NAMES`, and the gradient norms behind them.
 
-    Args:
-        constants: in the order of `NAMES`.
-        parameters: d.
-        norms: ascending l2 norms of record gradients at the start; empty where every constant was
-            given and no norm was asked for.
-        norms_kind: `public` or `private`, of the norms.
+    `norms` are ascending l2 norms of record gradients at the start; there are none where every
+    constant was given and no norm was asked for.
     """
 
-    constants: tuple[Constant, ...]
+    constants: tuple[OptimiseConstant, ...]
     parameters: int
     norms: tuple[float, ...]
-    norms_kind: Literal["public", "private"]
+    norms_kind: Kind
 
     def value(self, name: str) -> float:
         """A constant by name."""
-        return {constant.name: constant.value for constant in self.constants}[name]
+        return {constant.name: constant.value or 0.0 for constant in self.constants}[name]
 
     @property
     def private(self) -> bool:
         """Whether anything here was read off private records."""
-        read = bool(self.norms) and self.norms_kind == PRIVATE
-        return read or any(constant.kind == PRIVATE for constant in self.constants)
+        read = bool(self.norms) and self.norms_kind == "private"
+        return read or not all(constant.private for constant in self.constants)
 
     @property
     def bound(self) -> BoundConstants:
@@ -112,14 +92,11 @@ def estimate(
     records: int = 1000,
     norms: bool = False,
 ) -> Estimates:
-    """Every constant: as given, or estimated.
+    """Every constant: as given by name, or estimated.
 
-    Args:
-        job: a run that could start now.
-        given: constants by name; they are not estimated.
-        source: `test` reads public test records, `train` the nodes' own: not private.
-        records: how many records are read at most, over all nodes (one a node at least).
-        norms: whether gradient norms are wanted even where every constant is given.
+    `source` is `test`, which reads public test records, or `train`, which reads the nodes' own: not
+    private. So many `records` are read at most, over all nodes (one a node at least). `norms`:
+    gradient norms are wanted even where every constant is given.
 
     Raises:
         InputError: an unknown or impossible constant is given, or public test records are wanted
@@ -132,34 +109,36 @@ def estimate(
         if not (math.isfinite(value) and value >= least):
             expected = "zero or more" if least == 0 else "positive"
             raise InputError(f"constants.{name}", value, f"must be finite and {expected}")
-    constants: dict[str, Constant] = {
-        name: Constant(name, float(value), "given", "given by hand")
-        for name, value in given.items()
-    }
-    clip = job.plan.release.clip.bounds or ()
     start = job.model.start(1, job.dtype, job.device)[0]
     squared = float(start.double().square().sum())
-    constants.setdefault("x0", Constant("x0", squared, "exact", "squared norm of the start"))
+    constants = {"x0": _constant("x0", squared, "exact", "squared norm of the start")}
+    clip = job.plan.release.clip.bounds or ()
     if clip:
         how = "the clipping bound" + (", the largest" if len(set(clip)) > 1 else "")
-        constants.setdefault("G", Constant("G", max(clip), "exact", how))
+        constants["G"] = _constant("G", max(clip), "exact", how)
     measured = _Measured(0.0, 0.0, (), 0.0, "")
-    if norms or any(name not in constants for name in ("L", "b2", "F0")):
+    if norms or not given.keys() >= {"L", "b2", "F0"}:
         measured = _measure(job, start, source, records)
-    kind: Literal["public", "private"] = "public" if source == "test" else PRIVATE
-    rows = (
+    kind: Kind = "public" if source == "test" else "private"
+    for name, value, how in (
         ("L", measured.smoothness, "Hessian's norm at the start: a lower estimate"),
         ("b2", measured.heterogeneity, measured.reading),
         ("F0", measured.loss, "loss at the start, as f* >= 0: an upper estimate"),
-    )
-    for name, value, how in rows:
-        constants.setdefault(name, Constant(name, value, kind, how))
+    ):
+        constants[name] = _constant(name, value, kind, how)
+    for name, value in given.items():
+        constants[name] = _constant(name, float(value), "given", "given by hand")
     return Estimates(
         constants=tuple(constants[name] for name in NAMES if name in constants),
         parameters=job.model.parameters_count,
         norms=measured.norms,
         norms_kind=kind,
     )
+
+
+def _constant(name: str, value: float, kind: Kind, how: str) -> OptimiseConstant:
+    """`private` by its document: whether epsilon covers what is read."""
+    return OptimiseConstant(name=name, value=value, kind=kind, how=how, private=kind != "private")
 
 
 def clipping_excess(norms: Sequence[float], clip: float) -> float:
@@ -180,79 +159,46 @@ def largest_curvature(
     differentiating twice; at the kinks of ReLU or max-pooling, where no Hessian exists, autograd's
     choice of a one-sided derivative counts.
 
-    Args:
-        module: with the point as its weights.
-        loss: of the task.
-        inputs: `[records, ...]`.
-        targets: `[records, ...]`.
-        at_once: records whose activations are held at a time.
+    Inputs and targets are `[records, ...]`; activations of `at_once` records are held at a time.
 
     Raises:
         InputError: the module cannot be differentiated twice, or the answer is no use as L.
     """
     weights = [weight for weight in module.parameters() if weight.requires_grad]
-    size = sum(weight.numel() for weight in weights)
-    generator = torch.Generator().manual_seed(0)
-    random = torch.randn(size, generator=generator, dtype=torch.float64)
-    direction = random.to(weights[0].device) / random.norm()
-    before, beta = torch.zeros_like(direction), 0.0
-    diagonal: list[float] = []
-    beside: list[float] = []
-    largest = 0.0
-    for _ in range(min(_ITERATIONS, size)):
-        image = torch.zeros_like(direction)
-        for part in torch.split(torch.arange(len(inputs), device=inputs.device), at_once):
-            image += _product(module, loss, weights, inputs[part], targets[part], direction)
-        image /= len(inputs)
-        alpha = float(image @ direction)
-        if not math.isfinite(alpha):
-            largest = alpha
-            break
-        diagonal.append(alpha)
-        matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
-        value = float(np.abs(np.linalg.eigvalsh(matrix)).max())
-        image -= alpha * direction + beta * before
-        beta = float(image.norm())
-        settled = abs(value - largest) <= _SETTLED * value
-        largest = max(largest, value)
-        if settled or beta <= _SETTLED * largest:
-            break
-        before, direction = direction, image / beta
-        beside.append(beta)
-    if not 0 < largest < math.inf:
-        raise InputError(
-            "constants.L", largest, "give it by hand: the loss has no usable curvature at the start"
-        )
-    return largest
+    sizes = [weight.numel() for weight in weights]
 
+    def product(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        pieces = torch.split(torch.from_numpy(vector.reshape(-1)), sizes)
+        along = [piece.view(w.shape).to(w) for piece, w in zip(pieces, weights, strict=True)]
+        image = torch.zeros(sum(sizes), dtype=torch.float64)
+        for some in zip(torch.split(inputs, at_once), torch.split(targets, at_once), strict=True):
+            total = loss.per_record(module(some[0]), some[1]).sum()
+            slopes = torch.autograd.grad(total, weights, create_graph=True)
+            slope = torch.stack([(a * b).sum() for a, b in zip(slopes, along, strict=True)]).sum()
+            second = torch.autograd.grad(slope, weights, materialize_grads=True)
+            image += torch.cat([value.reshape(-1).double() for value in second]).cpu()
+        if not image.isfinite().all():
+            raise InputError("constants.L", math.nan, _UNUSABLE)
+        return (image / len(inputs)).numpy()
 
-def _product(
-    module: nn.Module,
-    loss: Loss,
-    weights: Sequence[Tensor],
-    inputs: Tensor,
-    targets: Tensor,
-    direction: Tensor,
-) -> Tensor:
-    """The Hessian of the summed loss times a vector, `[d]` in the order of the weights."""
-    shapes = [weight.shape for weight in weights]
-    pieces = torch.split(direction, [weight.numel() for weight in weights])
-    vectors = [
-        piece.view(shape).to(weight)
-        for piece, shape, weight in zip(pieces, shapes, weights, strict=True)
-    ]
+    size = sum(sizes)
+    random = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    hessian = LinearOperator((size, size), matvec=product, dtype=np.float64)
     try:
-        total = loss.per_record(module(inputs), targets).sum()
-        slopes = torch.autograd.grad(total, weights, create_graph=True)
-        along = torch.stack([(a * b).sum() for a, b in zip(slopes, vectors, strict=True)]).sum()
-        second = torch.autograd.grad(along, weights, materialize_grads=True)
+        if size == 1:
+            found = product(np.ones(1))
+        else:
+            kept = {"ncv": min(size, _DIRECTIONS), "return_eigenvectors": False}
+            found = eigsh(hessian, 1, v0=random.numpy(), tol=_SETTLED, **kept)
+    except ArpackError:
+        raise InputError("constants.L", 0.0, _UNUSABLE) from None
     except RuntimeError as error:
-        raise InputError(
-            "constants.L",
-            "none",
-            f"give it by hand: differentiating twice failed; {describe(error)}",
-        ) from error
-    return torch.cat([value.reshape(-1).double() for value in second])
+        failed = f"give it by hand: differentiating twice failed; {describe(error)}"
+        raise InputError("constants.L", "none", failed) from error
+    largest = abs(float(found[0]))
+    if not largest:
+        raise InputError("constants.L", largest, _UNUSABLE)
+    return largest
 
 
 @dataclass(frozen=True)

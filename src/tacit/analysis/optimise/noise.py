@@ -9,7 +9,7 @@ is worth its cost. What is reported is always a calibrated point, never an inter
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from tacit import privacy
+from tacit.analysis.settings.noise import noise_variances
 from tacit.config import Config
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
@@ -62,54 +63,34 @@ class OptimiseSetting:
     def scaled(self, clip: float) -> OptimiseSetting:
         """The same with another clipping bound: the multiplier stays, the noise follows it."""
         factor = clip / self.clip
-        return OptimiseSetting(
-            steps=self.steps,
-            batch=self.batch,
+        return replace(
+            self,
             clip=clip,
-            noise_multiplier=self.noise_multiplier,
             variances=tuple(variance * factor**2 for variance in self.variances),
             accumulated=self.accumulated * factor,
             floor=self.floor * factor,
-            record_gradients=self.record_gradients,
         )
-
-
-def changed(config: Config, **sections: dict[str, Any]) -> Config:
-    """An experiment with some keys of some sections replaced by values that are known to fit."""
-    updates = {
-        name: getattr(config, name).model_copy(update=update) for name, update in sections.items()
-    }
-    return config.model_copy(update=updates)
 
 
 def adapted(
     config: Config, records: Sequence[int], parameters: int, steps: int, batch: Batch
 ) -> OptimiseSetting:
-    """The setting of an experiment with another number of steps and another batch.
-
-    Args:
-        config: the experiment, with a budget for every node.
-        records: J of each node.
-        parameters: d.
-        steps: K.
-        batch: expected records of a step, or `all`.
+    """The setting of an experiment, with a budget for every node, in other steps and batches.
 
     Raises:
         InputError: the experiment cannot run like that.
         BudgetError: no noise meets a budget.
     """
-    train = {"steps": steps, "batch": batch}
-    return setting_of(build_plan(changed(config, train=train), records, parameters))
+    changed = config.with_keys(train={"steps": steps, "batch": batch})
+    return setting_of(build_plan(changed, records, parameters))
 
 
 def setting_of(plan: Plan) -> OptimiseSetting:
     """What a calibrated plan says of its noise."""
-    unit = replace(plan.nodes[0], noise_scale=1.0)
-    release = plan.release
-    clip = release.clip.bounds or (1.0,) * plan.steps
-    sums = _mean_square(release.noise_std(unit, k) for k in range(plan.steps))
-    shape = _mean_square(release.noise_multiplier(unit, k) for k in range(plan.steps))
-    variances = tuple(sums * (node.noise_scale / node.divisor) ** 2 for node in plan.nodes)
+    unit, variances = replace(plan.nodes[0], noise_scale=1.0), noise_variances(plan)
+    clip = plan.release.clip.bounds or (1.0,) * plan.steps
+    shapes = [plan.release.noise_multiplier(unit, k) for k in range(plan.steps)]
+    shape = math.fsum(value * value for value in shapes) / plan.steps
     scales = math.fsum(node.noise_scale**2 for node in plan.nodes) / len(plan.nodes)
     return OptimiseSetting(
         steps=plan.steps,
@@ -123,11 +104,6 @@ def setting_of(plan: Plan) -> OptimiseSetting:
     )
 
 
-def _mean_square(values: Iterable[float]) -> float:
-    squares = [value * value for value in values]
-    return math.fsum(squares) / len(squares)
-
-
 def least_noise(nodes: Sequence[NodePlan], clip: float, relation: privacy.Relation) -> float:
     """The least noise standard deviation that budgets allow in the mean over nodes and steps.
 
@@ -137,10 +113,6 @@ def least_noise(nodes: Sequence[NodePlan], clip: float, relation: privacy.Relati
     under replace-one), C the mean clipping bound and n p_i its weight; with every record at every
     step it is attained.
 
-    Args:
-        nodes: with their budgets.
-        clip: mean over steps of the clipping bound.
-        relation: the neighbouring relation.
     """
     units = {
         (node.budget, node.delta): privacy.calibrate(

@@ -15,17 +15,16 @@ from tacit.analysis.optimise.noise import (
     Batch,
     OptimiseSetting,
     adapted,
-    changed,
     geometric_steps,
     interpolated_deviation,
     setting_of,
 )
 from tacit.analysis.optimise.results import (
-    Choice,
+    PRIVATE_CONSTANTS,
     OptimiseOptions,
-    OptimisePlan,
-    PublishedOptimum,
-    Sensitivity,
+    advice,
+    not_modelled,
+    set_flags,
 )
 from tacit.config import Config
 from tacit.errors import InputError
@@ -37,6 +36,13 @@ from tacit.privacy.published import (
     least_steps,
     optimal_steps,
     published_steps,
+)
+from tacit.report.documents.plan import (
+    BoundPoint,
+    BoundTheorem,
+    OptimiseDocument,
+    OptimisedRun,
+    PublishedRun,
 )
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
@@ -56,6 +62,9 @@ CLAIMED = 60  # points of the claimed curve, which costs nothing
 FINE = 400  # points of the interpolated curve
 
 
+Runs = tuple[OptimisedRun, ...]
+
+
 def optimise(
     config: Config,
     options: OptimiseOptions | None = None,
@@ -63,15 +72,13 @@ def optimise(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     test: Any = None,
-) -> OptimisePlan:
+) -> OptimiseDocument:
     """Choose the steps (batch, clip) that minimise PrivSGP-VR's bound within every node's budget.
 
-    Args:
-        config: the experiment; a private algorithm with an epsilon for every node.
-        options: what to choose; steps alone by default.
-        model: as in `tacit.train`.
-        nodes: likewise.
-        test: likewise; public records, on which the constants are estimated.
+    By default the steps alone are chosen. Model, nodes and public test records, on which the
+    constants are estimated, are as in `tacit.train`. The answer has the optimum, its `--set` flags,
+    the constants with their provenance, the curves, what changes would buy, what the bound leaves
+    out, and advice.
 
     Raises:
         InputError: there is no budget to plan for, or no way to know the constants.
@@ -80,53 +87,49 @@ def optimise(
     options = options or OptimiseOptions()
     _check(config, options)
     # The optimum is asked for the noise that is needed, whichever noise the file would run.
-    config = changed(config, privacy={"accounting": "certified", "noise_std": None})
+    config = config.with_keys(privacy={"accounting": "certified", "noise_std": None})
     job = prepare(config, model=model, nodes=nodes, test=test)
     estimates = estimate(
         job, options.constants, source=options.source, records=options.records, norms=options.clip
     )
     own = setting_of(job.plan)
     problem = _Problem(job, estimates, options, {(own.steps, own.batch): own})
-    claim = _claim(problem)
-    curve = _curve(problem, own.batch, GRID)
-    curves = [curve]
-    if options.batch:
-        curves += [_curve(problem, batch, COARSE) for batch in _batches(problem)]
-    batches = [(min(row, key=_objective), row) for row in curves]
-    # The cheapest of those close to the best; the clipping bias is the same for all.
-    least = min(best.bound for best, _ in batches)
-    close = [row for row in batches if row[0].bound <= NEAR_BEST * least]
-    chosen, chosen_curve = min(close, key=lambda row: row[0].setting.record_gradients)
-    clips = _best_clips(problem, chosen_curve) if options.clip else ()
-    bound = estimates.bound
-    claimed_curve = []
-    ends = curve[0].setting.steps, curve[-1].setting.steps
-    for steps in sorted({claim.steps, *geometric_steps(*ends, CLAIMED)}):
-        noise = claimed_variances(
-            problem.budgets,
-            steps,
-            gradient_bound=estimates.value("G"),
-            c2=job.config.privacy.published_constant,
-        )
-        claimed_curve.append((steps, convergence_bound(bound, noise, steps)))
-    return OptimisePlan(
-        config=job.config,
-        options=options,
-        records=tuple(problem.records),
-        budgets=problem.budgets,
-        estimates=estimates,
-        as_is=_judged(problem, own),
-        claim=claim,
-        best=min((chosen, *clips), key=_objective),
+    as_is, published = _judged(problem, own), _published(problem)
+    curve, batches, clips, certified = _searched(problem, own.batch)
+    flags = set_flags(certified, as_is)
+    lowest = least_steps(estimates.value("L"), problem.records)
+    lengths = geometric_steps(curve[0].steps, curve[-1].steps, CLAIMED)
+    return OptimiseDocument(
+        algorithm=job.config.algorithm.name,
+        title=job.config.algorithm.definition.title,
+        dataset=job.config.task.dataset,
+        model=job.config.task.model,
+        nodes=len(problem.records),
+        records=tuple(sorted(set(problem.records))),
+        budgets=tuple(sorted({(budget.epsilon, budget.delta) for budget in problem.budgets})),
+        parameters=estimates.parameters,
+        relation=job.config.privacy.relation,
+        sampling=job.config.train.sampling,
+        constants=estimates.constants,
+        warning=PRIVATE_CONSTANTS if estimates.private else None,
+        as_is=as_is,
+        certified=certified,
+        published=published,
         curve=curve,
-        batches=tuple(best for best, _ in batches) if options.batch else (),
-        clips=clips,
-        claimed_curve=tuple(claimed_curve),
-        least_steps=least_steps(estimates.value("L"), problem.records),
-        sensitivity_analysis=tuple(
-            Sensitivity(change, setting, convergence_bound(bound, setting.variances, setting.steps))
-            for change, setting in _changes(job.plan, own)
+        claimed_curve=tuple(
+            BoundPoint(steps=steps, bound=_claimed_bound(problem, steps))
+            for steps in sorted({published.steps, *lengths})
         ),
+        batches=batches if options.batch else (),
+        clips=clips,
+        theorem=BoundTheorem(least_steps=lowest, excluded=certified.steps < lowest),
+        purchases=tuple(
+            _judged(problem, setting, change=change) for change, setting in _changes(job.plan, own)
+        ),
+        learning_rate=math.sqrt(len(problem.records) / certified.steps),
+        flags=flags,
+        advice=tuple(advice(as_is, certified, published, flags, options)),
+        not_modelled=tuple(not_modelled(job, certified, estimates.norms, lowest, options)),
     )
 
 
@@ -157,29 +160,35 @@ def _check(config: Config, options: OptimiseOptions) -> None:
         raise InputError("most_steps", options.most_steps, "must be 1 or more")
 
 
-def _objective(choice: Choice) -> float:
-    return choice.objective
+def _objective(run: OptimisedRun) -> float:
+    """What is minimised: bound, and clipping bias where the clip is chosen."""
+    return run.bound + (run.clipping_bias or 0.0)
 
 
 def published_optimum(
     constants: BoundConstants, budgets: Sequence[Budget], *, gradient_bound: float, c2: float
-) -> PublishedOptimum:
-    """Corollary 1 for some budgets, without a certified counterpart."""
+) -> PublishedRun:
+    """Corollary 1 for some budgets, without a certified counterpart.
 
-    def bound(steps: int) -> float:
-        noise = claimed_variances(budgets, steps, gradient_bound=gradient_bound, c2=c2)
-        return convergence_bound(constants, noise, steps)
-
-    exact = published_steps(constants, budgets, gradient_bound=gradient_bound, c2=c2)
-    steps = min({max(1, math.floor(exact)), max(1, math.ceil(exact))}, key=bound)
-    noise = claimed_variances(budgets, steps, gradient_bound=gradient_bound, c2=c2)
-    return PublishedOptimum(
+    `exact` is K*, not rounded, and `steps` the whole number next to it with the smaller bound, 1 at
+    least; `noise_std` is the claimed noise there, root mean square over nodes.
+    """
+    paper = {"gradient_bound": gradient_bound, "c2": c2}
+    exact = published_steps(constants, budgets, **paper)
+    bounds = {
+        steps: convergence_bound(constants, claimed_variances(budgets, steps, **paper), steps)
+        for steps in (max(1, math.floor(exact)), max(1, math.ceil(exact)))
+    }
+    steps = min(bounds, key=lambda count: bounds[count])
+    noise = claimed_variances(budgets, steps, **paper)
+    return PublishedRun(
         exact=exact,
         steps=steps,
-        bound=bound(steps),
+        bound=bounds[steps],
         noise_std=math.sqrt(math.fsum(noise) / len(noise)),
-        gradient_bound=gradient_bound,
-        c2=c2,
+        certified=None,
+        one_record=None,
+        **paper,
     )
 
 
@@ -205,6 +214,35 @@ class _Problem:
             for node in self.job.plan.nodes
         )
 
+    @property
+    def paper(self) -> dict[str, float]:
+        """G and c2 of Theorem 2."""
+        c2 = self.job.config.privacy.published_constant
+        return {"gradient_bound": self.estimates.value("G"), "c2": c2}
+
+
+def _claimed_bound(problem: _Problem, steps: int) -> float:
+    """Theorem 1 with the noise of Theorem 2."""
+    noise = claimed_variances(problem.budgets, steps, **problem.paper)
+    return convergence_bound(problem.estimates.bound, noise, steps)
+
+
+def _searched(problem: _Problem, own: Batch) -> tuple[Runs, Runs, Runs, OptimisedRun]:
+    """The curve of the file's `own` batch; the best of each batch, and clip; the best of all."""
+    batches = [own, *(_batches(problem) if problem.options.batch else ())]
+    settings = [
+        _calibrated(problem, batch, COARSE if place else GRID)
+        for place, batch in enumerate(batches)
+    ]
+    curves = [tuple(_judged(problem, setting) for setting in row) for row in settings]
+    best = tuple(min(curve, key=_objective) for curve in curves)
+    # The cheapest of those close to the best; the clipping bias is the same for all.
+    least = min(run.bound for run in best)
+    close = [place for place, run in enumerate(best) if run.bound <= NEAR_BEST * least]
+    chosen = min(close, key=lambda place: best[place].record_gradients)
+    clips = _best_clips(problem, settings[chosen]) if problem.options.clip else ()
+    return curves[0], best, clips, min((best[chosen], *clips), key=_objective)
+
 
 def _setting(problem: _Problem, steps: int, batch: Batch) -> OptimiseSetting:
     """The calibrated setting, from memory if it was asked for before."""
@@ -215,22 +253,36 @@ def _setting(problem: _Problem, steps: int, batch: Batch) -> OptimiseSetting:
     return problem.known[key]
 
 
-def _judged(problem: _Problem, setting: OptimiseSetting) -> Choice:
-    """A setting and its bound."""
-    bound = convergence_bound(problem.estimates.bound, setting.variances, setting.steps)
-    bias = None
-    if problem.options.clip:
-        bias = clipping_excess(problem.estimates.norms, setting.clip) ** 2
-    return Choice(setting, bound, bias)
+def _judged(problem: _Problem, setting: OptimiseSetting, change: str | None = None) -> OptimisedRun:
+    """A setting and its bound; the clipping bias as well, or the `change` that made it."""
+    said: dict[str, Any] = {"change": change}
+    if change is None:
+        bias = (
+            clipping_excess(problem.estimates.norms, setting.clip) ** 2
+            if problem.options.clip
+            else None
+        )
+        said = {"clipping_bias": bias}
+    return OptimisedRun(
+        **said,
+        bound=convergence_bound(problem.estimates.bound, setting.variances, setting.steps),
+        steps=setting.steps,
+        batch=setting.batch,
+        clip=setting.clip,
+        noise_multiplier=setting.noise_multiplier,
+        noise_std=setting.noise_std,
+        accumulated_noise=setting.accumulated,
+        over_least_noise=setting.waste,
+        record_gradients=setting.record_gradients,
+    )
 
 
-def _curve(problem: _Problem, batch: Batch, points: int) -> tuple[Choice, ...]:
-    """Calibrated choices over the steps, finer around the smallest bound."""
+def _calibrated(problem: _Problem, batch: Batch, points: int) -> list[OptimiseSetting]:
+    """Calibrated settings over the steps, ascending, finer around the smallest bound."""
     grid = set(_grid(problem, points))
     grid |= {steps for steps, known in problem.known if known == batch}
     calibrated = [_setting(problem, steps, batch) for steps in sorted(grid)]
-    settings = _refined(problem, _extended(problem, calibrated))
-    return tuple(_judged(problem, setting) for setting in settings)
+    return _refined(problem, _extended(problem, calibrated))
 
 
 def _extended(problem: _Problem, settings: Sequence[OptimiseSetting]) -> list[OptimiseSetting]:
@@ -303,12 +355,11 @@ def _clips(problem: _Problem) -> tuple[float, ...]:
     return tuple(sorted({own, *rounded}))
 
 
-def _best_clips(problem: _Problem, curve: Sequence[Choice]) -> tuple[Choice, ...]:
-    """The best choice of each clipping bound, at the batch of a curve of the file's own clip.
+def _best_clips(problem: _Problem, settings: Sequence[OptimiseSetting]) -> Runs:
+    """The best run of each clipping bound, at the batch of settings of the file's own clip.
 
     Privacy depends on the noise multiplier alone, so that no calibration is repeated.
     """
-    settings = [choice.setting for choice in curve]
     return tuple(
         min(
             (
@@ -321,20 +372,16 @@ def _best_clips(problem: _Problem, curve: Sequence[Choice]) -> tuple[Choice, ...
     )
 
 
-def _claim(problem: _Problem) -> PublishedOptimum:
+def _published(problem: _Problem) -> PublishedRun:
     """Corollary 1, and what its number of steps gives with the noise that is really needed."""
-    config, estimates = problem.job.config, problem.estimates
-    claim = published_optimum(
-        estimates.bound,
-        problem.budgets,
-        gradient_bound=estimates.value("G"),
-        c2=config.privacy.published_constant,
-    )
+    claim = published_optimum(problem.estimates.bound, problem.budgets, **problem.paper)
     if claim.steps > problem.options.most_steps:
         return claim
-    certified = _judged(problem, _setting(problem, claim.steps, config.train.settled_batch))
-    one_record = _judged(problem, _setting(problem, claim.steps, 1))
-    return replace(claim, certified=certified, one_record=one_record)
+    certified, one_record = (
+        _judged(problem, _setting(problem, claim.steps, batch))
+        for batch in (problem.job.config.train.settled_batch, 1)
+    )
+    return claim.model_copy(update={"certified": certified, "one_record": one_record})
 
 
 def _changes(plan: Plan, own: OptimiseSetting) -> Iterator[tuple[str, OptimiseSetting]]:
@@ -362,7 +409,7 @@ def _changes(plan: Plan, own: OptimiseSetting) -> Iterator[tuple[str, OptimiseSe
     yield "twice the records", setting_of(twice)
     assert config.privacy.budget is not None  # a plan without a budget gets no advice
     halves = config.by_node([value / 2 for value in config.per_node(config.privacy.budget)])
-    half = changed(config, privacy={"epsilon": halves})
+    half = config.with_keys(privacy={"epsilon": halves})
     yield "half the epsilon", setting_of(build_plan(half, records, parameters))
     yield "twice the steps", adapted(config, records, parameters, 2 * own.steps, own.batch)
     if own.batch != "all" and own.batch < max(records):

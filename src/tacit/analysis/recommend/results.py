@@ -26,12 +26,7 @@ def default_path(file: Path) -> Path:
 
 
 def recommended_text(found: Recommendation, file: str) -> str:
-    """The experiment file: complete, and commented with the reasons.
-
-    Args:
-        found: the recommendation.
-        file: where it will lie.
-    """
+    """The experiment file: complete, and commented with the reasons; it will lie at `file`."""
     lines = [
         f"# Proposed by tacit plan --recommend, from public facts alone: {_about(found)}.",
         "# What has no comment is as it was set.",
@@ -61,12 +56,7 @@ def write_recommended(found: Recommendation, path: Path) -> None:
 
 
 def recommend_document(found: Recommendation, file: str | None) -> RecommendDocument:
-    """The recommendation as a document.
-
-    Args:
-        found: the recommendation.
-        file: that was written; None: none was.
-    """
+    """The recommendation as a document, with the file that was written; None: none was."""
     return RecommendDocument(
         file=file,
         nodes=found.facts.nodes,
@@ -87,12 +77,7 @@ def recommend_document(found: Recommendation, file: str | None) -> RecommendDocu
 
 
 def recommend_table(found: Recommendation, console: Console | None = None) -> None:
-    """Print a recommendation; narrow terminals fold it.
-
-    Args:
-        found: the recommendation.
-        console: where to print; standard output by default.
-    """
+    """Print a recommendation; narrow terminals fold it."""
     out = console or Console()
     table = table_of(("key", "value", "why"), title=f"proposed, for {_about(found)}")
     for choice in found.choices:

@@ -39,15 +39,10 @@ _KEYS = {"pairwise": ("noise", "pairwise"), "secure-sum": ("aggregation", "secur
 class Recommendation:
     """A whole experiment, and what speaks for it.
 
-    Args:
-        given: what the user has set.
-        choices: what is proposed for the rest.
-        config: the experiment, complete and checked.
-        plan: its plan, within every node's budget.
-        facts: what it rests on.
-        forecasts: noise against signal, for each trust model that can be had.
-        missing: the others, and why not.
-        conflicts: what the user has set and the rules would not, each one line.
+    `given` is what the user has set, and `choices` what is proposed for the rest, from `facts`;
+    the plan of both is within every node's budget. `forecasts` are noise against signal, for each
+    trust model that can be had, and `missing` the others, and why not. `conflicts` are what the
+    user has set and the rules would not, each one line.
     """
 
     given: Given
@@ -86,12 +81,7 @@ def recommend(
 
 
 def recommend_for(given: Given, facts: Facts) -> Recommendation:
-    """The same, for facts that are known.
-
-    Args:
-        given: what the user has set, its trust model included.
-        facts: of its task.
-    """
+    """The same, for facts that are known; `given` has the trust model as well."""
     task = task_choices(given, facts)
     chosen = merged(given, task)
     start = Config(**chosen)

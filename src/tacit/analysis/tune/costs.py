@@ -31,7 +31,7 @@ from tacit.errors import BudgetError, InputError
 from tacit.privacy import Mechanism
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.accounting.choosing import choosing_epsilon
-from tacit.privacy.ledger.spent import combined
+from tacit.privacy.ledger.spent import combined, cost
 from tacit.privacy.mechanisms.trials import BestOfTrials
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
@@ -50,18 +50,11 @@ _TOLERANCE = 2e-3  # of the noise of trials that stop at random, whose bound tak
 class SearchPlan:
     """A search whose every trial has its noise.
 
-    Args:
-        search: what is searched.
-        trials: the experiment of each setting, with the budget that it may spend.
-        epsilon: of each trial alone, one a node, `[settings][nodes]`.
-        total: certified epsilon of everything that is released, one a node.
-        delta: at which, one a node.
-        records: of each node.
-        private: whether epsilon means anything.
-        reason: why not.
-        steps: of each trial.
-        noise: multiplier of its first step, the least over nodes.
-        winner: what is released of hidden trials, for ledgers of data; None: there is none to keep.
+    `trials` are the experiments of the settings, each with the budget `epsilon` that it may spend
+    alone, `[settings][nodes]`. `total` is the certified epsilon of everything that is released, at
+    `delta`, one a node; `private` says whether it means anything, and `reason` why not. `noise` is
+    the multiplier of each trial's first step, the least over nodes, and `winner` what is released
+    of hidden trials, for ledgers of data; None: there is none to keep.
     """
 
     search: Search
@@ -69,7 +62,6 @@ class SearchPlan:
     epsilon: tuple[tuple[float, ...], ...]
     total: tuple[float, ...]
     delta: tuple[float, ...]
-    records: tuple[int, ...]
     private: bool
     reason: str | None
     steps: tuple[int, ...]
@@ -86,9 +78,7 @@ class SearchPlan:
 def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) -> SearchPlan:
     """Decide every trial's noise, and what all of them cost.
 
-    Args:
-        search: what is searched.
-        known: the trials' own budgets, of a search that goes on.
+    Of a search that goes on the trials' own budgets are `known`.
 
     Raises:
         InputError: something is wrong with a setting, or there are no public test records.
@@ -96,7 +86,6 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
     """
     private = search.tune.cost != "public"
     plans = [_planned(search, place, config) for place, config in enumerate(search.trials)]
-    reason = plans[0].not_private_reason
     own = plans[0] if private else _planned(search, 0, search.base)
     # As they are known once the records are, for budgets that go by name.
     search = replace(
@@ -110,20 +99,9 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
         # The winner's plan is another, with the same budget: which it must keep.
         budget = search.base.privacy.budget
         total = spent if budget is None else search.base.per_node(budget)
-        return SearchPlan(
-            search=search,
-            trials=search.trials,
-            epsilon=(),
-            total=total,
-            delta=search.base.per_node(search.base.privacy.delta),
-            records=tuple(node.records for node in own.nodes),
-            private=own.not_private_reason is None,
-            reason=own.not_private_reason,
-            steps=tuple(plan.steps for plan in plans),
-            noise=tuple(map(_noise, plans)),
-        )
+        return _search_plan(search, own, plans, trials=search.trials, epsilon=(), total=total)
     budgets = _epsilons(search, plans) if known is None else [tuple(row) for row in known]
-    for _ in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS if known is None else 1):
         trials = [
             with_budget(config, row) for config, row in zip(search.trials, budgets, strict=True)
         ]
@@ -132,28 +110,39 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
             for plan, config in zip(plans, trials, strict=True)
         ]
         total = _total(search, made)
-        if all(
-            spent <= (node.budget or 0.0) for spent, node in zip(total, plans[0].nodes, strict=True)
-        ):
-            return SearchPlan(
-                search=search,
-                trials=tuple(trials),
-                epsilon=tuple(tuple(row) for row in budgets),
-                total=total,
-                delta=tuple(node.delta or 0.0 for node in plans[0].nodes),
-                records=tuple(node.records for node in plans[0].nodes),
-                private=reason is None,
-                reason=reason,
-                steps=tuple(plan.steps for plan in made),
-                noise=tuple(map(_noise, made)),
-                winner=_winner(search, made, total[0]),
-            )
-        if known is not None:
-            break
+        if all(spent <= (node.budget or 0.0) for spent, node in zip(total, own.nodes, strict=True)):
+            winner = _winner(search, made, total[0])
+            found = _search_plan(search, own, made, trials=trials, epsilon=budgets, total=total)
+            return replace(found, winner=winner)
         budgets = [tuple(value * _LOWER for value in row) for row in budgets]
     raise BudgetError(
         "privacy.epsilon cannot be kept by so many trials: fewer settings or steps, or a larger "
         "budget"
+    )
+
+
+def _search_plan(
+    search: Search,
+    own: Plan,
+    plans: Sequence[Plan],
+    *,
+    trials: Sequence[Config],
+    epsilon: Sequence[tuple[float, ...]],
+    total: tuple[float, ...],
+) -> SearchPlan:
+    """The plan; `own` is that of the first setting on the private records."""
+    return SearchPlan(
+        search=search,
+        trials=tuple(trials),
+        epsilon=tuple(epsilon),
+        total=total,
+        delta=search.base.per_node(search.base.privacy.delta),
+        private=own.not_private_reason is None,
+        reason=own.not_private_reason,
+        steps=tuple(plan.steps for plan in plans),
+        noise=tuple(
+            min(plan.release.noise_multiplier(node, 0) for node in plan.nodes) for plan in plans
+        ),
     )
 
 
@@ -220,10 +209,6 @@ def _planned(search: Search, place: int, config: Config) -> Plan:
     return job.plan
 
 
-def _noise(plan: Plan) -> float:
-    return min(plan.release.noise_multiplier(node, 0) for node in plan.nodes)
-
-
 def _mechanism(plan: Plan, node: int, factor: float = 1.0) -> Mechanism:
     own = plan.nodes[node]
     return plan.release.mechanism(replace(own, noise_scale=factor * own.noise_scale))
@@ -264,13 +249,15 @@ def _factor(search: Search, plans: Sequence[Plan], own: NodePlan) -> float:
 
         start = math.sqrt(len(plans))
         return privacy.calibrate(composed, epsilon=own.budget, delta=own.delta, start=start)
-    cost = partial(_chosen, search, plans, own)
-    return least_scale(cost, target=own.budget, tolerance=_TOLERANCE, start=1.6, factor=1.2)
+    spent = partial(_spent, search, plans, own)
+    return least_scale(spent, target=own.budget, tolerance=_TOLERANCE, start=1.6, factor=1.2)
 
 
-def _chosen(search: Search, plans: Sequence[Plan], own: NodePlan, factor: float) -> float:
-    assert search.law is not None
+def _spent(search: Search, plans: Sequence[Plan], own: NodePlan, factor: float = 1.0) -> float:
+    """Certified epsilon of what a node releases in all trials, or in the one that is released."""
     mechanisms = [_mechanism(plan, own.node, factor) for plan in plans]
+    if search.law is None:
+        return cost(combined(mechanisms), own.delta or 0.0)
     return choosing_epsilon(mechanisms, search.law, delta=own.delta or 0.0)
 
 
@@ -296,12 +283,7 @@ def _total(search: Search, plans: Sequence[Plan]) -> tuple[float, ...]:
     totals = [0.0] * len(plans[0].nodes)
     for numbers in _kinds(plans).values():
         own = plans[0].nodes[numbers[0]]
-        if search.law is not None:
-            spent = _chosen(search, plans, own, 1.0)
-        else:
-            whole = combined(_mechanism(plan, own.node) for plan in plans)
-            assert whole is not None
-            spent = privacy.epsilon(whole, delta=own.delta or 0.0)
+        spent = _spent(search, plans, own)
         for number in numbers:
             totals[number] = spent
     return tuple(totals)

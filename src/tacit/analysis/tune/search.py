@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tacit.analysis.changes import changed, flat_keys, grid_points, read_toml
+from tacit.analysis.settings.changes import changed, flat_keys, grid_points, read_toml
+from tacit.analysis.settings.runs import placeless
 from tacit.config import Config, load_config, to_toml
 from tacit.config.schema import Section
 from tacit.errors import InputError
@@ -66,13 +67,10 @@ class Tune(Section):
 class Search:
     """A search that could be planned.
 
-    Args:
-        tune: its section.
-        choices: the settings, by `section.key`, each once.
-        trials: the experiment of each as the search runs it, with the whole budget.
-        experiments: of each on the private records: what a winner stands for.
-        score: what trials are judged by: a metric, "test_accuracy" or "test_loss".
-        law: of the number of trials; None where it is fixed.
+    Of the settings, each once, `choices` are by `section.key`, `trials` the experiments as the
+    search runs them, with the whole budget, and `experiments` those on the private records, which a
+    winner stands for. `score` is what trials are judged by: a metric, "test_accuracy" or
+    "test_loss". `law` is that of the number of trials; None where it is fixed.
     """
 
     tune: Tune
@@ -96,23 +94,14 @@ class Search:
         """Identifies the search, wherever its ledgers and data lie."""
         told = {
             "tune": self.tune.model_dump(mode="json"),
-            "trials": [to_toml(_placeless(config)) for config in self.trials],
+            "trials": [placeless(config, "a folder") for config in self.trials],
         }
         text = json.dumps(told, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _placeless(config: Config) -> Config:
-    ledger = config.privacy.ledger and "a folder"
-    return config.with_keys(task={"data_dir": ""}, privacy={"ledger": ledger})
-
-
 def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
-    """Read an experiment file with a section `[tune]`.
-
-    Args:
-        file: it.
-        overrides: `section.key=value`, of the experiment; not of `[tune]`.
+    """Read an experiment file with a section `[tune]`, of which no override is.
 
     Raises:
         InputError: naming the key, its value and what would be right.

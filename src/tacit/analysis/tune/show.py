@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tacit.analysis.changes import choice_text
+from tacit.analysis.settings.changes import choice_text
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan
 from tacit.report.documents.tune import PlannedTrial, TuneDocument, TunePlanDocument

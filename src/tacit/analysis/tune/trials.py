@@ -14,7 +14,6 @@ kills does not look inside. In the ledgers of the data the search has one entry,
 
 from __future__ import annotations
 
-import math
 import random
 import secrets
 import shutil
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tacit.analysis.settings.runs import read_ended, read_final, score_of
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
 from tacit.analysis.tune.folder import SearchFolder, write_document
 from tacit.analysis.tune.search import without_ledger
@@ -31,28 +31,23 @@ from tacit.errors import BudgetError, DivergenceError, InputError
 from tacit.privacy import to_statement
 from tacit.privacy.accounting.choosing import draw_trials
 from tacit.report import write_report
-from tacit.report.documents.metrics import Scores
-from tacit.report.documents.run import ResultDocument, read_result
+from tacit.report.documents.run import ResultDocument
 from tacit.training.hooks import Progress
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
 from tacit.training.shared_budgets import draws, open_shared
 
-_ENDED = ("done", "budget-exhausted", "diverged")
 _SMALLER = (1.0, 0.99, 0.97, 0.9, 0.8, 0.65, 0.5)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a trial.
+    """What came of a trial of a `setting` of the search, in its run folder.
 
-    Args:
-        setting: which of the search's.
-        path: its run folder.
-        status: of its run; "lost": no budget was left for it.
-        score: on public test records; None: it has no model, or the score is no number.
-        epsilon: that it spent by itself, the largest over nodes.
+    Its status is that of its run, or "lost": no budget was left for it. The score on public test
+    records is None where it has no model or the score is no number; `epsilon` is what it spent by
+    itself, the largest over nodes.
     """
 
     setting: int
@@ -66,10 +61,8 @@ class Trial:
 class SearchMonitor:
     """What the caller hears, and is asked; of hidden trials it hears nothing.
 
-    Args:
-        begin: hears the number of a trial, of how many, and its choice in words.
-        step: hears how far a trial is.
-        should_stop: True ends the search cleanly.
+    `begin` hears the number of a trial, of how many, and its setting, `step` how far it is. Where
+    `should_stop` is true the search ends cleanly.
     """
 
     begin: Callable[[int, int, int], None] = lambda number, count, setting: None
@@ -78,29 +71,23 @@ class SearchMonitor:
 
 
 def run_trials(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> list[Trial] | None:
-    """Run every trial that has not ended.
+    """Run every trial that has not ended, and give all in their order.
 
-    Args:
-        plan: what each may spend.
-        folder: where.
-        watch: what hears of it.
-
-    Returns:
-        All trials in their order; None where the user ended the search before the last one.
+    None where the user ended the search before the last one.
     """
     hidden = plan.search.law is not None
     settings = _settings(plan, folder) if hidden else tuple(range(len(plan.trials)))
     ended: list[Trial] = []
     for place, setting in enumerate(settings):
         path = folder.trial(place, hidden=hidden)
-        known = _result(path)
-        if known is None or known.status not in _ENDED:
+        known = read_final(path)
+        if known is None:
             if watch.should_stop():
                 return None
             if not hidden:
                 watch.begin(place + 1, len(settings), setting)
             _run(plan, folder, place, setting, watch)
-            known = _result(path)
+            known = read_ended(path)
             if known is not None and known.status == "stopped":
                 return None
         if plan.search.tune.cost == "composed" and path.is_dir():
@@ -112,9 +99,8 @@ def run_trials(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
 def reserve_total(plan: SearchPlan, identity: str) -> None:
     """Reserve what hidden trials cost in the ledgers of the data, durably and once.
 
-    Args:
-        plan: of the search; of others, and without a ledger, nothing is reserved.
-        identity: of the search, the same whenever it goes on.
+    Of others, and without a ledger, nothing is reserved. The `identity` of the search is the same
+    whenever it goes on.
 
     Raises:
         BudgetError: the budget of the data does not cover it.
@@ -143,17 +129,16 @@ def reserve_total(plan: SearchPlan, identity: str) -> None:
 
 def run_final(config: Config, path: Path, watch: SearchMonitor) -> ResultDocument | None:
     """The winner's own run on the private records; None where the user ended it."""
-    known = _result(path)
-    if known is None or known.status not in _ENDED:
-        resume = path.exists() or half_made(path)
+    known = read_final(path)
+    if known is None:
         execute(
             prepare(config),
             out=path,
-            resume=resume,
+            resume=path.exists() or half_made(path),
             on_step=watch.step,
             should_stop=watch.should_stop,
         )
-        known = _result(path)
+        known = read_ended(path)
     return None if known is None or known.status == "stopped" else known
 
 
@@ -244,13 +229,6 @@ def _say(plan: SearchPlan, path: Path, known: ResultDocument | None) -> None:
     write_document(path / "trial.json", mark(plan))
 
 
-def _result(path: Path) -> ResultDocument | None:
-    try:
-        return read_result(path / "result.json")
-    except InputError:
-        return None
-
-
 def _trial(plan: SearchPlan, path: Path, setting: int, known: ResultDocument | None) -> Trial:
     if known is None:
         return Trial(setting, path, "lost", None, None)
@@ -258,15 +236,3 @@ def _trial(plan: SearchPlan, path: Path, setting: int, known: ResultDocument | N
     return Trial(
         setting, path, known.status, score_of(known, plan.search.score), max(spent, default=None)
     )
-
-
-def score_of(result: ResultDocument, name: str) -> float | None:
-    """The mean over nodes; None of a run without a model, or where it is no number."""
-    if result.status == "diverged":
-        return None
-    scores: Scores | None = {
-        "test_accuracy": result.test_accuracy,
-        "test_loss": result.test_loss,
-    }.get(name, result.test_metrics.get(name))
-    value = None if scores is None else scores.mean
-    return value if value is not None and math.isfinite(value) else None

@@ -8,7 +8,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit import __version__, privacy
+from tacit import __version__
+from tacit.analysis.settings.runs import score_of
+from tacit.analysis.settings.spent import spent_by_node
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan, with_ledger
 from tacit.analysis.tune.folder import SearchFolder
@@ -19,12 +21,9 @@ from tacit.analysis.tune.trials import (
     reserve_total,
     run_final,
     run_trials,
-    score_of,
 )
 from tacit.config import to_toml
 from tacit.plain_files import read_plain
-from tacit.privacy.ledger.ledger import read_ledger
-from tacit.privacy.ledger.spent import combined, run_mechanism
 from tacit.private_files import make_private_folder, plain_errors, sync_folder, write_private
 from tacit.report import write_report
 from tacit.report.documents.base import dump
@@ -41,10 +40,7 @@ from tacit.report.documents.tune import TrialDocument, TuneDocument
 def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> TuneDocument | None:
     """Run the search, choose, and write what may be shown; None where the user ended it.
 
-    Args:
-        plan: of the search.
-        folder: where; what has ended there is not run again.
-        watch: what hears of it.
+    What has ended in the folder is not run again.
     """
     known = folder.result()
     if known is not None:
@@ -193,10 +189,4 @@ def _spent(plan: SearchPlan, trials: Sequence[Trial], winner: Path | None) -> tu
     runs = [trial.path for trial in trials] if plan.search.tune.cost == "composed" else []
     if plan.search.tune.cost == "public" and winner is not None:
         runs = [winner]
-    ledgers = [path / "ledger.sqlite" for path in runs]
-    entered = [run for path in ledgers if path.is_file() for run in read_ledger(path).runs]
-    totals = []
-    for node, delta in enumerate(plan.delta):
-        whole = combined(run_mechanism(run, node) for run in entered)
-        totals.append(0.0 if whole is None else privacy.epsilon(whole, delta=delta))
-    return tuple(totals)
+    return spent_by_node(runs, plan.delta)

@@ -126,7 +126,9 @@ class OptimisedRun(Document):
     """A run with certified noise, and the bound of its mean squared gradient norm.
 
     A choice has a `clipping_bias`, None where no norm was read; a row of `purchases` says what
-    `change` it is. `noise_std` is in a coordinate of the batch mean.
+    `change` it is. `noise_std` is in a coordinate of the batch mean, root mean square over nodes
+    and steps; `accumulated_noise` that of the mean over nodes and steps. The bias is the squared
+    bound of how far clipping moves the mean gradient at the start: no part of the theorem.
     """
 
     change: Text | None = None
@@ -143,7 +145,12 @@ class OptimisedRun(Document):
 
 
 class PublishedRun(Document):
-    """What the paper's formula makes the best number of steps, and what that really costs."""
+    """Corollary 1: what the paper's formula makes the best number of steps, and what that costs.
+
+    `certified` is the same number of steps with the noise that is really needed, in the file's
+    batch, and `one_record` with one record a step, for which the paper prints its formula; None
+    where it is beyond the longest run considered. `c2` is what the paper leaves open.
+    """
 
     exact: Number
     steps: Count
@@ -170,7 +177,13 @@ class BoundTheorem(Document):
 
 
 class OptimiseDocument(Document):
-    """An optimised plan; see `tacit.analysis.optimise.results`."""
+    """An optimised plan: what would be best for the budgets, by the bound.
+
+    `records` and `budgets` (epsilon, delta) are those that nodes have. `certified` is the optimum
+    with the noise that is really needed, `curve` what was calibrated over the steps in the file's
+    batch and clip, `batches` and `clips` the best of each that was tried where that was asked, and
+    `purchases` what one change of the file would buy, from `as_is` on.
+    """
 
     algorithm: Text
     title: Text

@@ -12,7 +12,7 @@ import pytest
 import tacit
 from experiments import experiment
 from tacit import privacy
-from tacit.analysis.compare.session import sentences, spent_together, together
+from tacit.analysis.settings.spent import sentences, spent_together, together
 from tacit.privacy import Composed, Gaussian, Laplace, SampledGaussian
 from tacit.privacy.ledger.spent import dominating
 from tacit.report.documents.figure import SpentTogether

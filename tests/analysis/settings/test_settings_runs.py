@@ -1,0 +1,33 @@
+"""Comparisons and searches of earlier versions are found again: by the same digests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from experiments import experiment
+from tacit.analysis.settings.runs import run_digest
+from tacit.analysis.tune.search import load_search
+from tacit.config import load_config
+
+PRIVACY = {"noise_std": None, "noise_seed": None, "epsilon": 1.0, "delta": 1e-5}
+LEDGER = {"ledger": "/x/y", "ledger_epsilon": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "run", "search"),
+    [
+        (PRIVACY, "55edd07fa158", "020819472a9aa0bb6a3e8f35fe67dc2f"),
+        (PRIVACY | LEDGER, "6f18a7e3318c", "11fe16ed84cf450ae0ffe9b4d3d307f5"),
+    ],
+)
+def test_digests_are_what_they_were(
+    privacy: dict[str, object], run: str, search: str, tmp_path: Path
+) -> None:
+    assert run_digest(load_config(experiment(privacy=privacy))) == run
+    file = tmp_path / "s.toml"
+    sections = experiment(privacy=privacy, nodes={"count": 1})
+    file.write_text(tomli_w.dumps({**sections, "tune": {"grid": {"algorithm.clip": [0.5, 1.0]}}}))
+    assert load_search(file).digest() == search
