@@ -17,12 +17,13 @@ from tacit.analysis.optimise import (
     OptimisePlan,
     optimise,
     optimise_document,
-    optimise_table,
 )
 from tacit.analysis.optimise.noise import adapted, setting_of
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.report.documents.base import dump
+from tacit.report.documents.base import dump, plain_json
+from tacit.report.optimise_page import optimise_blocks
+from tacit.report.terminal import terminal
 from tacit.training.prepare import prepare
 
 pytestmark = pytest.mark.slow
@@ -316,7 +317,8 @@ def test_private_constants_are_said_loudly(full: OptimisePlan) -> None:
 
 def printed(plan: OptimisePlan, width: int) -> str:
     out = io.StringIO()
-    optimise_table(plan, Console(file=out, width=width))
+    blocks = optimise_blocks(plain_json(optimise_document(plan)))
+    terminal(blocks, Console(file=out, width=width))
     return out.getvalue()
 
 

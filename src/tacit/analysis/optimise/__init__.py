@@ -17,7 +17,6 @@ from tacit.analysis.optimise.results import (
     PublishedOptimum,
     Sensitivity,
     optimise_document,
-    optimise_table,
 )
 from tacit.analysis.optimise.search import optimise, published_optimum
 
@@ -32,6 +31,5 @@ __all__ = [
     "Sensitivity",
     "optimise",
     "optimise_document",
-    "optimise_table",
     "published_optimum",
 ]

@@ -1,18 +1,14 @@
-"""An optimised plan: what is asked of it, what it answers, and how that is shown.
+"""An optimised plan: what is asked of it, and what it answers.
 
-It is frozen data, which `optimise_document` turns into JSON-ready data for a program, and
-`optimise_table` into tables in a terminal for people.
+It is frozen data, which `optimise_document` turns into JSON-ready data for a program.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from tacit.analysis.optimise.bound import Estimates, Source
 from tacit.analysis.optimise.noise import OptimiseSetting
@@ -26,7 +22,6 @@ from tacit.report.documents.plan import (
     OptimisedRun,
     PublishedRun,
 )
-from tacit.report.terminal import print_table, table_of
 from tacit.report.wording import number_text
 
 MOST_STEPS = 100_000
@@ -326,112 +321,3 @@ def _not_modelled(plan: OptimisePlan) -> list[str]:
 
 def _rate(plan: OptimisePlan) -> str:
     return number_text(math.sqrt(len(plan.records) / plan.best.setting.steps))
-
-
-def optimise_table(plan: OptimisePlan, console: Console | None = None) -> None:
-    """Print an optimised plan; narrow terminals fold it, and nothing is shortened.
-
-    Args:
-        plan: what was found.
-        console: where to print; standard output by default.
-    """
-    document, out = optimise_document(plan), console or Console()
-    print_table(out, _constants_table(document))
-    if document.warning:
-        out.print(f"NOT PRIVATE: {document.warning}", style="bold red", highlight=False)
-    print_table(out, _choices_table(document))
-    for rows, title in (
-        (document.batches, "best of each batch"),
-        (document.clips, "best of each clip"),
-    ):
-        if rows:
-            print_table(out, _grid_table(title, rows))
-    print_table(out, _sensitivity_table(document.purchases))
-    for line in document.advice:
-        out.print(f"advice: {line}", highlight=False)
-    for line in document.not_modelled:
-        out.print(f"note: {line}", highlight=False)
-    if document.flags:
-        out.print(f"apply: {' '.join(document.flags)}", highlight=False, soft_wrap=True)
-
-
-def _constants_table(document: OptimiseDocument) -> Table:
-    table = table_of(("constant", "value", "source", "how"), title="constants of the bound")
-    for row in document.constants:
-        source = "PRIVATE RECORDS" if row.kind == "private" else row.kind
-        table.add_row(row.name, number_text(row.value), source, row.how)
-    table.add_row("d", f"{document.parameters:,}", "exact", "trained parameters")
-    return table
-
-
-def _choices_table(document: OptimiseDocument) -> Table:
-    biased = document.certified.clipping_bias is not None
-    numbers = ["steps", "batch", "clip", "noise in mean", "bound", *["clipping bias"] * biased]
-    title = f"{document.title} on {document.dataset}"
-    table = table_of(["choice", *numbers], title=title, right=numbers)
-    claim = document.published
-    table.add_row("as it stands, certified noise", *_cells(document.as_is))
-    table.add_row(
-        "published optimum, claimed noise",
-        f"{claim.steps:,}",
-        "1",
-        f"{claim.gradient_bound:g}",
-        number_text(claim.noise_std),
-        number_text(claim.bound),
-    )
-    for run, words in (
-        (claim.one_record, "published optimum, certified noise"),
-        (claim.certified, "its steps in the file's batch, certified noise"),
-    ):
-        if run is not None:
-            table.add_row(words, *_cells(run))
-    table.add_row("certified optimum", *_cells(document.certified), style="bold")
-    return table
-
-
-def _cells(run: OptimisedRun) -> tuple[str, ...]:
-    cells = (
-        f"{run.steps:,}",
-        str(run.batch),
-        f"{run.clip:g}",
-        number_text(run.noise_std),
-        number_text(run.bound),
-    )
-    bias = run.clipping_bias
-    return cells if bias is None else (*cells, number_text(bias))
-
-
-def _grid_table(title: str, rows: Sequence[OptimisedRun]) -> Table:
-    biased = any(row.clipping_bias is not None for row in rows)
-    numbers = ["clip", "steps", "noise multiplier", "record gradients", "bound"]
-    numbers += ["clipping bias"] * biased
-    table = table_of(["batch", *numbers], title=title, right=numbers)
-    for row in rows:
-        cells = [
-            str(row.batch),
-            f"{row.clip:g}",
-            f"{row.steps:,}",
-            number_text(row.noise_multiplier),
-            number_text(row.record_gradients),
-            number_text(row.bound),
-        ]
-        table.add_row(*cells, *([number_text(row.clipping_bias)] if biased else []))
-    return table
-
-
-def _sensitivity_table(rows: Sequence[OptimisedRun]) -> Table:
-    numbers = ("noise in mean", "bound", "accumulated noise", "over least")
-    title = "one change at a time, from the file as it stands"
-    table = table_of(("what would buy what", *numbers), title=title, right=numbers)
-    first = rows[0].bound
-    for row in rows:
-        change = 100 * (row.bound / first - 1)
-        moved = f"{number_text(row.bound)} ({change:+.0f} %)"
-        table.add_row(
-            row.change,
-            number_text(row.noise_std),
-            number_text(row.bound) if row is rows[0] else moved,
-            number_text(row.accumulated_noise),
-            number_text(row.over_least_noise),
-        )
-    return table
