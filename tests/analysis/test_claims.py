@@ -13,13 +13,14 @@ from rich.console import Console
 
 from experiments import strict_json, write_experiment
 from tacit.analysis import claims
-from tacit.analysis.claims import claims_document, claims_table, verdict
+from tacit.analysis.claims import claims_document, verdict
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.published import PaperSetting, paper_settings
-from tacit.report.claims_page import claims_page
-from tacit.report.documents.base import dump, read
-from tacit.report.documents.claims import ClaimsDocument
+from tacit.report.claims_page import claims_blocks
+from tacit.report.documents.base import dump
+from tacit.report.html import html
+from tacit.report.terminal import terminal
 from tacit.training.prepare import prepare
 
 Row = dict[str, Any]
@@ -60,11 +61,10 @@ def document_of(*arguments: Any) -> dict[str, Any]:
     return document
 
 
-def printed(document: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the table prints on a terminal of a width."""
+def printed(document: dict[str, Any], width: int) -> str:
+    """What is printed on a terminal of a width."""
     out = StringIO()
-    monkeypatch.setattr(claims, "Console", lambda: Console(file=out, width=width))
-    claims_table(read(ClaimsDocument, document, "a test"))
+    terminal(claims_blocks(document), Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -122,27 +122,23 @@ def test_what_the_papers_claim_and_what_holds(papers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 110])
-def test_a_narrow_terminal_folds_and_shortens_nothing(
-    papers: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_folds_and_shortens_nothing(papers: dict[str, Any], width: int) -> None:
     few = {**papers, "rows": [row for row in papers["rows"] if row["algorithm"] == "PrivSGP"]}
-    text = printed(few, width, monkeypatch)
+    text = printed(few, width)
     assert "…" not in text
     assert "5.65" in text
     assert "eps < c1 K / J^2" in " ".join(text.split())
 
 
-def test_the_table_names_every_algorithm(
-    papers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = " ".join(printed(papers, 140, monkeypatch).split())
+def test_the_table_names_every_algorithm(papers: dict[str, Any]) -> None:
+    text = " ".join(printed(papers, 140).split())
     for row in papers["rows"]:
         assert f"{row['algorithm']} ({row['paper']})" in text
         assert row["verdict"] in text
 
 
 def test_the_page_holds_every_section(papers: dict[str, Any]) -> None:
-    page = claims_page(papers)
+    page = html(claims_blocks(papers))
     algorithms = {row["algorithm"] for row in papers["rows"]}
     assert page.count("<section>") >= len(algorithms)
     assert page.count("<tr>") >= len(papers["rows"])
@@ -179,17 +175,17 @@ def test_overrides_and_sampling(tmp_path: Path) -> None:
     assert row["lower"] <= row["certified"] <= row["lower"] * 1.02
 
 
-def test_no_noise_is_not_determined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_noise_is_not_determined(tmp_path: Path) -> None:
     file = write_experiment(
         tmp_path, privacy={"epsilon": "none", "noise_std": None, "noise_seed": None}
     )
     document = document_of(file)
     assert {row["verdict"] for row in document["rows"]} == {"not determined"}
-    assert "no noise is" in " ".join(printed(document, 100, monkeypatch).split())
-    claims_page(document)
+    assert "no noise is" in " ".join(printed(document, 100).split())
+    html(claims_blocks(document))
 
 
-def test_brackets_are_printed(papers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brackets_are_printed(papers: dict[str, Any]) -> None:
     """What looks like the terminal's markup is a name: Dyn[mu], [privacy].published_constant."""
     words = {
         "algorithm": "Dyn-D2P, Dyn[mu]-D2P",
@@ -197,7 +193,7 @@ def test_brackets_are_printed(papers: dict[str, Any], monkeypatch: pytest.Monkey
         "experiment": "[red]",
     }
     row = {**papers["rows"][0], **words}
-    text = printed({**papers, "rows": [row]}, 200, monkeypatch)
+    text = printed({**papers, "rows": [row]}, 200)
     for word in words.values():
         assert word in text
 

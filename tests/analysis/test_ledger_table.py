@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tacit.analysis.ledger_table import ledger_table
+from tacit.analysis.ledger_table import ledger_blocks
 from tacit.privacy import (
     ClientSampling,
     Composed,
@@ -23,6 +23,7 @@ from tacit.privacy import (
 from tacit.privacy.ledger.file import fingerprint
 from tacit.report.documents.base import read
 from tacit.report.documents.ledger import LedgerReport
+from tacit.report.terminal import terminal
 from tacit.report.wording import number_text
 
 PUBLIC = "ab" * 32
@@ -62,7 +63,7 @@ def document(*rows: dict[str, Any], files: int = 1) -> dict[str, Any]:
 def printed(content: Any) -> str:
     out = StringIO()
     with redirect_stdout(out):
-        ledger_table(read(LedgerReport, content, "a test"))
+        terminal(ledger_blocks(read(LedgerReport, content, "a test")))
     return out.getvalue()
 
 

@@ -13,7 +13,7 @@ import torch
 
 from experiments import strict_json, tacit, write_experiment
 from tacit.algorithms import ALGORITHMS
-from tacit.analysis.promise import planned_promise, promise_line, promise_table
+from tacit.analysis.promise import planned_promise, promise_facts, promise_line
 from tacit.config import Config, Promise, load_config, to_toml
 from tacit.errors import InputError
 from tacit.privacy.published import (
@@ -208,7 +208,7 @@ def test_extreme_constants_are_no_error(size: float) -> None:
         found = promise_of(TABLE, promise=given)
         assert found.bound is not None
         assert found.bound >= 0
-        assert promise_table(found) is not None
+        assert promise_facts(found) is not None
 
 
 def test_more_noise_promises_less() -> None:

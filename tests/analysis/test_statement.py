@@ -17,7 +17,6 @@ import tacit
 from experiments import experiment, strict_json, tree
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.statement import (
-    RELATIONS,
     UNITS,
     check_statement,
     write_statement,
@@ -31,7 +30,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms import base
 from tacit.report.documents.base import dump, load
 from tacit.report.documents.ledger import ConfirmedStatement
-from tacit.report.trust_words import TRUST_MODELS
+from tacit.report.trust_words import RELATIONS, TRUST_MODELS
 from tacit.report.wording import epsilon_text
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -121,11 +122,11 @@ def test_garbage_is_looked_for_as_usual_after_the_command_line() -> None:
     usual = gc.get_threshold()
     seen = []
 
-    def looked() -> int:
+    def looked() -> list[Any]:
         seen.append(gc.get_threshold())
-        return 0
+        return []
 
-    with patch("tacit.cli.tables.algorithms_table", looked):
+    with patch("tacit.cli.tables.algorithms_blocks", looked):
         assert tacit("algorithms").code == 0
     assert seen[0][0] > usual[0]
     assert gc.get_threshold() == usual

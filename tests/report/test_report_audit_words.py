@@ -106,7 +106,7 @@ def test_an_alarm_names_the_first_failure_and_counts_the_others() -> None:
         audit = audit_words(RunAudit.model_validate(recorded(failures=failures)), 2.0)
         assert [failure.name for failure in audit.failures] == [row["name"] for row in failures]
         assert audit.alarm is not None
-        return audit.alarm[1]
+        return audit.alarm.details[0]
 
     assert f"“noise variance” accuses it. {SAW} Do not rely" in detail(FAILURES[:1])
     assert "One other accuses it, too." in detail(FAILURES)
@@ -117,7 +117,7 @@ def test_an_alarm_names_the_first_failure_and_counts_the_others() -> None:
 def test_an_earlier_alarm_stays_one() -> None:
     alarm = audit_words(RunAudit.model_validate(recorded(earlier_alarms=2)), 2.0).alarm
     assert alarm is not None
-    assert "2 earlier audits of this run raised an alarm" in alarm[1]
+    assert "2 earlier audits of this run raised an alarm" in alarm.details[0]
 
 
 def run_page(write_run: WriteRun, audit: dict[str, Any] | None) -> Page:

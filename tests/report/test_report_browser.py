@@ -21,10 +21,11 @@ from tacit.analysis.compare.store import Store
 from tacit.analysis.statement import write_statement
 from tacit.config import load_config
 from tacit.errors import NotPrivateWarning
-from tacit.report.claims_page import claims_page
+from tacit.report.claims_page import claims_blocks
 from tacit.report.compare_page import compare_page
 from tacit.report.documents.base import plain_json
-from tacit.report.optimise_page import optimise_page
+from tacit.report.html import html
+from tacit.report.optimise_page import optimise_blocks
 
 # The browser is a process, and so is each run of a comparison.
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -112,14 +113,14 @@ def claims(folder: Path) -> Path:
     ]
     documents = [plain_json(claims_document(file)) for file in files]
     rows = [row for document in documents for row in document["rows"]]
-    return page(folder, claims_page({**documents[0], "rows": rows}))
+    return page(folder, html(claims_blocks({**documents[0], "rows": rows})))
 
 
 def a_plan(folder: Path) -> Path:
     options = optimise.OptimiseOptions(batch=True, most_steps=50)
     config = load_config(experiment(privacy={"epsilon": 1.0, "delta": 1e-4}))
     found = optimise.optimise(config, options)
-    return page(folder, optimise_page(plain_json(found)))
+    return page(folder, html(optimise_blocks(plain_json(found))))
 
 
 def a_comparison(folder: Path) -> Path:
@@ -144,8 +145,8 @@ def compared(folder: Path, experiments: dict[str, Any]) -> Path:
     return page(folder, compare_page(plain_json(figure_document(gathered, store))))
 
 
-def page(folder: Path, html: str) -> Path:
-    (folder / "page.html").write_text(html, encoding="utf-8")
+def page(folder: Path, content: str) -> Path:
+    (folder / "page.html").write_text(content, encoding="utf-8")
     return folder / "page.html"
 
 

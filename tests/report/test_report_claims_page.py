@@ -6,11 +6,12 @@ from typing import Any
 
 from tacit.report.claims_page import (
     bound_cells,
-    claims_page,
+    claims_blocks,
     noise_text,
     violated_numbers,
     violations,
 )
+from tacit.report.html import html
 from web_pages import EVIL, Page, poisoned
 
 Row = dict[str, Any]
@@ -45,7 +46,7 @@ def document(*rows: Row) -> dict[str, Any]:
 
 
 def page_of(*rows: Row) -> Page:
-    return Page(claims_page(document(*rows)))
+    return Page(html(claims_blocks(document(*rows))))
 
 
 def test_bounds_are_rounded_to_the_safe_side() -> None:
@@ -115,7 +116,7 @@ def test_where_there_is_no_room_for_names_rows_are_found_by_their_numbers() -> N
 
 def test_text_is_escaped() -> None:
     rows = [a_row(), a_row(paper="Another", missing="K is not printed")]
-    page = Page(claims_page(poisoned(document(*rows), keep=("verdict",))))
+    page = Page(html(claims_blocks(poisoned(document(*rows), keep=("verdict",)))))
     page.assert_has_the_elements_of(page_of(*rows))
     for text in (
         "digits, K = 10",

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tacit.report.optimise_page import optimise_page
+from tacit.report.html import html
+from tacit.report.optimise_page import optimise_blocks
 from web_pages import EVIL, Page, poisoned
 
 Json = dict[str, Any]
@@ -70,7 +71,7 @@ DOCUMENT: Json = {
 
 
 def page_of(document: Json) -> Page:
-    return Page(optimise_page(document))
+    return Page(html(optimise_blocks(document)))
 
 
 def test_the_page_tells_the_plan() -> None:

@@ -16,10 +16,11 @@ import tacit
 from experiments import tacit as command_line
 from experiments import write_experiment, write_module
 from tacit.analysis.score import Score
-from tacit.cli.tables import plan_document, plan_table, result_table
+from tacit.cli.tables import plan_blocks, plan_document, result_blocks
 from tacit.errors import InputError
 from tacit.models.probabilities import calibration_bins
 from tacit.report.documents.run import read_result
+from tacit.report.terminal import terminal
 
 FEATURES = 4
 
@@ -114,15 +115,15 @@ def test_files_page_and_terminal_lead_with_the_first_one(
     assert "test AUC</th>" in page
     assert "Test found_ill" in page
 
-    result_table(judged)
+    terminal(result_blocks(judged))
     table = capsys.readouterr().out
     assert table.index("test AUC, mean over nodes") < table.index("found_ill")
     assert "test AUC, baseline" in table
-    plan_table(judged.job)
+    planned = plan_document(judged.job)
+    terminal(plan_blocks(judged.job, planned))
     assert "AUC (baseline 0.500), found_ill, balanced accuracy" in " ".join(
         capsys.readouterr().out.replace("│", " ").split()
     )
-    planned = plan_document(judged.job)
     assert planned.metrics == ("auc", "found_ill", "balanced-accuracy")
     assert planned.baselines["auc"] == 0.5
 
@@ -221,7 +222,7 @@ def test_a_score_no_better_than_its_baseline_is_said_in_words(
     task = {"metric": ["accuracy", "brier", "log-loss", "calibration"]}
     noisy = {**settings(**task), "privacy": {"noise_std": 1e4, "noise_seed": 1}}
     result = tacit.train(noisy, nodes=NODES, test=TEST, out=tmp_path / "run")
-    result_table(result)
+    terminal(result_blocks(result))
     told = " ".join(capsys.readouterr().out.split())
     for title in ("accuracy", "Brier score", "log loss"):
         assert f"the test {title} of" in told

@@ -1,4 +1,4 @@
-"""What the papers claim against what is certified: `tacit privacy claims`, as data and as a table.
+"""What the papers claim against what is certified: `tacit privacy claims`, as data.
 
 Without a file, the papers' own experiments (`tacit.privacy.published.paper_settings`); with one,
 the plan of that experiment. Certified figures are upper bounds, rounded up; proved lower bounds are
@@ -8,22 +8,15 @@ rounded down; a claim is "does not hold" only where a lower bound lies above it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
 
 from tacit import privacy
 from tacit.config import load_config
 from tacit.privacy.published import FormulaCondition, PaperSetting, paper_settings
-from tacit.report.claims_page import COLUMNS, claim_cells, reading_of, violations
-from tacit.report.documents.base import plain_json
 from tacit.report.documents.claims import ClaimRow, ClaimsDocument
 from tacit.report.documents.run import ClaimCondition
-from tacit.report.terminal import print_table, table_of
 from tacit.training.plan import NodePlan, Plan
 
 
@@ -160,33 +153,3 @@ def _row(
         verdict=verdict(claimed, lower, certified, missing),
         missing=missing,
     )
-
-
-_RIGHT = ("delta", "claimed", "certified", "at least")
-
-
-def claims_table(document: ClaimsDocument) -> None:
-    """Print a claims document: one table for each algorithm, its violated conditions below it."""
-    console = Console()
-    console.print(
-        "certified: an upper bound that is proved; at least: a lower bound that is proved; "
-        "violated: numbers of the conditions below each table",
-        highlight=False,
-    )
-    for (paper, algorithm), group in groupby(plain_json(document)["rows"], key=_algorithm):
-        rows = list(group)
-        readings = {reading_of(row) for row in rows}
-        headings = [name for name in COLUMNS if name != "reading" or len(readings) > 1]
-        table = table_of(headings, title=escape(f"{algorithm}  ({paper})"), right=_RIGHT)
-        for row in rows:
-            cells = zip(COLUMNS, claim_cells(row), strict=True)
-            table.add_row(*(escape(cell) for heading, cell in cells if heading in headings))
-        print_table(console, table)
-        if len(readings) == 1:
-            console.print(f"  reading: {readings.pop()}", highlight=False, markup=False)
-        for number, text in violations(rows):
-            console.print(f"  {number}: {text}", highlight=False, markup=False)
-
-
-def _algorithm(row: Mapping[str, Any]) -> tuple[str, str]:
-    return row["paper"], row["algorithm"]

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from tacit.communication.colours import Released
@@ -40,7 +39,7 @@ from tacit.data import Schema, StackedData
 from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss
 from tacit.models.architectures import find_loss
-from tacit.report.terminal import table_of
+from tacit.report.view import Block, Table, Text
 from tacit.report.wording import epsilon_text
 from tacit.training.budget import node_keys, open_ledger
 from tacit.training.calibration import shared_counts
@@ -251,32 +250,32 @@ def _weighed(plan: Plan, rows: Sequence[Sequence[float]]) -> LabelCounts:
     )
 
 
-def label_table(counted: LabelCounts) -> None:
-    """Print the counts for people, with the line that an experiment file takes."""
-    console = Console()
-    headings = ("class", "noised count", "share", "weight")
-    table = table_of(headings, right=headings)
+def label_blocks(counted: LabelCounts) -> list[Block]:
+    """The counts for people, with the line that an experiment file takes."""
     every = math.fsum(max(count, 0.0) for count in counted.counts)
-    for label, (count, weight) in enumerate(
-        zip(counted.counts, counted.class_weights, strict=True)
-    ):
-        share = f"{max(count, 0.0) / every:.1%}" if every else "not known"
-        table.add_row(str(label), f"{count:,.0f}", share, f"{weight:g}")
-    console.print(table)
+    pairs = enumerate(zip(counted.counts, counted.class_weights, strict=True))
+    rows = [
+        (
+            str(label),
+            f"{count:,.0f}",
+            f"{max(count, 0.0) / every:.1%}" if every else "not known",
+            f"{weight:g}",
+        )
+        for label, (count, weight) in pairs
+    ]
     weights = ", ".join(f"{weight:g}" for weight in counted.class_weights)
     spent = epsilon_text(max(counted.epsilon))
     drowned = sum(count < 2 * counted.noise_std for count in counted.counts)
+    little = (
+        f"Of the counts, {drowned} are less than twice that, so these weights say little. "
+        "A larger --epsilon lowers the noise."
+    )
     lines = [
         f"The noise in each count has a standard deviation of {counted.noise_std:,.0f} records.",
+        *([little] if drowned else []),
         f"It cost every node an epsilon of at most {spent}, which its ledger has charged.",
         "Write this into the section [task] of the experiment file:",
         f"class_weights = [{weights}]",
     ]
-    if drowned:
-        lines.insert(
-            1,
-            f"Of the counts, {drowned} are less than twice that, so these weights say little. "
-            "A larger --epsilon lowers the noise.",
-        )
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    table = Table(("class", "noised count", "share", "weight"), rows)
+    return [table, *(Text(line, unbroken=True) for line in lines)]

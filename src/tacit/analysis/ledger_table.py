@@ -3,74 +3,65 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-
-from rich.console import Console
-from rich.table import Table
 
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.mechanisms.base import Mechanism, observer
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
-from tacit.report.documents.trust import TrustTerms
-from tacit.report.protection import colluder_cells
-from tacit.report.terminal import print_table, table_of
+from tacit.report.protection import colluders_table
 from tacit.report.trust_words import TRUST_MODELS
+from tacit.report.view import Block, Table, Text
 from tacit.report.wording import epsilon_text, node_list, number_text
 
 _FILES = 6  # of which heads are printed
 _NAMES = 3  # of data in one cell
 
 
-def ledger_table(document: LedgerReport) -> None:
-    """Print a ledger document for people: what was spent, then the runs, then the heads."""
-    console = Console()
+def ledger_blocks(document: LedgerReport) -> list[Block]:
+    """A ledger document for people: what was spent, then the runs, then the heads."""
     of_data = any(row.data is not None for row in document.nodes)
-    numbers = ("budget", "spent epsilon", "left", "delta", "runs", "steps")
-    nodes = [(_named(rows), *cells) for rows, cells in _grouped(document.nodes)]
-    headings, title = ("data" if of_data else "nodes", *numbers), f"spent by {document.path}"
-    print_table(console, table_of(headings, nodes, title=title, right=numbers))
-    if document.trust is not None:
-        print_table(console, _colluders_table(document, document.trust))
+    columns = ("data" if of_data else "nodes", "budget", "spent epsilon", "left", "delta", "runs")
+    rows = [(_named(rows), *cells) for rows, cells in _grouped(document.nodes)]
+    title, trust = f"spent by {document.path}", document.trust
+    blocks: list[Block] = [Table((*columns, "steps"), rows, title=title, left=columns[:1])]
+    if trust is not None:
+        by_colluders, deltas = trust.epsilon_by_colluders, [row.delta for row in document.nodes]
+        blocks.append(
+            colluders_table(by_colluders, deltas, trust.colluding, epsilon="spent epsilon")
+        )
+    models = sorted({mechanism.trust_model for mechanism in _mechanisms(document)})
+    more = " What a run releases of some records of a source is charged to all of them."
+    return [
+        *blocks,
+        *(Text(f"trust model {name}: {TRUST_MODELS[observer(name)]}") for name in models),
+        *(Text(line, style="dim") for line in _lines(document)),
+        Text(
+            "Spent is certified for all runs together, recomputed from the file. Left is the plain "
+            f"difference: epsilons of separate runs do not add up.{more if of_data else ''}"
+        ),
+    ]
 
-    def say(text: str, style: str = "dim") -> None:
-        console.print(text, highlight=False, style=style)
 
-    for name in sorted({mechanism.trust_model for mechanism in _mechanisms(document)}):
-        say(f"trust model {name}: {TRUST_MODELS[observer(name)]}", style="")
+def _lines(document: LedgerReport) -> Iterator[str]:
+    """A line for each run and each file."""
     for run in document.runs:
         entered = run.created.replace("T", " ")
-        say(
+        yield (
             f"run {run.run[:8]}, entered {entered} by tacit {run.tacit_version}, plan "
             f"{run.plan_digest[:8]}: {'; '.join(_words_of(document, run.run))}"
         )
         if run.unsent is not None:
             sent, every = run.unsent
-            say(
+            yield (
                 f"run {run.run[:8]} was stopped after step {sent}, maybe by what it had released, "
                 f"which only the epsilon of the whole plan covers: all {every} steps are charged"
             )
     for file in document.files[:_FILES]:
-        say(f"{file.file}: head {file.head}, key {fingerprint(file.public_key)}")
+        yield f"{file.file}: head {file.head}, key {fingerprint(file.public_key)}"
     if len(document.files) > _FILES:
-        say(f"and {len(document.files) - _FILES} more files: --json lists them")
-    more = " What a run releases of some records of a source is charged to all of them."
-    say(
-        "Spent is certified for all runs together, recomputed from the file. Left is the plain "
-        f"difference: epsilons of separate runs do not add up.{more if of_data else ''}",
-        style="",
-    )
-
-
-def _colluders_table(document: LedgerReport, terms: TrustTerms) -> Table:
-    """What was spent of the weakest node, by how many nodes pool what they know."""
-    numbers = ("colluding nodes", "spent epsilon, highest node", "right guess at most")
-    table = table_of((*numbers, "allowed for"), right=numbers)
-    deltas = [row.delta for row in document.nodes]
-    for colluding, epsilons in enumerate(terms.epsilon_by_colluders):
-        table.add_row(*colluder_cells(colluding, epsilons, deltas, terms.colluding))
-    return table
+        yield f"and {len(document.files) - _FILES} more files: --json lists them"
 
 
 def _mechanisms(document: LedgerReport) -> list[Mechanism]:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rich.table import Table
-
 from tacit.algorithms.base import step_size
 from tacit.algorithms.promise import PromisedRun
 from tacit.analysis.settings.noise import noise_variances, unit_noise
 from tacit.privacy.published import Budget, FormulaCondition
 from tacit.report.documents.plan import PlannedPromise
-from tacit.report.terminal import facts_table
+from tacit.report.view import Pairs
 from tacit.report.wording import number_text
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
@@ -40,10 +38,10 @@ def promise_line(promise: PlannedPromise) -> str | None:
     return f"note: what {promise.source} promise of this run can be told with {needed}"
 
 
-def promise_table(promise: PlannedPromise) -> Table:
+def promise_facts(promise: PlannedPromise) -> Pairs:
     """The promise for people."""
     title = "what the paper promises under its conditions: not certified"
-    return facts_table(title, (("source", promise.source), *_rows(promise)))
+    return Pairs((("source", promise.source), *_rows(promise)), title=title)
 
 
 def _rows(promise: PlannedPromise) -> Iterator[tuple[str, str]]:

@@ -47,18 +47,12 @@ from tacit.report.documents.run import LET_IT_END, NOT_THERE, ResultDocument, Ru
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.statement_page import statement_page
-from tacit.report.trust_words import COUNTING_ON_OTHERS, TRUST_MODELS, server_words
+from tacit.report.trust_words import COUNTING_ON_OTHERS, RELATIONS, TRUST_MODELS, server_words
 from tacit.report.wording import count_text, number_text
 from tacit.training.run_folder.folder import read_config
 
 KIND = "tacit privacy statement"
 
-RELATIONS = {
-    "add-or-remove-one": "two data sets of a node are neighbours if they differ in whether one "
-    "record contributes at all; the number of records is public",
-    "replace-one": "two data sets of a node are neighbours if one record has another value in the "
-    "second",
-}
 UNITS = {
     "record": "one record of one node; a person with k records is protected k times less in "
     "epsilon, and by more than that in delta",

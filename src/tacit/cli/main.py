@@ -45,8 +45,8 @@ from tacit.cli.options import (
     Set,
     Trust,
     print_written,
+    show_document,
     waiting,
-    write_page,
 )
 from tacit.cli.privacy import privacy_app
 from tacit.cli.relay import relay
@@ -128,12 +128,13 @@ def train(
         DONE_ALREADY,
         closing_line,
         progress_line,
-        result_table,
+        result_blocks,
         stop_signals,
         tell,
     )
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
+    from tacit.report.terminal import terminal
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
     from tacit.training.processes.agreement import agreed_folder, with_processes
@@ -211,7 +212,7 @@ def train(
         closing_line(result, rank, rank == 0 and goes_on and not made)
     _print_result(destination, rank, quiet, as_json)
     if rank == 0 and not (quiet or as_json):
-        result_table(result)
+        terminal(result_blocks(result))
 
 
 def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
@@ -270,10 +271,9 @@ def plan(
 ) -> None:
     """Print what would happen and what it would cost, without training."""
     check_files(file, set_ or ())
-    from tacit.cli.tables import plan_document, plan_table
+    from tacit.cli.tables import plan_blocks, plan_document
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
-    from tacit.report.documents.base import dump
     from tacit.training.prepare import prepare
     from tacit.training.processes.agreement import process_group
 
@@ -312,10 +312,8 @@ def plan(
             job = prepare(config, peers=peers)
     if peers.rank > 0:
         return
-    if as_json:
-        typer.echo(dump(plan_document(job)))
-    else:
-        plan_table(job)
+    document = plan_document(job)
+    show_document(document, plan_blocks(job, document), as_json=as_json)
 
 
 def _recommend(
@@ -354,18 +352,13 @@ def _constant(text: str) -> tuple[str, float]:
 
 
 def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_json: bool) -> None:
-    from tacit.analysis.optimise import OptimiseOptions, optimise, optimise_table
-    from tacit.report.documents.base import dump, plain_json
-    from tacit.report.optimise_page import optimise_page
+    from tacit.analysis.optimise import OptimiseOptions, optimise
+    from tacit.report.documents.base import plain_json
+    from tacit.report.optimise_page import optimise_blocks
 
     with kept(ANEW), waiting(_PREPARING, hidden=as_json):
         document = optimise(config, OptimiseOptions(**options))
-    if page is not None:
-        write_page(page, optimise_page(plain_json(document)))
-    if as_json:
-        typer.echo(dump(document))
-    else:
-        optimise_table(document)
+    show_document(document, optimise_blocks(plain_json(document)), page, as_json=as_json)
 
 
 @app.command()
@@ -461,12 +454,13 @@ def audit(
 @app.command()
 def algorithms(as_json: Json = False) -> None:
     """List the algorithms with their papers and properties."""
-    from tacit.cli.tables import algorithms_document, algorithms_table
+    from tacit.cli.tables import algorithms_blocks, algorithms_document
+    from tacit.report.terminal import terminal
 
     if as_json:
         typer.echo(json.dumps(algorithms_document(), indent=2))
     else:
-        algorithms_table()
+        terminal(algorithms_blocks())
 
 
 @app.command()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tacit.cli.logs import LogFormat, as_json_lines
 from tacit.errors import InputError
+
+if TYPE_CHECKING:
+    from tacit.report.documents.base import Document
+    from tacit.report.view import Block
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file (TOML).")]
 Set = Annotated[
@@ -98,6 +102,22 @@ def print_written(paths: Iterable[Path], as_json: bool) -> None:
     """Print which files were written, a line each or as one JSON object."""
     written = [str(path) for path in paths]
     typer.echo(json.dumps({"written": written}, indent=2) if as_json else "\n".join(written))
+
+
+def show_document(
+    document: Document, blocks: Sequence[Block], page: Path | None = None, *, as_json: bool
+) -> None:
+    """Print a document, as JSON or for people, and write it as a page where one was asked for."""
+    from tacit.report.documents.base import dump
+    from tacit.report.html import html
+    from tacit.report.terminal import terminal
+
+    if page is not None:
+        write_page(page, html(blocks))
+    if as_json:
+        typer.echo(dump(document))
+    else:
+        terminal(blocks)
 
 
 def write_page(path: Path, html: str) -> None:

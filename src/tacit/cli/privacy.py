@@ -17,8 +17,8 @@ from tacit.cli.options import (
     Run,
     Set,
     print_written,
+    show_document,
     waiting,
-    write_page,
 )
 from tacit.errors import InputError
 from tacit.private_files import plain_errors, write_private
@@ -50,18 +50,13 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Print what the papers claim against what is certified, at the same delta."""
-    from tacit.analysis.claims import claims_document, claims_table
-    from tacit.report.claims_page import claims_page
-    from tacit.report.documents.base import dump, plain_json
+    from tacit.analysis.claims import claims_document
+    from tacit.report.claims_page import claims_blocks
+    from tacit.report.documents.base import plain_json
 
     with waiting("bounding epsilon for every setting", hidden=as_json):
         document = claims_document(file, set_ or ())
-    if page is not None:
-        write_page(page, claims_page(plain_json(document)))
-    if as_json:
-        typer.echo(dump(document))
-    else:
-        claims_table(document)
+    show_document(document, claims_blocks(plain_json(document)), page, as_json=as_json)
 
 
 @privacy_app.command()
@@ -77,9 +72,10 @@ def labels(
     """Count the labels under noise, charged to the budgets of the data; propose class weights."""
     from dataclasses import asdict
 
-    from tacit.analysis.label_counts import count_labels, label_table
+    from tacit.analysis.label_counts import count_labels, label_blocks
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
+    from tacit.report.terminal import terminal
     from tacit.training.processes.agreement import process_group
 
     config = load_config(file, overrides=set_ or ())
@@ -92,7 +88,7 @@ def labels(
     if as_json:
         typer.echo(json.dumps(asdict(counted), indent=2))
     else:
-        label_table(counted)
+        terminal(label_blocks(counted))
 
 
 @privacy_app.command()
@@ -107,7 +103,7 @@ def ledger(
 ) -> None:
     """Recompute what was spent from a ledger alone."""
     from tacit.analysis.ledger_report import ledger_document
-    from tacit.analysis.ledger_table import ledger_table
+    from tacit.analysis.ledger_table import ledger_blocks
     from tacit.report.documents.base import dump
 
     if site is not None and out is None:
@@ -117,10 +113,8 @@ def ledger(
     if out is not None:
         _write_new(out, dump(document).encode())
         print_written([out, *sign([out])], as_json)
-    elif as_json:
-        typer.echo(dump(document))
     else:
-        ledger_table(document)
+        show_document(document, ledger_blocks(document), as_json=as_json)
 
 
 @privacy_app.command()

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from tacit.algorithms import ALGORITHMS
-from tacit.analysis.promise import planned_promise, promise_line, promise_table
+from tacit.analysis.promise import planned_promise, promise_facts, promise_line
 from tacit.cli.interrupts import interrupt
 from tacit.cli.logs import as_json_lines, say
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.measures import ACCURACY, LOSS, measure_of
-from tacit.report.protection import colluder_cells
-from tacit.report.terminal import facts_table, print_table, table_of
+from tacit.report.protection import colluders_table
+from tacit.report.view import Block, Pairs, Table, Text
 from tacit.report.wording import (
     bytes_text,
     count_text,
@@ -208,7 +207,7 @@ def tell(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
 
-def result_table(result: Result) -> None:
+def result_blocks(result: Result) -> list[Block]:
     """The short table at the end of a run."""
     plan = result.plan
     rows: list[tuple[str, str]] = []
@@ -244,18 +243,18 @@ def result_table(result: Result) -> None:
     rows.append(("steps", f"{result.steps} of {plan.steps} in {result.seconds:.1f} s"))
     title = f"{plan.config.algorithm.definition.title} on {plan.config.task.dataset}, "
     title += f"{len(plan.nodes)} nodes"
-    console = Console()
-    console.print(facts_table(title, rows))
-    for told in filter(None, (own.no_better(of.mean, of.baseline) for own, of in shown.items())):
-        console.print(f"note: {told}", markup=False, highlight=False, soft_wrap=True)
-    if not result.private:
-        console.print(f"NOT PRIVATE: {plan.not_private_reason}", style="bold red")
-    for note in result.notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
-    if result.message is not None:
-        console.print(f"{result.status}: {result.message}", highlight=False)
-    if result.out is not None:
-        console.print(f"report: {result.out / 'report.html'}", highlight=False, soft_wrap=True)
+    told = filter(None, (own.no_better(of.mean, of.baseline) for own, of in shown.items()))
+    bare = [] if result.private else [f"NOT PRIVATE: {plan.not_private_reason}"]
+    ended = [] if result.message is None else [f"{result.status}: {result.message}"]
+    written = [] if result.out is None else [f"report: {result.out / 'report.html'}"]
+    return [
+        Pairs(rows, title=title),
+        *(Text(f"note: {text}", unbroken=True) for text in told),
+        *(Text(text, style="bold red") for text in bare),
+        *(Text(f"note: {note}") for note in result.notes),
+        *map(Text, ended),
+        *(Text(text, unbroken=True) for text in written),
+    ]
 
 
 def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -322,11 +321,9 @@ def _planned_node(
     )
 
 
-def plan_table(job: Job) -> None:
+def plan_blocks(job: Job, document: PlanDocument) -> list[Block]:
     """The plan for people: what is common to all nodes, then a row for each kind of node."""
     plan = job.plan
-    document = plan_document(job)
-    console = Console()
     features = () if job.features is None else (("features", job.features.words()),)
     contraction, factor = "not known", plan.contraction
     if factor is not None:
@@ -346,7 +343,6 @@ def plan_table(job: Job) -> None:
         ("relation", document.relation or "-"),
         ("trust model", document.trust_model or "-"),
     )
-    console.print(facts_table(f"plan of {plan.config.algorithm.definition.title}", rows))
     shared = plan.release.shared is not None
     # No paper claims anything of noise that nodes share.
     kind = ("own multiplier",) if shared else ()
@@ -360,29 +356,23 @@ def plan_table(job: Job) -> None:
         _plan_row(plan, numbers, node, shares[node.node] if shares else ())
         for numbers, node in _groups(plan)
     ]
-    print_table(console, table_of(headings, cells, right=headings))
+    blocks: list[Block] = [
+        Pairs(rows, title=f"plan of {plan.config.algorithm.definition.title}"),
+        Table(headings, cells),
+    ]
     if shared and plan.accounted:
-        print_table(console, _colluders_table(plan, document))
-    if document.promise is not None:
-        print_table(console, promise_table(document.promise))
-    for note in plan.notes:
-        console.print(note, highlight=False)
-    if document.promise is not None and (line := promise_line(document.promise)) is not None:
-        console.print(line, highlight=False, soft_wrap=True)
-    for warning in plan.warnings:
-        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _colluders_table(plan: Plan, document: PlanDocument) -> Table:
-    """Certified epsilon of the weakest node, by how many nodes pool what they know."""
-    table = table_of(
-        ("colluding nodes", "epsilon, highest node", "right guess at most", "allowed for")
-    )
-    deltas = [node.delta for node in plan.nodes]
-    by_colluders = zip(*(node.epsilon_by_colluders for node in document.per_node), strict=True)
-    for colluding, epsilons in enumerate(by_colluders):
-        table.add_row(*colluder_cells(colluding, epsilons, deltas, document.colluding or 0))
-    return table
+        by_colluders = zip(*(node.epsilon_by_colluders for node in document.per_node), strict=True)
+        deltas = [node.delta for node in plan.nodes]
+        blocks.append(colluders_table(by_colluders, deltas, document.colluding or 0))
+    promise = document.promise
+    line = None if promise is None else promise_line(promise)
+    return [
+        *blocks,
+        *([] if promise is None else [promise_facts(promise)]),
+        *map(Text, plan.notes),
+        *([] if line is None else [Text(line, unbroken=True)]),
+        *(Text(f"warning: {warning}", unbroken=True) for warning in plan.warnings),
+    ]
 
 
 def _judged_by(job: Job) -> str:
@@ -473,11 +463,10 @@ def algorithms_document() -> list[dict[str, Any]]:
     ]
 
 
-def algorithms_table() -> None:
+def algorithms_blocks() -> list[Block]:
     """The table of algorithms for people."""
-    table = table_of(("name", "private", "what it is", "mixing stochastic", "paper", "its claim"))
-    for row in ALGORITHMS.values():
-        table.add_row(
+    rows = [
+        (
             row.name,
             "yes" if row.private else "no",
             row.summary,
@@ -485,4 +474,7 @@ def algorithms_table() -> None:
             row.paper,
             "-" if row.formula is None else row.formula.source,
         )
-    print_table(Console(), table)
+        for row in ALGORITHMS.values()
+    ]
+    columns = ("name", "private", "what it is", "mixing stochastic", "paper", "its claim")
+    return [Table(columns, rows, left=columns)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tacit.report.documents.run import AuditFailure, RunAudit
 from tacit.report.protection import epsilon_words, lower_words
+from tacit.report.view import Banner, Block, Items, texts
 from tacit.report.wording import count_text, one_in_text, percent_text
 
 _LIMITS = (
@@ -26,18 +27,25 @@ class AuditWords:
     """What a page says of an audit.
 
     Args:
-        alarm: a headline and its detail, to be shown first; None without an alarm.
+        alarm: to be shown first; None without an alarm.
         failures: what accuses the program, and what it saw.
         texts: what was done and what was found, a paragraph each.
         questions: that the tests asked.
         limits: what an audit does not show.
     """
 
-    alarm: tuple[str, str] | None
+    alarm: Banner | None
     failures: Sequence[AuditFailure]
     texts: Sequence[str]
     questions: Sequence[str]
     limits: Sequence[str] = _LIMITS
+
+    def blocks(self) -> list[Block]:
+        """What accuses the program, then what was done and found."""
+        saw = [f": {failure.saw}" for failure in self.failures]
+        names = [failure.name for failure in self.failures]
+        failures = [Items(saw, "failures", names=names)] if saw else []
+        return [*failures, *texts(self.texts)]
 
 
 def audit_words(audit: RunAudit, epsilon: float | None) -> AuditWords:
@@ -64,25 +72,25 @@ def in_doubt(sentence: str) -> str:
     return f"Only if the program is correct: {sentence[0].lower()}{sentence[1:]}"
 
 
-def _alarm(audit: RunAudit) -> tuple[str, str] | None:
+def _alarm(audit: RunAudit) -> Banner | None:
     """What must be read before all else."""
     if audit.failures:
         first, *others = audit.failures
         more = f" {count_text(len(others), 'other')} accuse it, too." if len(others) > 1 else ""
         more = " One other accuses it, too." if len(others) == 1 else more
-        return (
-            "AUDIT ALARM: the program does not do what its certificate assumes",
-            f"The test or attack “{first.name}” accuses it. {first.saw}{more} Do not rely on the "
-            "certified epsilon before this is explained.",
-        )
-    if audit.earlier_alarms:
-        return (
-            "AUDIT ALARM: an earlier audit of this run accused the program",
+        headline = "the program does not do what its certificate assumes"
+        detail = f"The test or attack “{first.name}” accuses it. {first.saw}{more}"
+    elif audit.earlier_alarms:
+        headline = "an earlier audit of this run accused the program"
+        detail = (
             f"{count_text(audit.earlier_alarms, 'earlier audit')} of this run raised an alarm. The "
             "last one did not, which does not undo it: the files audit.json beside the run say "
-            "what was seen. Do not rely on the certified epsilon before this is explained.",
+            "what was seen."
         )
-    return None
+    else:
+        return None
+    detail += " Do not rely on the certified epsilon before this is explained."
+    return Banner("bad", f"AUDIT ALARM: {headline}", [detail])
 
 
 def _what_was_done(audit: RunAudit) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tacit.report.view import Block
+
 # Okabe and Ito's palette, which colour-blind readers can tell apart, with the two darkest
 # colours lightened until they also stand out on a dark page.
 BLUE = "#1f84c4"
@@ -68,7 +70,7 @@ def changed(layout: Layout, **attributes: Any) -> Layout:
 
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(Block):
     """A chart and the words around it.
 
     Args:

@@ -1,4 +1,4 @@
-"""The page of claims: what the papers claim against what is certified, as one self-contained file.
+"""What is said of claims: what the papers claim against what is certified.
 
 Reads the document of `tacit privacy claims --json` and nothing else.
 """
@@ -22,12 +22,18 @@ from tacit.report.charts import (
     changed,
     scatter,
 )
-from tacit.report.protection import MOST_SHOWN, SIZE_NOTE, epsilon_words, size_note
-from tacit.report.rendering import Table, Tile, render
-from tacit.report.wording import NOTHING, epsilon_text, lower_text, number_text, range_text
+from tacit.report.protection import MOST_SHOWN, SIZE_NOTE, epsilon_words, lower_words, size_note
+from tacit.report.view import Block, Heading, Items, Table, Text, Tile, Tiles, Titled, folded, part
+from tacit.report.wording import NOTHING, number_text, range_text
 
 Row = Mapping[str, Any]
 
+_HOW_TO_READ = (
+    "Certified epsilon is proved for every loss and data set of the mechanism and rounded up. “At "
+    "least” is proved on an explicit instance and rounded down. A claim “does not hold” where that "
+    "lower bound lies above it, “holds” where the certified figure does not, and is “not shown” in "
+    "between. Of one experiment the reading most favourable to the paper comes first."
+)
 COLUMNS = (
     "experiment",
     "reading",
@@ -48,24 +54,28 @@ _EDGE = 5 * MOST_SHOWN  # where a larger epsilon is drawn
 _ROW_HEIGHT = 22  # CSS pixels of a chart
 
 
-def claims_page(document: Mapping[str, Any]) -> str:
-    """Give the page of a claims document as HTML.
+def claims_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """What is said of a claims document: a section for each algorithm of a paper.
 
     Args:
-        document: as `tacit.analysis.claims.claims_document` makes it.
+        document: as `tacit.analysis.claims.claims_document` makes it, as JSON has it.
     """
     groups = groupby(document["rows"], key=lambda row: (row["paper"], row["algorithm"]))
     verdicts = Counter(row["verdict"] for row in document["rows"])
-    return render(
-        "claims",
-        title="Claimed and certified epsilon",
-        source=str(document["source"]),
-        verdicts=[Tile(verdict, str(count)) for verdict, count in verdicts.items()],
-        groups=[
-            _group(place, algorithm, paper, list(rows))
+    return [
+        Heading("tacit privacy claims", "Claimed and certified epsilon", document["source"]),
+        Text(_HOW_TO_READ, only="page"),
+        Text(
+            "certified: an upper bound that is proved; at least: a lower bound that is proved; "
+            "violated: numbers of the conditions below each table",
+            only="terminal",
+        ),
+        Tiles([Tile(verdict, str(count)) for verdict, count in verdicts.items()]),
+        *(
+            Titled(algorithm, _group(place, algorithm, paper, list(rows)))
             for place, ((paper, algorithm), rows) in enumerate(groups)
-        ],
-    )
+        ),
+    ]
 
 
 def bound_cells(row: Row) -> tuple[str, ...]:
@@ -73,15 +83,13 @@ def bound_cells(row: Row) -> tuple[str, ...]:
 
     Those beyond all meaning are not written as numbers.
     """
-    claimed = "infinite" if row["claimed_infinite"] else number_text(row["claimed"])
-    if row["claimed"] is None and not row["claimed_infinite"]:
-        claimed = "no claim"
-    certified = "infinite" if row["certified_infinite"] else epsilon_text(row["certified"])
-    cells = claimed, certified, lower_text(row["lower"] or None)
-    return tuple(
-        cell if row[key] is None or row[key] <= MOST_SHOWN else epsilon_words(row[key])
-        for key, cell in zip(("claimed", "certified", "lower"), cells, strict=True)
-    )
+    claimed = row["claimed"]
+    if claimed is None:
+        claim = "infinite" if row["claimed_infinite"] else "no claim"
+    else:
+        claim = number_text(claimed) if claimed <= MOST_SHOWN else epsilon_words(claimed)
+    certified = "infinite" if row["certified_infinite"] else epsilon_words(row["certified"])
+    return claim, certified, lower_words(row["lower"] or None)
 
 
 def noise_text(row: Row) -> str:
@@ -112,23 +120,28 @@ def violations(rows: Sequence[Row]) -> list[tuple[int, str]]:
     return sorted(texts.items())
 
 
-def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> dict[str, object]:
-    """What the page shows of one algorithm of one paper."""
+def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> list[Block]:
+    """What is said of one algorithm of one paper."""
     cells = [(str(number), *claim_cells(row)) for number, row in enumerate(rows, start=1)]
     unmet = [number for number, row in enumerate(rows) if row["verdict"] == "does not hold"]
-    return {
-        "algorithm": algorithm,
-        "paper": paper,
-        "chart": _chart(place, algorithm, rows),
-        "table": Table(
-            ("row", *COLUMNS),
-            cells,
-            left=("experiment", "reading", "verdict"),
-            over={(number, "verdict") for number in unmet},
-            note=size_note(cells),
-        ),
-        "violations": violations(rows),
-    }
+    readings = {reading_of(row) for row in rows}
+    table = Table(
+        ("row", *COLUMNS),
+        cells,
+        title=f"{algorithm}  ({paper})",
+        left=("experiment", "reading", "verdict"),
+        over={(number, "verdict") for number in unmet},
+        note=size_note(cells),
+        page_only=("row", "reading") if len(readings) == 1 else ("row",),
+    )
+    violated = [f"{number}: {text}" for number, text in violations(rows)]
+    return [
+        Text(paper, only="page"),
+        _chart(place, algorithm, rows),
+        folded(f"{len(rows)} rows", table, rows=len(rows)),
+        *(Text(f"  reading: {text}", only="terminal") for text in readings if len(readings) == 1),
+        *([part([Items(violated, lead="  ")], "Violated conditions")] if violated else []),
+    ]
 
 
 def reading_of(row: Row) -> str:

@@ -30,9 +30,10 @@ from tacit.report.charts import (
     has_wide_range,
     scatter,
 )
+from tacit.report.html import html
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 from tacit.report.protection import epsilon_words, size_note
-from tacit.report.rendering import Table, render
+from tacit.report.view import Banner, Heading, Table, Text, Titled, listed, sheet
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
@@ -79,6 +80,11 @@ _COLUMNS = (
     "time",
     "published",
     "difference",
+)
+_DEVIATION = "± is the sample standard deviation over seeds. "
+_LARGEST = (
+    "Epsilon is the largest over nodes and runs, of one run alone; published accuracies are in per "
+    "cent as printed, and the difference is in percentage points."
 )
 _ABSENT = dict.fromkeys(
     ("epsilon", "budget"), "There is nothing to draw: no run here has an epsilon."
@@ -153,34 +159,41 @@ def compare_page(document: Row) -> str:
         document: as `tacit.analysis.compare.figure_document` makes it.
     """
     lines, seeds, score = document["lines"], document["seeds"], document["score"]
-    return render(
-        "compare",
-        title=str(document["title"]),
-        subtitle=_subtitle(document),
-        sentences=document["sentences"],
-        sites=[(compared(table["metric"]).title, site_table(table)) for table in document["sites"]],
-        chart_sections=[
-            (
+    sites = [
+        (f"What each site gains: {compared(table['metric']).title}", site_table(table))
+        for table in document["sites"]
+    ]
+    grid = [
+        (line["name"], *point_cells(point, score))
+        for line in lines
+        if len(line["points"]) > 1
+        for point in line["points"]
+    ]
+    grid_columns = ("line", "point", *columns(score)[1:5], "certified epsilon", "runs")
+    blocks = [
+        Heading("tacit compare", document["title"], _subtitle(document)),
+        *(
+            [Banner("warn", "What all runs cost together", document["sentences"])]
+            if document["sentences"]
+            else []
+        ),
+        *(sheet(table, title) for title, table in sites),
+        Text("The charts need JavaScript; the tables do not.", "noscript"),
+        *(
+            Titled(
                 f"Against {AXIS_TITLES[axis]}",
                 [_chart(panel, seeds) for panel in panels(document, axis)],
+                "charts",
             )
             for axis in document["x"]
-        ],
-        lines=_table(columns(score), [line_cells(line, score) for line in lines]),
-        seeds=seeds,
-        grid=_table(
-            ("line", "point", *columns(score)[1:5], "certified epsilon", "runs"),
-            [
-                (line["name"], *point_cells(point, score))
-                for line in lines
-                if len(line["points"]) > 1
-                for point in line["points"]
-            ],
         ),
-        notes=document["notes"],
-        errors=_errors(document),
-        tacit_version=document["tacit_version"],
-    )
+        sheet(_table(columns(score), [line_cells(line, score) for line in lines]), "At the end"),
+        Text(f"{_DEVIATION if seeds > 1 else ''}{_LARGEST}"),
+        *([sheet(_table(grid_columns, grid), "Every point of the grids")] if grid else []),
+        *listed("Notes", document["notes"]),
+        *listed("Runs that are missing or ended early", _errors(document)),
+    ]
+    return html(blocks, f"Written by tacit {document['tacit_version']} from the run folders alone.")
 
 
 def is_score(y: str) -> bool:

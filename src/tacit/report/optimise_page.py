@@ -1,4 +1,4 @@
-"""The page of an optimised plan: the bound against the steps, with both optima, as one file.
+"""What is said of an optimised plan: the bound against the steps, with both optima, and tables.
 
 Reads the document of `tacit plan FILE --optimise --json` and nothing else.
 """
@@ -6,7 +6,8 @@ Reads the document of `tacit plan FILE --optimise --json` and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tacit.report.charts import (
@@ -23,51 +24,69 @@ from tacit.report.charts import (
     changed,
     scatter,
 )
-from tacit.report.rendering import Table, Tile, render
-from tacit.report.wording import NOTHING, count_text, number_text
+from tacit.report.view import (
+    Banner,
+    Block,
+    Heading,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    Titled,
+    listed,
+    sheet,
+)
+from tacit.report.wording import count_text, number_text
 
 Row = Mapping[str, Any]
 
-_CHANGES = ("one change", "noise in the mean", "bound", "accumulated noise", "over its least")
-_CONSTANTS = ("constant", "value", "source", "how")
 _STEPS = Axis("steps K", scale="log", settings={"dtick": 1})
 _BOUND = Axis("bound", scale="log", settings={"dtick": "D2"})
 
 
-def optimise_page(document: Mapping[str, Any]) -> str:
-    """Give the page of an optimised plan as HTML.
+def optimise_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """What is said of an optimised plan.
 
     Args:
-        document: as `tacit.analysis.optimise.optimise_document` makes it.
+        document: what `tacit.analysis.optimise.optimise` answers, as JSON has it.
     """
     best, claim, now = document["certified"], document["published"], document["as_is"]
     claimed = f"K* = {number_text(claim['exact'])}; claimed bound {number_text(claim['bound'])}"
-    return render(
-        "optimise",
-        title=f"{document['title']} on {document['dataset']}, {document['nodes']:,} nodes",
-        subtitle=_subtitle(document),
-        warning=document["warning"],
-        flags=document["flags"],
-        tiles=[
-            Tile("Certified optimum", count_text(best["steps"], "step"), _bound_note(best)),
-            Tile("Published optimum", count_text(claim["steps"], "step"), claimed),
-            Tile("As it stands", count_text(now["steps"], "step"), _bound_note(now)),
-        ],
-        charts=[_bound_chart(document), *_waste_charts(document), *_search_charts(document)],
-        advice=document["advice"],
-        purchases=Table(
-            _CHANGES, [_purchase_cells(row) for row in document["purchases"]], left=_CHANGES[:1]
+    warning, flags = document["warning"], " ".join(document["flags"])
+    whole = f"{document['title']} on {document['dataset']}"
+    private, constants = f"NOT PRIVATE: {warning}", _constants_table(document)
+    return [
+        Heading(
+            "tacit plan --optimise", f"{whole}, {document['nodes']:,} nodes", _subtitle(document)
         ),
-        constants=Table(
-            _CONSTANTS,
+        *([Banner("bad", private)] if warning else []),
+        *([Banner("good", "Certified optimum:", code=flags)] if flags else []),
+        Tiles(
             [
-                *map(_constant_cells, document["constants"]),
-                ("d", f"{document['parameters']:,}", "exact", "trained parameters"),
-            ],
-            left=("constant", "source", "how"),
+                Tile("Certified optimum", count_text(best["steps"], "step"), _bound_note(best)),
+                Tile("Published optimum", count_text(claim["steps"], "step"), claimed),
+                Tile("As it stands", count_text(now["steps"], "step"), _bound_note(now)),
+            ]
         ),
-        not_modelled=document["not_modelled"],
-    )
+        Titled(
+            "The bound",
+            [_bound_chart(document), *_waste_charts(document), *_search_charts(document)],
+            "charts",
+        ),
+        replace(constants, only="terminal"),
+        *([Text(private, style="bold red", only="terminal")] if warning else []),
+        sheet(_choices_table(whole, document), "The choices"),
+        *(
+            replace(_grid_table(f"best of each {key}", rows), only="terminal")
+            for key, rows in (("batch", document["batches"]), ("clip", document["clips"]))
+            if rows
+        ),
+        sheet(_purchases_table(document["purchases"])),
+        *listed("Advice", document["advice"], lead="advice: "),
+        replace(sheet(constants), only="page"),
+        *listed("What the bound does not know", document["not_modelled"], lead="note: "),
+        *([Text(f"apply: {flags}", unbroken=True, only="terminal")] if flags else []),
+    ]
 
 
 def _subtitle(document: Row) -> str:
@@ -242,12 +261,82 @@ def _markers(name: str, xs: Sequence[float], ys: Sequence[float], labels: Sequen
     )
 
 
-def _purchase_cells(row: Row) -> tuple[str, ...]:
-    keys = ("noise_std", "bound", "accumulated_noise", "over_least_noise")
-    return (str(row["change"]), *(number_text(row[key]) for key in keys))
+def _constants_table(document: Row) -> Table:
+    rows = [
+        (
+            row["name"],
+            number_text(row["value"]),
+            row["kind"] if row["private"] else "PRIVATE RECORDS, not covered by epsilon",
+            row["how"],
+        )
+        for row in document["constants"]
+    ]
+    rows.append(("d", f"{document['parameters']:,}", "exact", "trained parameters"))
+    words = ("constant", "source", "how")
+    return Table(
+        ("constant", "value", *words[1:]), rows, title="constants of the bound", left=words
+    )
 
 
-def _constant_cells(row: Row) -> tuple[str, ...]:
-    source = str(row["kind"]) if row["private"] else "PRIVATE RECORDS, not covered by epsilon"
-    value = NOTHING if row["value"] is None else number_text(row["value"])
-    return (str(row["name"]), value, source, str(row["how"]))
+_SHOWN: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "steps": ("steps", "{:,}".format),
+    "batch": ("batch", str),
+    "clip": ("clip", "{:g}".format),
+    "noise_std": ("noise in mean", number_text),
+    "noise_multiplier": ("noise multiplier", number_text),
+    "record_gradients": ("record gradients", number_text),
+    "bound": ("bound", number_text),
+    "clipping_bias": ("clipping bias", lambda bias: "" if bias is None else number_text(bias)),
+}
+"""What each number of a run is called, and how it is written."""
+
+
+def _runs_table(title: str, name: str, runs: Sequence[tuple[str, Row]], *keys: str) -> Table:
+    """Numbers of named runs, the bound and, where one has it, the clipping bias at their end."""
+    biased = any(run["clipping_bias"] is not None for _, run in runs)
+    shown = [_SHOWN[key] for key in (*keys, "bound", *["clipping_bias"] * biased)]
+    keys = (*keys, "bound", "clipping_bias")
+    rows = [
+        (named, *(text(run[key]) for key, (_, text) in zip(keys, shown, strict=False)))
+        for named, run in runs
+    ]
+    return Table((name, *(heading for heading, _ in shown)), rows, title=title, left=(name,))
+
+
+def _choices_table(title: str, document: Row) -> Table:
+    """The runs that are compared; the best is the last."""
+    claim = document["published"]
+    claimed = {**claim, "batch": 1, "clip": claim["gradient_bound"], "clipping_bias": None}
+    choices = (
+        ("as it stands, certified noise", document["as_is"]),
+        ("published optimum, claimed noise", claimed),
+        ("published optimum, certified noise", claim["one_record"]),
+        ("its steps in the file's batch, certified noise", claim["certified"]),
+        ("certified optimum", document["certified"]),
+    )
+    runs = [(name, run) for name, run in choices if run is not None]
+    table = _runs_table(title, "choice", runs, "steps", "batch", "clip", "noise_std")
+    return replace(table, strong={len(runs) - 1})
+
+
+def _grid_table(title: str, runs: Sequence[Row]) -> Table:
+    """The best run of each batch or clip that was tried."""
+    named = [(str(run["batch"]), run) for run in runs]
+    keys = ("clip", "steps", "noise_multiplier", "record_gradients")
+    return _runs_table(title, "batch", named, *keys)
+
+
+def _purchases_table(runs: Sequence[Row]) -> Table:
+    """What each change alone would give, the file as it stands first."""
+    rows = []
+    for run in runs:
+        noise, bound, *others = (
+            number_text(run[key])
+            for key in ("noise_std", "bound", "accumulated_noise", "over_least_noise")
+        )
+        if run is not runs[0]:
+            bound += f" ({100 * (run['bound'] / runs[0]['bound'] - 1):+.0f} %)"
+        rows.append((run["change"], noise, bound, *others))
+    columns = ("what would buy what", "noise in mean", "bound", "accumulated noise", "over least")
+    title = "one change at a time, from the file as it stands"
+    return Table(columns, rows, title=title, left=columns[:1])

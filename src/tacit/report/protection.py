@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tacit.report.view import Table
 from tacit.report.wording import NOTHING, epsilon_text, guess_bound, lower_text, percent_up_text
 
 MOST_SHOWN = 1000.0
@@ -45,6 +46,10 @@ _LEVELS = (
     (0.90, "good", "Moderate protection"),
     (0.99, "warn", "Weak protection"),
     (1.00, "bad", "Next to no protection"),
+)
+LEVELS = (
+    "strong up to 75\u202f%, moderate up to 90\u202f%, weak up to 99\u202f%, next to none above. "
+    "The bound is proved; the words are a convention."
 )
 
 
@@ -89,29 +94,30 @@ def size_note(rows: Iterable[Sequence[str]]) -> str:
     return f"{SIZE_NOTE}." if beyond else ""
 
 
-def colluder_cells(
-    colluding: int,
-    epsilons: Sequence[float | None],
+def colluders_table(
+    by_colluders: Iterable[Sequence[float | None]],
     deltas: Sequence[float | None],
     guaranteed: int,
-) -> tuple[str, ...]:
-    """What is said of one number of colluders: of the node with the weakest guarantee.
+    *,
+    epsilon: str = "epsilon",
+) -> Table:
+    """The weakest guarantee of all nodes, by how many nodes pool what they know.
 
     Args:
-        colluding: how many pool what they know.
-        epsilons: certified against them, one a node.
-        deltas: at which, one a node.
+        by_colluders: epsilons certified against 0, 1, 2 ... colluders, each `[nodes]`.
+        deltas: at which, `[nodes]`.
         guaranteed: against how many the run's guarantee is.
+        epsilon: what to call it.
     """
-    known = [
-        (epsilon, delta)
-        for epsilon, delta in zip(epsilons, deltas, strict=True)
-        if epsilon is not None and delta is not None
-    ]
-    told = "yes" if colluding < guaranteed else "yes: the run's epsilon"
-    if colluding > guaranteed:
-        told = "no"
-    if len(known) < len(epsilons) or not known:
-        return str(colluding), "infinite", NOTHING, told
-    highest = max(epsilon for epsilon, _ in known)
-    return str(colluding), epsilon_words(highest), protection(known).right_guess, told
+    columns = ("colluding nodes", f"{epsilon}, highest node", "right guess at most", "allowed for")
+    rows = []
+    for colluding, epsilons in enumerate(by_colluders):
+        pairs = zip(epsilons, deltas, strict=True)
+        known = [(one, delta) for one, delta in pairs if one is not None and delta is not None]
+        told = "no" if colluding > guaranteed else "yes"
+        told += ": the run's epsilon" if colluding == guaranteed else ""
+        cells = "infinite", NOTHING
+        if known and len(known) == len(epsilons):
+            cells = epsilon_words(max(known)[0]), protection(known).right_guess
+        rows.append((str(colluding), *cells, told))
+    return Table(columns, rows, left=columns[3:], note=size_note(rows))

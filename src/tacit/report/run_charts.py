@@ -120,8 +120,10 @@ def network_charts(run: RecordedRun) -> list[Chart]:
     ]
 
 
-def _steps(measurements: Sequence[Measurement]) -> list[float | None]:
-    return [measurement.step for measurement in measurements]
+def _over_steps(
+    measurements: Sequence[Measurement], y: Axis, series: Sequence[Series]
+) -> Drawing | None:
+    return line_figure([measurement.step for measurement in measurements], _STEPS, y, series)
 
 
 def _absent(measurements: Sequence[Measurement], reason: str) -> str:
@@ -178,33 +180,21 @@ def _score_charts(
     if baseline is not None and measurements:
         flat: list[float | None] = [baseline] * len(measurements)
         series.append(Series("baseline", flat, GREY, "dot", hover=hover))
-    y = Axis(f"test {measure.title}", ticks=ticks)
-    absent = _absent(
-        measurements, "Test accuracy was not measured: there was no test set with classes."
-    )
     better = "Higher" if measure.larger_is_better else "Lower"
     if measure.ideal is not None:
         better = f"Closer to {measure.ideal:g}"
     ignorant = "" if baseline is None else " The dotted line is a model that ignores its inputs."
-    return [
-        Chart(
-            key="accuracy-steps",
-            title=f"Test {measure.title} by steps",
-            caption=f"{better} is better; a wide gap between mean and worst node means that some "
-            "nodes fare badly; the consensus model is the average of all, or the server's."
-            + ignorant,
-            figure=line_figure(_steps(measurements), _STEPS, y, series),
-            absent=absent,
-        ),
-        Chart(
-            key="accuracy-bytes",
-            title=f"Test {measure.title} by bytes sent",
-            caption="The same scores against what a node had sent by then: a curve further to "
-            "the left is cheaper in communication.",
-            figure=line_figure(_bytes(measurements), _BYTES, y, series),
-            absent=absent,
-        ),
-    ]
+    return _steps_and_bytes(
+        measurements,
+        ("accuracy", f"Test {measure.title}"),
+        Axis(f"test {measure.title}", ticks=ticks),
+        series,
+        f"{better} is better; a wide gap between mean and worst node means that some nodes fare "
+        f"badly; the consensus model is the average of all, or the server's.{ignorant}",
+        "The same scores against what a node had sent by then: a curve further to the left is "
+        "cheaper in communication.",
+        "Test accuracy was not measured: there was no test set with classes.",
+    )
 
 
 def _loss_charts(measurements: Sequence[Measurement]) -> list[Chart]:
@@ -213,29 +203,35 @@ def _loss_charts(measurements: Sequence[Measurement]) -> list[Chart]:
         *_score_series(measurements, lambda line: line.test_loss, "test, ", ".3g"),
         Series("train (private, not covered by epsilon)", train, PURPLE, "dot"),
     ]
-    y = Axis("loss", _scale(series))
-    absent = _absent(measurements, "No loss was recorded.")
+    return _steps_and_bytes(
+        measurements,
+        ("loss", "Loss"),
+        Axis("loss", _scale(series)),
+        series,
+        "Lower is better; the train loss is computed on private records and not covered by "
+        "epsilon, so publishing it would reveal something about them.",
+        "The same losses against what a node had sent by then.",
+        "No loss was recorded.",
+    )
+
+
+def _steps_and_bytes(
+    measurements: Sequence[Measurement],
+    name: tuple[str, str],
+    y: Axis,
+    series: Sequence[Series],
+    by_steps: str,
+    by_bytes: str,
+    absent: str,
+) -> list[Chart]:
+    """The same lines against the steps and against the bytes sent, with a caption each."""
+    (key, title), absent = name, _absent(measurements, absent)
+    sent = [measurement.bytes_sent for measurement in measurements]
+    drawn = _over_steps(measurements, y, series), line_figure(sent, _BYTES, y, series)
     return [
-        Chart(
-            key="loss-steps",
-            title="Loss by steps",
-            caption="Lower is better; the train loss is computed on private records and not "
-            "covered by epsilon, so publishing it would reveal something about them.",
-            figure=line_figure(_steps(measurements), _STEPS, y, series),
-            absent=absent,
-        ),
-        Chart(
-            key="loss-bytes",
-            title="Loss by bytes sent",
-            caption="The same losses against what a node had sent by then.",
-            figure=line_figure(_bytes(measurements), _BYTES, y, series),
-            absent=absent,
-        ),
+        Chart(f"{key}-steps", f"{title} by steps", by_steps, drawn[0], absent),
+        Chart(f"{key}-bytes", f"{title} by bytes sent", by_bytes, drawn[1], absent),
     ]
-
-
-def _bytes(measurements: Sequence[Measurement]) -> list[float | None]:
-    return [measurement.bytes_sent for measurement in measurements]
 
 
 def _consensus_chart(
@@ -259,7 +255,7 @@ def _consensus_chart(
         key="consensus",
         title="Consensus distance",
         caption=caption,
-        figure=line_figure(_steps(measurements), _STEPS, Axis("consensus distance", "log"), lines),
+        figure=_over_steps(measurements, Axis("consensus distance", "log"), lines),
         absent="The models of all nodes were equal at every measurement: the distance was zero."
         if any_known
         else _absent(measurements, "The consensus distance was not recorded."),
@@ -290,7 +286,7 @@ def _epsilon_chart(run: RecordedRun) -> Chart:
         + ("" if result.private else " if the run were private, which it is not")
         + "; a claimed line below the certified ones promises more privacy than was proved."
         + left_out,
-        figure=line_figure(_steps(measurements), _STEPS, y, series),
+        figure=_over_steps(measurements, y, series),
         absent=_absent(measurements, "No epsilon was computed while this run trained."),
     )
 
@@ -388,11 +384,8 @@ def _gradient_chart(measurements: Sequence[Measurement]) -> Chart:
         title="Gradient norms before clipping",
         caption="Private, not covered by epsilon: records whose gradient lies above the clipping "
         f"bound lose the part above it{clipped}.",
-        figure=line_figure(
-            _steps(measurements),
-            _STEPS,
-            Axis("norm of a record's gradient", _scale(series)),
-            series,
+        figure=_over_steps(
+            measurements, Axis("norm of a record's gradient", _scale(series)), series
         ),
         absent=_absent(measurements, "No gradient norms were recorded."),
     )
@@ -408,9 +401,8 @@ def _noise_chart(measurements: Sequence[Measurement], parameters: int) -> Chart:
         caption="Standard deviation of the noise in one coordinate of a node's mean gradient of "
         f"a batch, mean over nodes. Over all {parameters:,} coordinates it had a norm of about "
         f"{norm} at the end.",
-        figure=line_figure(
-            _steps(measurements),
-            _STEPS,
+        figure=_over_steps(
+            measurements,
             Axis("noise standard deviation", settings={"rangemode": "tozero"}),
             [Series("noise", deviations, BLUE)],
         ),
@@ -462,13 +454,8 @@ def graph_chart(topology: CommunicationGraph, nodes: int) -> Chart:
     size = _vertices(topology, nodes)
     degrees = degree_sentence(topology, nodes)
     if size > _MOST_NODES or len(union) > _MOST_EDGES:
-        figure, absent = (
-            None,
-            (
-                f"The graph has {size:,} nodes and {len(union):,} edges over one period, too many "
-                f"to draw. {degrees}"
-            ),
-        )
+        figure, absent = None, f"The graph has {size:,} nodes and {len(union):,} edges over one "
+        absent += f"period, too many to draw. {degrees}"
     elif not union:
         figure, absent = None, "The graph has no edges: nodes send nothing to each other."
     else:

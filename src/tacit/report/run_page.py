@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tacit.report.audit_words import AuditWords, audit_words, in_doubt
 from tacit.report.documents.metrics import Scores
 from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
+from tacit.report.html import html
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 from tacit.report.protection import (
+    LEVELS,
     MOST_SHOWN,
     Protection,
     epsilon_words,
@@ -18,9 +19,23 @@ from tacit.report.protection import (
     protection,
     size_note,
 )
-from tacit.report.rendering import Table, Tile, render
 from tacit.report.run_charts import gradient_charts, model_charts, network_charts, privacy_charts
-from tacit.report.trust_words import SIMULATED, TRUST_MODELS, TrustWords, trust_words
+from tacit.report.trust_words import RELATIONS, SIMULATED, TRUST_MODELS, TrustWords, trust_words
+from tacit.report.view import (
+    Banner,
+    Block,
+    Heading,
+    Items,
+    Pairs,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    Titled,
+    columns,
+    folded,
+    texts,
+)
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
@@ -32,11 +47,6 @@ from tacit.report.wording import (
     range_text,
 )
 
-_RELATIONS = {
-    "add-or-remove-one": "they differ in whether one record contributes at all, and the number of "
-    "records is public",
-    "replace-one": "one record of the first has another value in the second",
-}
 _STATUS_BANNERS = {
     "stopped": ("warn", "Stopped before the end"),
     "budget-exhausted": ("warn", "Ended early: a privacy budget was used up"),
@@ -45,53 +55,91 @@ _STATUS_BANNERS = {
 _NARROW = "\u202f"
 
 
-@dataclass(frozen=True)
-class _Banner:
-    """A verdict: its kind is `good`, `warn` or `bad`; the detail may be empty."""
-
-    kind: str
-    headline: str
-    detail: str
-
-
 def run_page(run: RecordedRun) -> str:
     """Give the page of a run as HTML."""
-    result = run.result
-    count = len(result.nodes)
-    audit = None
-    if result.audit is not None:
-        audit = audit_words(result.audit, result.audited_epsilon)
+    result, trust, rows = run.result, _trust(run.result), len(run.result.nodes)
+    recorded = result.audit
+    audit = None if recorded is None else audit_words(recorded, result.audited_epsilon)
+    certified = any(row.epsilon is not None for row in result.nodes)
+    trial = f"A trial of a search: {result.choosing}." if result.choosing else ""
     highest = bytes_text(_highest(row.bytes_sent for row in result.nodes))
     speed = f"{number_text(result.steps_per_second)} steps a second"
-    return render(
-        "run",
-        title=f"{result.title} on {result.dataset}, {count_text(count, 'node')}",
-        result=result,
-        banners=_banners(result, None if audit is None else audit.alarm),
-        tiles=[
-            _score_tile(result),
-            _epsilon_tile(result, audit),
-            _claim_tile(result),
-            _audit_tile(result),
-            Tile("Sent by a node, mean", bytes_text(result.bytes_sent), f"highest node {highest}"),
-            Tile("Time", duration_text(result.seconds), f"{result.steps:,} steps · {speed}"),
-        ],
-        has_epsilon=any(row.epsilon is not None for row in result.nodes),
-        meaning=_meaning(result),
-        trust=_trust(result),
-        comparison=_comparison(result),
-        audit=audit,
-        chart_sections=[
-            ("How well the models learned", model_charts(run)),
-            ("What was spent", privacy_charts(run)),
-            ("Gradients and noise", gradient_charts(run)),
-            ("The network", network_charts(run)),
-        ],
-        facts=[*_facts(result), *_noise_facts(run)],
-        node_count=f"{count:,}",
-        nodes=_node_table(result),
-        config=run.config,
-    )
+    named = f"{result.title} on {result.dataset}, {count_text(rows, 'node')}"
+    nothing = texts(["Nothing is listed for this run."])
+    blocks: list[Block] = [
+        Heading("tacit run report", named, result.paper),
+        *_banners(result, None if audit is None else audit.alarm),
+        Tiles(
+            [
+                _score_tile(result),
+                _epsilon_tile(result, audit),
+                _claim_tile(result),
+                _audit_tile(result),
+                Tile(
+                    "Sent by a node, mean", bytes_text(result.bytes_sent), f"highest node {highest}"
+                ),
+                Tile("Time", duration_text(result.seconds), f"{result.steps:,} steps · {speed}"),
+            ]
+        ),
+        columns(
+            "What this epsilon means" if certified else "Why there is no epsilon",
+            texts([*_meaning(result), trial]),
+            "Not covered by epsilon",
+            [Items(result.not_covered)] if result.not_covered else nothing,
+        ),
+    ]
+    if trust is not None:
+        words, aside = (
+            texts([*trust.texts, *trust.limits]),
+            "Certified epsilon by number of colluders",
+        )
+        blocks.append(columns("Whom this rests on", words, aside, [trust.table]))
+    asked = []
+    if audit is not None:
+        limits = "What an audit does not show"
+        blocks.append(
+            columns("What the audit found", audit.blocks(), limits, [Items(audit.limits)])
+        )
+        if audit.questions:
+            title = f"What the audit asked ({len(audit.questions)})"
+            asked = [folded(title, Items(audit.questions, "questions"))]
+    blocks += [
+        *_claim_section(result),
+        Text("The charts need JavaScript; the numbers below and above them do not.", "noscript"),
+        Titled("How well the models learned", model_charts(run), "charts"),
+        Titled("What was spent", privacy_charts(run), "charts"),
+        Titled("Gradients and noise", gradient_charts(run), "charts"),
+        Titled("The network", network_charts(run), "charts"),
+        Titled("The run", [Pairs([*_facts(result), *_noise_facts(run)])], "card"),
+        Titled(
+            "Details",
+            [
+                folded(f"Every node ({rows:,})", _node_table(result), rows=rows),
+                *asked,
+                folded("The resolved experiment (config.toml)", Text(run.config, "pre")),
+            ],
+        ),
+    ]
+    return html(blocks, f"Written by tacit {result.tacit_version} from the run folder alone.")
+
+
+def _claim_section(result: ResultDocument) -> list[Block]:
+    """What the paper claims, and on which conditions; nothing where it claims nothing."""
+    claim, conditions = result.claim, result.claim.conditions
+    if claim.formula is None and claim.reading is None and not conditions:
+        return []
+    checked = texts(["The paper states none that can be checked."])
+    if conditions:
+        outcomes = [
+            ("\u2713", "holds") if own.holds else ("\u2717", "does not hold") for own in conditions
+        ]
+        told = [
+            f"{own.text}: {words}" for own, (_, words) in zip(conditions, outcomes, strict=True)
+        ]
+        checked = [Items(told, "conditions", names=[mark for mark, _ in outcomes])]
+    formula = [Text(claim.formula, "code")] if claim.formula else []
+    claimed = [*formula, *texts([claim.reading or "", _comparison(result)])]
+    return [columns("What the paper claims", claimed, "Conditions of the claim", checked)]
 
 
 def _why_not_private(result: ResultDocument) -> str | None:
@@ -104,12 +152,12 @@ def _why_not_private(result: ResultDocument) -> str | None:
     return None
 
 
-def _banners(result: ResultDocument, alarm: tuple[str, str] | None) -> list[_Banner]:
+def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
     """An audit's alarm, the verdict on privacy, how the run ended, which budgets are exceeded."""
     mechanism, nodes, trust = result.mechanism or "", len(result.nodes), _trust(result)
     reason = _why_not_private(result)
     if reason is not None:
-        verdict = _Banner("bad", f"NOT PRIVATE: {reason}", mechanism)
+        verdict = Banner("bad", f"NOT PRIVATE: {reason}", [mechanism])
     else:
         epsilon = epsilon_words(_highest(row.epsilon for row in result.nodes))
         over = f", the highest of {nodes:,} nodes" if nodes > 1 else ""
@@ -119,26 +167,26 @@ def _banners(result: ResultDocument, alarm: tuple[str, str] | None) -> list[_Ban
             f"with 50{_NARROW}%. {mechanism}"
         )
         told = strength.sentence() if trust is None else strength.sentence(trust.observer)
-        verdict = _Banner(strength.kind, told, detail)
+        verdict = Banner(strength.kind, told, [detail])
         if alarm is not None:
-            verdict = _Banner("warn", in_doubt(told), detail)
-    banners = [verdict] if alarm is None else [_Banner("bad", *alarm), verdict]
+            verdict = Banner("warn", in_doubt(told), [detail])
+    banners = [verdict] if alarm is None else [alarm, verdict]
     if trust is not None and trust.simulated:
-        banners.append(_Banner("warn", *SIMULATED))
+        banners.append(SIMULATED)
     if result.status in _STATUS_BANNERS:
         kind, words = _STATUS_BANNERS[result.status]
         headline = f"{words}: {result.steps:,} of {result.planned_steps:,} steps were completed"
-        banners.append(_Banner(kind, headline, result.message or ""))
+        banners.append(Banner(kind, headline, [result.message or ""]))
     exceeded = sum(row.is_over_budget for row in result.nodes)
     if exceeded:
         headline = f"The certified epsilon exceeds the budget of {exceeded:,} of {nodes:,} nodes"
         detail = f"The noise was set by {result.accounting} accounting."
-        banners.append(_Banner("warn", headline, detail))
+        banners.append(Banner("warn", headline, [detail]))
     measure, scores = result.leading
     told = "" if scores is None else measure.no_better(scores.mean, scores.baseline)
     if told:
         headline = f"Nothing was learned that shows: {told}"
-        banners.append(_Banner("warn", headline, ""))
+        banners.append(Banner("warn", headline))
     return banners
 
 
@@ -228,9 +276,8 @@ def _scope(result: ResultDocument) -> str:
     trust += f": {observer}. " if observer else ". " if trust else ""
     relation = ""
     if result.relation is not None:
-        explained = _RELATIONS.get(result.relation)
-        relation = f"Two data sets of a node are neighbours by the relation {result.relation}"
-        relation += f": {explained}. " if explained else ". "
+        neighbours = RELATIONS.get(result.relation, "it is decided which data sets are neighbours")
+        relation = f"By the relation {result.relation}, {neighbours}. "
     return (
         f"The unit of protection is one record of one node. {relation}{trust}"
         "A person with several records is protected less."
@@ -259,10 +306,8 @@ def _strength(result: ResultDocument) -> str:
         "Someone who sees everything the trust model lets an observer see, knows all else, and "
         "must guess which of two neighbouring data sets a node has, at even odds, is right with "
         f"probability {strength.right_guess} at most, at the node with the weakest guarantee "
-        f"(50{_NARROW}% is a blind guess). This page calls that {strength.words.lower()}: strong "
-        f"up to 75{_NARROW}%, moderate up to 90{_NARROW}%, weak up to 99{_NARROW}%, next to none "
-        "above. The bound is proved; the words are a convention. Delta is the part of the "
-        "probability that the bound by epsilon may miss."
+        f"(50{_NARROW}% is a blind guess). This page calls that {strength.words.lower()}: {LEVELS} "
+        "Delta is the part of the probability that the bound by epsilon may miss."
     )
 
 

@@ -9,9 +9,27 @@ from tacit.report.audit_words import AuditWords, audit_words, in_doubt
 from tacit.report.documents.base import read
 from tacit.report.documents.run import RunAudit
 from tacit.report.documents.trust import TrustTerms
-from tacit.report.protection import epsilon_words, lower_words, protection, size_note
-from tacit.report.rendering import Table, render
+from tacit.report.html import html
+from tacit.report.protection import (
+    LEVELS,
+    Protection,
+    epsilon_words,
+    lower_words,
+    protection,
+    size_note,
+)
 from tacit.report.trust_words import SIMULATED, TrustWords, trust_words
+from tacit.report.view import (
+    Banner,
+    Block,
+    Heading,
+    Items,
+    Pairs,
+    Table,
+    Text,
+    Titled,
+    texts,
+)
 from tacit.report.wording import (
     NOTHING,
     count_text,
@@ -41,6 +59,43 @@ _DIGESTS = (
     "Digest of this statement",
 )
 
+_HALF = "50\u202f%"
+_COLUMNS_MEAN = (
+    "Certified is an upper bound that is proved for what was charged to the node. Claimed is what "
+    "the algorithm's paper prints for the same noise ({}); audited is what an attack of ours "
+    "extracted, at a delta of its own. Neither is part of the guarantee."
+)
+_BY_COLLUDERS = (
+    "The epsilon against each number of colluders is certified, like that of the run: for the "
+    "worst set of so many nodes, and for what was charged."
+)
+_NO_AUDIT = (
+    "No audit was made of this run: its program was neither tested nor attacked. The command "
+    "'tacit audit' does so."
+)
+_ALL_RUNS = (
+    "This run shares the budget of its data with others; together they come to the following, runs "
+    "that had some of the same records at other nodes included:"
+)
+_RELEASED = (
+    "Of each node an observer sees one noised sum of clipped contributions a step; everything else "
+    "that is sent is computed from such sums. The noise multiplier is the standard deviation of "
+    "the noise over the clipping bound of one contribution.{} A step that was repeated after a "
+    "crash is charged as often as it may have been sent."
+)
+_RELEASED_BY_ALL = (
+    " Here it is that of a single noised sum from which everything that the observer and the "
+    "colluders see could be made: noise that others add, and that the colluders do not know, "
+    "counts in it."
+)
+_HOW_TO_CHECK = (
+    "statement.json, which belongs to this page, holds every mechanism and every charged step. The "
+    "command 'tacit privacy check statement.json' recomputes each epsilon from that file alone; "
+    "'tacit privacy ledger' does so from the ledger. With --ledger it tells as well whether a "
+    "ledger that is shown later goes on from the head below, or is an older copy. The digest shows "
+    "damage and careless edits, not who wrote the statement."
+)
+
 
 def statement_page(document: Mapping[str, Any]) -> str:
     """Give the page of a statement, in HTML, from the statement's JSON alone.
@@ -48,65 +103,105 @@ def statement_page(document: Mapping[str, Any]) -> str:
     Args:
         document: the content of `statement.json`, its digest included.
     """
-    run, task, rows = document["run"], document["task"], document["nodes"]
-    algorithm, claim = document["algorithm"], document["claim"]
+    run, rows = document["run"], document["nodes"]
+    eyebrow, count = "Statement of privacy", count_text(len(rows), "node")
+    subject = f"{document['algorithm']['title']} on {document['task']['dataset']}, {count}"
+    made = f"Run {run['run']}, stated on {_day(document['date'])} by tacit "
+    audit, trust = _audit(document), _trust(document)
+    alarm = None if audit is None else audit.alarm
+    strength = protection((row["epsilon"], row["delta"]) for row in rows)
+    seen = "saw what the observer sees, knew everything else about the data"
+    if trust is None:
+        seen = "saw everything that the nodes sent, knew everything else"
+    formula = document["claim"].get("formula") or "no claim"
     names = {row["node"]: row.get("name") for row in rows}
-    subject = f"{algorithm['title']} on {task['dataset']}, {count_text(len(rows), 'node')}"
+    infinite, words = document["claim"].get("infinite", False), document["mechanisms_in_words"]
+    cells = ((row["node"], _node_cells(row, infinite)) for row in rows)
+    accounts = document["ledger"]["nodes"]
+    released = ((row["node"], (_release_text(row, words),)) for row in accounts)
+    relied: list[Block] = []
+    if trust is not None:
+        relied = [*texts([*trust.texts, *trust.limits]), trust.table, Text(_BY_COLLUDERS)]
+    found = texts([_NO_AUDIT])
+    if audit is not None:
+        asked = [Text("The tests asked:"), Items(audit.questions)] if audit.questions else []
+        found = [*audit.blocks(), *asked, Text("What an audit does not show:"), Items(audit.limits)]
+    blocks: list[Block] = [
+        Heading(eyebrow, subject, f"{made}{document['tacit_version']}"),
+        *([] if alarm is None else [alarm]),
+        *([SIMULATED] if trust is not None and trust.simulated else []),
+        _verdict(document, trust, strength, alarmed=alarm is not None),
+        _card("What is guaranteed", *texts(_guarantee(document, strength.right_guess, seen))),
+        _card(
+            "Each node", _table(_NODE_COLUMNS, cells, names), Text(_COLUMNS_MEAN.format(formula))
+        ),
+        *([_card("Whom this rests on", *relied)] if relied else []),
+        _card("What an audit found", *found),
+        *_data(document),
+        _card(
+            "What was released",
+            Text(_RELEASED.format("" if trust is None else _RELEASED_BY_ALL)),
+            _table(("nodes", "mechanism"), released, names),
+        ),
+        _card("What this rests on", Items(document["assumptions"], tag="ol")),
+        _card("What is not covered", Items(document["not_covered"])),
+        _card("How to check it", Text(_HOW_TO_CHECK), Pairs(_facts(document), _DIGESTS)),
+        Items(("Name and office", "Organisation", "Place and date", "Signature"), "sign"),
+    ]
+    return html(blocks, title=f"{eyebrow}: {subject}", signed=True)
+
+
+def _card(title: str, *blocks: Block) -> Titled:
+    return Titled(title, blocks, "card")
+
+
+def _verdict(
+    document: Mapping[str, Any], trust: TrustWords | None, strength: Protection, *, alarmed: bool
+) -> Banner:
+    """What the weakest guarantee is worth, and what is certified."""
+    rows = document["nodes"]
+    verdict = strength.sentence() if trust is None else strength.sentence(trust.observer)
     epsilon = epsilon_words(max(row["epsilon"] for row in rows))
     delta = epsilon_text(max(row["delta"] for row in rows))
     over = ", the highest of all nodes" if len(rows) > 1 else ""
-    strength = protection((row["epsilon"], row["delta"]) for row in rows)
-    infinite = claim.get("infinite", False)
-    audit = _audit(document)
-    alarmed = audit is not None and audit.alarm is not None
-    trust = _trust(document)
-    verdict = strength.sentence() if trust is None else strength.sentence(trust.observer)
-    return render(
-        "statement",
-        title=f"Statement of privacy: {subject}",
-        subject=subject,
-        subtitle=f"Run {run['run']}, stated on {_day(document['date'])} by tacit "
-        f"{document['tacit_version']}",
-        kind="warn" if alarmed else strength.kind,
-        verdict=in_doubt(verdict) if alarmed else verdict,
-        certified=f"Certified: epsilon {epsilon} at delta {delta}{over}",
-        relation=document["relation"],
-        unit=document["unit"],
-        trust_model=document["trust_model"],
-        trust=trust,
-        simulated=SIMULATED,
-        right_guess=strength.right_guess,
-        epsilon_meaning=document["epsilon_meaning"],
-        nodes=_table(
-            _NODE_COLUMNS, ((row["node"], _node_cells(row, infinite)) for row in rows), names
-        ),
-        formula=claim.get("formula") or "no claim",
-        audit=audit,
-        data=_data(document),
-        releases=_table(
-            ("nodes", "mechanism"),
-            (
-                (row["node"], (_release_text(row, document["mechanisms_in_words"]),))
-                for row in document["ledger"]["nodes"]
-            ),
-            names,
-        ),
-        assumptions=document["assumptions"],
-        not_covered=document["not_covered"],
-        facts=[
-            ("Algorithm", f"{algorithm['title']} ({algorithm['paper']})"),
-            ("Task", f"{task['dataset']}, {task['model']}, {task['parameters']:,} parameters"),
-            *([("Features", task["features"])] if task.get("features") else []),
-            ("Run entered", f"{_day(run['created'])}, by tacit {run['tacit_version']}"),
-            ("Status of the run", run["status"]),
-            ("Accounting", document["accounting"]),
-            ("Digest of the plan", run["plan_digest"]),
-            ("Head of the ledger", run["ledger_head"]),
-            ("Key of the ledger", run["ledger_key"]),
-            ("Digest of this statement", document["digest"]),
-        ],
-        digests=_DIGESTS,
+    relation, unit, model = (document[key]["name"] for key in ("relation", "unit", "trust_model"))
+    detail = (
+        f"Certified: epsilon {epsilon} at delta {delta}{over}. A blind guess is right with "
+        f"{_HALF}. Relation {relation}, unit one {unit}, trust model {model}."
     )
+    if alarmed:
+        return Banner("warn", in_doubt(verdict), [detail])
+    return Banner(strength.kind, verdict, [detail])
+
+
+def _guarantee(document: Mapping[str, Any], right_guess: str, seen: str) -> list[str]:
+    """What is guaranteed, for a reader who knows nothing of epsilon."""
+    return [
+        f"Suppose someone {seen}, and had to guess which of two neighbouring data sets a node had, "
+        f"at even odds. They would be right with probability {right_guess} at most, "
+        f"at the node with the weakest guarantee; a blind guess is right with {_HALF}.",
+        f"Unit of protection: {document['unit']['meaning']}.",
+        f"Neighbours: {document['relation']['meaning']}.",
+        f"Observer: {document['trust_model']['meaning']}.",
+        f"This page calls the protection by how often that guess is right at most: {LEVELS}",
+        document["epsilon_meaning"],
+    ]
+
+
+def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    run, task, algorithm = document["run"], document["task"], document["algorithm"]
+    return [
+        ("Algorithm", f"{algorithm['title']} ({algorithm['paper']})"),
+        ("Task", f"{task['dataset']}, {task['model']}, {task['parameters']:,} parameters"),
+        *([("Features", task["features"])] if task.get("features") else []),
+        ("Run entered", f"{_day(run['created'])}, by tacit {run['tacit_version']}"),
+        ("Status of the run", run["status"]),
+        ("Accounting", document["accounting"]),
+        ("Digest of the plan", run["plan_digest"]),
+        ("Head of the ledger", run["ledger_head"]),
+        ("Key of the ledger", run["ledger_key"]),
+        ("Digest of this statement", document["digest"]),
+    ]
 
 
 def _table(
@@ -158,22 +253,27 @@ def _audit(document: Mapping[str, Any]) -> AuditWords | None:
     return audit_words(audit, document["nodes"][0]["audited"])
 
 
-def _data(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What all runs on the same data come to; None where no ledger of the data was kept."""
+def _data(document: Mapping[str, Any]) -> list[Block]:
+    """What all runs on the same data come to; nothing where no ledger of the data was kept."""
     ledger = document["data_ledger"]
     if ledger is None:
-        return None
+        return []
     run = document["run"]["run"]
     heads = [
         f"{file['file']}: head {file['head']}, key {file['public_key']}" for file in ledger["files"]
     ]
-    return {
-        "nodes": _table(
-            _DATA_COLUMNS, (pair for row in ledger["nodes"] for pair in _data_cells(row, run))
-        ),
-        "heads": heads[:_HEADS],
-        "more": max(0, len(heads) - _HEADS),
-    }
+    cells = (pair for row in ledger["nodes"] for pair in _data_cells(row, run))
+    more = len(heads) - _HEADS
+    return [
+        _card(
+            "All runs on the same data",
+            Text(_ALL_RUNS),
+            _table(_DATA_COLUMNS, cells),
+            Text("The ledgers of the data, as they were:"),
+            Items(heads[:_HEADS]),
+            *texts([f"and {more} more, in statement.json."] if more > 0 else []),
+        )
+    ]
 
 
 def _data_cells(row: Mapping[str, Any], run: str) -> list[tuple[int, tuple[str, ...]]]:

@@ -9,16 +9,76 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from functools import singledispatch
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
+
+from tacit.report import view
 
 _PROSE = 24  # characters a line that a column of several words needs at least
 _SHORT = 36  # of heading and cell, which then share a line with others
 _BETWEEN = 3  # spaces
+
+
+def terminal(blocks: Iterable[view.Block], console: Console | None = None) -> None:
+    """Print blocks; narrow terminals fold them, and nothing is shortened.
+
+    Args:
+        blocks: of a document.
+        console: where to print; standard output by default.
+    """
+    out = console or Console()
+    for block in blocks:
+        if block.only != "page":
+            _show(block, out)
+
+
+@singledispatch
+def _show(block: view.Block, out: Console) -> None:
+    """Print a block, of the kinds that a terminal shows."""
+
+
+@_show.register
+def _(block: view.Text, out: Console) -> None:
+    unbroken = block.unbroken
+    out.print(block.text, style=block.style, highlight=False, markup=False, soft_wrap=unbroken)
+
+
+@_show.register
+def _(block: view.Items, out: Console) -> None:
+    for text in block.texts:
+        out.print(f"{block.lead}{text}", highlight=False, markup=False)
+
+
+@_show.register
+def _(block: view.Pairs, out: Console) -> None:
+    table = Table("", "", title=escape(block.title), title_justify="left", show_header=False)
+    for pair in block.pairs:
+        table.add_row(*map(escape, pair))
+    out.print(table)
+
+
+@_show.register
+def _(block: view.Titled, out: Console) -> None:
+    terminal(block.blocks, out)
+
+
+@_show.register
+def _(block: view.Table, out: Console) -> None:
+    places = [n for n, name in enumerate(block.columns) if name not in block.page_only]
+    headings = [escape(block.columns[place]) for place in places]
+    title = None if block.title is None else escape(block.title)
+    right = [escape(name) for name in block.columns if name not in block.left]
+    table = table_of(headings, title=title, right=right)
+    for number, row in enumerate(block.rows):
+        style = "bold" if number in block.strong else None
+        table.add_row(*(escape(row[place]) for place in places), style=style)
+    print_table(out, table)
 
 
 def table_of(
@@ -41,14 +101,6 @@ def table_of(
     )
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def facts_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """A table of names and what is so called."""
-    table = Table("", "", title=title, title_justify="left", show_header=False)
     for row in rows:
         table.add_row(*row)
     return table

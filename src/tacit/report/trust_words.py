@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tacit.report.documents.trust import TrustTerms
-from tacit.report.protection import colluder_cells, size_note
-from tacit.report.rendering import Table
+from tacit.report.protection import colluders_table
+from tacit.report.view import Banner, Table
 from tacit.report.wording import count_text
 
+RELATIONS = {
+    "add-or-remove-one": "two data sets of a node are neighbours if they differ in whether one "
+    "record contributes at all; the number of records is public",
+    "replace-one": "two data sets of a node are neighbours if one record has another value in the "
+    "second",
+}
 TRUST_MODELS = {
     "all-messages": "the observer sees every message of every node at every step, the graph, the "
     "mixing weights, the start, who takes part, and all settings; it may be all the other nodes "
@@ -49,12 +55,15 @@ _OBSERVERS = {
     "pairwise": "whoever reads all messages",
     "secure-sum": "the server, or whoever it talks to,",
 }
-SIMULATED = (
+SIMULATED = Banner(
+    "warn",
     "A simulation of its trust model: all secrets were in one process",
-    "Whoever runs that process can take away all that nodes hide behind each other, and sees the "
-    "records in any case. The epsilon here is what it would be if each node ran by itself.",
+    [
+        "Whoever runs that process can take away all that nodes hide behind each other, and sees "
+        "the records in any case. The epsilon here is what it would be if each node ran by itself."
+    ],
 )
-"""Headline and detail of what is said of a run whose nodes could keep nothing from each other."""
+"""What is said of a run whose nodes could keep nothing from each other."""
 _KEYS = (
     "The nodes ran in {processes} processes. At every start, each two that share secrets agreed "
     "on fresh ones: X25519, then HKDF-SHA256. No certificate says whose a public key is: whoever "
@@ -109,15 +118,10 @@ def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | No
     keys = _SIGNED_KEYS if trust.keys_signed else _KEYS
     limits = [keys.format(processes=len(trust.nodes_by_process))]
     if simulated:
-        limits = [f"{SIMULATED[0]}. {SIMULATED[1]}"]
+        limits = [". ".join((SIMULATED.headline, *SIMULATED.details))]
     elif (most := max(trust.nodes_by_process)) > 1:
         limits.append(_CROWDED.format(most=most))
-    rows = [
-        colluder_cells(colluding, epsilons, deltas, trust.colluding)
-        for colluding, epsilons in enumerate(trust.epsilon_by_colluders)
-    ]
-    columns = ("colluding nodes", "epsilon, highest node", "right guess at most", "allowed for")
-    table = Table(columns, rows, left=("allowed for",), note=size_note(rows))
+    table = colluders_table(trust.epsilon_by_colluders, deltas, trust.colluding)
     model = trust_model.partition(",")[0]
     if model == "secure-sum" and not simulated:
         limits.append(server_words(trust))

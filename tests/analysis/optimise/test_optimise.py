@@ -12,13 +12,15 @@ from rich.console import Console
 
 from experiments import strict_json
 from planning_cases import gaussian_mu, plan_of
-from tacit.analysis.optimise import OptimiseOptions, optimise, optimise_table
+from tacit.analysis.optimise import OptimiseOptions, optimise
 from tacit.analysis.optimise.bound import estimate
 from tacit.analysis.optimise.noise import OptimiseSetting, adapted, setting_of
 from tacit.config import Config, load_config
 from tacit.errors import InputError
-from tacit.report.documents.base import dump
+from tacit.report.documents.base import dump, plain_json
 from tacit.report.documents.plan import OptimiseDocument, OptimisedRun
+from tacit.report.optimise_page import optimise_blocks
+from tacit.report.terminal import terminal
 from tacit.training.prepare import prepare
 
 pytestmark = pytest.mark.slow
@@ -328,7 +330,8 @@ def test_private_constants_are_said_loudly(full: OptimiseDocument) -> None:
 
 def printed(plan: OptimiseDocument, width: int) -> str:
     out = io.StringIO()
-    optimise_table(plan, Console(file=out, width=width))
+    blocks = optimise_blocks(plain_json(plan))
+    terminal(blocks, Console(file=out, width=width))
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""An optimised plan: what is asked of it, what it says in words, and how that is shown."""
+"""An optimised plan: what is asked of it, and what it says in words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rich.console import Console
-from rich.table import Table
-
 from tacit.analysis.optimise.bound import Source
-from tacit.report.documents.plan import OptimiseDocument, OptimisedRun, PublishedRun
-from tacit.report.terminal import print_table, table_of
+from tacit.report.documents.plan import OptimisedRun, PublishedRun
 from tacit.report.wording import number_text
 from tacit.training.prepare import Job
 
@@ -125,107 +121,3 @@ def not_modelled(
         yield "it is for a constant step size: warm-up and decay are left out"
     if train.average != "none":
         yield "it is for the models of all steps: which average is taken is left out"
-
-
-def optimise_table(document: OptimiseDocument, console: Console | None = None) -> None:
-    """Print an optimised plan; narrow terminals fold it, and nothing is shortened."""
-    out = console or Console()
-    print_table(out, _constants_table(document))
-    if document.warning:
-        out.print(f"NOT PRIVATE: {document.warning}", style="bold red", highlight=False)
-    print_table(out, _choices_table(document))
-    for rows, title in (
-        (document.batches, "best of each batch"),
-        (document.clips, "best of each clip"),
-    ):
-        if rows:
-            print_table(out, _grid_table(title, rows))
-    print_table(out, _sensitivity_table(document.purchases))
-    for line in document.advice:
-        out.print(f"advice: {line}", highlight=False)
-    for line in document.not_modelled:
-        out.print(f"note: {line}", highlight=False)
-    if document.flags:
-        out.print(f"apply: {' '.join(document.flags)}", highlight=False, soft_wrap=True)
-
-
-def _constants_table(document: OptimiseDocument) -> Table:
-    table = table_of(("constant", "value", "source", "how"), title="constants of the bound")
-    for row in document.constants:
-        source = "PRIVATE RECORDS" if row.kind == "private" else row.kind
-        table.add_row(row.name, number_text(row.value), source, row.how)
-    table.add_row("d", f"{document.parameters:,}", "exact", "trained parameters")
-    return table
-
-
-def _choices_table(document: OptimiseDocument) -> Table:
-    biased = document.certified.clipping_bias is not None
-    numbers = ["steps", "batch", "clip", "noise in mean", "bound", *["clipping bias"] * biased]
-    title = f"{document.title} on {document.dataset}"
-    table = table_of(["choice", *numbers], title=title, right=numbers)
-    claim = document.published
-    table.add_row("as it stands, certified noise", *_cells(document.as_is))
-    table.add_row(
-        "published optimum, claimed noise",
-        f"{claim.steps:,}",
-        "1",
-        f"{claim.gradient_bound:g}",
-        number_text(claim.noise_std),
-        number_text(claim.bound),
-    )
-    for run, words in (
-        (claim.one_record, "published optimum, certified noise"),
-        (claim.certified, "its steps in the file's batch, certified noise"),
-    ):
-        if run is not None:
-            table.add_row(words, *_cells(run))
-    table.add_row("certified optimum", *_cells(document.certified), style="bold")
-    return table
-
-
-def _cells(run: OptimisedRun) -> tuple[str, ...]:
-    cells = (
-        f"{run.steps:,}",
-        str(run.batch),
-        f"{run.clip:g}",
-        number_text(run.noise_std),
-        number_text(run.bound),
-    )
-    bias = run.clipping_bias
-    return cells if bias is None else (*cells, number_text(bias))
-
-
-def _grid_table(title: str, rows: Sequence[OptimisedRun]) -> Table:
-    biased = any(row.clipping_bias is not None for row in rows)
-    numbers = ["clip", "steps", "noise multiplier", "record gradients", "bound"]
-    numbers += ["clipping bias"] * biased
-    table = table_of(["batch", *numbers], title=title, right=numbers)
-    for row in rows:
-        cells = [
-            str(row.batch),
-            f"{row.clip:g}",
-            f"{row.steps:,}",
-            number_text(row.noise_multiplier),
-            number_text(row.record_gradients),
-            number_text(row.bound),
-        ]
-        table.add_row(*cells, *([number_text(row.clipping_bias)] if biased else []))
-    return table
-
-
-def _sensitivity_table(rows: Sequence[OptimisedRun]) -> Table:
-    numbers = ("noise in mean", "bound", "accumulated noise", "over least")
-    title = "one change at a time, from the file as it stands"
-    table = table_of(("what would buy what", *numbers), title=title, right=numbers)
-    first = rows[0].bound
-    for row in rows:
-        change = 100 * (row.bound / first - 1)
-        moved = f"{number_text(row.bound)} ({change:+.0f} %)"
-        table.add_row(
-            row.change,
-            number_text(row.noise_std),
-            number_text(row.bound) if row is rows[0] else moved,
-            number_text(row.accumulated_noise),
-            number_text(row.over_least_noise),
-        )
-    return table

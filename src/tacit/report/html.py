@@ -1,4 +1,4 @@
-"""Fills the templates of the pages: what is written into them is escaped, and must be there.
+"""Writes blocks as a page: what is written is escaped, and must be there.
 
 A page is one file that needs neither a network nor anything beside it.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
@@ -18,58 +17,22 @@ from markupsafe import Markup
 from tacit.report.charts import Drawing
 from tacit.report.documents.base import plain_json
 from tacit.report.legend import keys
+from tacit.report.view import Block
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A number that a reader looks for first.
-
-    Args:
-        label: what it is.
-        value: the number, in words.
-        note: a line below it; may be empty.
-        kind: `void` strikes the value through.
-    """
-
-    label: str
-    value: str
-    note: str = ""
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as the macro of all pages draws it.
-
-    Args:
-        columns: the headings, all different.
-        rows: cells, each with one for every column.
-        left: the columns of words, which are aligned at their left.
-        over: cells that show something which does not hold, each as (number of the row, column).
-        over_note: words that are added to those; may be empty.
-        note: a line below the table; may be empty.
-    """
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: Collection[str] = ()
-    over: Collection[tuple[int, str]] = ()
-    over_note: str = ""
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"every row needs {len(self.columns)} cells")
-
-
-def render(template: str, **context: object) -> str:
+def html(
+    blocks: Sequence[Block], footer: str = "", *, title: str = "", signed: bool = False
+) -> str:
     """Give a page as HTML.
 
     Args:
-        template: the name of its template, without `.html.j2`.
-        context: what the template asks for; text is escaped.
+        blocks: a `Heading` first.
+        footer: the last line, before it says that the page loads nothing.
+        title: of its window; that of the heading by default.
+        signed: whether it is for printing and signing: without charts and footer, and narrow.
     """
-    return _environment().get_template(f"{template}.html.j2").render(context)
+    page = _environment().get_template("page.html.j2")
+    return page.render(blocks=blocks, title=title, footer=footer, signed=signed)
 
 
 @cache
@@ -85,6 +48,7 @@ def _environment() -> Environment:
     environment.globals["plotly_code"] = lambda: Markup(_plotly_code())
     environment.filters["plotly_json"] = _plotly_json
     environment.filters["keys"] = keys
+    environment.filters["kind"] = lambda block: type(block).__name__
     return environment
 
 

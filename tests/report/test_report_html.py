@@ -1,4 +1,4 @@
-"""The templates: what they are given is escaped and must be there, and they are read only once."""
+"""Pages of blocks: what they are given is escaped and must be there; templates are read once."""
 
 from __future__ import annotations
 
@@ -7,43 +7,30 @@ import hashlib
 import subprocess
 import sys
 from importlib import resources
-from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
 
 from tacit.report.charts import Axis, Chart, Drawing, base_layout, scatter
-from tacit.report.rendering import Table, Tile, render
+from tacit.report.html import html
+from tacit.report.view import Block, Heading, Table, Text, Tile, Tiles, folded
 from web_pages import EVIL, PLOTLY, Page
 
-
-def claims_context(**changes: Any) -> dict[str, Any]:
-    """What the template of the claims page asks for."""
-    group = {
-        "algorithm": "SGD",
-        "paper": "A paper",
-        "chart": Chart("chart", "A title", "A caption", None, "Nothing to draw"),
-        "table": Table(("a", "b"), [("1", "2")]),
-        "violations": [],
-    }
-    context = {"title": "A title", "source": "a source", "verdicts": [], "groups": [group]}
-    return (
-        context
-        | {key: value for key, value in changes.items() if key in context}
-        | {"groups": [group | {key: value for key, value in changes.items() if key in group}]}
-    )
+HEADING = Heading("a kind", "A title", "a subtitle")
 
 
-def test_a_name_that_is_missing_is_an_error() -> None:
-    context = claims_context()
-    del context["source"]
-    with pytest.raises(UndefinedError, match="source"):
-        render("claims", **context)
+def page_of(*blocks: Block) -> Page:
+    return Page(html([HEADING, *blocks]))
+
+
+def test_what_a_block_lacks_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="Block"):
+        html([HEADING, Block()])
 
 
 def test_a_value_that_is_not_known_is_never_called_none() -> None:
     with pytest.raises(ValueError, match="not known"):
-        render("claims", **claims_context(source=None))
+        page_of(Text(None))  # type: ignore[arg-type]
 
 
 def test_cells_are_aligned_and_marked_by_the_name_of_their_column() -> None:
@@ -54,7 +41,7 @@ def test_cells_are_aligned_and_marked_by_the_name_of_their_column() -> None:
         over={(1, "value")},
         over_note=EVIL,
     )
-    page = Page(render("claims", **claims_context(table=table)))
+    page = page_of(table)
     assert page.rows == [["name", "value"], ["x", "1"], [EVIL, f"2, {EVIL}"]]
     assert page.count("td", **{"data-label": "value"}) == 2
     assert page.count("th", **{"class": "left"}) == 1
@@ -64,16 +51,16 @@ def test_cells_are_aligned_and_marked_by_the_name_of_their_column() -> None:
 
 def test_what_must_not_be_missed_is_printed_and_nothing_is_cut_off_on_paper() -> None:
     """Browsers print no backgrounds unless they are told to: white words on red would vanish."""
-    html = Page(render("claims", **claims_context())).html
-    paper = html[html.index("@media print {") : html.index("</style>")]
+    text = page_of().html
+    paper = text[text.index("@media print {") : text.index("</style>")]
     assert ".banner, td.over { -webkit-print-color-adjust: exact;" in paper
-    assert "overflow: auto" not in html
-    assert "max-height: 40rem" not in html
-    assert "@media (prefers-color-scheme" not in html  # the dark theme is for screens alone
-    assert html.index("@media screen and (prefers-color-scheme: dark)") < html.index(paper)
+    assert "overflow: auto" not in text
+    assert "max-height: 40rem" not in text
+    assert "@media (prefers-color-scheme" not in text  # the dark theme is for screens alone
+    assert text.index("@media screen and (prefers-color-scheme: dark)") < text.index(paper)
     assert "thead { display: table-header-group; }" in paper
     for event in ("beforeprint", "afterprint"):
-        assert f'addEventListener("{event}"' in html
+        assert f'addEventListener("{event}"' in text
 
 
 def test_every_row_of_a_table_has_all_cells() -> None:
@@ -83,7 +70,7 @@ def test_every_row_of_a_table_has_all_cells() -> None:
 
 def test_a_tile_has_a_note_only_where_there_is_one() -> None:
     tiles = [Tile("label", "1"), Tile(EVIL, EVIL, EVIL, "void")]
-    page = Page(render("claims", **claims_context(verdicts=tiles)))
+    page = page_of(Tiles(tiles))
     assert page.count("p", **{"class": "note"}) == 1
     assert (
         page.count("div", **{"class": "tile"}) == page.count("div", **{"class": "tile void"}) == 1
@@ -94,9 +81,9 @@ def test_a_tile_has_a_note_only_where_there_is_one() -> None:
 def test_a_chart_cannot_leave_its_script() -> None:
     figure = Drawing([scatter(x=[1], y=[2], name=EVIL)], base_layout(Axis("x"), Axis("y")))
     chart = Chart("chart", EVIL, EVIL, figure, "")
-    page = Page(render("claims", **claims_context(chart=chart)))
+    page = page_of(chart)
     harmless = Chart("chart", "title", "caption", figure, "")
-    page.assert_has_the_elements_of(Page(render("claims", **claims_context(chart=harmless))))
+    page.assert_has_the_elements_of(page_of(harmless))
     assert page.charts["chart"]["data"][0]["name"] == EVIL
     assert page.count("div", **{"aria-label": EVIL}) == 1
 
@@ -106,7 +93,7 @@ def test_the_code_of_plotly_is_that_of_its_licence() -> None:
     code = packed.decode()
     folder = resources.files("tacit.report") / "plotly"
     assert hashlib.sha256(packed).hexdigest() in (folder / "README.md").read_text()
-    notice = Page(render("claims", **claims_context())).html
+    notice = page_of().html
     assert code.startswith("/**\n* plotly.js (basic - minified) v4.1.1\n")
     for words in ("Copyright 2012-2026, Plotly, Inc.", "Licensed under the MIT license"):
         assert words in code[:300]
@@ -116,7 +103,7 @@ def test_the_code_of_plotly_is_that_of_its_licence() -> None:
 
 def test_a_table_without_a_note_has_none() -> None:
     tables = [Table(("a",), [("1",)], note=note) for note in ("", EVIL)]
-    pages = [Page(render("claims", **claims_context(table=table))) for table in tables]
+    pages = [page_of(table) for table in tables]
     assert [page.count("p", **{"class": "table-note"}) for page in pages] == [0, 1]
     assert EVIL in pages[1].text
 
@@ -124,21 +111,12 @@ def test_a_table_without_a_note_has_none() -> None:
 def test_long_tables_are_folded() -> None:
     for count, is_open in ((20, 1), (21, 0)):
         table = Table(("a",), [("1",)] * count)
-        html = Page(render("claims", **claims_context(table=table))).html
-        assert html.count("<details open>") == is_open
+        assert page_of(folded("rows", table, rows=count)).html.count("<details open>") == is_open
 
 
 def test_the_templates_are_part_of_the_package() -> None:
     names = {path.name for path in (resources.files("tacit.report") / "templates").iterdir()}
-    pages = {f"{name}.html.j2" for name in ("run", "claims", "statement", "optimise", "compare")}
-    assert names == {
-        *pages,
-        "layout.html.j2",
-        "macros.html.j2",
-        "page.css",
-        "page.js",
-        "statement.css",
-    }
+    assert names == {"page.html.j2", "page.css", "page.js"}
 
 
 def test_no_template_is_loaded_before_a_page_is_written() -> None:
