@@ -81,6 +81,15 @@ def test_no_figure_of_many_columns_loses_a_digit() -> None:
         assert "2.99" in printed(right_table(headings, [row], right=headings), width).split()
 
 
+def test_a_table_without_a_box_has_the_room_of_its_lines() -> None:
+    words = ["north", "connected", "4"]
+    table = Table(*words, box=None, pad_edge=False)
+    table.add_row(*words)
+    whole = sum(map(len, words)) + 2 * len(words)
+    assert printed(table, whole).splitlines()[0].split() == words
+    assert printed(table, whole - 1).splitlines()[0].split() == words[:1]  # a card
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("colour", [True, False])
 def test_the_algorithms_keep_their_names_at_any_width(

@@ -117,7 +117,8 @@ def print_table(console: Console, table: Table) -> None:
         column.min_width = max((len(word) for word in _words(column)), default=1)
         column.overflow = "fold"
     _, right, _, left = table.padding
-    room = console.width - (left + right + 1) * len(table.columns) - 1
+    between = len(table.columns) + 1 if table.box else 0
+    room = console.width - (left + right) * len(table.columns) - between
     if sum(map(_least, table.columns)) <= room:
         # Given them itself, rich may make a column narrower than its words, and cut the last one.
         for column, width in zip(table.columns, _widths(table.columns, room), strict=True):
