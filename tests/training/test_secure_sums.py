@@ -348,8 +348,8 @@ def test_noise_of_one_client_is_released_in_no_other_way() -> None:
     assert context.summand(values, 0).value.dtype == torch.int64
 
 
-def test_audits_say_that_they_attack_messages() -> None:
-    with pytest.raises(InputError, match="no message of one client to an observer") as caught:
+def test_audits_say_that_they_attack_noised_values() -> None:
+    with pytest.raises(InputError, match="no noised value of one client to an observer") as caught:
         audit_job(job_of("dp-sgd"))
     assert caught.value.where == "privacy.aggregation"
 
