@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tacit import privacy
 from tacit.config import load_config
 from tacit.privacy.published import PaperSetting, paper_settings
 from tacit.report.documents.claims import ClaimRow, ClaimsDocument
 from tacit.report.documents.run import ClaimCondition
+from tacit.report.wording import alike
 from tacit.training.plan import NodePlan, Plan
 
 
@@ -39,7 +39,11 @@ def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> 
         from tacit.training.prepare import prepare
 
         plan = prepare(load_config({} if file is None else file, overrides=overrides)).plan
-        rows = [_plan_row(plan, nodes) for nodes in _groups(plan)]
+        nodes = alike(
+            ((node.records, node.noise_scale, node.budget, node.delta, node.epsilon), node)
+            for node in plan.nodes
+        )
+        rows = [_plan_row(plan, group) for group in nodes.values()]
         source = str(file)
     return ClaimsDocument(format_version=1, source=source, rows=tuple(rows))
 
@@ -83,15 +87,6 @@ def _row(setting: PaperSetting, lower: float | None, certified: float | None) ->
         violated=tuple(condition.text for condition in setting.conditions if not condition.holds),
         verdict=verdict(setting.claimed, lower, certified, setting.missing),
     )
-
-
-def _groups(plan: Plan) -> list[list[NodePlan]]:
-    """Nodes that differ in nothing but their number, together."""
-    groups: dict[tuple[Any, ...], list[NodePlan]] = {}
-    for node in plan.nodes:
-        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon)
-        groups.setdefault(key, []).append(node)
-    return list(groups.values())
 
 
 def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> ClaimRow:
