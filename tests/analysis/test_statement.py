@@ -16,11 +16,7 @@ from scipy.stats import norm
 import tacit
 from experiments import experiment, strict_json, tree
 from tacit.analysis import ledger_report as ledgers
-from tacit.analysis.statement import (
-    UNITS,
-    check_statement,
-    write_statement,
-)
+from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.data import load as load_data
 from tacit.errors import InputError
@@ -30,7 +26,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms import base
 from tacit.report.documents.base import dump, load
 from tacit.report.documents.ledger import ConfirmedStatement
-from tacit.report.trust_words import RELATIONS, TRUST_MODELS
+from tacit.report.trust_words import RELATIONS, TRUST_MODELS, UNITS
 from tacit.report.wording import epsilon_text
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare

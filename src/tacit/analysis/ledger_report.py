@@ -24,7 +24,8 @@ runs do not add up, so that a further run may fit although its own epsilon is ab
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from tacit.privacy.ledger.ledger import EnteredRun, Snapshot, StepRun, read_ledg
 from tacit.privacy.ledger.shared import account_files
 from tacit.privacy.ledger.spent import alternatives, compositions, cost, released
 from tacit.privacy.mechanisms.base import Mechanism
-from tacit.report.documents.base import Document, parse_file, plain_json, read
+from tacit.report.documents.base import parse_file, plain_json, read
 from tacit.report.documents.ledger import (
     LedgerAccount,
     LedgerFile,
@@ -302,66 +303,59 @@ def confirm(document: LedgerReport) -> None:
     """
     same = document.tacit_version == __version__
     tolerance = _SAME_VERSION if same else _OTHER_VERSION
-    try:
+    with whole("document", "ledger document", document.path):
         figures = _figures(document.mechanisms, document.runs)
         for row in document.nodes:
-            _compare(row, figures(row), tolerance)
+            _compare(_account_figures(row), _account_figures(figures(row)), tolerance)
         if document.trust is not None:
-            _compare_trust(document.trust, epsilon_against(document, document.trust), tolerance)
+            recomputed = epsilon_against(document, document.trust)
+            stated = _trust_figures(document.trust.epsilon_by_colluders)
+            _compare(stated, _trust_figures(recomputed), tolerance)
+
+
+@contextmanager
+def whole(kind: str, name: str, where: str) -> Iterator[None]:
+    """Within, what does not fit together is refused as no whole document of its kind."""
+    try:
+        yield
+    except InputError:
+        raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        expected = f"a whole document: {type(error).__name__}: {error}"
-        raise InputError("ledger document", document.path, expected) from None
+        expected = f"a whole {kind}: {type(error).__name__}: {error}"
+        raise InputError(name, where, expected) from None
 
 
-def _compare(row: LedgerAccount, recomputed: LedgerAccount, tolerance: float) -> None:
+_Figure = tuple[str, float | None, float]
+"""What a figure is of, the figure, and the size of others that it may be a difference of."""
+
+
+def _account_figures(row: LedgerAccount) -> Iterator[_Figure]:
     whose = f"node {row.node}" if row.data is None else f"data {row.data}"
-    # What is left is a difference of two larger figures.
-    budget = row.epsilon_budget or 0.0
-    _compare_figures(row, recomputed, ("epsilon", "left"), whose, tolerance, budget)
-    for release, again in zip(row.releases, recomputed.releases, strict=True):
+    budget = row.epsilon_budget or 0.0  # of which what is left is a difference
+    yield f"epsilon of {whose}", row.epsilon, budget
+    yield f"left of {whose}", row.left, budget
+    for release in row.releases:
         where = f"run {release.run[:8]} at {whose}"
-        _compare_figures(release, again, ("epsilon", "steps"), where, tolerance, 0.0)
+        yield f"epsilon of {where}", release.epsilon, 0.0
+        yield f"steps of {where}", release.steps, 0.0
 
 
-def _compare_trust(
-    terms: TrustTerms, recomputed: Sequence[Sequence[float | None]], tolerance: float
-) -> None:
-    for colluding, rows in enumerate(zip(terms.epsilon_by_colluders, recomputed, strict=True)):
-        for node, (stated, again) in enumerate(zip(*rows, strict=True)):
-            if not _agree(stated, again, tolerance):
-                where = f"epsilon of node {node} against {count_text(colluding, 'colluder')}"
-                raise InputError(where, stated, f"must be {again}, by its own mechanisms")
+def _trust_figures(by_colluders: Sequence[Sequence[float | None]]) -> Iterator[_Figure]:
+    for colluding, row in enumerate(by_colluders):
+        for node, epsilon in enumerate(row):
+            yield f"epsilon of node {node} against {count_text(colluding, 'colluder')}", epsilon, 0
 
 
-def _compare_figures(
-    row: Document,
-    recomputed_row: Document,
-    keys: Sequence[str],
-    where: str,
-    tolerance: float,
-    budget: float,
-) -> None:
-    for key in keys:
-        stated: Any = getattr(row, key)
-        recomputed: Any = getattr(recomputed_row, key)
-        if not _agree(stated, recomputed, tolerance, budget):
-            raise InputError(
-                f"{key} of {where}", stated, f"must be {recomputed}, by its own mechanisms"
-            )
+def _compare(stated: Iterable[_Figure], recomputed: Iterable[_Figure], tolerance: float) -> None:
+    for (where, value, size), (_, again, _) in zip(stated, recomputed, strict=True):
+        if not _agree(value, again, tolerance, size):
+            raise InputError(where, value, f"must be {again}, by its own mechanisms")
 
 
-def _agree(
-    stated: float | None, recomputed: float | None, tolerance: float, size: float = 0.0
-) -> bool:
-    """Whether two figures are the same but for a tolerance, which is relative.
+def _agree(stated: float | None, recomputed: float | None, tolerance: float, size: float) -> bool:
+    """Whether two figures are the same but for a tolerance, relative to the larger of their sizes.
 
-    Args:
-        stated: as it was written.
-        recomputed: as it follows now.
-        tolerance: of a difference, relative.
-        size: of larger figures that they are differences of.
+    `size` is that of larger figures, which they may be differences of.
     """
     if stated is None or recomputed is None:
         return stated == recomputed

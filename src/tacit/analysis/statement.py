@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit import __version__
-from tacit.analysis.ledger_report import check_contained, confirm, ledger_document
+from tacit.analysis.ledger_report import check_contained, confirm, ledger_document, whole
 from tacit.config import Config
 from tacit.errors import FormatError, InputError
 from tacit.plain_files import read_plain
@@ -47,17 +47,18 @@ from tacit.report.documents.run import LET_IT_END, NOT_THERE, ResultDocument, Ru
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.statement_page import statement_page
-from tacit.report.trust_words import COUNTING_ON_OTHERS, RELATIONS, TRUST_MODELS, server_words
+from tacit.report.trust_words import (
+    COUNTING_ON_OTHERS,
+    RELATIONS,
+    TRUST_MODELS,
+    UNITS,
+    server_words,
+)
 from tacit.report.wording import count_text, number_text
 from tacit.training.run_folder.folder import read_config
 
 KIND = "tacit privacy statement"
 
-UNITS = {
-    "record": "one record of one node; a person with k records is protected k times less in "
-    "epsilon, and by more than that in delta",
-    "client": "all the data of one node",
-}
 EPSILON_MEANING = (
     "Whatever an observer does with what it sees: every event has probabilities p and p' under two "
     "neighbouring data sets of a node with p <= e^epsilon p' + delta, and the other way round. "
@@ -449,25 +450,16 @@ def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatemen
         raise
     except InputError as error:
         raise InputError("statement", str(path), f"a whole statement: {error}") from None
-    try:
+    with whole("statement", "statement", str(path)):
         return _confirmed(path, statement, _digest(values), ledger)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        expected = f"a whole statement: {type(error).__name__}: {error}"
-        raise InputError("statement", str(path), expected) from None
 
 
 def _confirmed(
     path: Path, statement: Statement, digest: str, ledger: Path | None
 ) -> ConfirmedStatement:
-    """What holds of a statement, or why it is refused.
+    """What holds of a statement that lies at `path`, or why it is refused.
 
-    Args:
-        path: where it lies.
-        statement: as it was read.
-        digest: of what stands in the file.
-        ledger: that should contain what it saw.
+    `digest` is of what stands in the file, and `ledger` should contain what the statement saw.
     """
     confirm(statement.ledger)
     totals: Mapping[int, float] = {}

@@ -231,7 +231,7 @@ def plan(
     file: File,
     set_: Set = None,
     optimise: Annotated[
-        bool, typer.Option("--optimise", help="Choose the steps for the budget, and say why.")
+        bool, typer.Option("--optimise", help="Choose the steps by a paper's theorem, to check it.")
     ] = False,
     batch: Annotated[
         bool, typer.Option("--batch", help="With --optimise: choose the batch as well.")
@@ -252,9 +252,7 @@ def plan(
     page: Page = None,
     recommend: Annotated[
         bool,
-        typer.Option(
-            "--recommend", help="Propose what FILE leaves open, and write the experiment."
-        ),
+        typer.Option("--recommend", help="To train: propose what FILE leaves open, and write it."),
     ] = False,
     out: Annotated[
         Path | None,
@@ -320,13 +318,8 @@ def _recommend(
     file: Path, overrides: Sequence[str], out: Path | None, trust: str | None, as_json: bool
 ) -> None:
     from tacit.analysis.recommend import recommend
-    from tacit.analysis.recommend.results import (
-        default_path,
-        recommend_document,
-        recommend_table,
-        write_recommended,
-    )
-    from tacit.report.documents.base import dump
+    from tacit.analysis.recommend.results import default_path, write_recommended
+    from tacit.report.recommend_words import recommend_blocks
 
     path = default_path(file) if out is None else out
     if os.path.lexists(path):
@@ -334,10 +327,10 @@ def _recommend(
     with kept(ANEW), waiting(_PREPARING, hidden=as_json):
         found = recommend(file, overrides=overrides, trust=trust)
     write_recommended(found, path)
+    document = found.document.model_copy(update={"file": str(path)})
+    show_document(document, recommend_blocks(document), as_json=as_json)
     if as_json:
-        typer.echo(dump(recommend_document(found, str(path))))
         return
-    recommend_table(found)
     typer.echo(f"wrote {path}")
     typer.echo(f"next: tacit plan {path}, then tacit train {path}")
 

@@ -103,8 +103,8 @@ def ledger(
 ) -> None:
     """Recompute what was spent from a ledger alone."""
     from tacit.analysis.ledger_report import ledger_document
-    from tacit.analysis.ledger_table import ledger_blocks
     from tacit.report.documents.base import dump
+    from tacit.report.ledger_words import ledger_blocks
 
     if site is not None and out is None:
         raise InputError("--site", str(site), "signs a file: name a new one with --out")

@@ -32,6 +32,7 @@ from tacit.report.view import (
 )
 from tacit.report.wording import (
     NOTHING,
+    alike,
     count_text,
     epsilon_text,
     guess_bound,
@@ -210,9 +211,7 @@ def _table(
     names: Mapping[int, str | None] | None = None,
 ) -> Table:
     """A table in which the nodes of which the same is said share a row."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for node, cells in cells_by_node:
-        groups.setdefault(cells, []).append(node)
+    groups = alike((cells, node) for node, cells in cells_by_node)
     rows = [
         (node_list(nodes, [(names or {}).get(node) for node in nodes]), *cells)
         for cells, nodes in groups.items()

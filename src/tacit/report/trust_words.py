@@ -16,6 +16,11 @@ RELATIONS = {
     "replace-one": "two data sets of a node are neighbours if one record has another value in the "
     "second",
 }
+UNITS = {
+    "record": "one record of one node; a person with k records is protected k times less in "
+    "epsilon, and by more than that in delta",
+    "client": "all the data of one node",
+}
 TRUST_MODELS = {
     "all-messages": "the observer sees every message of every node at every step, the graph, the "
     "mixing weights, the start, who takes part, and all settings; it may be all the other nodes "

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from typing import TypeVar
+
+Shared = TypeVar("Shared", bound=Hashable)
+One = TypeVar("One")
 
 NOTHING = "–"
 _NARROW_SPACE = "\u202f"
@@ -67,6 +71,18 @@ def count_text(count: int, noun: str) -> str:
     ('1 node', '1,234 nodes')
     """
     return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+
+
+def alike(pairs: Iterable[tuple[Shared, One]]) -> dict[Shared, list[One]]:
+    """What has the same in common, together: nodes of which the same is said.
+
+    >>> alike([("small", 0), ("large", 1), ("small", 2)])
+    {'small': [0, 2], 'large': [1]}
+    """
+    groups: dict[Shared, list[One]] = {}
+    for shared, one in pairs:
+        groups.setdefault(shared, []).append(one)
+    return groups
 
 
 def node_list(numbers: Sequence[int], names: Sequence[str | None] = ()) -> str:

@@ -103,17 +103,19 @@ def test_what_the_user_has_set_is_kept() -> None:
             assert tomllib.loads(to_toml(found.config))[section][key] == value
             assert f"{section}.{key}" not in proposed(found)
     assert "task.features" not in proposed(found)  # a model was chosen for what it gets
-    named = " ".join(found.conflicts)
+    named = " ".join(found.document.conflicts)
     for key in ("train.steps = 7", "train.batch = 16"):
         assert key in named
 
 
 def test_a_rate_that_is_far_off_is_named_and_kept() -> None:
     found = recommend(with_keys(algorithm={"learning_rate": 1e-4}))
-    assert any("algorithm.learning_rate = 0.0001 is kept" in line for line in found.conflicts)
+    assert any(
+        "algorithm.learning_rate = 0.0001 is kept" in line for line in found.document.conflicts
+    )
     wanted = proposed(recommend(TASK))["algorithm.learning_rate"]
     again = recommend(with_keys(algorithm={"learning_rate": wanted}))
-    assert again.conflicts == ()
+    assert again.document.conflicts == ()
 
 
 def test_no_private_record_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +143,7 @@ def test_facts_alone_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     two = {**TASK, "nodes": {"count": 2}}
     found = recommend_for(two, facts)
     assert found.config.task.features == "scattering:1"
-    assert all(row.signal is None for row in found.forecasts)  # which needs public records
+    assert all(row.signal is None for row in found.document.forecasts)  # which needs public records
     with pytest.raises(AssertionError, match="records were read"):
         recommend(two)
 
@@ -151,12 +153,13 @@ def test_fewer_records_never_get_a_longer_way() -> None:
     for records in (30, 300, 3000, 30_000):
         facts = Facts((records,) * 4, (20,), "cross-entropy", 2)
         found = recommend_for(TASK, facts)
-        assert [row.trust_model for row in found.forecasts] == [
+        forecasts = found.document.forecasts
+        assert [row.trust_model for row in forecasts] == [
             "all-messages",
             "pairwise",
             "secure-sum",
         ]
-        noises = [row.noise_norm for row in found.forecasts]
+        noises = [row.noise_norm for row in forecasts]
         assert noises[1] < noises[0]
         assert noises[2] < noises[0]
         values = proposed(found)
@@ -212,8 +215,8 @@ def test_the_signal_is_that_of_the_gradient_engine(loss: str, clip: float) -> No
 
 def test_one_node_has_no_others_to_hide_behind() -> None:
     found = recommend(with_keys(nodes={"count": 1}))
-    assert found.forecasts[0].trust_model == "all-messages"
-    assert "pairwise" in found.missing
+    assert found.document.forecasts[0].trust_model == "all-messages"
+    assert "pairwise" in found.document.unavailable
 
 
 def test_a_table_says_its_own_nodes_and_metrics(folder: Path) -> None:

@@ -1,8 +1,7 @@
 """Proposing an experiment from public facts: `tacit plan --recommend FILE`.
 
 The rules are those by which any open experiment is completed (`tacit.training.recommend`). Here are
-the forecasts for other trust models (`search`), and the experiment file, as data, as a table
-(`results`).
+the forecasts for other trust models (`search`), and the experiment file (`results`).
 """
 
 from tacit.analysis.recommend.search import (

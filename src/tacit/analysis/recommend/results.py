@@ -1,4 +1,4 @@
-"""A recommendation as an experiment file, as data, and as tables for people."""
+"""A recommendation as an experiment file, with its reasons as comments."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from rich.console import Console
 
-from tacit.analysis.recommend.search import Recommendation, seen_by
+from tacit.analysis.recommend.search import Recommendation
 from tacit.errors import InputError
-from tacit.report.documents.plan import ProposedKey, RecommendDocument
-from tacit.report.terminal import print_table, table_of
-from tacit.report.wording import number_text
+from tacit.report.recommend_words import about
 from tacit.training.recommend.choices import Proposal
 
 _WIDTH = 100
@@ -28,7 +25,7 @@ def default_path(file: Path) -> Path:
 def recommended_text(found: Recommendation, file: str) -> str:
     """The experiment file: complete, and commented with the reasons; it will lie at `file`."""
     lines = [
-        f"# Proposed by tacit plan --recommend, from public facts alone: {_about(found)}.",
+        f"# Proposed by tacit plan --recommend, from public facts alone: {about(found.document)}.",
         "# What has no comment is as it was set.",
         f"# See what it costs:  tacit plan {file}",
         f"# Train:              tacit train {file}",
@@ -55,62 +52,6 @@ def write_recommended(found: Recommendation, path: Path) -> None:
         raise InputError("--out", str(path), f"cannot be written: {error.strerror}") from None
 
 
-def recommend_document(found: Recommendation, file: str | None) -> RecommendDocument:
-    """The recommendation as a document, with the file that was written; None: none was."""
-    return RecommendDocument(
-        file=file,
-        nodes=found.facts.nodes,
-        records=(min(found.facts.records), max(found.facts.records)),
-        parameters=found.plan.parameters,
-        input_norm=found.facts.norm,
-        proposed=tuple(
-            ProposedKey(key=choice.name, value=choice.value, reason=choice.reason)
-            for choice in found.choices
-        ),
-        trust_model=found.plan.release.trust_model,
-        forecasts=found.forecasts,
-        unavailable=dict(found.missing),
-        conflicts=found.conflicts,
-        warnings=found.plan.warnings,
-        notes=found.plan.notes,
-    )
-
-
-def recommend_table(found: Recommendation, console: Console | None = None) -> None:
-    """Print a recommendation; narrow terminals fold it."""
-    out = console or Console()
-    table = table_of(("key", "value", "why"), title=f"proposed, for {_about(found)}")
-    for choice in found.choices:
-        table.add_row(choice.name, _value(choice.value), choice.reason)
-    print_table(out, table)
-    headings = ("trust model", "noise over C", "signal over C", "noise over signal", "rounds")
-    table = table_of(headings, title="noise against signal, by who sees what")
-    for row in found.forecasts:
-        chosen = row.trust_model == seen_by(found.plan)
-        table.add_row(
-            f"{row.trust_model}{' (chosen)' if chosen else ''}",
-            number_text(row.noise_norm),
-            number_text(row.signal),
-            number_text(row.noise_over_signal),
-            str(row.rounds),
-        )
-    print_table(out, table)
-    for trust, reason in found.missing.items():
-        out.print(f"note: {trust} cannot be had here: {reason}", highlight=False, markup=False)
-    for line in found.conflicts:
-        out.print(f"conflict: {line}", highlight=False, markup=False)
-    for line in found.plan.warnings:
-        out.print(f"warning: {line}", highlight=False, markup=False)
-
-
-def _about(found: Recommendation) -> str:
-    facts = found.facts
-    least, most = min(facts.records), max(facts.records)
-    each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    nodes = f"{facts.nodes} nodes" if facts.nodes > 1 else "1 node"
-    return f"{nodes} of {each} records and {found.plan.parameters:,} parameters"
-
-
 def _section(found: Recommendation, section: str) -> Iterator[str]:
     """The lines of a section: what was set, and what is proposed with its reason."""
     for key, value in found.given.get(section, {}).items():
@@ -134,10 +75,6 @@ def _line(key: str, value: Any) -> str:
     text = tomli_w.dumps({key: value}).strip()
     # A list is written over several lines, and one is as good.
     return " ".join(part.strip() for part in text.splitlines()) if "\n" in text else text
-
-
-def _value(value: Any) -> str:
-    return _line("value", value).removeprefix("value = ")
 
 
 def _wrapped(line: str) -> list[str]:

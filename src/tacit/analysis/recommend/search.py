@@ -12,7 +12,7 @@ import torch
 from tacit.config import Config, load_config, read_sections
 from tacit.errors import BudgetError, InputError, nearest
 from tacit.models.architectures import build_model
-from tacit.report.documents.plan import ForecastNoise
+from tacit.report.documents.plan import ForecastNoise, ProposedKey, RecommendDocument
 from tacit.training.plan import Plan
 from tacit.training.prepare import DTYPES
 from tacit.training.recommend.choices import (
@@ -37,22 +37,21 @@ _KEYS = {"pairwise": ("noise", "pairwise"), "secure-sum": ("aggregation", "secur
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A whole experiment, and what speaks for it.
+    """A whole experiment, and what speaks for it: as a document.
 
-    `given` is what the user has set, and `choices` what is proposed for the rest, from `facts`;
-    the plan of both is within every node's budget. `forecasts` are noise against signal, for each
-    trust model that can be had, and `missing` the others, and why not. `conflicts` are what the
-    user has set and the rules would not, each one line.
+    `given` is what the user has set, and `choices` what is proposed for the rest; the plan of both
+    is within every node's budget.
     """
 
     given: Given
     choices: tuple[Proposal, ...]
-    config: Config
     plan: Plan
-    facts: Facts
-    forecasts: tuple[ForecastNoise, ...]
-    missing: Mapping[str, str]
-    conflicts: tuple[str, ...]
+    document: RecommendDocument
+
+    @property
+    def config(self) -> Config:
+        """The experiment, of which nothing is left open."""
+        return self.plan.config
 
 
 def recommend(
@@ -88,22 +87,30 @@ def recommend_for(given: Given, facts: Facts) -> Recommendation:
     facts = facts.seen_through(start.task.feature_map, DTYPES[start.train.dtype])
     parameters = parameters_of(start, facts)
     rest, plan = drafted(chosen, facts, parameters)
-    config, noise = plan.config, mean_noise(plan)
+    config, choices = plan.config, (*task, *rest)
     clip = plan.release.clip.bound(0)
     length = None
     if config.task.model in LINEAR and clip is not None:
         length = signal(facts, clip, config.task.class_weights)
     forecasts, missing = _forecasts(chosen, facts, parameters, plan, length)
-    return Recommendation(
-        given=given,
-        choices=(*task, *rest),
-        config=config,
-        plan=plan,
-        facts=facts,
+    document = RecommendDocument(
+        file=None,
+        nodes=facts.nodes,
+        records=(min(facts.records), max(facts.records)),
+        parameters=plan.parameters,
+        input_norm=facts.norm,
+        proposed=tuple(
+            ProposedKey(key=choice.name, value=choice.value, reason=choice.reason)
+            for choice in choices
+        ),
+        trust_model=plan.release.trust_model,
         forecasts=tuple(forecasts),
-        missing=missing,
-        conflicts=tuple(conflicts(given, config, facts, noise)),
+        unavailable=missing,
+        conflicts=tuple(conflicts(given, config, facts, mean_noise(plan))),
+        warnings=plan.warnings,
+        notes=plan.notes,
     )
+    return Recommendation(given, choices, plan, document)
 
 
 def _with_trust(given: Given, trust: str | None) -> dict[str, dict[str, Any]]:
@@ -150,7 +157,7 @@ def _forecasts(
     missing: dict[str, str] = {}
     for trust in TRUST_MODELS:
         try:
-            own = seen_by(chosen) == trust
+            own = _seen_by(chosen) == trust
             plan = chosen if own else drafted(_as_trust(given, trust), facts, parameters)[1]
         except (InputError, BudgetError) as error:
             missing[trust] = str(error)
@@ -159,7 +166,7 @@ def _forecasts(
     return forecasts, missing
 
 
-def seen_by(plan: Plan) -> str:
+def _seen_by(plan: Plan) -> str:
     """The trust model of a plan, of `TRUST_MODELS`: a server sees all messages."""
     trust = plan.release.trust_model
     return "all-messages" if trust == "server" else trust

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tacit.analysis.ledger_table import ledger_blocks
 from tacit.privacy import (
     ClientSampling,
     Composed,
@@ -23,6 +22,7 @@ from tacit.privacy import (
 from tacit.privacy.ledger.file import fingerprint
 from tacit.report.documents.base import read
 from tacit.report.documents.ledger import LedgerReport
+from tacit.report.ledger_words import ledger_blocks
 from tacit.report.terminal import terminal
 from tacit.report.wording import number_text
 

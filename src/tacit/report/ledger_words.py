@@ -1,10 +1,9 @@
-"""What ledgers say, for people at a terminal: spending, runs, and mechanisms in words."""
+"""What is said of ledgers: spending, runs, and mechanisms in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
@@ -13,7 +12,7 @@ from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.protection import colluders_table
 from tacit.report.trust_words import TRUST_MODELS
 from tacit.report.view import Block, Table, Text
-from tacit.report.wording import epsilon_text, node_list, number_text
+from tacit.report.wording import alike, epsilon_text, node_list, number_text
 
 _FILES = 6  # of which heads are printed
 _NAMES = 3  # of data in one cell
@@ -23,7 +22,8 @@ def ledger_blocks(document: LedgerReport) -> list[Block]:
     """A ledger document for people: what was spent, then the runs, then the heads."""
     of_data = any(row.data is not None for row in document.nodes)
     columns = ("data" if of_data else "nodes", "budget", "spent epsilon", "left", "delta", "runs")
-    rows = [(_named(rows), *cells) for rows, cells in _grouped(document.nodes)]
+    groups = alike((_cells(row), row) for row in document.nodes)
+    rows = [(_named(rows), *cells) for cells, rows in groups.items()]
     title, trust = f"spent by {document.path}", document.trust
     blocks: list[Block] = [Table((*columns, "steps"), rows, title=title, left=columns[:1])]
     if trust is not None:
@@ -66,15 +66,6 @@ def _lines(document: LedgerReport) -> Iterator[str]:
 
 def _mechanisms(document: LedgerReport) -> list[Mechanism]:
     return [from_statement(mechanism) for mechanism in document.mechanisms]
-
-
-def _grouped(
-    nodes: Sequence[LedgerAccount],
-) -> list[tuple[list[LedgerAccount], tuple[str, ...]]]:
-    """Neighbours of which the same is to be said, together."""
-    cells = [(row, _cells(row)) for row in nodes]
-    groups = groupby(cells, key=lambda item: item[1])
-    return [([row for row, _ in group], row_cells) for row_cells, group in groups]
 
 
 def _named(rows: Sequence[LedgerAccount]) -> str:
