@@ -26,7 +26,7 @@ from experiments import (
 )
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.score import load_model
-from tacit.cli.tables import stop_signals
+from tacit.cli.signals import stop_signals
 from tacit.config import load_config
 from tacit.training.prepare import prepare
 

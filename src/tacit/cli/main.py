@@ -28,9 +28,8 @@ from tacit.cli.compare import compare
 from tacit.cli.early import check_files
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
-from tacit.cli.interrupts import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept
 from tacit.cli.launch import launch
-from tacit.cli.logs import LogFormat, as_json_lines, describe_process, log_error, log_lines
+from tacit.cli.logs import LogFormat, as_json_lines, describe_process, log_error, log_lines, say
 from tacit.cli.options import (
     File,
     Insecure,
@@ -51,6 +50,7 @@ from tacit.cli.options import (
 from tacit.cli.privacy import privacy_app
 from tacit.cli.relay import relay
 from tacit.cli.services import ends_alone, is_there, own_rank, was_done
+from tacit.cli.signals import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept, stop_signals
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
 from tacit.errors import AbsentError, InputError, TacitError, is_meant, public_line
@@ -129,7 +129,6 @@ def train(
         closing_line,
         progress_line,
         result_blocks,
-        stop_signals,
         tell,
     )
     from tacit.communication.peers import ALONE, Peers
@@ -179,7 +178,7 @@ def train(
             describe_process(step=moment.step)
             show(moment)
 
-        signals = stop_signals(hidden=rank > 0, leaves=site is not None)
+        signals = stop_signals(hidden=rank > 0, leaves=site is not None, say=say)
         with progress as show, signals as asked_to_stop:
             return run.execute(
                 job,

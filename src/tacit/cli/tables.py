@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-import signal
 import sys
-import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -19,7 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.promise import planned_promise, promise_facts, promise_line
-from tacit.cli.interrupts import interrupt
 from tacit.cli.logs import as_json_lines, say
 from tacit.privacy.mechanisms.clipping import Clipping
 from tacit.report.documents.plan import PlanDocument, PlannedNode
@@ -48,55 +42,6 @@ if TYPE_CHECKING:
     from tacit.training.hooks import Progress as Moment
 
 DONE_ALREADY = "this run was done already: nothing was trained, and nothing charged"
-
-
-@contextmanager
-def stop_signals(*, hidden: bool = False, leaves: bool = False) -> Iterator[Callable[[], bool]]:
-    """Within, the first SIGINT, SIGTERM or SIGHUP asks for a clean stop; a second one interrupts.
-
-    So does SIGHUP, of a terminal that is closed, unless it is ignored (`nohup`); a second one says
-    nothing new, since system and shell may each send one.
-
-    Args:
-        hidden: nothing is said of it.
-        leaves: whether SIGTERM ends this process at once, as the system sends it before it goes
-            down: the others wait, and this one comes back to where it was.
-
-    Yields what tells whether a stop was asked for.
-    """
-    asked = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        if number == signal.SIGHUP:
-            _leave_closed_terminal()
-        else:
-            signal.signal(number, interrupt)
-        stopping = "stopping after this step; once more to interrupt at once"
-        if not say(stopping) and not hidden:
-            sys.stderr.write(f"\n{stopping}\n")
-
-    received = [signal.SIGINT] if leaves else [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        received.append(signal.SIGHUP)
-    before = {number: signal.signal(number, ask) for number in received}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        _leave_closed_terminal()  # where SIGHUP is ignored, nothing else has told
-
-
-def _leave_closed_terminal() -> None:
-    """Standard output and error go nowhere from now on, if they went to a terminal that is gone."""
-    for descriptor in (1, 2):
-        try:
-            termios.tcgetattr(descriptor)
-        except termios.error as error:
-            if error.args[0] == errno.EIO:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 @contextmanager
