@@ -105,7 +105,12 @@ def print_written(paths: Iterable[Path], as_json: bool) -> None:
 
 
 def show_document(
-    document: Document, blocks: Sequence[Block], page: Path | None = None, *, as_json: bool
+    document: Document,
+    blocks: Sequence[Block],
+    page: Path | None = None,
+    *,
+    as_json: bool,
+    indent: int | None = 2,
 ) -> None:
     """Print a document, as JSON or for people, and write it as a page where one was asked for."""
     from tacit.report.documents.base import dump
@@ -115,7 +120,7 @@ def show_document(
     if page is not None:
         write_page(page, html(blocks))
     if as_json:
-        typer.echo(dump(document))
+        typer.echo(dump(document, indent=indent))
     else:
         terminal(blocks)
 
