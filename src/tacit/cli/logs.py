@@ -135,6 +135,12 @@ def say(message: str, level: int = logging.INFO) -> bool:
     return False
 
 
+def tell(line: str) -> None:
+    """Say a line on standard error, in the form that all lines have there."""
+    if not say(line):
+        sys.stderr.write(f"{line}\n")
+
+
 def log_error(line: str, code: int, public: str | None) -> bool:
     """Log the error that ends a command, where lines are JSON; else False: print it.
 

@@ -29,7 +29,15 @@ from tacit.cli.early import check_files
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
 from tacit.cli.launch import launch
-from tacit.cli.logs import LogFormat, as_json_lines, describe_process, log_error, log_lines, say
+from tacit.cli.logs import (
+    LogFormat,
+    as_json_lines,
+    describe_process,
+    log_error,
+    log_lines,
+    say,
+    tell,
+)
 from tacit.cli.options import (
     File,
     Insecure,
@@ -124,16 +132,9 @@ def train(
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
     check_files(file, set_ or ())
-    from tacit.cli.tables import (
-        DONE_ALREADY,
-        closing_line,
-        progress_line,
-        result_blocks,
-        tell,
-    )
+    from tacit.cli.progress import DONE_ALREADY, closing_line, progress_line
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
-    from tacit.report.terminal import terminal
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
     from tacit.training.processes.agreement import agreed_folder, with_processes
@@ -211,7 +212,7 @@ def train(
         closing_line(result, rank, rank == 0 and goes_on and not made)
     _print_result(destination, rank, quiet, as_json)
     if rank == 0 and not (quiet or as_json):
-        terminal(result_blocks(result))
+        _print_table(destination, result.notes)
 
 
 def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
@@ -223,6 +224,15 @@ def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
         typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
     elif rank == 0 and quiet:
         typer.echo(str(out))
+
+
+def _print_table(out: Path, notes: Sequence[str]) -> None:
+    """What people read of a run that has just ended."""
+    from tacit.report.documents.run import read_result
+    from tacit.report.plan_page import result_blocks
+    from tacit.report.terminal import terminal
+
+    terminal(result_blocks(read_result(out / "result.json"), out, notes))
 
 
 @app.command()
@@ -270,9 +280,10 @@ def plan(
 ) -> None:
     """Print what would happen and what it would cost, without training."""
     check_files(file, set_ or ())
-    from tacit.cli.tables import plan_blocks, plan_document
+    from tacit.cli.tables import plan_document, plan_names
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
+    from tacit.report.plan_page import plan_blocks
     from tacit.training.prepare import prepare
     from tacit.training.processes.agreement import process_group
 
@@ -312,7 +323,7 @@ def plan(
     if peers.rank > 0:
         return
     document = plan_document(job)
-    show_document(document, plan_blocks(job, document), as_json=as_json)
+    show_document(document, plan_blocks(document, plan_names(job)), as_json=as_json)
 
 
 def _recommend(
