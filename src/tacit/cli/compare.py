@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.early import check_files
-from tacit.cli.options import Json, Page, Set, waiting, write_page
+from tacit.cli.options import Json, Page, Set, check_files, waiting, write_page
 from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError
 

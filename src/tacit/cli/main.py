@@ -25,7 +25,6 @@ import typer
 
 from tacit import __version__
 from tacit.cli.compare import compare
-from tacit.cli.early import check_files
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
 from tacit.cli.launch import launch
@@ -51,6 +50,8 @@ from tacit.cli.options import (
     Run,
     Set,
     Trust,
+    check_files,
+    check_new,
     print_written,
     show_document,
     waiting,
@@ -339,8 +340,7 @@ def _recommend(
     from tacit.report.documents.base import dump
 
     path = default_path(file) if out is None else out
-    if os.path.lexists(path):
-        raise InputError("--out", str(path), "exists, and is not overwritten: name another")
+    check_new("--out", path)
     with kept(ANEW), waiting(_PREPARING, hidden=as_json):
         found = recommend(file, overrides=overrides, trust=trust)
     write_recommended(found, path)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.early import check_files
-from tacit.cli.options import File, Json, Set, waiting
+from tacit.cli.options import File, Json, Set, check_files, waiting
 from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError
 
