@@ -106,7 +106,7 @@ def test_another_format_is_refused_and_plain_is_the_default(tmp_path: Path) -> N
 
 
 def test_a_defect_is_a_line_and_its_text_is_for_this_site(tmp_path: Path) -> None:
-    with patch("tacit.cli.options.read_toml", side_effect=KeyError("17 of 90 patients")):
+    with patch("tacit.plain_files.read_toml", side_effect=KeyError("17 of 90 patients")):
         (line,) = lines(tacit("train", "x.toml", *JSON))
     assert line["exit_code"] == 1
     assert "KeyError" in line["message"]

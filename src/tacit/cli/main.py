@@ -63,7 +63,6 @@ from tacit.cli.signals import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept, s
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
 from tacit.errors import AbsentError, InputError, TacitError, is_meant, public_line
-from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
     from tacit.config import Config
@@ -549,7 +548,7 @@ def _run(command: Any) -> None:
     except Exception as error:
         if interrupted():  # what an interrupt makes of an import that is under way
             _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
-        if isinstance(error, OSError) and lacks_room(error):
+        if isinstance(error, OSError):
             _no_room(error)
         if hasattr(error, "format_message"):  # of typer: a wrong command or option
             line = _usage(error)
@@ -583,8 +582,15 @@ def _usage(error: Any) -> str:
     return f"{error.format_message()} ('tacit --help' lists commands and options)"
 
 
-def _no_room(error: OSError) -> NoReturn:
-    """A full disk, where the file that did not fit is no part of a run: often standard output."""
+def _no_room(error: OSError) -> None:
+    """End with one line if the disk is full, and the file that did not fit is no part of a run.
+
+    Often that is standard output.
+    """
+    from tacit.private_files import lacks_room
+
+    if not lacks_room(error):
+        return
     what = error.filename or "standard output, or a file that has no name here"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else what is left in its buffer fails at exit
     _fail(

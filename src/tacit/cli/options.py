@@ -14,8 +14,6 @@ import typer
 
 from tacit.cli.logs import LogFormat, as_json_lines
 from tacit.errors import InputError
-from tacit.plain_files import read_toml
-from tacit.private_files import plain_errors, write_private
 
 if TYPE_CHECKING:
     from tacit.report.documents.base import Document
@@ -167,6 +165,8 @@ def write_new(flag: str, path: Path, content: bytes, *, private: bool = False) -
     Raises:
         InputError: the file exists, or cannot be written.
     """
+    from tacit.private_files import plain_errors, write_private
+
     check_new(flag, path)
     with plain_errors(flag, path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,6 +194,8 @@ def check_files(file: Path, overrides: Sequence[str]) -> None:
         InputError: naming the key, the file, and where it was looked for; or what the file is
             in place of an experiment.
     """
+    from tacit.plain_files import read_toml
+
     experiment = read_toml(file, "experiment file", "experiment")
     task = experiment.get("task", {})
     if "figure" in experiment or not isinstance(task, dict):  # each line has data of its own
