@@ -33,6 +33,7 @@ _MODULES = (
     "tacit.analysis.statement",
     "tacit.cli.main",
     "tacit.cli.options",
+    "tacit.cli.progress",
     "tacit.cli.tables",
     "tacit.communication.cluster.channel",
     "tacit.communication.cluster.gathering",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tacit.cli.interrupts import one_line
+from tacit.cli.signals import one_line
 
 
 def main() -> None:

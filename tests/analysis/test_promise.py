@@ -13,7 +13,7 @@ import torch
 
 from experiments import strict_json, tacit, write_experiment
 from tacit.algorithms import ALGORITHMS
-from tacit.analysis.promise import planned_promise, promise_facts, promise_line
+from tacit.analysis.promise import planned_promise
 from tacit.config import Config, Promise, load_config, to_toml
 from tacit.errors import InputError
 from tacit.privacy.published import (
@@ -24,6 +24,7 @@ from tacit.privacy.published import (
     total_mu,
 )
 from tacit.report.documents.plan import PlannedPromise
+from tacit.report.plan_page import missing_constants, promise_facts
 from tacit.training.prepare import Job, prepare
 
 CONSTANTS = {"smoothness": 2.0, "initial_gap": 0.7, "heterogeneity": 0.3}
@@ -129,8 +130,7 @@ def test_what_is_missing_is_named_and_nothing_is_guessed(left_out: str) -> None:
     promise = promise_of(TABLE, promise=given)
     assert promise.needs == (left_out,)
     assert (promise.bound, promise.best_steps, promise.best_bound) == (None, None, None)
-    line = promise_line(promise)
-    assert line is not None
+    line = missing_constants(promise)
     assert line.endswith(f"promise.{left_out}")
     assert "\n" not in line
 

@@ -16,7 +16,7 @@ import tomli_w
 
 from experiments import Answer, experiment, strict_json, tacit, write_experiment
 from tacit.analysis.compare import pool
-from tacit.cli.interrupts import ANEW, INTERRUPTED
+from tacit.cli.signals import ANEW, INTERRUPTED
 from tacit.config import load_config
 from tacit.report.documents.status import STATUS
 from tacit.training import loop

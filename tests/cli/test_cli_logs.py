@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import Answer, strict_json, tacit, wait_tacit, write_experiment, write_module
-from tacit.cli import interrupts
+from tacit.cli import signals
 from tacit.cli.logs import as_json_lines, describe_process, log_lines, say
 
 JSON = ("--log-format", "json")
@@ -106,7 +106,7 @@ def test_another_format_is_refused_and_plain_is_the_default(tmp_path: Path) -> N
 
 
 def test_a_defect_is_a_line_and_its_text_is_for_this_site(tmp_path: Path) -> None:
-    with patch("tacit.cli.early.read_toml", side_effect=KeyError("17 of 90 patients")):
+    with patch("tacit.plain_files.read_toml", side_effect=KeyError("17 of 90 patients")):
         (line,) = lines(tacit("train", "x.toml", *JSON))
     assert line["exit_code"] == 1
     assert "KeyError" in line["message"]
@@ -120,7 +120,7 @@ def test_nothing_of_it_stays_when_the_command_has_ended(tmp_path: Path) -> None:
     assert not as_json_lines()
     assert [(logging.getLogger(name).handlers[:]) for name in ("tacit", "py.warnings")] == before
     assert logging.getLogger("tacit").propagate
-    assert interrupts.last_words().startswith("tacit: ")
+    assert signals.last_words().startswith("tacit: ")
     assert not say("a line")
 
 
@@ -147,7 +147,7 @@ def test_whatever_is_logged_is_one_line(text: str, run: str) -> None:
 
 def test_what_an_interrupt_says_is_a_line_as_well() -> None:
     with patch.dict(os.environ, {"RANK": "3"}), log_lines(JSON):
-        line = strict_json(interrupts.last_words())
+        line = strict_json(signals.last_words())
     assert (line["rank"], line["exit_code"]) == (3, 130)
     assert "interrupted" in line["message"]
 

@@ -77,7 +77,8 @@ def run(tmp_path: Path) -> Path:
 def look(run: Path, *options: str) -> str:
     answer = tacit("watch", run, "--once", *options)
     assert (answer.code, answer.err) == (0, "")
-    return answer.out.replace("\u202f", " ")
+    lines = answer.out.replace("\u202f", " ").splitlines()
+    return "\n".join(line.strip() for line in lines if not set(line) <= set(" ─"))
 
 
 def test_who_is_waited_for_is_the_first_thing_said(run: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_process_that_died_without_a_word_is_named_and_the_exit_code_says_it(r
     assert answer.code == 4
     assert "silent" in answer.out
     assert "south has given no sign of life for 5" in answer.out
-    north = next(row for row in answer.out.splitlines() if row.startswith("north"))
+    north = next(row for row in answer.out.splitlines() if row.startswith(" north"))
     assert north.split()[1:5] == ["unknown", "4", "5", "min"]  # nobody here hears it any more
     assert "no sign of life" in answer.err
     assert tacit("watch", run, "--once", "--json").code == 4

@@ -16,10 +16,11 @@ import tacit
 from experiments import tacit as command_line
 from experiments import write_experiment, write_module
 from tacit.analysis.score import Score
-from tacit.cli.tables import plan_blocks, plan_document, result_blocks
+from tacit.cli.tables import plan_document, plan_names
 from tacit.errors import InputError
 from tacit.models.probabilities import calibration_bins
 from tacit.report.documents.run import read_result
+from tacit.report.plan_page import plan_blocks, result_blocks
 from tacit.report.terminal import terminal
 
 FEATURES = 4
@@ -115,12 +116,12 @@ def test_files_page_and_terminal_lead_with_the_first_one(
     assert "test AUC</th>" in page
     assert "Test found_ill" in page
 
-    terminal(result_blocks(judged))
+    terminal(result_blocks(read_result(judged.out / "result.json"), judged.out, ()))
     table = capsys.readouterr().out
     assert table.index("test AUC, mean over nodes") < table.index("found_ill")
     assert "test AUC, baseline" in table
     planned = plan_document(judged.job)
-    terminal(plan_blocks(judged.job, planned))
+    terminal(plan_blocks(planned, plan_names(judged.job)))
     assert "AUC (baseline 0.500), found_ill, balanced accuracy" in " ".join(
         capsys.readouterr().out.replace("│", " ").split()
     )
@@ -221,8 +222,8 @@ def test_a_score_no_better_than_its_baseline_is_said_in_words(
 ) -> None:
     task = {"metric": ["accuracy", "brier", "log-loss", "calibration"]}
     noisy = {**settings(**task), "privacy": {"noise_std": 1e4, "noise_seed": 1}}
-    result = tacit.train(noisy, nodes=NODES, test=TEST, out=tmp_path / "run")
-    terminal(result_blocks(result))
+    tacit.train(noisy, nodes=NODES, test=TEST, out=tmp_path / "run")
+    terminal(result_blocks(read_result(tmp_path / "run" / "result.json"), tmp_path, ()))
     told = " ".join(capsys.readouterr().out.split())
     for title in ("accuracy", "Brier score", "log loss"):
         assert f"the test {title} of" in told

@@ -16,8 +16,6 @@ from tacit.algorithms.promise import PromisedRun
 from tacit.analysis.settings.noise import noise_variances, unit_noise
 from tacit.privacy.published import Budget, FormulaCondition
 from tacit.report.documents.plan import PlannedPromise
-from tacit.report.view import Pairs
-from tacit.report.wording import number_text
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job
 
@@ -28,49 +26,6 @@ def planned_promise(job: Job) -> PlannedPromise | None:
     if algorithm.promise is None or job.config.nodes.empty:  # its nodes have records
         return None
     return algorithm.promise(_promised_run(job))
-
-
-def promise_line(promise: PlannedPromise) -> str | None:
-    """Which constants of `[promise]` are missing, in one line; None where none is."""
-    if not promise.needs:
-        return None
-    needed = ", ".join(f"promise.{name}" for name in promise.needs)
-    return f"note: what {promise.source} promise of this run can be told with {needed}"
-
-
-def promise_facts(promise: PlannedPromise) -> Pairs:
-    """The promise for people."""
-    title = "what the paper promises under its conditions: not certified"
-    return Pairs((("source", promise.source), *_rows(promise)), title=title)
-
-
-def _rows(promise: PlannedPromise) -> Iterator[tuple[str, str]]:
-    after = f"after {promise.steps} steps, with this noise"
-    if promise.bound is not None:
-        yield promise.quantity, f"at most {number_text(promise.bound)} {after}"
-    elif promise.evaluated is not None:
-        told = f"{number_text(promise.evaluated)} {after}, and what is not evaluated"
-        yield promise.quantity, f"at most {told}"
-    for term in promise.terms:
-        if term.value is None:
-            yield f"- {term.name}", f"not evaluated: {term.reason}"
-        elif len(promise.terms) > 1:
-            yield f"- {term.name}", number_text(term.value)
-    if promise.trivial_bound is not None:
-        yield "with no theorem, G^2", f"at most {number_text(promise.trivial_bound)}"
-    if promise.best_steps is not None:
-        best = f"{number_text(promise.best_steps)} (here {promise.steps})"
-        yield "best number of steps, K*", best
-    if promise.best_bound is not None:
-        yield "bound there, with the paper's noise", number_text(promise.best_bound)
-    if promise.order is not None:
-        yield "order of the bound", f"{number_text(promise.order)}, without constants"
-    for name, value in promise.figures.items():
-        if value is not None:
-            yield name, number_text(value).removesuffix(".0")
-    broken = [condition.text for condition in promise.conditions if not condition.holds]
-    for number, text in enumerate(broken):
-        yield "" if number else "conditions not met here", text
 
 
 def _promised_run(job: Job) -> PromisedRun:

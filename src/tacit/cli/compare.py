@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.early import check_files
-from tacit.cli.interrupts import kept
-from tacit.cli.options import Json, Page, Set, waiting, write_page
+from tacit.cli.options import Json, Page, Set, check_files, waiting, write_page
+from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError
 
 _KEPT = "what ran is kept: the same command goes on"
@@ -51,7 +50,6 @@ def compare(
     from tacit.analysis.compare.figure import FigureOptions, load_figure
     from tacit.analysis.compare.session import gather, worst_code
     from tacit.analysis.compare.store import Store
-    from tacit.cli.tables import stop_signals
     from tacit.report.compare_page import compare_page, panels, picture_note
     from tacit.report.documents.base import dump, plain_json
 

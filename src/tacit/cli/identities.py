@@ -9,25 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.options import Json
+from tacit.cli.options import Json, check_new, command_group, write_new
 from tacit.errors import InputError
 
 if TYPE_CHECKING:
     from tacit.identities import Bundle, Member
 
-site_app = typer.Typer(
-    name="site",
-    help="This member of a consortium: its key, its request, and the bundle that it has joined.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+site_app = command_group(
+    "site", "This member of a consortium: its key, its request, and the bundle that it has joined."
 )
-consortium_app = typer.Typer(
-    name="consortium",
-    help="The coordinator: approve members, revoke them, and sign the bundle that all join.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+consortium_app = command_group(
+    "consortium",
+    "The coordinator: approve members, revoke them, and sign the bundle that all join.",
 )
 
 _Consortium = Annotated[
@@ -158,14 +151,12 @@ def approve_(
     Approve a name again to renew its certificate; it keeps its rank.
     """
     from tacit.identities import approve
-    from tacit.private_files import plain_errors
 
-    if out is not None and out.exists():
-        raise InputError("--out", str(out), "exists: name a new file")
+    if out is not None:
+        check_new("--out", out)
     done = approve(folder, requests, days=days)
     if out is not None:
-        with plain_errors("--out", out), out.open("xb") as file:
-            file.write(done.path.read_bytes())
+        write_new("--out", out, done.path.read_bytes())
     if as_json:
         values = {"bundle": str(out or done.path), "new": done.is_new, "changes": done.changes}
         _print_json(done.bundle, values)
@@ -228,9 +219,7 @@ def _own_folder(folder: Path | None) -> Path:
 
 
 def _described(member: Member) -> str:
-    return (
-        f"{member.name} (relay)" if member.rank is None else f"{member.name} (rank {member.rank})"
-    )
+    return f"{member.name} ({'relay' if member.rank is None else f'rank {member.rank}'})"
 
 
 def _grouped(fingerprint: str) -> str:
@@ -242,29 +231,25 @@ def _grouped(fingerprint: str) -> str:
     return " ".join(fingerprint[i : i + 4] for i in range(0, len(fingerprint), 4))
 
 
-def _state(member: Member, changes: Mapping[str, str]) -> str:
-    return changes.get(member.name) or ("revoked" if member.revoked else "")
-
-
 def _print_members(bundle: Bundle, changes: Mapping[str, str] | None = None) -> None:
     """Print who belongs to a consortium, and its fingerprint."""
-    from rich.console import Console
+    from tacit.report.terminal import terminal
+    from tacit.report.view import Table
 
-    from tacit.report.terminal import print_table, table_of
-
-    headings = ("name", "role", "rank", "", "addresses", "valid until", "fingerprint")
-    table = table_of(headings)
-    for member in bundle.members:
-        table.add_row(
+    columns = ("name", "role", "rank", "", "addresses", "valid until", "fingerprint")
+    rows = [
+        (
             member.name,
             member.role,
             "" if member.rank is None else str(member.rank),
-            _state(member, changes or {}),
+            (changes or {}).get(member.name) or ("revoked" if member.revoked else ""),
             " ".join(member.addresses),
             f"{member.certificate.not_valid_after_utc:%Y-%m-%d}",
             _grouped(member.fingerprint),
         )
-    print_table(Console(), table)
+        for member in bundle.members
+    ]
+    terminal([Table(columns, rows, left=columns)])
     typer.echo(
         f"fingerprint of the consortium: {_grouped(bundle.consortium)}, issue {bundle.issue}"
     )

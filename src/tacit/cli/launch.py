@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.early import check_files
 from tacit.cli.logs import LogFormat, as_json_lines, say
-from tacit.cli.options import File, Json, LogLines, Out, Quiet, Resume, Set
+from tacit.cli.options import File, Json, LogLines, Out, Quiet, Resume, Set, check_files
 from tacit.errors import InputError
 
 # Beside [train].timeout, within which the processes notice by themselves: to say so and to end.

@@ -20,7 +20,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from tacit.cli import interrupts
+from tacit.cli import signals
 
 _OPTION = "--log-format"
 _WARNINGS = "py.warnings"
@@ -95,7 +95,7 @@ def log_lines(arguments: Sequence[str]) -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [(logger.level, logger.propagate) for logger in loggers]
 
-    def last_words(line: str = interrupts.INTERRUPTED, code: int = interrupts.EXIT_CODE) -> str:
+    def last_words(line: str = signals.INTERRUPTED, code: int = signals.EXIT_CODE) -> str:
         return handler.line("error", line, datetime.now(UTC), exit_code=code)
 
     for logger in loggers:
@@ -103,11 +103,11 @@ def log_lines(arguments: Sequence[str]) -> Iterator[None]:
         logger.setLevel(logging.INFO)
         logger.propagate = False
     logging.captureWarnings(True)
-    usual, interrupts.last_words = interrupts.last_words, last_words
+    usual, signals.last_words = signals.last_words, last_words
     try:
         yield
     finally:
-        interrupts.last_words = usual
+        signals.last_words = usual
         logging.captureWarnings(False)
         for logger, (level, propagate) in zip(loggers, before, strict=True):
             logger.removeHandler(handler)
@@ -133,6 +133,12 @@ def say(message: str, level: int = logging.INFO) -> bool:
         logging.getLogger("tacit").log(level, "%s", message)
         return True
     return False
+
+
+def tell(line: str) -> None:
+    """Say a line on standard error, in the form that all lines have there."""
+    if not say(line):
+        sys.stderr.write(f"{line}\n")
 
 
 def log_error(line: str, code: int, public: str | None) -> bool:

@@ -25,12 +25,18 @@ import typer
 
 from tacit import __version__
 from tacit.cli.compare import compare
-from tacit.cli.early import check_files
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
-from tacit.cli.interrupts import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept
 from tacit.cli.launch import launch
-from tacit.cli.logs import LogFormat, as_json_lines, describe_process, log_error, log_lines
+from tacit.cli.logs import (
+    LogFormat,
+    as_json_lines,
+    describe_process,
+    log_error,
+    log_lines,
+    say,
+    tell,
+)
 from tacit.cli.options import (
     File,
     Insecure,
@@ -44,6 +50,8 @@ from tacit.cli.options import (
     Run,
     Set,
     Trust,
+    check_files,
+    check_new,
     print_written,
     show_document,
     waiting,
@@ -51,10 +59,10 @@ from tacit.cli.options import (
 from tacit.cli.privacy import privacy_app
 from tacit.cli.relay import relay
 from tacit.cli.services import ends_alone, is_there, own_rank, was_done
+from tacit.cli.signals import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept, stop_signals
 from tacit.cli.tune import tune
 from tacit.cli.watch import watch
 from tacit.errors import AbsentError, InputError, TacitError, is_meant, public_line
-from tacit.private_files import lacks_room
 
 if TYPE_CHECKING:
     from tacit.config import Config
@@ -124,17 +132,9 @@ def train(
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
     check_files(file, set_ or ())
-    from tacit.cli.tables import (
-        DONE_ALREADY,
-        closing_line,
-        progress_line,
-        result_blocks,
-        stop_signals,
-        tell,
-    )
+    from tacit.cli.progress import DONE_ALREADY, closing_line, progress_line
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
-    from tacit.report.terminal import terminal
     from tacit.training import loop as run
     from tacit.training.prepare import prepare
     from tacit.training.processes.agreement import agreed_folder, with_processes
@@ -179,7 +179,7 @@ def train(
             describe_process(step=moment.step)
             show(moment)
 
-        signals = stop_signals(hidden=rank > 0, leaves=site is not None)
+        signals = stop_signals(hidden=rank > 0, leaves=site is not None, say=say)
         with progress as show, signals as asked_to_stop:
             return run.execute(
                 job,
@@ -212,7 +212,7 @@ def train(
         closing_line(result, rank, rank == 0 and goes_on and not made)
     _print_result(destination, rank, quiet, as_json)
     if rank == 0 and not (quiet or as_json):
-        terminal(result_blocks(result))
+        _print_table(destination, result.notes)
 
 
 def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
@@ -224,6 +224,15 @@ def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
         typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
     elif rank == 0 and quiet:
         typer.echo(str(out))
+
+
+def _print_table(out: Path, notes: Sequence[str]) -> None:
+    """What people read of a run that has just ended."""
+    from tacit.report.documents.run import read_result
+    from tacit.report.plan_page import result_blocks
+    from tacit.report.terminal import terminal
+
+    terminal(result_blocks(read_result(out / "result.json"), out, notes))
 
 
 @app.command()
@@ -269,9 +278,10 @@ def plan(
 ) -> None:
     """Print what would happen and what it would cost, without training."""
     check_files(file, set_ or ())
-    from tacit.cli.tables import plan_blocks, plan_document
+    from tacit.cli.tables import plan_document, plan_names
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
+    from tacit.report.plan_page import plan_blocks
     from tacit.training.prepare import prepare
     from tacit.training.processes.agreement import process_group
 
@@ -311,7 +321,7 @@ def plan(
     if peers.rank > 0:
         return
     document = plan_document(job)
-    show_document(document, plan_blocks(job, document), as_json=as_json)
+    show_document(document, plan_blocks(document, plan_names(job)), as_json=as_json)
 
 
 def _recommend(
@@ -322,8 +332,7 @@ def _recommend(
     from tacit.report.recommend_words import recommend_blocks
 
     path = default_path(file) if out is None else out
-    if os.path.lexists(path):
-        raise InputError("--out", str(path), "exists, and is not overwritten: name another")
+    check_new("--out", path)
     with kept(ANEW), waiting(_PREPARING, hidden=as_json):
         found = recommend(file, overrides=overrides, trust=trust)
     write_recommended(found, path)
@@ -532,7 +541,7 @@ def _run(command: Any) -> None:
     except Exception as error:
         if interrupted():  # what an interrupt makes of an import that is under way
             _fail(INTERRUPTED, EXIT_CODE, INTERRUPTED)
-        if isinstance(error, OSError) and lacks_room(error):
+        if isinstance(error, OSError):
             _no_room(error)
         if hasattr(error, "format_message"):  # of typer: a wrong command or option
             line = _usage(error)
@@ -566,8 +575,15 @@ def _usage(error: Any) -> str:
     return f"{error.format_message()} ('tacit --help' lists commands and options)"
 
 
-def _no_room(error: OSError) -> NoReturn:
-    """A full disk, where the file that did not fit is no part of a run: often standard output."""
+def _no_room(error: OSError) -> None:
+    """End with one line if the disk is full, and the file that did not fit is no part of a run.
+
+    Often that is standard output.
+    """
+    from tacit.private_files import lacks_room
+
+    if not lacks_room(error):
+        return
     what = error.filename or "standard output, or a file that has no name here"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else what is left in its buffer fails at exit
     _fail(

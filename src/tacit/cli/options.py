@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,6 +99,17 @@ class _Shown(logging.Handler):
         self.show(record.getMessage())
 
 
+def command_group(name: str, about: str) -> typer.Typer:
+    """An application to which commands of one name are added."""
+    return typer.Typer(
+        name=name,
+        help=about,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+
+
 def print_written(paths: Iterable[Path], as_json: bool) -> None:
     """Print which files were written, a line each or as one JSON object."""
     written = [str(path) for path in paths]
@@ -105,7 +117,12 @@ def print_written(paths: Iterable[Path], as_json: bool) -> None:
 
 
 def show_document(
-    document: Document, blocks: Sequence[Block], page: Path | None = None, *, as_json: bool
+    document: Document,
+    blocks: Sequence[Block],
+    page: Path | None = None,
+    *,
+    as_json: bool,
+    indent: int | None = 2,
 ) -> None:
     """Print a document, as JSON or for people, and write it as a page where one was asked for."""
     from tacit.report.documents.base import dump
@@ -115,22 +132,88 @@ def show_document(
     if page is not None:
         write_page(page, html(blocks))
     if as_json:
-        typer.echo(dump(document))
+        typer.echo(dump(document, indent=indent))
     else:
         terminal(blocks)
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write a page to a new file; nothing is overwritten.
+    """Write a page to a new file; errors are those of `write_new`."""
+    write_new("--page", path, html.encode())
+
+
+def check_new(flag: str, path: Path) -> None:
+    """Refuse a file that is there already: nothing is overwritten.
+
+    Args:
+        flag: the option that names it.
+        path: of the file.
+    """
+    if os.path.lexists(path):
+        raise InputError(flag, str(path), "exists, and is not overwritten: name another")
+
+
+def write_new(flag: str, path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a new file, and the folders above it; nothing is overwritten.
+
+    Args:
+        flag: the option that names it.
+        path: of the file.
+        content: all of it.
+        private: whether nobody else may read it.
 
     Raises:
         InputError: the file exists, or cannot be written.
     """
-    try:
+    from tacit.private_files import plain_errors, write_private
+
+    check_new(flag, path)
+    with plain_errors(flag, path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(html)
-    except FileExistsError:
-        raise InputError("--page", str(path), "exists: name a new file") from None
-    except OSError as error:
-        raise InputError("--page", str(path), f"cannot be written: {error.strerror}") from None
+        if private:
+            write_private(path, content)
+        else:
+            with path.open("xb") as file:
+                file.write(content)
+
+
+_FILES = ("csv", "parquet", "svmlight")  # kinds of data sets that name a file after a colon
+
+
+def check_files(file: Path, overrides: Sequence[str]) -> None:
+    """Refuse an experiment that is missing, or whose file of records is, before PyTorch is loaded.
+
+    That takes seconds. Everything else of an experiment is read where it is checked,
+    `tacit.config`, which says the same of them.
+
+    Args:
+        file: the experiment.
+        overrides: `section.key=value` strings.
+
+    Raises:
+        InputError: naming the key, the file, and where it was looked for; or what the file is
+            in place of an experiment.
+    """
+    from tacit.plain_files import read_toml
+
+    experiment = read_toml(file, "experiment file", "experiment")
+    task = experiment.get("task", {})
+    if "figure" in experiment or not isinstance(task, dict):  # each line has data of its own
+        return
+    pairs = (override.partition("=") for override in overrides)
+    given = {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}
+    folders = [Path(), Path(os.path.expanduser(_last("data_dir", given, task, "data")))]
+    for key in ("dataset", "test"):
+        reference = _last(key, given, task)
+        kind, _, wanted = reference.partition(":")
+        if kind in _FILES and wanted:
+            paths = dict.fromkeys(folder / os.path.expanduser(wanted) for folder in folders)
+            if not any(os.path.exists(path) for path in paths):
+                looked = " or ".join(map(str, paths))
+                expected = f"there is no file {looked}: name one, or task.data_dir"
+                raise InputError(f"task.{key}", reference, expected)
+
+
+def _last(key: str, given: Mapping[str, str], task: Mapping[str, object], usual: str = "") -> str:
+    """A key of `[task]`, as the command line or else the file has it."""
+    return given.get(f"task.{key}", str(task.get(key, usual)))

@@ -16,24 +16,21 @@ from tacit.cli.options import (
     Page,
     Run,
     Set,
+    command_group,
     print_written,
     show_document,
     waiting,
+    write_new,
 )
 from tacit.errors import InputError
-from tacit.private_files import plain_errors, write_private
 
 _Site = Annotated[
     Path | None,
     typer.Option("--site", metavar="DIR", help="Sign it as the member of this site folder."),
 ]
 
-privacy_app = typer.Typer(
-    name="privacy",
-    help="What was claimed, what is certified, what was spent, and what can be handed over.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+privacy_app = command_group(
+    "privacy", "What was claimed, what is certified, what was spent, and what can be handed over."
 )
 
 
@@ -111,7 +108,7 @@ def ledger(
     sign = _signing(site)
     document = ledger_document(file)
     if out is not None:
-        _write_new(out, dump(document).encode())
+        write_new("--out", out, dump(document).encode(), private=True)
         print_written([out, *sign([out])], as_json)
     else:
         show_document(document, ledger_blocks(document), as_json=as_json)
@@ -181,15 +178,6 @@ def _signing(folder: Path | None) -> Callable[[Iterable[Path]], list[Path]]:
 
     site = load_site(folder)
     return lambda files: [sign_file(site, file) for file in files]
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    """Write a file that is not there yet."""
-    if path.exists():
-        raise InputError("--out", str(path), "exists: name a new file")
-    with plain_errors("--out", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_private(path, content)
 
 
 @privacy_app.command()

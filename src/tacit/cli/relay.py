@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tacit.cli.options import Json
+from tacit.cli.signals import handled
 
 _LINES = {
     "listening": "listening at {}",
@@ -56,9 +57,5 @@ def relay(
             line = json.dumps(values)
         print(line, flush=True)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled(ask, signal.SIGINT, signal.SIGTERM):
         run_relay(loaded, listen or loaded.own.addresses, lambda: bool(asked), tell=tell)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.early import check_files
-from tacit.cli.interrupts import kept
-from tacit.cli.options import File, Json, Set, waiting
+from tacit.cli.options import File, Json, Set, check_files, waiting
+from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ def tune(
     from tacit.analysis.tune.show import plan_document, plan_table, result_table
     from tacit.analysis.tune.trials import SearchMonitor
     from tacit.analysis.tune.winner import run_search
-    from tacit.cli.tables import stop_signals
     from tacit.report.documents.base import dump
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments import write_experiment
-from tacit.cli.interrupts import INTERRUPTED
+from tacit.cli.signals import INTERRUPTED
 
 pytestmark = pytest.mark.process
 

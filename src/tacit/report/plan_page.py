@@ -1,0 +1,252 @@
+"""A plan, and the end of a run, for people: what `tacit plan` and `tacit train` print last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit.report.documents.plan import PlanDocument, PlannedNode, PlannedPromise
+from tacit.report.documents.run import ResultDocument
+from tacit.report.measures import measure_of
+from tacit.report.protection import colluders_table
+from tacit.report.view import Block, Pairs, Table, Text
+from tacit.report.wording import bytes_text, count_text, epsilon_text, node_list, number_text
+
+
+@dataclass(frozen=True)
+class PlanNames:
+    """What people are told of a plan beside its document.
+
+    Args:
+        title: of the algorithm.
+        model: as the experiment file names it.
+        features: in words, if there are any.
+        scores: what the run is judged by, the leading one first.
+        test_records: how many are public; None: there are none.
+        clipped: whether the clipping bound is enforced, and not only assumed.
+    """
+
+    title: str
+    model: str
+    features: str | None
+    scores: Sequence[str]
+    test_records: int | None
+    clipped: bool
+
+
+def plan_blocks(plan: PlanDocument, names: PlanNames) -> list[Block]:
+    """What is common to all nodes, then a row for each kind of node."""
+    contraction = "not known"
+    if plan.contraction is not None:
+        contraction = f"{plan.contraction:.4f} (spectral gap {1 - plan.contraction:.4f})"
+    rows = (
+        ("data set, model", f"{plan.dataset}, {names.model}"),
+        *([] if names.features is None else [("features", names.features)]),
+        ("trained parameters", f"{plan.parameters:,} (gradients by {plan.gradient_path})"),
+        ("judged by", _judged_by(plan, names)),
+        ("steps", str(plan.steps)),
+        ("graph", f"{plan.graph}, {plan.mixing} weights"),
+        ("gossip rounds a step", str(plan.rounds)),
+        ("contraction a step", contraction),
+        ("bytes sent a node and step", bytes_text(plan.bytes_per_step)),
+        ("clipping bound", _clipping(plan, names)),
+        ("mechanism", plan.mechanism or "no noise: NOT PRIVATE"),
+        ("relation", plan.relation or "-"),
+        ("trust model", plan.trust_model or "-"),
+    )
+    blocks: list[Block] = [Pairs(rows, title=f"plan of {names.title}"), _nodes(plan)]
+    if plan.colluding is not None and plan.trust_model is not None:
+        by_colluders = zip(*(node.epsilon_by_colluders for node in plan.per_node), strict=True)
+        deltas = [node.delta for node in plan.per_node]
+        blocks.append(colluders_table(by_colluders, deltas, plan.colluding))
+    if plan.promise is not None:
+        blocks.append(promise_facts(plan.promise))
+    blocks += map(Text, plan.notes)
+    if plan.promise is not None and plan.promise.needs:
+        blocks.append(Text(missing_constants(plan.promise), unbroken=True))
+    return [*blocks, *(Text(f"warning: {warning}", unbroken=True) for warning in plan.warnings)]
+
+
+def _judged_by(plan: PlanDocument, names: PlanNames) -> str:
+    """The scores of the run, the leading one with its baseline on the public test records."""
+    if names.test_records is None:
+        return "nothing: there are no public test records"
+    leading, *others = map(measure_of, names.scores)
+    baseline = plan.baselines[leading.name]
+    told = leading.title
+    if baseline is not None:
+        told += f" (baseline {leading.text(baseline)})"
+    told = ", ".join([told, *(other.title for other in others)])
+    return f"{told} on {names.test_records:,} public test records"
+
+
+def _clipping(plan: PlanDocument, names: PlanNames) -> str:
+    if plan.clip is None:
+        return "none"
+    shown = _first_last(plan.clip)
+    return shown if names.clipped else f"{shown}, assumed: nothing is clipped"
+
+
+def _nodes(plan: PlanDocument) -> Table:
+    """A row for the nodes that differ in nothing but their number."""
+    groups: dict[tuple[object, ...], list[PlannedNode]] = {}
+    for node in plan.per_node:
+        counted = node.noise_multiplier[0]
+        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon, counted)
+        groups.setdefault(key, []).append(node)
+    shared = plan.colluding is not None
+    shares = len({_shares(node) for node in plan.per_node}) > 1
+    columns = (
+        *("nodes", "records", "rate", "noise multiplier"),
+        *(("own multiplier",) if shared else ()),
+        "noise in mean",
+        *(("share of model", "share of noise") if shares else ()),
+        *("budget", "certified epsilon"),
+        # No paper claims anything of noise that nodes share.
+        *(() if shared else ("claimed epsilon",)),
+    )
+    rows = [
+        (
+            node_list([node.node for node in group], [node.name for node in group]),
+            str(group[0].records),
+            f"{group[0].rate:.4g}",
+            _first_last(group[0].noise_multiplier),
+            *((_first_last(group[0].own_noise_multiplier),) if shared else ()),
+            _first_last(group[0].noise_std),
+            *(_shares(group[0]) if shares else ()),
+            _budget(group[0]),
+            _epsilon(group[0].epsilon, "-"),
+            *(() if shared else (_epsilon(group[0].claimed, "no claim"),)),
+        )
+        for group in groups.values()
+    ]
+    return Table(columns, rows)
+
+
+def _shares(node: PlannedNode) -> tuple[str, str]:
+    return (
+        f"{node.signal_share:.1%}",
+        "-" if node.noise_share is None else f"{node.noise_share:.1%}",
+    )
+
+
+def _budget(node: PlannedNode) -> str:
+    """Epsilon and delta that must hold; a dash for what was not asked."""
+    epsilon = "-" if node.budget is None else f"{node.budget:g}"
+    return "-" if node.delta is None else f"({epsilon}, {epsilon_text(node.delta)})"
+
+
+def _epsilon(value: float | None, without: str) -> str:
+    return without if value is None else epsilon_text(value)
+
+
+def _first_last(values: Sequence[float | None]) -> str:
+    first, last = f"{values[0]:.4g}", f"{values[-1]:.4g}"
+    return first if first == last else f"{first} to {last}"
+
+
+def promise_facts(promise: PlannedPromise) -> Pairs:
+    """What the paper promises of the result: its own words."""
+    title = "what the paper promises under its conditions: not certified"
+    return Pairs((("source", promise.source), *_promised(promise)), title=title)
+
+
+def _promised(promise: PlannedPromise) -> Iterator[tuple[str, str]]:
+    after = f"after {promise.steps} steps, with this noise"
+    if promise.bound is not None:
+        yield promise.quantity, f"at most {number_text(promise.bound)} {after}"
+    elif promise.evaluated is not None:
+        told = f"{number_text(promise.evaluated)} {after}, and what is not evaluated"
+        yield promise.quantity, f"at most {told}"
+    for term in promise.terms:
+        if term.value is None:
+            yield f"- {term.name}", f"not evaluated: {term.reason}"
+        elif len(promise.terms) > 1:
+            yield f"- {term.name}", number_text(term.value)
+    if promise.trivial_bound is not None:
+        yield "with no theorem, G^2", f"at most {number_text(promise.trivial_bound)}"
+    if promise.best_steps is not None:
+        best = f"{number_text(promise.best_steps)} (here {promise.steps})"
+        yield "best number of steps, K*", best
+    if promise.best_bound is not None:
+        yield "bound there, with the paper's noise", number_text(promise.best_bound)
+    if promise.order is not None:
+        yield "order of the bound", f"{number_text(promise.order)}, without constants"
+    for name, value in promise.figures.items():
+        if value is not None:
+            yield name, number_text(value).removesuffix(".0")
+    broken = [condition.text for condition in promise.conditions if not condition.holds]
+    for number, text in enumerate(broken):
+        yield "" if number else "conditions not met here", text
+
+
+def missing_constants(promise: PlannedPromise) -> str:
+    """Which constants of `[promise]` are missing, in one line."""
+    needed = ", ".join(f"promise.{name}" for name in promise.needs)
+    return f"note: what {promise.source} promise of this run can be told with {needed}"
+
+
+def result_blocks(result: ResultDocument, out: Path, notes: Sequence[str]) -> list[Block]:
+    """The short table at the end of a run.
+
+    Args:
+        result: of the run.
+        out: its folder.
+        notes: what else happened to it.
+    """
+    measure, scores = result.leading
+    shown = {} if scores is None else {measure: scores}
+    rows: list[tuple[str, str]] = []
+    if scores is not None:
+        rows += [
+            (f"test {measure.title}, mean over nodes", measure.text(scores.mean)),
+            (f"test {measure.title}, worst node", measure.text(scores.worst)),
+            (f"test {measure.title}, consensus model", measure.text(scores.consensus)),
+        ]
+        if scores.baseline is not None:
+            rows.append((f"test {measure.title}, baseline", measure.text(scores.baseline)))
+    for name, others in list(result.test_metrics.items())[1:]:
+        other = measure_of(name)
+        shown[other] = others
+        rows.append((f"test {other.title}, mean over nodes", other.text(others.mean)))
+    rows += _spent(result)
+    rows.append(("bytes sent a node", bytes_text(result.bytes_sent)))
+    rows.append(("steps", f"{result.steps} of {result.planned_steps} in {result.seconds:.1f} s"))
+    told = filter(None, (own.no_better(of.mean, of.baseline) for own, of in shown.items()))
+    bare = [] if result.private else [f"NOT PRIVATE: {result.not_private_reason}"]
+    ended = [] if result.message is None else [f"{result.status}: {result.message}"]
+    return [
+        Pairs(rows, title=f"{result.title} on {result.dataset}, {result.node_count} nodes"),
+        *(Text(f"note: {text}", unbroken=True) for text in told),
+        *(Text(text, style="bold red") for text in bare),
+        *(Text(f"note: {note}") for note in notes),
+        *map(Text, ended),
+        Text(f"report: {out / 'report.html'}", unbroken=True),
+    ]
+
+
+def _spent(result: ResultDocument) -> Iterator[tuple[str, str]]:
+    """What was certified, and what the paper claims or whom the nodes trust."""
+    spent = [value for value in result.epsilon if value is not None]
+    if not spent:
+        return
+    at = f" (delta {_spread([one for one in result.delta if one is not None], '{:g}'.format)})"
+    yield f"epsilon certified, most{at}", epsilon_text(max(spent))
+    yield "epsilon certified, least", epsilon_text(min(spent))
+    if result.trust is not None:
+        collude = count_text(result.trust.colluding, "node")
+        yield "trust model", f"{result.trust_model}, {collude} may collude"
+        return
+    claims = [claimed for claimed in result.claimed_epsilon if claimed is not None]
+    claims += [math.inf] if result.claim.infinite else []
+    claimed = _spread(claims, epsilon_text) if claims else "no claim"
+    yield "epsilon claimed by the paper, same noise", claimed
+
+
+def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
+    if not values:
+        return "-"
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
