@@ -14,7 +14,10 @@ _FORECASTS = ("trust model", "noise over C", "signal over C", "noise over signal
 
 def recommend_blocks(document: RecommendDocument) -> list[Block]:
     """What is proposed, then the forecasts, then what is to be known before it is used."""
-    proposed = [(row.key, json.dumps(row.value), row.reason) for row in document.proposed]
+    proposed = [
+        (row.key, json.dumps(row.value, ensure_ascii=False), row.reason)
+        for row in document.proposed
+    ]
     own = {"server": "all-messages"}.get(document.trust_model, document.trust_model)
     forecasts = [
         (
