@@ -8,10 +8,8 @@ a proof, and `claimed`, which is what a paper's formula says.
 """
 
 from tacit.analysis.audit.deployed import (
-    DeployedAudit,
     Planted,
     audit_deployed,
-    deployed_document,
     deployed_lines,
     plant_canaries,
     read_planted,
@@ -25,7 +23,13 @@ from tacit.analysis.audit.report import (
     audit_progress,
     audit_table,
 )
-from tacit.report.documents.claims import Attack, AuditedModel, Comparison, FidelityTest
+from tacit.report.documents.claims import (
+    Attack,
+    AuditedModel,
+    Comparison,
+    FidelityTest,
+    PlantedAuditDocument,
+)
 
 __all__ = [
     "Attack",
@@ -33,9 +37,9 @@ __all__ = [
     "AuditReport",
     "AuditedModel",
     "Comparison",
-    "DeployedAudit",
     "FidelityTest",
     "Planted",
+    "PlantedAuditDocument",
     "audit",
     "audit_deployed",
     "audit_document",
@@ -43,7 +47,6 @@ __all__ = [
     "audit_job",
     "audit_progress",
     "audit_table",
-    "deployed_document",
     "deployed_lines",
     "plant_canaries",
     "read_planted",

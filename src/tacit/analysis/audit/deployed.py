@@ -16,6 +16,7 @@ add-or-remove-one.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,6 @@ from tacit import gradients, privacy
 from tacit.analysis.audit.fidelity.finding import ALARM_RATE
 from tacit.analysis.audit.one_run import Canary, guess, mislabel, unlike
 from tacit.analysis.audit.trade_off import (
-    Guessed,
     TradeOff,
     epsilon_of_any,
     epsilon_of_family,
@@ -87,96 +87,21 @@ class Planted:
     included: Tensor
 
 
-@dataclass(frozen=True)
-class DeployedAudit:
-    """What a run gave away of the canaries that were planted in it.
-
-    Args:
-        nodes: that hold canaries.
-        guessed: how many coins were guessed, and how many rightly.
-        confidence: of the bounds, together.
-        delta: at which epsilons are stated.
-        certified: the largest epsilon of these nodes.
-        relation: of the certificate.
-        epsilon: that the run refutes whatever its mechanism is; 0: none.
-        family_epsilon: that it refutes if it ran what was planned under some other amount of noise;
-            0: none. None where the mechanism of the run cannot be scaled.
-        noise_less_than: the amount of noise that is refuted, over the planned one; None: none.
-        p_value: the chance, at most, of as many right guesses if the certificate holds.
-    """
-
-    nodes: tuple[int, ...]
-    guessed: Guessed
-    confidence: float
-    delta: float
-    certified: float
-    relation: str
-    epsilon: float
-    family_epsilon: float | None
-    noise_less_than: float | None
-    p_value: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the run contradicts its certificate, at the confidence."""
-        return self.p_value <= 1 - self.confidence
-
-    @property
-    def defect(self) -> bool:
-        """Whether it does so beyond what a correct run shows once in a million audits."""
-        return self.p_value <= ALARM_RATE
-
-    @property
-    def verdict(self) -> str:
-        """In one line."""
-        told = (
-            f"{self.guessed.correct} of {self.guessed.guesses} coins were guessed from the "
-            "released model"
-        )
-        if not self.refuted:
-            return f"the certificate is not contradicted: {told}"
-        return (
-            f"certificate REFUTED at {100 * self.confidence:g} % confidence: {told}; a run that "
-            f"keeps its certificate shows as much with a chance of at most {self.p_value:.2g}"
-        )
-
-
-def deployed_document(audit: DeployedAudit) -> PlantedAuditDocument:
-    """The audit as a document; a certificate that is infinite is null in its JSON."""
-    return PlantedAuditDocument(
-        format_version=1,
-        audited_epsilon=audit.epsilon,
-        audited_epsilon_of_plan=audit.family_epsilon,
-        noise_less_than=audit.noise_less_than,
-        certified_epsilon=audit.certified,
-        delta=audit.delta,
-        confidence=audit.confidence,
-        relation=audit.relation,
-        nodes=audit.nodes,
-        canaries=audit.guessed.canaries,
-        guessed=audit.guessed.guesses,
-        correct=audit.guessed.correct,
-        chance_if_certified=audit.p_value,
-        refuted=audit.refuted,
-        defect=audit.defect,
-        verdict=audit.verdict,
-    )
-
-
-def deployed_lines(audit: DeployedAudit) -> list[str]:
+def deployed_lines(audit: PlantedAuditDocument) -> list[str]:
     """The audit for people, a line each."""
     level = f"{100 * audit.confidence:g} % confidence"
     at = f"epsilon at delta {audit.delta:g}"
+    certified = math.inf if audit.certified_epsilon is None else audit.certified_epsilon
     lines = [
-        f"{audit.guessed.canaries} canaries were planted in {len(audit.nodes)} nodes; "
-        f"{audit.guessed.correct} of {audit.guessed.guesses} guesses were right",
-        f"{at}: certified {upper_words(audit.certified)}, {audit.relation}",
-        f"{at}: at least {lower_text(audit.epsilon)} at {level}, whatever ran",
+        f"{audit.canaries} canaries were planted in {len(audit.nodes)} nodes; "
+        f"{audit.correct} of {audit.guessed} guesses were right",
+        f"{at}: certified {upper_words(certified)}, {audit.relation}",
+        f"{at}: at least {lower_text(audit.audited_epsilon)} at {level}, whatever ran",
     ]
-    if audit.family_epsilon is not None and audit.noise_less_than is not None:
+    if audit.audited_epsilon_of_plan is not None and audit.noise_less_than is not None:
         lines.append(
-            f"{at}: at least {lower_text(audit.family_epsilon)} at {level}, if what ran is the "
-            "plan with another amount of noise, which is then less than "
+            f"{at}: at least {lower_text(audit.audited_epsilon_of_plan)} at {level}, if what ran "
+            "is the plan with another amount of noise, which is then less than "
             f"{audit.noise_less_than:.3g} times the planned one"
         )
     return [*lines, audit.verdict]
@@ -292,7 +217,7 @@ def audit_deployed(
     confidence: float = 0.95,
     delta: float | None = None,
     trust: bool = False,
-) -> DeployedAudit:
+) -> PlantedAuditDocument:
     """Guess the coins from the common model that a run released, and state what that refutes.
 
     Args:
@@ -342,17 +267,30 @@ def audit_deployed(
     if mechanisms:
         chances.append(p_value(guessed, of_mechanisms(mechanisms, times=times)))
         certified = max(privacy.epsilon(one, delta=stated) for one in mechanisms)
-    return DeployedAudit(
-        nodes=own,
-        guessed=guessed,
-        confidence=confidence,
-        delta=stated,
-        certified=certified,
-        relation=result.relation,
-        epsilon=epsilon_of_any(guessed, delta=stated, confidence=confidence, times=times),
-        family_epsilon=None if family is None else family.epsilon,
+    chance, refuted = min(chances), min(chances) <= 1 - confidence
+    told = f"{guessed.correct} of {guessed.guesses} coins were guessed from the released model"
+    return PlantedAuditDocument(
+        format_version=1,
+        audited_epsilon=epsilon_of_any(guessed, delta=stated, confidence=confidence, times=times),
+        audited_epsilon_of_plan=None if family is None else family.epsilon,
         noise_less_than=None if family is None else family.factor,
-        p_value=min(chances),
+        certified_epsilon=certified,
+        delta=stated,
+        confidence=confidence,
+        relation=result.relation,
+        nodes=own,
+        canaries=guessed.canaries,
+        guessed=guessed.guesses,
+        correct=guessed.correct,
+        chance_if_certified=chance,
+        refuted=refuted,
+        defect=chance <= ALARM_RATE,
+        verdict=(
+            f"certificate REFUTED at {100 * confidence:g} % confidence: {told}; a run that "
+            f"keeps its certificate shows as much with a chance of at most {chance:.2g}"
+            if refuted
+            else f"the certificate is not contradicted: {told}"
+        ),
     )
 
 
