@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 
 import tacit
 from tacit.analysis.audit import deployed
-from tacit.analysis.audit.deployed import Planted, audit_deployed, plant_canaries, read_planted
+from tacit.analysis.audit.deployed import audit_deployed, plant_canaries, read_planted
 from tacit.analysis.audit.trade_off import Guessed
 from tacit.errors import InputError
 from tacit.training.stacked_context import StackedContext
@@ -179,14 +180,7 @@ def test_scores_know_no_coin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     less_noise(monkeypatch, 0.01)
     run = train(nodes, tmp_path / "run")
     known = read_planted(file)
-    turned = Planted(
-        **{
-            name: getattr(known, name)
-            for name in Planted.__dataclass_fields__
-            if name != "included"
-        },
-        included=~known.included,
-    )
+    turned = replace(known, included=~known.included)
     right = audit_deployed(run, known, nodes=nodes)
     wrong = audit_deployed(run, turned, nodes=nodes)
     assert right.correct + wrong.correct == right.guessed

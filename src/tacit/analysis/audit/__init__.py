@@ -7,8 +7,8 @@ stated confidence: statistics, not proof. It stands beside `certified`, which is
 a proof, and `claimed`, which is what a paper's formula says.
 """
 
+from tacit.analysis.audit.alignment import Canaries
 from tacit.analysis.audit.deployed import (
-    Planted,
     audit_deployed,
     deployed_lines,
     plant_canaries,
@@ -36,9 +36,9 @@ __all__ = [
     "AuditOptions",
     "AuditReport",
     "AuditedModel",
+    "Canaries",
     "Comparison",
     "FidelityTest",
-    "Planted",
     "PlantedAuditDocument",
     "audit",
     "audit_deployed",
