@@ -426,7 +426,7 @@ def audit(
         found = auditing.audit_deployed(
             file, planted, confidence=confidence, delta=delta, trust=trust
         )
-        lines = [dump(auditing.deployed_document(found))] if as_json else None
+        lines = [dump(found)] if as_json else None
         for line in lines or auditing.deployed_lines(found):
             typer.echo(line)
         if found.defect:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch import nn
 
 import tacit
 from tacit.analysis.audit import deployed
-from tacit.analysis.audit.deployed import Planted, audit_deployed, plant_canaries, read_planted
+from tacit.analysis.audit.deployed import audit_deployed, plant_canaries, read_planted
+from tacit.analysis.audit.trade_off import Guessed
 from tacit.errors import InputError
 from tacit.training.stacked_context import StackedContext
 
@@ -79,15 +81,15 @@ def test_a_run_with_too_little_noise_is_refuted(
     run = train(nodes, tmp_path / "run")
     found = audit_deployed(run, file, nodes=nodes)
     assert found.refuted
-    assert found.p_value < 1e-3
-    assert found.epsilon > found.certified
-    assert found.family_epsilon is not None
-    assert found.family_epsilon > found.epsilon
+    assert found.chance_if_certified < 1e-3
+    assert found.audited_epsilon > found.certified_epsilon
+    assert found.audited_epsilon_of_plan is not None
+    assert found.audited_epsilon_of_plan > found.audited_epsilon
     assert found.noise_less_than is not None
     assert found.noise_less_than < 0.6
     assert "REFUTED" in found.verdict
     # Without the other records less is told apart, and nothing is made up.
-    assert audit_deployed(run, file).guessed.correct > found.guessed.guesses / 2
+    assert audit_deployed(run, file).correct > found.guessed / 2
 
 
 @pytest.mark.slow
@@ -98,9 +100,9 @@ def test_a_clean_run_is_not_refuted(tmp_path: Path) -> None:
     assert found.nodes == (0, 1)
     assert not found.refuted
     assert not found.defect
-    assert found.p_value > 0.1
-    assert found.certified == pytest.approx(1.0, rel=1e-6)
-    assert found.epsilon <= found.certified
+    assert found.chance_if_certified > 0.1
+    assert found.certified_epsilon == pytest.approx(1.0, rel=1e-6)
+    assert found.audited_epsilon <= found.certified_epsilon
 
 
 @pytest.mark.slow
@@ -112,8 +114,9 @@ def test_adding_or_removing_counts_twice_for_a_replacement(
     less_noise(monkeypatch, 0.01)
     run = train(nodes, tmp_path / "run", relation="add-or-remove-one")
     found = audit_deployed(run, file, nodes=nodes)
-    once = deployed.epsilon_of_any(found.guessed, delta=found.delta, confidence=0.95)
-    assert 0 < found.epsilon < once
+    guessed = Guessed(found.canaries, found.guessed, found.correct)
+    once = deployed.epsilon_of_any(guessed, delta=found.delta, confidence=0.95)
+    assert 0 < found.audited_epsilon < once
 
 
 @pytest.mark.slow
@@ -129,7 +132,7 @@ def test_a_module_that_was_given_is_given_again(
     less_noise(monkeypatch, 0.01)
     run = train(nodes, tmp_path / "run", model=module())
     found = audit_deployed(run, file, model=module(), nodes=nodes)
-    assert found.guessed.correct >= 0.8 * found.guessed.guesses
+    assert found.correct >= 0.8 * found.guessed
     with pytest.raises(InputError, match="give the same"):
         audit_deployed(run, file)
 
@@ -177,17 +180,10 @@ def test_scores_know_no_coin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     less_noise(monkeypatch, 0.01)
     run = train(nodes, tmp_path / "run")
     known = read_planted(file)
-    turned = Planted(
-        **{
-            name: getattr(known, name)
-            for name in Planted.__dataclass_fields__
-            if name != "included"
-        },
-        included=~known.included,
-    )
-    right = audit_deployed(run, known, nodes=nodes).guessed
-    wrong = audit_deployed(run, turned, nodes=nodes).guessed
-    assert right.correct + wrong.correct == right.guesses
+    turned = replace(known, included=~known.included)
+    right = audit_deployed(run, known, nodes=nodes)
+    wrong = audit_deployed(run, turned, nodes=nodes)
+    assert right.correct + wrong.correct == right.guessed
 
 
 def test_labels_alone_can_be_changed(tmp_path: Path) -> None:

@@ -306,8 +306,7 @@ def test_scores_are_inner_products_with_each_canarys_gradient(joint: bool, repla
     rows = torch.tensor([3, 7, 61, 62, 140])
     owners, was, right = rows // RECORDS, job.train.inputs_of(rows), job.train.targets[rows]
     forms = Forms(
-        rows=rows,
-        owners=owners,
+        nodes=owners,
         inputs=3 * was,
         targets=1 - right,
         other_inputs=was if replaced else None,
@@ -316,8 +315,8 @@ def test_scores_are_inner_products_with_each_canarys_gradient(joint: bool, repla
     points = torch.randn(NODES, job.plan.parameters, generator=draw, dtype=torch.float64)
     released = torch.randn(points.shape, generator=draw, dtype=torch.float64)
     precision = torch.tensor([2.0, 0.5, 1.0], dtype=torch.float64)
-    alignment = Alignment(job.model, job.train, forms, clip_norm="l2", joint=joint)
-    alignment.add(points, released, precision, 1.0)
+    alignment = Alignment(job.model, job.train, rows, forms, clip_norm="l2", joint=joint)
+    alignment.add([points], released, precision, 1.0)
 
     def gradient(row: int, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         node = row // RECORDS

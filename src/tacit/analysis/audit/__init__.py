@@ -7,11 +7,9 @@ stated confidence: statistics, not proof. It stands beside `certified`, which is
 a proof, and `claimed`, which is what a paper's formula says.
 """
 
+from tacit.analysis.audit.alignment import Canaries
 from tacit.analysis.audit.deployed import (
-    DeployedAudit,
-    Planted,
     audit_deployed,
-    deployed_document,
     deployed_lines,
     plant_canaries,
     read_planted,
@@ -25,17 +23,23 @@ from tacit.analysis.audit.report import (
     audit_progress,
     audit_table,
 )
-from tacit.report.documents.claims import Attack, AuditedModel, Comparison, FidelityTest
+from tacit.report.documents.claims import (
+    Attack,
+    AuditedModel,
+    Comparison,
+    FidelityTest,
+    PlantedAuditDocument,
+)
 
 __all__ = [
     "Attack",
     "AuditOptions",
     "AuditReport",
     "AuditedModel",
+    "Canaries",
     "Comparison",
-    "DeployedAudit",
     "FidelityTest",
-    "Planted",
+    "PlantedAuditDocument",
     "audit",
     "audit_deployed",
     "audit_document",
@@ -43,7 +47,6 @@ __all__ = [
     "audit_job",
     "audit_progress",
     "audit_table",
-    "deployed_document",
     "deployed_lines",
     "plant_canaries",
     "read_planted",

@@ -9,7 +9,7 @@ Gaussian. Nothing here knows a coin. Gradients are taken at points that were rel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,25 +28,23 @@ LEAST_KNOWN = 32
 RIDGE = 0.1  # of the mean square of a canary's gradient
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Forms:
     """The two forms of every canary; which of them is in the data is not here.
 
     Args:
-        rows: int64 `[m]`, the canaries' rows in the stacked data.
-        owners: int64 `[m]`, the nodes they belong to.
+        nodes: int64 `[m]`, the nodes that hold them.
         inputs: `[m, ...]`, of the form that is in where the coin says so.
         targets: `[m]` or `[m, outputs]`, of that form.
         other_inputs: of the form that is in otherwise; None where no record is.
         other_targets: likewise.
     """
 
-    rows: Tensor
-    owners: Tensor
+    nodes: Tensor
     inputs: Tensor
     targets: Tensor
-    other_inputs: Tensor | None = None
-    other_targets: Tensor | None = None
+    other_inputs: Tensor | None
+    other_targets: Tensor | None
 
     @property
     def both(self) -> list[tuple[Tensor, Tensor]]:
@@ -56,12 +54,24 @@ class Forms:
         return [(self.inputs, self.targets), (self.other_inputs, self.other_targets)]
 
 
+@dataclass(frozen=True, eq=False)
+class Canaries(Forms):
+    """Canaries and their secret coins.
+
+    Args:
+        included: bool `[m]`, the coins.
+    """
+
+    included: Tensor
+
+
 class Alignment:
     """Scores of canaries, added up release by release.
 
     Args:
         model: the gradient engine.
         data: every node's records; the rows of canaries are not looked at.
+        rows: int64 `[m]`, the canaries' rows in the stacked data, or rows after all of them.
         forms: the canaries.
         clip_norm: in which gradients are clipped.
         sign: 1 where a release grows with the gradients, -1 where it falls.
@@ -69,34 +79,48 @@ class Alignment:
             it has many.
         joint: whether canaries are told apart together, by least squares: for few releases. Then
             `m^2` numbers are kept, and the gradients of all canaries at once.
+        crowd: whether the records that stand for a node's others are told apart with them.
+        ridge: of least squares, in mean squares of what is told apart.
+        most_known: records of a node that stand for all of its others.
     """
 
     def __init__(
         self,
         model: StackedModel,
         data: StackedData,
+        rows: Tensor,
         forms: Forms,
         *,
         clip_norm: ClipNorm,
         sign: int = 1,
         seed: int = 0,
         joint: bool = False,
+        crowd: bool = False,
+        ridge: float = RIDGE,
+        most_known: int = MOST_KNOWN,
     ) -> None:
         self._model, self._forms, self._norm, self._sign = model, forms, clip_norm, sign
         self._device, self._seed = data.targets.device, seed
-        self._numbers = forms.rows - data.offsets[forms.owners]
-        count = len(forms.owners)
+        self._numbers, self._ridge = rows - data.offsets[forms.nodes], ridge
+        self._indices, self._mask, self._factor = _known(data, rows, seed, most_known)
+        self._known = data.gather(self._indices)
+        self._slots, self._filled = _by_node(forms.nodes, len(data.sizes))
+        self._apart = [(forms, self._numbers)]
+        if crowd:
+            nodes, slots = self._mask.nonzero(as_tuple=True)
+            inputs, targets = (values[nodes, slots] for values in self._known)
+            each = Forms(nodes, inputs, targets, None, None)
+            self._apart.append((each, self._indices[nodes, slots]))
+        self._owners = torch.cat([each.nodes for each, _ in self._apart])
+        count = len(self._owners)
         zeros = torch.zeros(count, dtype=torch.float64, device=self._device)
         self._agreed, self._expected = zeros.clone(), zeros.clone()
         self._gram = torch.zeros(count, count, dtype=torch.float64) if joint else None
         self._crowd_agreed = self._crowd_square = 0.0
-        self._indices, self._mask, self._factor = _known(data, forms.rows, seed)
-        self._known = data.gather(self._indices)
-        self._slots, self._filled = _by_node(forms.owners, len(data.sizes))
 
     def add(
         self,
-        points: Tensor,
+        points: Sequence[Tensor],
         released: Tensor,
         precision: Tensor,
         clip: float | None,
@@ -106,7 +130,7 @@ class Alignment:
         """Take one release into account.
 
         Args:
-            points: `[nodes, d]`, where gradients are taken: public.
+            points: `[nodes, d]` each, where gradients are taken, and averaged: public.
             released: `[nodes, d]`; rows without precision are not looked at.
             precision: float64 `[nodes]`, one over the noise's variance; 0: nothing was released.
             clip: the clipping bound C.
@@ -119,19 +143,20 @@ class Alignment:
         # Scores need no more digits than gradients have, but numbers that do not overflow.
         wanted = torch.stack([weighed, precision[:, None] * whole], dim=2)
         size = wanted.abs().amax((0, 1)).clamp_min(1e-300)
-        wanted, kept = (wanted / size).to(points.dtype), []
-        for part in self._parts():
-            difference = self._difference(points, part, clip, step)
-            for node, rows in _runs(self._forms.owners[part]):
-                agreed, expected = (difference[rows] @ wanted[node]).double().T * size[:, None]
-                self._agreed[part[rows]] += agreed
-                self._expected[part[rows]] += expected
-            if self._gram is not None:
-                kept.append(difference.double())
+        wanted, kept, start = (wanted / size).to(points[0].dtype), [], 0
+        for forms, numbers in self._apart:
+            for part in self._parts(len(numbers)):
+                difference = self._difference(points, forms, numbers, part, clip, step)
+                for node, rows in _runs(forms.nodes[part]):
+                    agreed, expected = (difference[rows] @ wanted[node]).double().T * size[:, None]
+                    self._agreed[start + part[rows]] += agreed
+                    self._expected[start + part[rows]] += expected
+                if self._gram is not None:
+                    kept.append(difference.double())
+            start += len(numbers)
         if self._gram is not None:
-            owners = self._forms.owners
-            together = torch.cat(kept) * precision[owners].sqrt()[:, None]
-            same = owners[:, None] == owners
+            together = torch.cat(kept) * precision[self._owners].sqrt()[:, None]
+            same = self._owners[:, None] == self._owners
             self._gram += ((together @ together.T) * same).cpu()
 
     def scores(self) -> NDArray[np.float64]:
@@ -144,63 +169,66 @@ class Alignment:
         multiple = self._sign * max(0.0, self._sign * multiple)
         scores = self._sign * (self._agreed - multiple * self._expected).cpu()
         if self._gram is not None:
-            ridge = RIDGE * float(self._gram.diagonal().mean()) + 1e-300
+            ridge = self._ridge * float(self._gram.diagonal().mean()) + 1e-300
             matrix = self._gram + ridge * torch.eye(len(scores), dtype=torch.float64)
             scores = torch.linalg.solve(matrix, scores)
-        found: NDArray[np.float64] = np.nan_to_num(scores.numpy())
+        found: NDArray[np.float64] = np.nan_to_num(scores[: len(self._numbers)].numpy())
         return found
 
-    def _parts(self) -> list[Tensor]:
-        count = len(self._forms.owners)
+    def _parts(self, count: int) -> list[Tensor]:
         width = 1 + CHUNK // self._model.parameters_count
         return list(torch.split(torch.arange(count, device=self._device), width))
 
-    def _difference(self, points: Tensor, part: Tensor, clip: float | None, step: int) -> Tensor:
-        """The clipped gradients of some canaries, one form less the other, `[part, d]`."""
-        forms, node = self._forms, self._forms.owners[part]
-        coins = self._coins(step, node, self._numbers[part][:, None])
+    def _difference(
+        self,
+        points: Sequence[Tensor],
+        forms: Forms,
+        numbers: Tensor,
+        part: Tensor,
+        clip: float | None,
+        step: int,
+    ) -> Tensor:
+        """The clipped gradients of some records, one form less the other, `[part, d]`."""
+        node = forms.nodes[part]
+        coins = self._coins(step, node, numbers[part][:, None])
         mask = torch.ones(len(part), 1, dtype=torch.bool, device=self._device)
+        there = [at[node] for at in points]
         own, *other = (
-            self._model.gradient(
-                points[node],
-                inputs[part][:, None],
-                targets[part][:, None],
-                mask,
-                clip,
-                norm=self._norm,
-                coins=coins,
-            ).total
+            self._gradient(there, inputs[part][:, None], targets[part][:, None], mask, clip, coins)
             for inputs, targets in forms.both
         )
         return own - other[0] if other else own
 
-    def _halves(self, points: Tensor, clip: float | None, step: int) -> Tensor:
+    def _halves(self, points: Sequence[Tensor], clip: float | None, step: int) -> Tensor:
         """What the canaries add on average: half of both forms of each, float64 `[nodes, d]`."""
-        nodes = torch.arange(len(points), device=self._device)
+        nodes = torch.arange(len(self._slots), device=self._device)
         coins = self._coins(step, nodes, self._numbers[self._slots])
-        total = torch.zeros_like(points, dtype=torch.float64)
-        for inputs, targets in self._forms.both:
-            found = self._model.gradient(
-                points,
-                inputs[self._slots],
-                targets[self._slots],
-                self._filled,
-                clip,
-                norm=self._norm,
-                coins=coins,
-            )
-            total += found.total / 2
+        total = torch.zeros_like(points[0], dtype=torch.float64)
+        for inputs, targets in self._apart[0][0].both:
+            shown, wanted = inputs[self._slots], targets[self._slots]
+            total += self._gradient(points, shown, wanted, self._filled, clip, coins) / 2
         return total
 
-    def _others(self, points: Tensor, clip: float | None, step: int) -> Tensor:
+    def _others(self, points: Sequence[Tensor], clip: float | None, step: int) -> Tensor:
         """Every node's sum of clipped gradients of the records that are no canaries."""
-        inputs, targets = self._known
-        nodes = torch.arange(len(points), device=self._device)
+        nodes = torch.arange(len(self._slots), device=self._device)
         coins = self._coins(step, nodes, self._indices)
-        found = self._model.gradient(
-            points, inputs, targets, self._mask, clip, norm=self._norm, coins=coins
-        )
-        return found.total.double() * self._factor[:, None]
+        found = self._gradient(points, *self._known, self._mask, clip, coins)
+        return found.double() * self._factor[:, None]
+
+    def _gradient(
+        self,
+        points: Sequence[Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: float | None,
+        coins: Tensor | None,
+    ) -> Tensor:
+        """Sums of clipped gradients, the mean over the points."""
+        norm, of = self._norm, self._model.gradient
+        found = [of(at, inputs, targets, mask, clip, norm=norm, coins=coins).total for at in points]
+        return torch.stack(found).mean(0) if len(found) > 1 else found[0]
 
     def _coins(self, step: int, nodes: Tensor, numbers: Tensor) -> Tensor | None:
         """The public coins of masks and views, of the first mini-batch of a step."""
@@ -228,7 +256,9 @@ def _runs(owners: Tensor) -> Iterator[tuple[int, slice]]:
         start += count
 
 
-def _known(data: StackedData, canaries: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def _known(
+    data: StackedData, canaries: Tensor, seed: int, most: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Some of every node's records that are no canaries.
 
     Returns:
@@ -236,7 +266,7 @@ def _known(data: StackedData, canaries: Tensor, seed: int) -> tuple[Tensor, Tens
         over these, `[nodes]`.
     """
     rng = np.random.default_rng(seed)
-    most = max(LEAST_KNOWN, min(MOST_KNOWN, MOST_KNOWN_TOGETHER // len(data.sizes)))
+    most = max(LEAST_KNOWN, min(most, MOST_KNOWN_TOGETHER // len(data.sizes)))
     taken = set(canaries.tolist())
     chosen, factors = [], []
     for offset, size in zip(data.offsets.tolist(), data.sizes.tolist(), strict=True):

@@ -16,9 +16,10 @@ add-or-remove-one.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,17 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from tacit import gradients, privacy
+from tacit.analysis.audit.alignment import Alignment, Canaries, Forms
 from tacit.analysis.audit.fidelity.finding import ALARM_RATE
-from tacit.analysis.audit.one_run import Canary, guess, mislabel, unlike
+from tacit.analysis.audit.one_run import (
+    Canary,
+    choose_rows,
+    guess,
+    in_place,
+    mislabel,
+    unlike,
+)
 from tacit.analysis.audit.trade_off import (
-    Guessed,
     TradeOff,
     epsilon_of_any,
     epsilon_of_family,
@@ -42,7 +50,7 @@ from tacit.analysis.audit.trade_off import (
 )
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import GIVEN, Config
-from tacit.data import Dataset, bounded_inputs
+from tacit.data import Dataset, StackedData, bounded_inputs
 from tacit.errors import FormatError, InputError
 from tacit.features.maps import known_features
 from tacit.gradients import StackedModel
@@ -66,117 +74,21 @@ MOST_NUMBERS = 5 * 10**7  # of all gradients at once
 MOST_KNOWN = 512  # other records that stand for all
 
 
-@dataclass(frozen=True, eq=False)
-class Planted:
-    """Canaries, both forms of each, and the secret coins.
-
-    Args:
-        nodes: int64 `[m]`, the nodes that hold them.
-        inputs: `[m, ...]`, of the form that is in where the coin says so.
-        targets: `[m]` or `[m, outputs]`, of that form.
-        other_inputs: of the record that is there otherwise.
-        other_targets: likewise.
-        included: bool `[m]`, the coins.
-    """
-
-    nodes: Tensor
-    inputs: Tensor
-    targets: Tensor
-    other_inputs: Tensor
-    other_targets: Tensor
-    included: Tensor
-
-
-@dataclass(frozen=True)
-class DeployedAudit:
-    """What a run gave away of the canaries that were planted in it.
-
-    Args:
-        nodes: that hold canaries.
-        guessed: how many coins were guessed, and how many rightly.
-        confidence: of the bounds, together.
-        delta: at which epsilons are stated.
-        certified: the largest epsilon of these nodes.
-        relation: of the certificate.
-        epsilon: that the run refutes whatever its mechanism is; 0: none.
-        family_epsilon: that it refutes if it ran what was planned under some other amount of noise;
-            0: none. None where the mechanism of the run cannot be scaled.
-        noise_less_than: the amount of noise that is refuted, over the planned one; None: none.
-        p_value: the chance, at most, of as many right guesses if the certificate holds.
-    """
-
-    nodes: tuple[int, ...]
-    guessed: Guessed
-    confidence: float
-    delta: float
-    certified: float
-    relation: str
-    epsilon: float
-    family_epsilon: float | None
-    noise_less_than: float | None
-    p_value: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the run contradicts its certificate, at the confidence."""
-        return self.p_value <= 1 - self.confidence
-
-    @property
-    def defect(self) -> bool:
-        """Whether it does so beyond what a correct run shows once in a million audits."""
-        return self.p_value <= ALARM_RATE
-
-    @property
-    def verdict(self) -> str:
-        """In one line."""
-        told = (
-            f"{self.guessed.correct} of {self.guessed.guesses} coins were guessed from the "
-            "released model"
-        )
-        if not self.refuted:
-            return f"the certificate is not contradicted: {told}"
-        return (
-            f"certificate REFUTED at {100 * self.confidence:g} % confidence: {told}; a run that "
-            f"keeps its certificate shows as much with a chance of at most {self.p_value:.2g}"
-        )
-
-
-def deployed_document(audit: DeployedAudit) -> PlantedAuditDocument:
-    """The audit as a document; a certificate that is infinite is null in its JSON."""
-    return PlantedAuditDocument(
-        format_version=1,
-        audited_epsilon=audit.epsilon,
-        audited_epsilon_of_plan=audit.family_epsilon,
-        noise_less_than=audit.noise_less_than,
-        certified_epsilon=audit.certified,
-        delta=audit.delta,
-        confidence=audit.confidence,
-        relation=audit.relation,
-        nodes=audit.nodes,
-        canaries=audit.guessed.canaries,
-        guessed=audit.guessed.guesses,
-        correct=audit.guessed.correct,
-        chance_if_certified=audit.p_value,
-        refuted=audit.refuted,
-        defect=audit.defect,
-        verdict=audit.verdict,
-    )
-
-
-def deployed_lines(audit: DeployedAudit) -> list[str]:
+def deployed_lines(audit: PlantedAuditDocument) -> list[str]:
     """The audit for people, a line each."""
     level = f"{100 * audit.confidence:g} % confidence"
     at = f"epsilon at delta {audit.delta:g}"
+    certified = math.inf if audit.certified_epsilon is None else audit.certified_epsilon
     lines = [
-        f"{audit.guessed.canaries} canaries were planted in {len(audit.nodes)} nodes; "
-        f"{audit.guessed.correct} of {audit.guessed.guesses} guesses were right",
-        f"{at}: certified {upper_words(audit.certified)}, {audit.relation}",
-        f"{at}: at least {lower_text(audit.epsilon)} at {level}, whatever ran",
+        f"{audit.canaries} canaries were planted in {len(audit.nodes)} nodes; "
+        f"{audit.correct} of {audit.guessed} guesses were right",
+        f"{at}: certified {upper_words(certified)}, {audit.relation}",
+        f"{at}: at least {lower_text(audit.audited_epsilon)} at {level}, whatever ran",
     ]
-    if audit.family_epsilon is not None and audit.noise_less_than is not None:
+    if audit.audited_epsilon_of_plan is not None and audit.noise_less_than is not None:
         lines.append(
-            f"{at}: at least {lower_text(audit.family_epsilon)} at {level}, if what ran is the "
-            "plan with another amount of noise, which is then less than "
+            f"{at}: at least {lower_text(audit.audited_epsilon_of_plan)} at {level}, if what ran "
+            "is the plan with another amount of noise, which is then less than "
             f"{audit.noise_less_than:.3g} times the planned one"
         )
     return [*lines, audit.verdict]
@@ -218,35 +130,35 @@ def plant_canaries(
     chosen = tuple(range(len(nodes))) if own is None else tuple(own)
     if not chosen or not all(0 <= node < len(nodes) for node in chosen):
         raise InputError("own", own, f"needs numbers of nodes, 0 to {len(nodes) - 1}")
-    changed: list[Any] = list(nodes)
+    held = [_tensors(nodes[node], f"nodes[{node}]") for node in chosen]
+    sizes = torch.tensor([len(targets) for _, targets in held])
+    data = StackedData(
+        torch.cat([inputs for inputs, _ in held]),
+        torch.cat([targets for _, targets in held]),
+        sizes.cumsum(0) - sizes,
+        sizes,
+    )
     # Of the system's: a coin that can be told from a seed is no secret.
     rng = np.random.default_rng(secrets.randbits(128))
-    each, parts = -(-count // len(chosen)), []
-    for node in chosen:
-        inputs, targets = _tensors(nodes[node], f"nodes[{node}]")
-        rows = np.sort(rng.permutation(len(targets))[: max(0, min(each, len(targets) // 2))])
-        was, right = inputs[rows], targets[rows]
-        coins = np.frombuffer(secrets.token_bytes(len(rows)), np.uint8) % 2 == 1
-        made = was if canary == "mislabelled" or not len(rows) else unlike(was, rng, input_bound)
-        planted = Planted(
-            nodes=torch.full((len(rows),), node, dtype=torch.int64),
-            inputs=made.clone(),
-            targets=mislabel(right, loss, outputs),
-            other_inputs=was.clone(),
-            other_targets=right.clone(),
-            included=torch.from_numpy(coins.copy()),
-        )
-        parts.append(planted)
-        new_inputs, new_targets = inputs.clone(), targets.clone()
-        new_inputs[rows[coins]] = planted.inputs[planted.included]
-        new_targets[rows[coins]] = planted.targets[planted.included]
-        changed[node] = (new_inputs, new_targets)
-    together = {
-        name: torch.cat([getattr(part, name) for part in parts]).contiguous()
-        for name in Planted.__dataclass_fields__
-    }
-    if not len(together["nodes"]):
+    rows, places = choose_rows(data, range(len(chosen)), count, rng)
+    if not len(rows):
         raise InputError("count", count, "needs a canary: nodes of two records or more, and one")
+    coins = np.frombuffer(secrets.token_bytes(len(rows)), np.uint8) % 2 == 1
+    was, right = data.inputs[rows], data.targets[rows]
+    canaries = Canaries(
+        nodes=torch.tensor(chosen)[places],
+        inputs=was.clone() if canary == "mislabelled" else unlike(was, rng, input_bound),
+        targets=mislabel(right, loss, outputs),
+        other_inputs=was,
+        other_targets=right,
+        included=torch.from_numpy(coins.copy()),
+    )
+    with_canaries = in_place(data, rows, canaries, ~canaries.included)
+    changed: list[Any] = list(nodes)
+    for place, node in enumerate(chosen):
+        own_rows = slice(int(data.offsets[place]), int(data.offsets[place] + sizes[place]))
+        changed[node] = (with_canaries.inputs[own_rows], with_canaries.targets[own_rows])
+    together = {name: getattr(canaries, name).contiguous() for name in _FIELDS}
     path = Path(file)
     with plain_errors("file", path):
         try:
@@ -260,7 +172,7 @@ def plant_canaries(
     return changed
 
 
-def read_planted(file: str | Path) -> Planted:
+def read_planted(file: str | Path) -> Canaries:
     """The canaries of a file that `plant_canaries` wrote.
 
     Raises:
@@ -275,24 +187,25 @@ def read_planted(file: str | Path) -> Planted:
         raise InputError("--planted", str(file), f"cannot be read ({error})") from None
     if version is not None and version != FORMAT_VERSION:
         raise FormatError(str(file), version, FORMAT_VERSION)
-    if version is None or set(tensors) != set(Planted.__dataclass_fields__):
+    if version is None or set(tensors) != set(_FIELDS):
         raise InputError("--planted", str(file), "is no file of canaries that were planted")
-    return Planted(**tensors)
+    return Canaries(**tensors)
 
 
+_FIELDS = tuple(field.name for field in fields(Canaries))
 _OF_MODEL = ("task.model",)
 
 
 def audit_deployed(
     run: str | Path,
-    planted: str | Path | Planted,
+    planted: str | Path | Canaries,
     *,
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     confidence: float = 0.95,
     delta: float | None = None,
     trust: bool = False,
-) -> DeployedAudit:
+) -> PlantedAuditDocument:
     """Guess the coins from the common model that a run released, and state what that refutes.
 
     Args:
@@ -313,7 +226,7 @@ def audit_deployed(
     unused = ("task.dataset", "task.metric", "nodes.source", *(() if model is None else _OF_MODEL))
     config = trusted_config(folder, trust, unused=unused)
     result = _result(folder)
-    canaries = planted if isinstance(planted, Planted) else read_planted(planted)
+    canaries = planted if isinstance(planted, Canaries) else read_planted(planted)
     own = tuple(sorted(set(canaries.nodes.tolist())))
     budgets = [
         (result.epsilon[node], result.delta[node]) for node in own if node < result.node_count
@@ -342,17 +255,30 @@ def audit_deployed(
     if mechanisms:
         chances.append(p_value(guessed, of_mechanisms(mechanisms, times=times)))
         certified = max(privacy.epsilon(one, delta=stated) for one in mechanisms)
-    return DeployedAudit(
-        nodes=own,
-        guessed=guessed,
-        confidence=confidence,
-        delta=stated,
-        certified=certified,
-        relation=result.relation,
-        epsilon=epsilon_of_any(guessed, delta=stated, confidence=confidence, times=times),
-        family_epsilon=None if family is None else family.epsilon,
+    chance, refuted = min(chances), min(chances) <= 1 - confidence
+    told = f"{guessed.correct} of {guessed.guesses} coins were guessed from the released model"
+    return PlantedAuditDocument(
+        format_version=1,
+        audited_epsilon=epsilon_of_any(guessed, delta=stated, confidence=confidence, times=times),
+        audited_epsilon_of_plan=None if family is None else family.epsilon,
         noise_less_than=None if family is None else family.factor,
-        p_value=min(chances),
+        certified_epsilon=certified,
+        delta=stated,
+        confidence=confidence,
+        relation=result.relation,
+        nodes=own,
+        canaries=guessed.canaries,
+        guessed=guessed.guesses,
+        correct=guessed.correct,
+        chance_if_certified=chance,
+        refuted=refuted,
+        defect=chance <= ALARM_RATE,
+        verdict=(
+            f"certificate REFUTED at {100 * confidence:g} % confidence: {told}; a run that "
+            f"keeps its certificate shows as much with a chance of at most {chance:.2g}"
+            if refuted
+            else f"the certificate is not contradicted: {told}"
+        ),
     )
 
 
@@ -394,48 +320,62 @@ def _result(folder: Path) -> ResultDocument:
 def _scores(
     run: tuple[Path, Config],
     result: ResultDocument,
-    canaries: Planted,
+    canaries: Canaries,
     model: nn.Module | None,
     nodes: Sequence[Any] | None,
 ) -> NDArray[np.float64]:
     """How much of each canary there is in the way from the start to the released model, `[m]`.
 
-    That way is about a sum of clipped gradients, of records in unknown amounts. They are fitted to
-    it by least squares with a ridge: those of other records, so that what these explain is not put
-    down to a canary, and the difference of the two forms of each canary. Gradients are averaged
-    along the way. No coin is looked at.
+    That way is one release, about a sum of clipped gradients, of records in unknown amounts:
+    other records are told apart with the canaries, so that what these explain is not put down to a
+    canary. Gradients are averaged along the way. No coin is looked at.
     """
     config = run[1]
     start, end = _engines(run, result, canaries, model)
-    engine, clip = start[0], getattr(config.algorithm.options, "clip", None) or 1.0
-    bound, own = config.input_bound, sorted(set(canaries.nodes.tolist()))
-    others = [(canaries.other_inputs, canaries.other_targets)]
+    engine, at = start
+    own = sorted(set(canaries.nodes.tolist()))
+    form, other = canaries.both
+    others = [other]
     if nodes is not None:
         others = [_without(nodes[node], node, canaries) for node in own]
-    width = max(1, min(MOST_KNOWN, MOST_NUMBERS // engine.parameters_count - len(canaries.nodes)))
+    count = len(canaries.nodes)
+    width = max(1, min(MOST_KNOWN, MOST_NUMBERS // engine.parameters_count - count))
     picked = [_some(part, -(-width // len(others))) for part in others]
-    forms = [
-        (torch.cat([inputs for inputs, _ in picked]), torch.cat([t for _, t in picked])),
-        (canaries.inputs, canaries.targets),
-        (canaries.other_inputs, canaries.other_targets),
-    ]
-    forms = [(_seen(config, result, inputs), targets) for inputs, targets in forms]
-    sums = [torch.zeros(1) for _ in forms]
-    for share in np.linspace(0.0, 1.0, POINTS).tolist():
-        at = torch.lerp(start[1], end, share)
-        for place, (inputs, targets) in enumerate(forms):
-            sums[place] = sums[place] + _each(engine, at, inputs, targets, clip, bound) / POINTS
-    crowd, form, other = sums
-    way = (start[1] - end).double()[0]
-    together = crowd.sum(0) + ((form + other) / 2).sum(0)
-    square = float(together @ together)
-    rest = way - together * (float(together @ way) / square if square > 0 else 0.0)
-    rows = torch.cat([crowd, form - other])
-    gram = rows @ rows.T
-    ridge = RIDGE * float(gram.diagonal().mean()) + 1e-300
-    amounts = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), rows @ rest)
-    scores: NDArray[np.float64] = np.nan_to_num(amounts[len(crowd) :].numpy())
-    return scores
+
+    def shown(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        seen = _seen(config, result, inputs)
+        seen = seen.to(at.dtype) if seen.is_floating_point() else seen
+        bound = config.input_bound
+        return (
+            seen if bound is None else bounded_inputs(seen, bound),
+            targets.to(at.dtype) if targets.is_floating_point() else targets,
+        )
+
+    crowd = shown(torch.cat([inputs for inputs, _ in picked]), torch.cat([t for _, t in picked]))
+    known = torch.tensor([len(crowd[1])])
+    # The common model is of one node, whose records are those of all that hold canaries.
+    alignment = Alignment(
+        engine,
+        StackedData(*crowd, torch.tensor([0]), known),
+        known + torch.arange(count),
+        Forms(
+            torch.zeros(count, dtype=torch.int64),
+            *shown(*form),
+            *shown(*other),
+        ),
+        clip_norm="l2",
+        joint=True,
+        crowd=True,
+        ridge=RIDGE,
+        most_known=int(known),
+    )
+    alignment.add(
+        [torch.lerp(at, end, share) for share in np.linspace(0.0, 1.0, POINTS).tolist()],
+        at - end,
+        torch.ones(1, dtype=torch.float64),
+        getattr(config.algorithm.options, "clip", None) or 1.0,
+    )
+    return alignment.scores()
 
 
 def _seen(config: Config, result: ResultDocument, inputs: Tensor) -> Tensor:
@@ -448,7 +388,7 @@ def _seen(config: Config, result: ResultDocument, inputs: Tensor) -> Tensor:
 
 
 def _engines(
-    run: tuple[Path, Config], result: ResultDocument, canaries: Planted, model: nn.Module | None
+    run: tuple[Path, Config], result: ResultDocument, canaries: Canaries, model: nn.Module | None
 ) -> tuple[tuple[StackedModel, Tensor], Tensor]:
     """The gradient engine with the start `[1, d]`, and the released model `[1, d]`."""
     folder, config = run
@@ -466,18 +406,19 @@ def _engines(
         seed=config.train.seed,
     )
     loss = find_loss(config.task.loss, class_weights=config.task.class_weights)
-    seen = _seen(config, result, canaries.other_inputs[:8])
-    few = seen.to(models.input_dtype(module, seen[:1], dtype)), canaries.other_targets[:8]
-    targets = few[1].to(dtype) if few[1].is_floating_point() else few[1]
+    inputs, targets = (values[:8] for values in canaries.both[-1])
+    seen = _seen(config, result, inputs)
+    few = seen.to(models.input_dtype(module, seen[:1], dtype))
+    targets = targets.to(dtype) if targets.is_floating_point() else targets
     engine = gradients.build(
         module,
         loss,
-        few[0],
+        few,
         targets,
         dtype=dtype,
         device=torch.device("cpu"),
         output=find_output(config.task.output),
-        augmentation=find_augmentation(config, few[0]),
+        augmentation=find_augmentation(config, few),
     )
     start = engine.start(1, dtype, torch.device("cpu")).clone()
     try:
@@ -492,26 +433,6 @@ def _engines(
     return (engine, start), end
 
 
-def _each(
-    engine: StackedModel,
-    at: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    clip: float,
-    bound: float | None,
-) -> Tensor:
-    """The clipped gradient of every record at one point, float64 `[records, d]`."""
-    kind = at.dtype if inputs.is_floating_point() else inputs.dtype
-    shown = inputs.to(kind)
-    shown = shown if bound is None else bounded_inputs(shown, bound)
-    wanted = targets.to(at.dtype) if targets.is_floating_point() else targets
-    mask = torch.ones(len(inputs), 1, dtype=torch.bool)
-    coins = torch.arange(len(inputs))[:, None] if engine.needs_coins else None
-    points = at.expand(len(inputs), -1).contiguous()
-    found = engine.gradient(points, shown[:, None], wanted[:, None], mask, clip, coins=coins)
-    return found.total.double()
-
-
 def _some(part: tuple[Tensor, Tensor], most: int) -> tuple[Tensor, Tensor]:
     """Some of these records, evenly spread."""
     inputs, targets = part
@@ -519,15 +440,11 @@ def _some(part: tuple[Tensor, Tensor], most: int) -> tuple[Tensor, Tensor]:
     return inputs[rows], targets[rows]
 
 
-def _without(records: Any, node: int, canaries: Planted) -> tuple[Tensor, Tensor]:
+def _without(records: Any, node: int, canaries: Canaries) -> tuple[Tensor, Tensor]:
     """A node's records but for its canaries, whichever form of them is there."""
     inputs, targets = _tensors(records, f"nodes[{node}]")
     mine = canaries.nodes == node
-    taken = {
-        _bytes(row)
-        for part in (canaries.inputs[mine], canaries.other_inputs[mine])
-        for row in part.to(inputs.dtype)
-    }
+    taken = {_bytes(row) for form, _ in canaries.both for row in form[mine].to(inputs.dtype)}
     kept = torch.tensor([_bytes(row) not in taken for row in inputs])
     return inputs[kept], targets[kept]
 

@@ -13,7 +13,7 @@ that adds noise can be audited, whatever it does with what it releases.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast
@@ -90,21 +90,6 @@ class OneRun:
     def epsilon(self, *, delta: float, confidence: float) -> float:
         """The epsilon that this run refutes, whatever the mechanism is."""
         return epsilon_of_any(self.guessed, delta=delta, confidence=confidence, times=self.times)
-
-
-@dataclass(frozen=True)
-class _Canaries:
-    """Whose records are canaries, and which of them are in.
-
-    Args:
-        rows: int64 `[m]`, the canaries' rows in the stacked data.
-        owners: int64 `[m]`, the nodes they belong to.
-        included: bool `[m]`.
-    """
-
-    rows: Tensor
-    owners: Tensor
-    included: NDArray[np.bool_]
 
 
 def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
@@ -198,29 +183,31 @@ def run_once(
     numbers = job.plan.parameters * (1 if zero_out else 2)
     fewest = min(ran, FEW_SCORED)
     most = max(FEW_CANARIES, MOST_GRADIENTS // (numbers * fewest))
-    selection = _choose_canaries(job, nodes, min(canaries, most), rng)
-    count = len(selection.rows)
+    rows, owners = choose_rows(job.train, nodes, min(canaries, most), rng)
+    included, count = rng.random(len(rows)) < 0.5, len(rows)
     scored = min(ran, MOST_SCORED, max(fewest, MOST_GRADIENTS // (numbers * count)))
-    right, was = job.train.targets[selection.rows], job.train.inputs_of(selection.rows)
+    right, was = job.train.targets[rows], job.train.inputs_of(rows)
     made = was
     if canary == "unlike":
-        made = _unlike(job, selection.rows, was, rng)
+        made = _unlike(job, rows, was, rng)
         taken = made.to(job.dtype) if made.is_floating_point() else made
         if failures(job.model.evaluated, taken):
             canary, made = "mislabelled", was
     forms = Forms(
-        rows=selection.rows,
-        owners=selection.owners,
+        nodes=owners,
         inputs=made,
         targets=mislabel(right, job.loss.name, job.outputs),
         other_inputs=None if zero_out else was,
         other_targets=None if zero_out else right,
     )
-    out = torch.from_numpy(~selection.included).to(job.device)
-    plan, train = planted(job.plan, job.train, forms, out)
+    out = torch.from_numpy(~included).to(job.device)
+    plan, train = job.plan, in_place(job.train, rows, forms, out)
+    if zero_out:
+        plan, train = _without(plan, train, rows[out])
     alignment = Alignment(
         job.model,
         job.train,
+        rows,
         forms,
         clip_norm=plan.release.clip.norm,
         sign=-1 if job.config.algorithm.definition.falls else 1,
@@ -230,12 +217,12 @@ def run_once(
     looked_at = frozenset(np.linspace(0, ran - 1, scored).astype(int).tolist())
     _train(job, seeded(plan, seed), train, ran, looked_at, context, alignment, colluders, on_step)
     scores = alignment.scores()
-    counts = guess(scores, selection.included)
+    counts = guess(scores, included)
     return OneRun(
         canaries=counts.canaries,
         guesses=counts.guesses,
         correct=counts.correct,
-        included=selection.included,
+        included=included,
         scores=scores,
         times=2 if relation == ADD_OR_REMOVE_ONE and not zero_out else 1,
         kind=canary,
@@ -265,37 +252,40 @@ def _affordable_steps(plan: Plan) -> int:
     return max(1, int(MOST_NOISE / (plan.parameters * (len(plan.nodes) + GRADIENT_TIME * drawn))))
 
 
-def planted(plan: Plan, train: StackedData, forms: Forms, out: Tensor) -> tuple[Plan, StackedData]:
-    """Plan and records with the canaries, those that are `out` (bool `[m]`) in their other form.
+def choose_rows(
+    data: StackedData, nodes: Sequence[int], count: int, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Rows of the stacked data whose place canaries take, and the nodes that hold them, int64.
 
-    Where there is no other form they are gone; J, rate and denominators stay.
+    Of each node as many, `count` in all at most, and at most half of a node's records.
     """
-    targets, inputs = train.targets.clone(), train.inputs.clone()
-    targets[forms.rows], inputs[forms.rows] = forms.targets, forms.inputs.to(inputs.dtype)
-    changed = StackedData(inputs, targets, train.offsets, train.sizes)
-    if forms.other_inputs is None or forms.other_targets is None:
-        return _without(plan, changed, forms.rows[out])
-    targets[forms.rows[out]] = forms.other_targets[out]
-    inputs[forms.rows[out]] = forms.other_inputs[out]
-    return plan, changed
-
-
-def _choose_canaries(
-    job: Job, nodes: tuple[int, ...], canaries: int, rng: np.random.Generator
-) -> _Canaries:
-    each = -(-canaries // len(nodes))
-    rows, owners = [], []
+    each, rows = -(-count // len(nodes)), []
     for node in nodes:
-        size, offset = int(job.train.sizes[node]), int(job.train.offsets[node])
-        chosen = np.sort(rng.permutation(size)[: min(each, size // 2)])
-        rows.append(offset + chosen)
-        owners.append(np.full(len(chosen), node))
-    chosen_rows = np.concatenate(rows)[:canaries]
-    return _Canaries(
-        torch.from_numpy(chosen_rows).to(job.device),
-        torch.from_numpy(np.concatenate(owners)[:canaries]).to(job.device),
-        rng.random(len(chosen_rows)) < 0.5,
+        size, offset = int(data.sizes[node]), int(data.offsets[node])
+        rows.append(offset + np.sort(rng.permutation(size)[: max(0, min(each, size // 2))]))
+    owners = np.repeat(np.asarray(nodes, np.int64), [len(part) for part in rows])
+    chosen, device = np.concatenate(rows)[: max(0, count)], data.targets.device
+    return (
+        torch.from_numpy(chosen).to(device),
+        torch.from_numpy(owners[: len(chosen)]).to(device),
     )
+
+
+def in_place(data: StackedData, rows: Tensor, forms: Forms, out: Tensor) -> StackedData:
+    """The records with a canary in each of these rows, in its other form where it is `out`.
+
+    Args:
+        data: every node's records.
+        rows: int64 `[m]`, of the canaries.
+        forms: the canaries; where they have no other form, one that is out is there as well.
+        out: bool `[m]`.
+    """
+    targets, inputs = data.targets.clone(), data.inputs.clone()
+    targets[rows], inputs[rows] = forms.targets, forms.inputs.to(inputs.dtype)
+    if forms.other_inputs is not None and forms.other_targets is not None:
+        targets[rows[out]] = forms.other_targets[out]
+        inputs[rows[out]] = forms.other_inputs[out]
+    return StackedData(inputs, targets, data.offsets, data.sizes)
 
 
 def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, StackedData]:
@@ -398,7 +388,7 @@ def _train(
                 whole, precision = _pooled(plan, release, k, whole, precision, colluders)
             whole_change = definition.law(options) == "change"
             clip = None if whole_change else plan.release.clip.applied(k)
-            alignment.add(points, whole, precision, clip, step=k)
+            alignment.add([points], whole, precision, clip, step=k)
         on_step(k + 1)
 
 

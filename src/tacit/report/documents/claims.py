@@ -132,8 +132,21 @@ class AuditedModel(Document):
 class PlantedAuditDocument(Document):
     """What a real run gave away of planted canaries; see `tacit.analysis.audit.deployed`.
 
-    `audited_epsilon` holds whatever the mechanism is, `audited_epsilon_of_plan` if what ran is the
-    plan with another amount of noise, which is then below `noise_less_than` times the planned one.
+    Args:
+        audited_epsilon: that the run refutes whatever its mechanism is; 0: none.
+        audited_epsilon_of_plan: that it refutes if what ran is the plan with another amount of
+            noise; 0: none. None where the mechanism of the run cannot be scaled.
+        noise_less_than: the amount of noise that is refuted, over the planned one; None: none.
+        certified_epsilon: the largest of these nodes.
+        delta: at which epsilons are stated.
+        confidence: of the bounds, together.
+        relation: of the certificate.
+        nodes: that hold canaries.
+        guessed: how many coins were guessed, and `correct` how many rightly.
+        chance_if_certified: of as many right guesses, at most, if the certificate holds.
+        refuted: whether the run contradicts its certificate, at the confidence.
+        defect: whether it does so beyond what a correct run shows once in a million audits.
+        verdict: the same in one line.
     """
 
     format_version: Count
