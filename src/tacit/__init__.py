@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # for type checkers: true; to load `typing` takes as long as all else here
 
 import tacit_dp.alone  # noqa: F401
 
@@ -16,6 +17,8 @@ if os.environ.get("WORLD_SIZE"):
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from tacit import callbacks
     from tacit.analysis.label_counts import LabelCounts, count_labels
     from tacit.analysis.score import load_model

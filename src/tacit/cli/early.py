@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import InputError
-from tacit.plain_files import read_toml
 
 _FILES = ("csv", "parquet", "svmlight")  # kinds of data sets that name a file after a colon
 
@@ -28,6 +27,8 @@ def check_files(file: Path, overrides: Sequence[str]) -> None:
         InputError: naming the key, the file, and where it was looked for; or what the file is
             in place of an experiment.
     """
+    from tacit.plain_files import read_toml
+
     task = _task(read_toml(file, "experiment file", "experiment"), overrides)
     folders = [Path(), Path(os.path.expanduser(str(task.get("data_dir", "data"))))]
     for key in ("dataset", "test"):
