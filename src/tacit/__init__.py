@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-TYPE_CHECKING = False  # for type checkers: true; to load `typing` takes as long as all else here
-
 import tacit_dp.alone  # noqa: F401
 
 __version__ = "0.1.0"
+TYPE_CHECKING = False  # for type checkers: true; to load `typing` takes as long as all else here
 
 if os.environ.get("WORLD_SIZE"):
     # A store that is lost makes torch print stack traces; we say it in one line. Torch reads this

@@ -19,7 +19,7 @@ from tacit.report.protection import (
     protection,
     size_note,
 )
-from tacit.report.run_charts import gradient_charts, model_charts, network_charts, privacy_charts
+from tacit.report.run_charts import run_charts
 from tacit.report.trust_words import RELATIONS, SIMULATED, TRUST_MODELS, TrustWords, trust_words
 from tacit.report.view import (
     Banner,
@@ -106,10 +106,7 @@ def run_page(run: RecordedRun) -> str:
     blocks += [
         *_claim_section(result),
         Text("The charts need JavaScript; the numbers below and above them do not.", "noscript"),
-        Titled("How well the models learned", model_charts(run), "charts"),
-        Titled("What was spent", privacy_charts(run), "charts"),
-        Titled("Gradients and noise", gradient_charts(run), "charts"),
-        Titled("The network", network_charts(run), "charts"),
+        *(Titled(title, charts, "charts") for title, charts in run_charts(run)),
         Titled("The run", [Pairs([*_facts(result), *_noise_facts(run)])], "card"),
         Titled(
             "Details",
