@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 import tacit_dp.alone  # noqa: F401
 
 __version__ = "0.1.0"
+TYPE_CHECKING = False  # for type checkers: true; to load `typing` takes as long as all else here
 
 if os.environ.get("WORLD_SIZE"):
     # A store that is lost makes torch print stack traces; we say it in one line. Torch reads this
@@ -16,6 +16,8 @@ if os.environ.get("WORLD_SIZE"):
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from tacit import callbacks
     from tacit.analysis.label_counts import LabelCounts, count_labels
     from tacit.analysis.score import load_model

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -116,7 +115,7 @@ def appearing(path: Path) -> Iterator[Path]:
     Raises:
         FileExistsError: the file was there; it is left as it is.
     """
-    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    aside = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
     os.close(new_private_file(aside))
     try:
         yield aside

@@ -19,7 +19,7 @@ from tacit.errors import InputError
 from tacit.report.documents.ledger import LedgerReport
 from tacit.report.documents.run import ResultDocument, read_result, read_run_folder
 from tacit.report.documents.trust import TrustTerms
-from tacit.report.run_charts import network_charts
+from tacit.report.run_charts import run_charts
 from tacit.training.budget import epsilon_by_colluders
 from tacit.training.consensus import consensus_distances
 from tacit.training.evaluation import _notes
@@ -190,7 +190,7 @@ def test_a_result_has_the_forecast_of_every_measurement(tmp_path: Path) -> None:
         assert line.consensus_distance is not None
         assert distance is not None
         assert line.consensus_distance == pytest.approx(distance, rel=0.25)  # of noise alone
-    measured, forecast = drawn(network_charts(run)[0]).data
+    measured, forecast = drawn(dict(run_charts(run))["The network"][0]).data
     # Where all models start, they are equal: zero has no place on a logarithmic axis.
     assert list(forecast.y) == [None, *planned[1:]]
     assert list(measured.y) == [None, *(line.consensus_distance for line in run.measurements[1:])]

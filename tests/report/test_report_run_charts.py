@@ -9,21 +9,14 @@ from tacit.report.charts import Chart
 from tacit.report.documents.metrics import Spread
 from tacit.report.documents.run import RecordedRun, read_run_folder
 from tacit.report.legend import keys
-from tacit.report.run_charts import (
-    gradient_charts,
-    model_charts,
-    network_charts,
-    privacy_charts,
-    thinned,
-)
+from tacit.report.run_charts import run_charts, thinned
 from web_pages import drawn
 
 WriteRun = Callable[..., Path]
 
 
 def charts_of(run: RecordedRun) -> dict[str, Chart]:
-    groups = [model_charts(run), privacy_charts(run), gradient_charts(run), network_charts(run)]
-    return {chart.key: chart for group in groups for chart in group}
+    return {chart.key: chart for _, charts in run_charts(run) for chart in charts}
 
 
 def lines_of(chart: Chart) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.report.documents.run import CommunicationGraph
-from tacit.report.run_charts import degree_sentence, graph_chart, union_edges
+from tacit.report.graph_chart import degree_sentence, graph_chart, union_edges
 from web_pages import drawn
 
 Edges = tuple[tuple[tuple[int, int], ...], ...]

@@ -19,7 +19,7 @@ from tacit.report.protection import (
     protection,
     size_note,
 )
-from tacit.report.run_charts import gradient_charts, model_charts, network_charts, privacy_charts
+from tacit.report.run_charts import run_charts
 from tacit.report.trust_words import RELATIONS, SIMULATED, TRUST_MODELS, TrustWords, trust_words
 from tacit.report.view import (
     Banner,
@@ -60,14 +60,13 @@ def run_page(run: RecordedRun) -> str:
     result, trust, rows = run.result, _trust(run.result), len(run.result.nodes)
     recorded = result.audit
     audit = None if recorded is None else audit_words(recorded, result.audited_epsilon)
-    certified = any(row.epsilon is not None for row in result.nodes)
     trial = f"A trial of a search: {result.choosing}." if result.choosing else ""
     highest = bytes_text(_highest(row.bytes_sent for row in result.nodes))
     speed = f"{number_text(result.steps_per_second)} steps a second"
-    named = f"{result.title} on {result.dataset}, {count_text(rows, 'node')}"
+    named = f"{result.algorithm_names.title} on {result.task.dataset}, {count_text(rows, 'node')}"
     nothing = texts(["Nothing is listed for this run."])
     blocks: list[Block] = [
-        Heading("tacit run report", named, result.paper),
+        Heading("tacit run report", named, result.algorithm_names.paper),
         *_banners(result, None if audit is None else audit.alarm),
         Tiles(
             [
@@ -82,7 +81,9 @@ def run_page(run: RecordedRun) -> str:
             ]
         ),
         columns(
-            "What this epsilon means" if certified else "Why there is no epsilon",
+            "What this epsilon means"
+            if result.certified is not None
+            else "Why there is no epsilon",
             texts([*_meaning(result), trial]),
             "Not covered by epsilon",
             [Items(result.not_covered)] if result.not_covered else nothing,
@@ -106,10 +107,7 @@ def run_page(run: RecordedRun) -> str:
     blocks += [
         *_claim_section(result),
         Text("The charts need JavaScript; the numbers below and above them do not.", "noscript"),
-        Titled("How well the models learned", model_charts(run), "charts"),
-        Titled("What was spent", privacy_charts(run), "charts"),
-        Titled("Gradients and noise", gradient_charts(run), "charts"),
-        Titled("The network", network_charts(run), "charts"),
+        *(Titled(title, charts, "charts") for title, charts in run_charts(run)),
         Titled("The run", [Pairs([*_facts(result), *_noise_facts(run)])], "card"),
         Titled(
             "Details",
@@ -130,13 +128,9 @@ def _claim_section(result: ResultDocument) -> list[Block]:
         return []
     checked = texts(["The paper states none that can be checked."])
     if conditions:
-        outcomes = [
-            ("\u2713", "holds") if own.holds else ("\u2717", "does not hold") for own in conditions
-        ]
-        told = [
-            f"{own.text}: {words}" for own, (_, words) in zip(conditions, outcomes, strict=True)
-        ]
-        checked = [Items(told, "conditions", names=[mark for mark, _ in outcomes])]
+        told = [f"{own.text}: {'holds' if own.holds else 'does not hold'}" for own in conditions]
+        marks = ["\u2713" if own.holds else "\u2717" for own in conditions]
+        checked = [Items(told, "conditions", names=marks)]
     formula = [Text(claim.formula, "code")] if claim.formula else []
     claimed = [*formula, *texts([claim.reading or "", _comparison(result)])]
     return [columns("What the paper claims", claimed, "Conditions of the claim", checked)]
@@ -159,7 +153,7 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
     if reason is not None:
         verdict = Banner("bad", f"NOT PRIVATE: {reason}", [mechanism])
     else:
-        epsilon = epsilon_words(_highest(row.epsilon for row in result.nodes))
+        epsilon = epsilon_words(result.certified)
         over = f", the highest of {nodes:,} nodes" if nodes > 1 else ""
         strength = _protection(result)
         detail = (
@@ -211,23 +205,23 @@ def _score_tile(result: ResultDocument) -> Tile:
 
 
 def _epsilon_tile(result: ResultDocument, audit: AuditWords | None) -> Tile:
-    known = [row.epsilon for row in result.nodes if row.epsilon is not None]
-    if not known:
+    if result.certified is None:
         return Tile("Certified epsilon", "none", "nothing bounds what was leaked")
-    value = epsilon_words(max(known))
+    value = epsilon_words(result.certified)
     if _why_not_private(result) is not None:
         return Tile("Certified epsilon", value, "does not hold: this run is not private", "void")
     if audit is not None and audit.alarm is not None:
         return Tile("Certified epsilon", value, "in doubt: an audit raised an alarm", "void")
-    note = f"lowest node {epsilon_words(min(known))} · {_delta_text(result)}"
-    if max(known) > MOST_SHOWN:
+    lowest = min(epsilon for epsilon in result.epsilon if epsilon is not None)
+    note = f"lowest node {epsilon_words(lowest)} · {_delta_text(result)}"
+    if result.certified > MOST_SHOWN:
         note += " · this is no protection"
     return Tile("Certified epsilon, highest node", value, note)
 
 
 def _claim_tile(result: ResultDocument) -> Tile:
     label = "Claimed epsilon, highest node"
-    claimed = _highest(row.claimed_epsilon for row in result.nodes)
+    claimed = result.claimed
     if result.claim.infinite:
         return Tile(label, "infinite", "the paper's formula gives no bound here")
     if claimed is None:
@@ -243,10 +237,9 @@ def _audit_tile(result: ResultDocument) -> Tile:
         return Tile("Audited epsilon", "not run", "no attack was tried on this run")
     audit = result.audit
     value = f"at least {lower_words(result.audited_epsilon)}"
-    at = f"at delta {audit.delta:g}"
-    if audit.failures:
-        return Tile("Audited epsilon", value, f"{at}: ALARM, see above; {audit.claim_verdict}")
-    return Tile("Audited epsilon", value, f"{at}: {audit.verdict}; {audit.claim_verdict}")
+    verdict = "ALARM, see above" if audit.failures else audit.verdict
+    note = f"at delta {audit.delta:g}: {verdict}; {audit.claim_verdict}"
+    return Tile("Audited epsilon", value, note)
 
 
 def _highest(values: Iterable[float | None]) -> float | None:
@@ -257,7 +250,7 @@ def _meaning(result: ResultDocument) -> list[str]:
     reason = _why_not_private(result)
     if reason is None:
         return [_strength(result), _scope(result)]
-    if all(row.epsilon is None for row in result.nodes):
+    if result.certified is None:
         return [
             f"No epsilon is certified for this run: {reason}. Whoever sees its messages may learn "
             "anything about its records."
@@ -313,8 +306,7 @@ def _strength(result: ResultDocument) -> str:
 
 def _comparison(result: ResultDocument) -> str:
     """Compare the paper's claim with what is certified; empty where either is missing."""
-    claimed = _highest(row.claimed_epsilon for row in result.nodes)
-    certified = _highest(row.epsilon for row in result.nodes)
+    claimed, certified = result.claimed, result.certified
     if claimed is None or certified is None or result.claim.infinite:
         return ""
     numbers = f"Claimed {epsilon_words(claimed)}, certified {epsilon_words(certified)}"
@@ -329,11 +321,11 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
     direction = "directed" if topology.directed else "undirected"
     turns = f", {topology.period} graphs in turn" if topology.period > 1 else ""
     return [
-        ("Algorithm", result.algorithm),
-        ("Data set", result.dataset),
+        ("Algorithm", result.algorithm_names.name),
+        ("Data set", result.task.dataset),
         *([("Features", f"{named}: a fixed public map of each record")] if named else []),
-        ("Model", f"{result.model}, {result.parameters:,} parameters"),
-        ("Loss", result.loss),
+        ("Model", f"{result.task.model}, {result.parameters:,} parameters"),
+        ("Loss", result.task.loss),
         ("Steps", f"{result.steps:,} of {result.planned_steps:,} planned"),
         ("Records", _records_text(result.nodes)),
         ("Graph", f"{topology.graph}, {direction}{turns}"),

@@ -318,34 +318,14 @@ class ResultDocument(RunDocument):
         return value
 
     @property
-    def algorithm(self) -> str:
-        """Its name in experiment files."""
-        return self.algorithm_names.name
+    def certified(self) -> float | None:
+        """The highest certified epsilon of a node; None where no node has one."""
+        return max((own for own in self.epsilon if own is not None), default=None)
 
     @property
-    def title(self) -> str:
-        """The algorithm's name on pages."""
-        return self.algorithm_names.title
-
-    @property
-    def paper(self) -> str:
-        """Where the algorithm was published."""
-        return self.algorithm_names.paper
-
-    @property
-    def dataset(self) -> str:
-        """As the experiment file names it."""
-        return self.task.dataset
-
-    @property
-    def model(self) -> str:
-        """As the experiment file names it."""
-        return self.task.model
-
-    @property
-    def loss(self) -> str:
-        """As the experiment file names it."""
-        return self.task.loss
+    def claimed(self) -> float | None:
+        """The highest claimed epsilon of a node; None where no node has one."""
+        return max((own for own in self.claimed_epsilon if own is not None), default=None)
 
     @property
     def leading(self) -> tuple[Measure, Scores | None]:
