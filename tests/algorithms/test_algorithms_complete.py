@@ -63,7 +63,7 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
             yield f"tests/algorithms/{file}: add {function}, which the row {case!r} names"
     if not any(row.name in (same.name, same.other) for same in SPECIAL):
         yield f"{table}: add to SPECIAL the settings at which it is another algorithm"
-    if set(row.clip_norms(row.options())) != set(CLIP.get(row.name, ("l2",))):
+    if set(row.releases.clip_norms(row.options())) != set(CLIP.get(row.name, ("l2",))):
         yield f"{table}: say in CLIP for which `clip_norm` its mechanism is proved, as its row does"
     results = json.loads(golden.FILE.read_text(encoding="utf-8"))["runs"]
     for case in cases or [row.name]:

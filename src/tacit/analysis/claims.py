@@ -95,7 +95,7 @@ def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> ClaimRow:
     lower, multiplier = None, None
     if mechanism is not None and node.delta is not None:
         # Messages are the noised sums themselves: linear losses attain their pairs.
-        if algorithm.bound_is_tight:
+        if algorithm.releases.bound_is_tight:
             lower = privacy.epsilon_bounds(mechanism, delta=node.delta)[0]
         ends = (0, plan.steps - 1)
         first, last = (plan.release.noise_multiplier(node, k) for k in ends)
@@ -105,7 +105,7 @@ def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> ClaimRow:
         paper=algorithm.paper,
         algorithm=algorithm.title,
         experiment=f"{config.task.dataset}, {node_names}, J = {node.records}, K = {plan.steps}",
-        reading="none" if algorithm.formula is None else algorithm.formula.reading,
+        reading="none" if algorithm.claims.formula is None else algorithm.claims.formula.reading,
         kindest=True,
         relation=None if mechanism is None else mechanism.relation,
         mechanism=mechanism,

@@ -183,7 +183,7 @@ def _plan(
     peers: Peers,
 ) -> Plan:
     """One step on all records, whose clipped sum are the counts."""
-    server = config.algorithm.definition.weights == "server"
+    server = config.algorithm.definition.graph.weights == "server"
     release = Config(
         task=config.task,
         nodes=config.nodes,
@@ -228,7 +228,7 @@ def _release(
         stack.enter_context(ledger)
         ledger.reserve(0, 1)
         stds = [plan.release.noise_std(plan.nodes[node], 0) for node in hosted]
-        noise = plan.release.algorithm.noise
+        noise = plan.release.algorithm.releases.noise
         noised = noise.add(totals, stds, node_keys(plan, hosted), hosted, 0, part=0)
         ledger.settle(1)
     return Released(noised)

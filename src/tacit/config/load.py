@@ -95,7 +95,7 @@ class Config(Section):
         made = {name: kind.model_validate(sections.get(name, {})) for name, kind in kinds.items()}
         definition, privacy = made["algorithm"].definition, made["privacy"]
         if made["topology"].graph is None:
-            graph = DEFAULT_GRAPH[definition.weights]
+            graph = DEFAULT_GRAPH[definition.graph.weights]
             made["topology"] = made["topology"].model_copy(update={"graph": graph})
         # No noise at all is only had by `epsilon = "none"`.
         if definition.private and privacy.epsilon is None and not privacy.noisy:
@@ -237,7 +237,7 @@ class Config(Section):
         given = self.nodes.weights
         if given is not None:
             return given if isinstance(given, str) else self.per_node(given)
-        unweighed = self.algorithm.definition.no_weights is not None
+        unweighed = self.algorithm.definition.participation.no_weights is not None
         may_begin_without = self.faults.tolerate and self.plans_each_node_alone
         return "equal" if unweighed or may_begin_without else "records"
 
@@ -264,7 +264,7 @@ class Config(Section):
 
     @property
     def _stateless(self) -> bool:
-        clients = self.algorithm.definition.stateless_clients
+        clients = self.algorithm.definition.participation.stateless_clients
         return clients and self.train.sampling != "allocation"
 
     @property

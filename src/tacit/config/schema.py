@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from tacit.algorithms import ALGORITHMS, Algorithm, Options, Size
-from tacit.algorithms.base import refuse_idle
+from tacit.algorithms.options import refuse_idle
 from tacit.config.values import Whole, average_rule, plain_values, whole_number
 from tacit.data.formats.svmlight import Declared
 from tacit.errors import InputError, nearest, plain_rule

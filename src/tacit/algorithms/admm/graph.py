@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from tacit.algorithms.admm.parts import SUBGRADIENTS, Subgradient
-from tacit.algorithms.base import Options, Size, step_size
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.options import Options, Size, step_size
 from tacit.algorithms.parts import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError

@@ -69,7 +69,7 @@ def baseline_lines(config: Config, names: Sequence[str], facts: Facts) -> list[d
     single |= {"nodes.count": 1, "nodes.partition": "iid", "train.suboptimality": UNSET}
     plain = _without(sections, "algorithm", "privacy")
     plain |= {"algorithm.name": "sgp", "algorithm.momentum": MOMENTUM}
-    if config.algorithm.definition.one_pass:
+    if config.algorithm.definition.participation.one_pass:
         plain["train.steps"] = STEPS
     grid = {"algorithm.learning_rate": [rounded(rate / facts.norm**2) for rate in _RATES]}
     lines: list[dict[str, Any]] = []

@@ -109,7 +109,7 @@ def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
     if "momentum" in row.options.model_fields:
         reason = "averages noised gradients, and costs no privacy"
         choices.append(Proposal("algorithm", "momentum", MOMENTUM, reason))
-    if row.weights == "server":
+    if row.graph.weights == "server":
         return _open(given, choices)
     reason = "the safe default: epsilon holds against whoever sees every message"
     choices.append(Proposal("privacy", "noise", "independent", reason))
@@ -129,7 +129,7 @@ def mixing_choices(given: Given, config: Config, rounds: int | str) -> list[Prop
         config: the experiment, completed.
         rounds: of a step, that are enough.
     """
-    if config.algorithm.definition.weights == "server":
+    if config.algorithm.definition.graph.weights == "server":
         return []
     final = math.ceil(math.log2(max(2, config.nodes.count)))
     reason = "gossip is free of privacy: rounds until nodes hardly stand apart"

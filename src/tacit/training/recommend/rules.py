@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tacit.algorithms.base import Options, RateSchedule, step_size
+from tacit.algorithms.options import Options, RateSchedule, step_size
 
 ALGORITHMS_WITH_RULES = ("privsgp", "dp2-sgd", "dp-sgd")
 """Methods that do nothing but step along noised gradients: what the rules were measured for."""
