@@ -25,7 +25,7 @@ from tacit.algorithms.dp_fedavg import DP_FEDAVG, FEDAVG
 from tacit.algorithms.dp_sgd import DP_SGD
 from tacit.algorithms.dpdo import DPDO
 from tacit.algorithms.dyn_d2p import CONST_D2P, DYN_C, DYN_D2P, DYN_GENERAL, DYN_MU
-from tacit.algorithms.facets import Activity, Setup
+from tacit.algorithms.facets import Activity, Setup, Weights
 from tacit.algorithms.fedspd_dp import FEDSPD_DP
 from tacit.algorithms.noised_moments import NOISED_MOMENTS, SERVER_MOMENTS
 from tacit.algorithms.options import Options, Schedules, Size
@@ -36,6 +36,8 @@ from tacit.algorithms.variance_reduction.soteriafl import SOTERIAFL_SAGA, SOTERI
 
 __all__ = [
     "ALGORITHMS",
+    "DEFAULT",
+    "WITHOUT_NOISE",
     "Activity",
     "Algorithm",
     "NodeRun",
@@ -46,8 +48,13 @@ __all__ = [
     "StepContext",
     "StepTable",
     "TableRequest",
+    "plain_method",
 ]
 
+DEFAULT = PRIVSGP.name
+"""What an experiment runs that names no algorithm."""
+WITHOUT_NOISE = SGP.name
+"""The same without noise."""
 ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {
     row.name: row
     for row in (
@@ -84,3 +91,10 @@ ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {
         SERVER_MOMENTS,
     )
 }
+
+
+def plain_method(weights: Weights) -> str:
+    """The name of the method that steps along noised gradients, with such mixing weights."""
+    return next(
+        row.name for row in ALGORITHMS.values() if row.plain and row.graph.weights == weights
+    )

@@ -97,8 +97,8 @@ def _described(documentation: str | None, title: str) -> tuple[str, str]:
     if summary is None or paper is None:
         raise ValueError(
             f"{title}: a paragraph of the docstring must begin "
-            f"'{title}: SUMMARY (PAPER).', such as 'SGP: stochastic gradient push, without noise "
-            "(Assran, Loizou, Ballas and Rabbat, ICML 2019).'"
+            f"'{title}: SUMMARY (PAPER).', such as '{title}: averages with the neighbours, then "
+            "steps (Somebody and Somebody Else, ICML 2019).'"
         )
     return summary, paper
 
@@ -121,6 +121,9 @@ class Algorithm(Generic[State, Chosen]):
         schedules: clip and relative noise of each step, from options, clip and number of steps.
         default_clip: the clipping bound of a private run that gives none.
         graph, releases, claims, participation: what else is particular to it.
+        steps_along: what a step does, in a few words, where it does nothing but step along noised
+            gradients as they are: `tacit recommend` has rules for these methods, and says that as
+            its reason; empty: it does more.
         check: raises InputError for options that do not fit, and returns warnings.
         settled: of options, mixing matrices and d, the options with what these decide in
             numbers, and a note of it, or None. Raises InputError where they cannot.
@@ -148,6 +151,7 @@ class Algorithm(Generic[State, Chosen]):
     releases: Releases = field(default_factory=Releases)
     claims: PaperClaims = field(default_factory=PaperClaims)
     participation: Participation = field(default_factory=Participation)
+    steps_along: str = ""
     check: Callable[[Setup], tuple[str, ...]] = lambda setup: ()
     settled: Callable[[Chosen, Mixing, int], tuple[Chosen, str | None]] = (
         lambda options, mixing, d: (options, None)
@@ -169,6 +173,11 @@ class Algorithm(Generic[State, Chosen]):
     def paper(self) -> str:
         """Where it was published."""
         return _described(self.documentation, self.title)[1]
+
+    @property
+    def plain(self) -> bool:
+        """Whether it does nothing but step along noised gradients: see `steps_along`."""
+        return self.private and self.steps_along != ""
 
     @property
     def no_rounds(self) -> str:

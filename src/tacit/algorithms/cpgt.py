@@ -35,7 +35,8 @@ from torch import Tensor
 
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import LAPLACE_SUMS, GraphNeeds
+from tacit.algorithms.do_adp import COPIES
+from tacit.algorithms.facets import FAULTS, LAPLACE_SUMS, GraphNeeds
 from tacit.algorithms.options import Options, Share, step_size
 from tacit.algorithms.parts import (
     CompressorName,
@@ -120,6 +121,7 @@ CPGT = Algorithm(
     default_clip=4.0,
     graph=GraphNeeds(
         fixed=True,
+        no_faults=dict.fromkeys(FAULTS, COPIES),
         one_round="mixes public copies of the models, which only its compressed messages move: "
         "algorithm.consensus_step and algorithm.tracking_step say how far a step goes towards the "
         "neighbours",

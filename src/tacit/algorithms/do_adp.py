@@ -61,6 +61,7 @@ from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.facets import (
+    FAULTS,
     GraphNeeds,
     PaperClaims,
     Participation,
@@ -305,6 +306,11 @@ def _theorem_2(
     )
 
 
+COPIES = (
+    "keeps public copies of its neighbours, which messages move by differences: one that is lost "
+    "would leave the copies apart for ever"
+)
+
 CHOCO_SGD: Algorithm[CompressedState, Any] = Algorithm(
     name="choco-sgd",
     title="CHOCO-SGD with momentum",
@@ -317,6 +323,7 @@ CHOCO_SGD: Algorithm[CompressedState, Any] = Algorithm(
     settled=settled,
     graph=GraphNeeds(
         fixed=True,
+        no_faults=dict.fromkeys(FAULTS, COPIES),
         one_round="mixes public copies of the models, which only its compressed messages move: "
         "algorithm.consensus_step says how far a step goes towards the neighbours",
     ),

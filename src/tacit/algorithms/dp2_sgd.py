@@ -56,6 +56,7 @@ DP2_SGD: Algorithm[ConsensusState, Options] = Algorithm(
     options=Options,
     start=start,
     step=step,
+    steps_along="gossip steps along noised gradients",
     graph=GraphNeeds(noise_path=NoisePath("combine-then-adapt")),
     releases=SEEN_SUMS,
 )

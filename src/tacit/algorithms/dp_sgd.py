@@ -84,6 +84,7 @@ DP_SGD = Algorithm(
     options=ServerStepOptions,
     start=server_start,
     step=step,
+    steps_along="a server that averages noised gradients, and can do with their sum",
     graph=WITH_SERVER,
     releases=Releases(clip_norms=radial_clip, bound_is_tight=True, no_secure_sum=None),
     participation=Participation(activity=participants, stateless_clients=True),

@@ -199,6 +199,7 @@ DYN_D2P = replace(
     documentation=__doc__,
     options=DynOptions,
     schedules=schedules,
+    steps_along="",
     default_clip=4.0,
     claims=PaperClaims(formula=PUBLISHED, promise_constants=PROMISED, promise=promise),
 )
@@ -233,5 +234,6 @@ DYN_GENERAL = replace(
     documentation=__doc__,
     options=GeneralOptions,
     schedules=general_schedules,
+    steps_along="",
     claims=PaperClaims(formula=PUBLISHED_GENERAL, promise_constants=PROMISED, promise=promise),
 )

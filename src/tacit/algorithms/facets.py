@@ -26,6 +26,10 @@ from tacit.privacy.published import PublishedFormula
 from tacit.report.documents.plan import PlannedPromise
 from tacit.topology.consensus import GossipOrder
 
+LOSSES = ("drop", "drop_edges", "tolerate")
+FAULTS = (*LOSSES, "down")
+"""Keys of `[faults]`: those by which messages are lost, and all that an algorithm can refuse."""
+
 Weights = Literal["column-stochastic", "doubly-stochastic", "server"]
 
 Law = Literal["sum", "table", "snapshot", "anchors", "steps", "change", "iterates", "carried"]

@@ -136,6 +136,7 @@ NOISED_MOMENTS: Algorithm[Any, Any] = replace(
     options=PushedMomentOptions,
     start=start,
     step=step,
+    steps_along="",
     input_bound=lambda options: BOUND,
     moments=made,
     claims=PaperClaims(),

@@ -73,10 +73,9 @@ class Options(BaseModel):
     @field_validator("clip", mode="before")
     @classmethod
     def _clip(cls, value: Any) -> Any:
-        if isinstance(value, str) and not (value == "median" and cls.takes_median):
-            choices = "a positive number, or 'median'" if cls.takes_median else "a positive number"
-            also = ": 'median' is for dp-sgd alone" if value == "median" else ""
-            raise ValueError(f"must be {choices}{also}")
+        if isinstance(value, str) and value != "median":
+            also = ", or 'median'" if cls.takes_median else ""
+            raise ValueError(f"must be a positive number{also}")
         return value
 
     @property

@@ -167,6 +167,7 @@ PRIVSGP: Algorithm[Any, Any] = Algorithm(
     start=start,
     step=step,
     models=de_biased,
+    steps_along="push-sum steps along noised gradients, over any graph",
     graph=GraphNeeds(
         weights="column-stochastic",
         gossip=mix,
@@ -350,10 +351,16 @@ PRIVSGP_VR = replace(
     options=VarianceReductionOptions,
     start=reduced_start,
     step=reduced_step,
+    steps_along="",
     check=check_differences,
     table=table_request,
     graph=replace(
-        PRIVSGP.graph, noise_path=NoisePath("adapt-then-combine", held=_held, weight=_weight)
+        PRIVSGP.graph,
+        noise_path=NoisePath("adapt-then-combine", held=_held, weight=_weight),
+        no_faults={
+            "down": "takes gradients as differences to a table or an anchor, which the accounting "
+            "dates by every step of every node"
+        },
     ),
     releases=replace(
         PRIVSGP.releases,

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tacit.algorithms import plain_method
 from tacit.communication.colours import Released
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, SESSION_ID, Experiment
@@ -188,7 +189,7 @@ def _plan(
         task=config.task,
         nodes=config.nodes,
         topology={} if server else {"graph": "complete"},
-        algorithm={"name": "dp-sgd" if server else "dp2-sgd", "clip": 1.0},
+        algorithm={"name": plain_method("server" if server else "doubly-stochastic"), "clip": 1.0},
         privacy={
             "epsilon": epsilon,
             "delta": config.privacy.delta,

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 import tomli_w
 from pydantic import PrivateAttr
 
-from tacit.algorithms import ALGORITHMS
+from tacit.algorithms import ALGORITHMS, DEFAULT, plain_method
 from tacit.config.checks import (
     check,
     check_calibration,
@@ -48,8 +48,6 @@ Each = TypeVar("Each")
 
 _NOT_RUN = {"figure": "tacit compare", "compare": "tacit compare", "tune": "tacit tune"}
 DEFAULT_EPSILON = 3.0
-DEFAULT_METHOD = "privsgp"
-DEFAULT_SUMS_METHOD = "dp-sgd"
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
 DEFAULT_SECURE_SUM = {"colluding": 1}
@@ -90,7 +88,7 @@ class Config(Section):
         given = _said(sections)
         if given is not None:
             sums = given.get("privacy", {}).get("aggregation") == "secure-sum"
-            method = DEFAULT_SUMS_METHOD if sums else DEFAULT_METHOD
+            method = plain_method("server") if sums else DEFAULT
             sections = {**sections, "algorithm": {"name": method, **given.get("algorithm", {})}}
         made = {name: kind.model_validate(sections.get(name, {})) for name, kind in kinds.items()}
         definition, privacy = made["algorithm"].definition, made["privacy"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit import privacy
-from tacit.algorithms import Activity, Schedules, Setup
+from tacit.algorithms import Activity, Schedules, Setup, plain_method
 from tacit.config import Config, Privacy
 from tacit.config.checks import CONVEX_MODELS
 from tacit.config.schema import CALIBRATE_SHARE
@@ -240,7 +240,8 @@ def _mixing(config: Config) -> Mixing:
             "topology.graph",
             graph,
             f"is directed, and {algorithm.name} needs symmetric weights: choose an undirected "
-            "graph (ring, complete, k-regular, star) or a push-sum method (privsgp, dyn-d2p)",
+            "graph (ring, complete, k-regular, star) or a push-sum method, such as "
+            f"{plain_method('column-stochastic')}",
         )
     if algorithm.graph.weights == "server":
         if graph != "star" or topology.mixing is not None:

@@ -36,6 +36,7 @@ from __future__ import annotations
 from typing import Any
 
 from tacit.algorithms.admm.graph import (
+    DUALS,
     ONE_ROUND,
     GraphAdmmOptions,
     GraphAdmmState,
@@ -62,7 +63,9 @@ DDP_ADMM: Algorithm[Any, Any] = Algorithm(
     options=GraphAdmmOptions,
     start=start,
     step=step,
-    graph=GraphNeeds(fixed=True, one_round=ONE_ROUND),
+    graph=GraphNeeds(
+        fixed=True, one_round=ONE_ROUND, no_faults=dict.fromkeys(("tolerate", "down"), DUALS)
+    ),
     releases=Releases(
         clip_norms=any_clip,
         bound_is_tight=True,

@@ -44,6 +44,11 @@ ONE_ROUND = (
 )
 
 
+DUALS = (
+    "keeps dual variables, which move a node at every step, and which sum to zero over all nodes "
+    "only while an edge works both ways or not at all: otherwise what the nodes agree on would move"
+)
+
 LARGEST = math.log(1e38)
 """The logarithm of the largest weight: about that of the largest number of float32."""
 

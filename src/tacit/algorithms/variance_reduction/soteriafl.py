@@ -46,7 +46,7 @@ from torch import Tensor
 
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import Participation, Releases
+from tacit.algorithms.facets import FAULTS, Participation, Releases
 from tacit.algorithms.federated import WITH_SERVER
 from tacit.algorithms.options import Idle, Options, step_size
 from tacit.algorithms.parts import CompressorName, Keep, compressed, keeps_back
@@ -165,7 +165,15 @@ SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     start=start,
     step=svrg_step,
     check=check_differences,
-    graph=WITH_SERVER,
+    graph=replace(
+        WITH_SERVER,
+        no_faults=dict.fromkeys(
+            FAULTS,
+            "keeps the mean of the clients' shifts at the server, and a message moves both: one "
+            "that is lost would leave them apart for ever, and every client has to take part in "
+            "every round",
+        ),
+    ),
     releases=Releases(
         mechanism=reduced_sums,
         law=anchored_or("snapshot"),

@@ -31,8 +31,6 @@ from dataclasses import dataclass
 
 from tacit.algorithms.options import Options, RateSchedule, step_size
 
-ALGORITHMS_WITH_RULES = ("privsgp", "dp2-sgd", "dp-sgd")
-"""Methods that do nothing but step along noised gradients: what the rules were measured for."""
 OUTPUT_NOISE = 4.0
 """|x| L s: the noise in an output at the end of the path, if gradients took nothing of it back."""
 MOST_TRAVEL = 100_000.0

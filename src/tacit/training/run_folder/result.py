@@ -74,8 +74,8 @@ class Result:
     Args:
         parameters: models of this process's nodes, de-biased, `[nodes, d]`, in the order of
             `model.parameters()` (those that are trained); averages, where `[train] average` asks
-            for them. Of an algorithm whose nodes' models are
-            not released (FedSPD-DP) they are private: each is for the eyes of its node only.
+            for them. Of an algorithm whose nodes' models are not released they are private: each
+            is for the eyes of its node only.
         consensus: their mean, `[d]`.
         metrics: the recorded series, a list a name, all of one length.
         epsilon: certified, spent, one a node; None where nothing is accounted.
