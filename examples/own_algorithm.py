@@ -20,7 +20,7 @@ from torch import Tensor
 
 import tacit
 from tacit.algorithms import ALGORITHMS, Algorithm, Options, StepContext
-from tacit.algorithms.base import step_size
+from tacit.algorithms.options import step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
 
@@ -48,7 +48,6 @@ NORMALISED_GOSSIP = Algorithm(
     name="normalised-gossip",
     title="Normalised gossip",
     documentation=__doc__,
-    weights="doubly-stochastic",
     options=Options,
     start=start,
     step=step,

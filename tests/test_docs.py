@@ -385,7 +385,7 @@ def test_the_page_of_the_algorithms_lists_them_as_the_table_has_them() -> None:
         name: [
             row.paper,
             "yes" if row.private else "no",
-            _NOT_SET if row.formula is None else row.formula.source,
+            _NOT_SET if row.claims.formula is None else row.claims.formula.source,
         ]
         for name, row in ALGORITHMS.items()
     }

@@ -182,7 +182,7 @@ def is_meant(word: str, known: Iterable[str], alike: float = 0.66) -> str | None
 
     Capitals count for nothing, and a space or an underscore is a hyphen.
 
-    >>> is_meant("AUROC", ["accuracy", "auc"]), is_meant("fedprox", ["fedavg", "dpdo"])
+    >>> is_meant("AUROC", ["accuracy", "auc"]), is_meant("fedprox", ["ring", "star"])
     ('auc', None)
     """
     bare, plain = _bare(word[:100]), {_bare(option): option for option in sorted(known)}

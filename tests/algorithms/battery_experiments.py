@@ -68,7 +68,7 @@ def experiment(
     """Of a row of the table; a graph is for algorithms without a server."""
     row = ROWS[case]
     given = {"epsilon": 3.0, "delta": DELTA, "noise_seed": 1} if privacy is None else privacy
-    chosen = graph is not None and ALGORITHMS[row.name].weights != "server"
+    chosen = graph is not None and ALGORITHMS[row.name].graph.weights != "server"
     return {
         "task": {"loss": loss, "model": model, **OUTPUTS.get(loss, {})},
         "topology": {"graph": graph} if chosen else {},

@@ -122,7 +122,7 @@ def _smaller(config: Config) -> Config:
     task: dict[str, Any] = {"model": "mlp"} if config.task.model in ("resnet18", "cnn3") else {}
     if config.task.features is not None and ":" in config.task.features:
         task["features"] = None  # a function that reads a data set of its own
-    federated = config.algorithm.definition.weights == "server"
+    federated = config.algorithm.definition.graph.weights == "server"
     nodes = {} if federated else {"count": min(config.nodes.count, 8)}
     return config.model_copy(
         update={

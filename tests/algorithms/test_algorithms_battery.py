@@ -187,8 +187,8 @@ def test_the_plan_says_what_a_step_sends(case: str) -> None:
     result = tacit.train(experiment(case, steps=4, options=options), nodes=digits(5, 5, 5, 5))
     plan, chosen = result.plan, result.plan.config.algorithm
     per_step = bytes_per_step(plan, message_bytes(plan, 8) / 8, 8)
-    final = chosen.definition.final_rounds(chosen.options) * plan.mixing.out_degrees(0)[0]
-    last = final * chosen.definition.message_numbers(chosen.options, plan.parameters) * 8
+    final = chosen.definition.graph.final_rounds(chosen.options) * plan.mixing.out_degrees(0)[0]
+    last = final * chosen.definition.graph.message_numbers(chosen.options, plan.parameters) * 8
     assert result.bytes_sent == pytest.approx((4 * per_step + last).tolist())
 
 

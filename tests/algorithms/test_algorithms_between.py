@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 def may_have_rounds(name: str) -> bool:
     row = ALGORITHMS[name]
-    return row.weights != "server" and not row.one_round
+    return row.graph.weights != "server" and not row.graph.one_round
 
 
 def job_of(case: str, empty: Sequence[int] = (), **changes: Any) -> Job:
@@ -118,7 +118,9 @@ def test_three_processes_give_the_simulators_numbers(case: str) -> None:
 
 @pytest.mark.parametrize("case", [case for case in ROWS if may_have_rounds(ROWS[case].name)])
 def test_several_gossip_rounds_and_lost_messages_give_the_simulators_numbers(case: str) -> None:
-    graph = "exponential" if ALGORITHMS[ROWS[case].name].weights == "column-stochastic" else None
+    graph = (
+        "exponential" if ALGORITHMS[ROWS[case].name].graph.weights == "column-stochastic" else None
+    )
     config = experiment(case, loss="mse", model="linear", steps=STEPS, batch=3, graph=graph)
     config["topology"]["rounds"], config["faults"] = 2, {"drop": 0.3}
     job = prepare(load_config(config, count=NODES), nodes=quadratic(NODES, shared=False))

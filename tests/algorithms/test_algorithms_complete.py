@@ -6,6 +6,7 @@ the battery, the golden results and the tests of the documentation.
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import re
@@ -63,7 +64,7 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
             yield f"tests/algorithms/{file}: add {function}, which the row {case!r} names"
     if not any(row.name in (same.name, same.other) for same in SPECIAL):
         yield f"{table}: add to SPECIAL the settings at which it is another algorithm"
-    if set(row.clip_norms(row.options())) != set(CLIP.get(row.name, ("l2",))):
+    if set(row.releases.clip_norms(row.options())) != set(CLIP.get(row.name, ("l2",))):
         yield f"{table}: say in CLIP for which `clip_norm` its mechanism is proved, as its row does"
     results = json.loads(golden.FILE.read_text(encoding="utf-8"))["runs"]
     for case in cases or [row.name]:
@@ -84,6 +85,36 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
 def test_nothing_that_an_algorithm_needs_is_missing(name: str) -> None:
     if lines := list(missing(ALGORITHMS[name])):
         pytest.fail("\n".join([f"{name} still needs", *lines]), pytrace=False)
+
+
+def named_elsewhere(source: Path) -> Iterator[str]:
+    """Places where an algorithm is named, but for files of algorithms and the published formulas.
+
+    In small or capital letters, by its name, its title, or that of its module; a word that is part
+    of another counts for nothing, nor does a title of common words ("noised moments").
+    """
+    rows = ALGORITHMS.values()
+    words = {row.name for row in rows} | {row.title for row in rows if " " not in row.title}
+    words |= {word.replace("-", "_") for word in words}
+    longest = sorted(map(re.escape, words), key=len, reverse=True)
+    named = re.compile(rf"(?<![\w-])({'|'.join(longest)})(?![\w-])", re.IGNORECASE)
+    folder = source / "tacit" / "algorithms"
+    own = {row.documentation for row in rows}
+    for file in sorted(source.rglob("*")):
+        if file.suffix not in (".py", ".html", ".js", ".css", ".md", ".toml"):
+            continue
+        if file == folder / "__init__.py" or "published" in file.parent.parts:
+            continue
+        text = file.read_text(encoding="utf-8")
+        if folder in file.parents and ast.get_docstring(ast.parse(text), clean=False) in own:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            if "privacy.published" not in line and (found := named.search(line)):
+                yield f"{file.relative_to(source)}:{number}: {found.group()}"
+
+
+def test_an_algorithm_is_named_in_its_file_alone() -> None:
+    assert list(named_elsewhere(ROOT / "src")) == []
 
 
 def test_only_algorithms_of_the_table_have_rows() -> None:

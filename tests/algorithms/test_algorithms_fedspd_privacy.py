@@ -190,7 +190,7 @@ def node_run(options: FedspdOptions, released: list[int], **changes: Any) -> Nod
 
 def multipliers_of(run: NodeRun) -> list[float]:
     """As stated, but for what rounding may add to the sensitivity."""
-    stated = FEDSPD_DP.mechanism(run).noise_multiplier  # type: ignore[union-attr]
+    stated = FEDSPD_DP.releases.mechanism(run).noise_multiplier  # type: ignore[union-attr]
     if run.options.state == "private":
         return list(stated)  # type: ignore[arg-type]
     noise = run.noise_multiplier
@@ -271,7 +271,7 @@ def test_smoothness_states_the_sharper_bound() -> None:
     common: dict[str, Any] = {"penalty": 2.0, "inverse_step": 6.0, "local_steps": LOCAL}
     theta = 6.0 / 8.0
     run = node_run(FedspdOptions(**common, smoothness=12.0), [0, 1])
-    stated = FEDSPD_DP.mechanism(run)
+    stated = FEDSPD_DP.releases.mechanism(run)
     mean = np.mean([theta**s for s in range(LOCAL)])
     assert isinstance(stated, privacy.FixedBatchGaussian)
     assert (stated.batch, stated.records) == (BATCH * LOCAL, RECORDS)
@@ -279,19 +279,21 @@ def test_smoothness_states_the_sharper_bound() -> None:
     many = node_run(FedspdOptions(**common, smoothness=12.0, sampling="with-replacement"), [0])
     tails = [sum(theta**s for s in range(LOCAL - r)) / LOCAL for r in range(LOCAL)]
     assert multipliers_of(many) == pytest.approx([1 / sum(tails)], rel=1e-9)
-    assert FEDSPD_DP.mechanism(many).rate == pytest.approx(math.ceil(8 * (1 - 0.75**3)) / 8)
+    assert FEDSPD_DP.releases.mechanism(many).rate == pytest.approx(
+        math.ceil(8 * (1 - 0.75**3)) / 8
+    )
     # Poisson: up to J records may stand in a sum that is divided by b.
     poisson = node_run(FedspdOptions(**common, smoothness=3.0), [0], **POISSON)
     assert multipliers_of(poisson) == pytest.approx([1 / mean], rel=1e-9)
     steeper = node_run(FedspdOptions(**common, smoothness=3.2), [0], **POISSON)
     assert multipliers_of(steeper)[0] < 1 / mean
-    assert isinstance(FEDSPD_DP.mechanism(poisson), privacy.SampledGaussian)
-    assert FEDSPD_DP.mechanism(poisson).rate == pytest.approx(LOCAL * BATCH / RECORDS)
+    assert isinstance(FEDSPD_DP.releases.mechanism(poisson), privacy.SampledGaussian)
+    assert FEDSPD_DP.releases.mechanism(poisson).rate == pytest.approx(LOCAL * BATCH / RECORDS)
     # One local step needs no smoothness, and all records at every step are a Gaussian.
     single = node_run(FedspdOptions(penalty=2.0, inverse_step=6.0), [0, 4])
     assert multipliers_of(single) == pytest.approx([1.0, 1.0], rel=1e-9)
     whole = node_run(FedspdOptions(), [0], rate=1.0, expected_batch=8.0)
-    assert isinstance(FEDSPD_DP.mechanism(whole), privacy.Gaussian)
+    assert isinstance(FEDSPD_DP.releases.mechanism(whole), privacy.Gaussian)
 
 
 def test_no_round_of_a_growing_schedule_is_above_what_is_stated() -> None:

@@ -81,7 +81,7 @@ RELATIVE_NOISE: dict[str, Callable[[int], float]] = {
 PARTLY: Mapping[str, Any] = {"activation": 0.5, "clients_per_round": 2}
 """Options with which only some nodes take part in a step."""
 
-LAPLACE = [case for case in NOISED if ALGORITHMS[ROWS[case].name].noise is LAPLACE]
+LAPLACE = [case for case in NOISED if ALGORITHMS[ROWS[case].name].releases.noise is LAPLACE]
 
 
 def still_module(case: str) -> nn.Module | None:
@@ -198,7 +198,7 @@ def test_each_nodes_budget_sets_its_noise(case: str) -> None:
         if release.shift is None or not there:
             continue
         shares = [release.shift(node.records, k) * clip(k) / units[k][node.node] for k in there]
-        cost = COSTS[ALGORITHMS[ROWS[case].name].noise.name](shares)
+        cost = COSTS[ALGORITHMS[ROWS[case].name].releases.noise.name](shares)
         assert cost == pytest.approx(budget, rel=5e-3)
     assert sum(taking_part for k in range(STEPS) for taking_part in active(job, k)) >= STEPS
 

@@ -165,7 +165,7 @@ def what_leaves(
     except TacitError as error:
         left.shown["error"] = str(error).replace(str(out), "")
         return left
-    released = result.job.config.algorithm.definition.released_models
+    released = result.job.config.algorithm.definition.releases.models
     left.shown |= {
         "plan": planned(result.plan),
         "claims": result.claims,

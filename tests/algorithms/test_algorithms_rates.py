@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tacit
 from algorithms import recursion_oracle as oracle
 from tacit.algorithms import ALGORITHMS, Options
-from tacit.algorithms.base import step_size
+from tacit.algorithms.options import step_size
 from tacit.config import Config
 from tacit.errors import InputError
 

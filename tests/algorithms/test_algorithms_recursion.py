@@ -144,7 +144,9 @@ def test_every_algorithm_that_refers_to_this_file_has_a_row_here() -> None:
     here = {row.name: row.recursion for row in battery_table.ROWS.values() if file in row.recursion}
     tests = {True: "test_gossip_recursion", False: "test_push_sum_recursion"}
     assert here == {name: f"{file}::{tests[name in GOSSIP]}" for name in ROWS}
-    assert {name for name in ROWS if ALGORITHMS[name].weights == "doubly-stochastic"} == set(GOSSIP)
+    assert {name for name in ROWS if ALGORITHMS[name].graph.weights == "doubly-stochastic"} == set(
+        GOSSIP
+    )
 
 
 @pytest.mark.parametrize("clip", [None, CLIP], ids=["unclipped", "clipped"])

@@ -105,7 +105,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def assert_moves_as_accounted(job: Job) -> None:
-    laplace = job.config.algorithm.definition.noise.norm == "l1"
+    laplace = job.config.algorithm.definition.releases.noise.norm == "l1"
     record = job.train.inputs[RECORD].clone()
     before = noised(job)
     moved = False

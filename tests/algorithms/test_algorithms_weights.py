@@ -38,11 +38,13 @@ PAIRWISE = [
     for case in WEIGHED
     if case in NOISED
     and ROWS[case].pooled  # in a first step of adp2-sgd one node is active, without a partner
-    and ALGORITHMS[ROWS[case].name].no_pairwise is None
-    and ALGORITHMS[ROWS[case].name].weights != "server"
+    and ALGORITHMS[ROWS[case].name].releases.no_pairwise is None
+    and ALGORITHMS[ROWS[case].name].graph.weights != "server"
 ]
 SUMS = [
-    case for case in WEIGHED if case in NOISED and ALGORITHMS[ROWS[case].name].no_secure_sum is None
+    case
+    for case in WEIGHED
+    if case in NOISED and ALGORITHMS[ROWS[case].name].releases.no_secure_sum is None
 ]
 
 
@@ -93,7 +95,9 @@ def noise(**more: Any) -> Mapping[str, Any]:
 
 
 def test_all_methods_have_weights_but_those_of_one_penalty_and_of_falling_steps() -> None:
-    assert {name for name, row in ALGORITHMS.items() if row.no_weights is not None} == UNWEIGHED
+    assert {
+        name for name, row in ALGORITHMS.items() if row.participation.no_weights is not None
+    } == UNWEIGHED
 
 
 @pytest.mark.parametrize("case", ROWS)
@@ -103,7 +107,7 @@ def test_nodes_of_one_size_count_alike_to_the_last_bit(case: str) -> None:
     equal, default = (train(case, data, weights, **settings) for weights in ("equal", None))
     assert torch.equal(default.parameters, equal.parameters)
     assert torch.equal(default.consensus, equal.consensus)
-    why = ALGORITHMS[row.name].no_weights
+    why = ALGORITHMS[row.name].participation.no_weights
     if case not in WEIGHED:
         for weights in ("records", "noise", [1.0, 1.0, 1.0, 1.0]):
             with pytest.raises(
@@ -208,7 +212,7 @@ DESCENTS: Mapping[str, Mapping[str, Any]] = {
         for directed in (False, True)
         for case in WEIGHED
         if ROWS[case].trains
-        and (not directed or ALGORITHMS[ROWS[case].name].weights == "column-stochastic")
+        and (not directed or ALGORITHMS[ROWS[case].name].graph.weights == "column-stochastic")
     ],
 )
 def test_what_is_trained_is_the_minimiser_of_the_weighted_losses(

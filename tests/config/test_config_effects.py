@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 import tacit
 from tacit.algorithms import ALGORITHMS
-from tacit.algorithms.base import Idle
+from tacit.algorithms.options import Idle
 from tacit.config import Config, Promise
 from tacit.errors import InputError, TacitError
 from tacit.training.plan import Plan
@@ -687,7 +687,7 @@ METHODS_WITHOUT: Mapping[tuple[str, str], str] = {
 
 def methods() -> list[str]:
     """One algorithm of each step and formula: what they share is tried once."""
-    kinds = {(row.step, row.formula): name for name, row in reversed(ALGORITHMS.items())}
+    kinds = {(row.step, row.claims.formula): name for name, row in reversed(ALGORITHMS.items())}
     return [name for name in ALGORITHMS if name in kinds.values()]
 
 

@@ -429,8 +429,8 @@ def test_do_adps_bound_rises_with_noise_and_falls_with_steps(
 
 
 def test_what_a_paper_promises_stands_with_its_algorithm() -> None:
-    promised = {name for name, row in ALGORITHMS.items() if row.promise is not None}
+    promised = {name for name, row in ALGORITHMS.items() if row.claims.promise is not None}
     papers = {"privsgp-vr", "do-adp", "fedspd-dp"}
     assert promised == papers | {"dyn-d2p", "dyn-c", "dyn-mu", "const-d2p", "dyn-general"}
-    reading = {name for name, row in ALGORITHMS.items() if row.promise_constants}
+    reading = {name for name, row in ALGORITHMS.items() if row.claims.promise_constants}
     assert reading == promised - {"fedspd-dp"}

@@ -21,7 +21,7 @@ from tacit.errors import InputError, NotPrivateWarning
 from tacit.privacy.mechanisms.clipping import ASSUMED, Clipping
 from tacit.training.prepare import prepare
 
-CLAIMED = sorted(name for name, row in ALGORITHMS.items() if row.formula is not None)
+CLAIMED = sorted(name for name, row in ALGORITHMS.items() if row.claims.formula is not None)
 NODES, STEPS, BOUND = 4, 6, 0.01
 
 

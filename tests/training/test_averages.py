@@ -301,7 +301,11 @@ def test_a_tenth_of_thirty_steps_is_three() -> None:
 
 
 def test_final_rounds_need_to_know_how_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = replace(ALGORITHMS["privsgp"], name="another", restart=None)
+    row = replace(
+        ALGORITHMS["privsgp"],
+        name="another",
+        graph=replace(ALGORITHMS["privsgp"].graph, restart=None),
+    )
     monkeypatch.setitem(ALGORITHMS, "another", row)  # type: ignore[misc]
     options = {"name": "another", "final_mixing": 2}
     Config(algorithm=options)

@@ -337,7 +337,7 @@ def test_a_node_that_is_away_stands_still_and_tells_nothing(name: str) -> None:
         definition = job.config.algorithm.definition
         models = definition.models(state)
         sent = torch.from_numpy(exchange.bytes_sent)
-        return models, definition.consensus(models, state), sent
+        return models, definition.graph.consensus(models, state), sent
 
     models, consensus, sent = result(data, faults=faults)
     told, agreed, _ = result(changed, faults=faults)
@@ -353,7 +353,7 @@ def test_a_node_that_is_away_stands_still_and_tells_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_faults_that_an_algorithm_cannot_take_are_refused(name: str) -> None:
-    weights = ALGORITHMS[name].weights
+    weights = ALGORITHMS[name].graph.weights
     mixing = server_averaging(4) if weights == "server" else mixing_of("ring", 4)
     for key in REFUSED[name]:
         with pytest.raises(InputError, match=rf"{name} (keeps|takes).*leave it out") as caught:

@@ -93,7 +93,7 @@ def test_more_colluders_learn_more() -> None:
     assert first == sorted(first)
     assert rows[2] == tuple(node.epsilon for node in plan.nodes)
     alone = privacy.epsilon(
-        plan.release.algorithm.mechanism(
+        plan.release.algorithm.releases.mechanism(
             plan.release.against(NODES).node_run(plan.nodes[0], range(plan.steps))
         ),
         delta=plan.nodes[0].delta or 0.0,

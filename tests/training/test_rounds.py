@@ -24,7 +24,7 @@ from tacit.training.run_folder.result import bytes_per_step
 NODES, STEPS, RATE = 5, 6, 0.3
 ONE_WAY = [[(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)]]
 BOTH_WAYS = [[(0, 1), (1, 2), (3, 4)], [(0, 3), (2, 4)], [(1, 3), (0, 2), (0, 4)]]
-SERVERS = {name for name, row in ALGORITHMS.items() if row.weights == "server"}
+SERVERS = {name for name, row in ALGORITHMS.items() if row.graph.weights == "server"}
 COPIES = {"choco-sgd", "do-adp", "cpgt"}
 DUALS = {"ddp-admm-gradient", "dp-madmm-gradient", "dp-radmm-gradient"}
 SEVERAL = set(ALGORITHMS) - SERVERS - COPIES - DUALS
@@ -182,9 +182,14 @@ def test_models_that_are_private_are_sent_in_no_round_that_they_do_not_ask_for()
     """A row of a user's own, whose messages hold something else than its models."""
     row = ALGORITHMS["dp2-sgd"]
     assert not row.no_rounds
-    for own in (replace(row, released_models=False), replace(row, models=lambda state: state.x)):
+    for own in (
+        replace(row, releases=replace(row.releases, models=False)),
+        replace(row, models=lambda state: state.x),
+    ):
         assert "gossip" in own.no_rounds
-        assert not replace(own, gossip=ALGORITHMS["dp-dda"].gossip).no_rounds
+        assert not replace(
+            own, graph=replace(own.graph, gossip=ALGORITHMS["dp-dda"].graph.gossip)
+        ).no_rounds
 
 
 @pytest.mark.parametrize("value", [0, -1, 1001, 1.5, True, "many"])
@@ -210,7 +215,9 @@ def test_bytes_are_forecast_as_they_are_sent(name: str, graph: str) -> None:
     sent = {r: np.array(trained(task, graph, r, name=name).bytes_sent) for r in (1, 3)}
     result = trained(task, graph, 3, name=name)
     row = ALGORITHMS[name]
-    numbers = row.message_numbers(result.plan.config.algorithm.options, result.plan.parameters)
+    numbers = row.graph.message_numbers(
+        result.plan.config.algorithm.options, result.plan.parameters
+    )
     forecast = bytes_per_step(result.plan, numbers, 8).numpy() * STEPS
     np.testing.assert_allclose(forecast, sent[3])
     degrees = result.plan.mixing.out_degrees(0)

@@ -208,7 +208,7 @@ def test_methods_that_need_more_than_sums_are_refused(name: str, reason: str) ->
 
 
 def test_every_method_with_a_server_says_whether_sums_are_enough() -> None:
-    enough = {name for name, row in ALGORITHMS.items() if row.no_secure_sum is None}
+    enough = {name for name, row in ALGORITHMS.items() if row.releases.no_secure_sum is None}
     assert enough == {
         "dp-sgd",
         "dp-fedavg",
@@ -218,7 +218,7 @@ def test_every_method_with_a_server_says_whether_sums_are_enough() -> None:
         "ldp-svrg",
         "ldp-spider",
     }
-    assert all(ALGORITHMS[name].weights == "server" for name in enough)
+    assert all(ALGORITHMS[name].graph.weights == "server" for name in enough)
 
 
 @pytest.mark.parametrize(

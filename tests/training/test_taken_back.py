@@ -224,7 +224,7 @@ def test_without_a_ledger_nothing_is_paid_and_the_step_counts_all_the_same() -> 
 
 
 def test_clients_without_a_state_have_the_model_of_the_server_and_nothing_else() -> None:
-    stateless = {name for name, one in ALGORITHMS.items() if one.stateless_clients}
+    stateless = {name for name, one in ALGORITHMS.items() if one.participation.stateless_clients}
     assert stateless == {"dp-sgd", "dp-fedavg", "fedavg"}
     for name in stateless:
         one = ALGORITHMS[name]

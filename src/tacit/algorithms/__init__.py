@@ -15,15 +15,7 @@ from tacit.algorithms.admm.dp_admm import DP_ADMM
 from tacit.algorithms.admm.m_admm import M_ADMM
 from tacit.algorithms.admm.r_admm import R_ADMM
 from tacit.algorithms.adp2_sgd import ADP2_SGD
-from tacit.algorithms.base import (
-    Activity,
-    Algorithm,
-    Options,
-    Schedules,
-    Setup,
-    Size,
-    TableRequest,
-)
+from tacit.algorithms.base import Algorithm, TableRequest
 from tacit.algorithms.context import StepContext, StepTable
 from tacit.algorithms.cpgt import CPGT
 from tacit.algorithms.do_adp import CHOCO_SGD, DO_ADP
@@ -33,8 +25,10 @@ from tacit.algorithms.dp_fedavg import DP_FEDAVG, FEDAVG
 from tacit.algorithms.dp_sgd import DP_SGD
 from tacit.algorithms.dpdo import DPDO
 from tacit.algorithms.dyn_d2p import CONST_D2P, DYN_C, DYN_D2P, DYN_GENERAL, DYN_MU
+from tacit.algorithms.facets import Activity, Setup, Weights
 from tacit.algorithms.fedspd_dp import FEDSPD_DP
 from tacit.algorithms.noised_moments import NOISED_MOMENTS, SERVER_MOMENTS
+from tacit.algorithms.options import Options, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PRIVSGP_VR, SGP
 from tacit.algorithms.variance_reduction.dp_srm import DP_SRM
 from tacit.algorithms.variance_reduction.ldp_prox import LDP_SPIDER, LDP_SVRG
@@ -42,6 +36,8 @@ from tacit.algorithms.variance_reduction.soteriafl import SOTERIAFL_SAGA, SOTERI
 
 __all__ = [
     "ALGORITHMS",
+    "DEFAULT",
+    "WITHOUT_NOISE",
     "Activity",
     "Algorithm",
     "NodeRun",
@@ -52,8 +48,13 @@ __all__ = [
     "StepContext",
     "StepTable",
     "TableRequest",
+    "plain_method",
 ]
 
+DEFAULT = PRIVSGP.name
+"""What an experiment runs that names no algorithm."""
+WITHOUT_NOISE = SGP.name
+"""The same without noise."""
 ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {
     row.name: row
     for row in (
@@ -90,3 +91,10 @@ ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {
         SERVER_MOMENTS,
     )
 }
+
+
+def plain_method(weights: Weights) -> str:
+    """The name of the method that steps along noised gradients, with such mixing weights."""
+    return next(
+        row.name for row in ALGORITHMS.values() if row.plain and row.graph.weights == weights
+    )

@@ -46,17 +46,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import (
-    Activity,
-    Algorithm,
-    Idle,
-    NoisePath,
-    Options,
-    Setup,
-    any_clip,
-    step_size,
-)
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import (
+    SEEN_SUMS,
+    Activity,
+    GraphNeeds,
+    NoisePath,
+    Participation,
+    Setup,
+)
+from tacit.algorithms.options import Idle, Options, step_size
 from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
 
@@ -191,14 +191,14 @@ ADP2_SGD = Algorithm(
     name="adp2-sgd",
     title="A(DP)2SGD",
     documentation=__doc__,
-    weights="doubly-stochastic",
     options=AsynchronousOptions,
     start=start,
     step=step,
-    gossip=mix,
-    noise_path=NoisePath("combine-then-adapt"),
-    activity=waves,
-    fixed_graph=True,
-    clip_norms=any_clip,
-    bound_is_tight=True,
+    graph=GraphNeeds(
+        gossip=mix,
+        noise_path=NoisePath("combine-then-adapt"),
+        fixed=True,
+    ),
+    releases=SEEN_SUMS,
+    participation=Participation(activity=waves),
 )

@@ -27,14 +27,17 @@ Relation: the plan's; trust model: `all-messages`. No claim. Proof:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tacit.algorithms.accounting import laplace_sums
-from tacit.algorithms.base import Algorithm, Options, Share, step_size
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.do_adp import COPIES
+from tacit.algorithms.facets import FAULTS, LAPLACE_SUMS, GraphNeeds
+from tacit.algorithms.options import Options, Share, step_size
 from tacit.algorithms.parts import (
     CompressorName,
     Keep,
@@ -46,7 +49,6 @@ from tacit.algorithms.parts import (
 )
 from tacit.communication.colours import Released
 from tacit.privacy.mechanisms.clipping import ClipRule
-from tacit.privacy.noise.independent import LAPLACE
 
 
 class TrackingOptions(Options):
@@ -113,19 +115,17 @@ CPGT = Algorithm(
     name="cpgt",
     title="CPGT",
     documentation=__doc__,
-    weights="doubly-stochastic",
     options=TrackingOptions,
     start=start,
     step=step,
-    mechanism=laplace_sums,
-    clip_norms=lambda options: ("l1",),
-    noise=LAPLACE,
-    hides=keeps_back,
-    no_pairwise="adds Laplace noise, and nothing is proved of that where it cancels",
-    fixed_graph=True,
-    one_round="mixes public copies of the models, which only its compressed messages move: "
-    "algorithm.consensus_step and algorithm.tracking_step say how far a step goes towards the "
-    "neighbours",
-    message_numbers=lambda options, d: 2 * d,  # two variables
     default_clip=4.0,
+    graph=GraphNeeds(
+        fixed=True,
+        no_faults=dict.fromkeys(FAULTS, COPIES),
+        one_round="mixes public copies of the models, which only its compressed messages move: "
+        "algorithm.consensus_step and algorithm.tracking_step say how far a step goes towards the "
+        "neighbours",
+        message_numbers=lambda options, d: 2 * d,  # two variables
+    ),
+    releases=replace(LAPLACE_SUMS, hides=keeps_back),
 )

@@ -58,16 +58,18 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.base import (
-    Algorithm,
-    Momentum,
-    Options,
-    Setup,
-    Share,
-    any_clip,
-    step_size,
-)
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import (
+    FAULTS,
+    GraphNeeds,
+    PaperClaims,
+    Participation,
+    Releases,
+    Setup,
+    any_clip,
+)
+from tacit.algorithms.options import Momentum, Options, Share, step_size
 from tacit.algorithms.parts import (
     CompressorName,
     Keep,
@@ -304,22 +306,28 @@ def _theorem_2(
     )
 
 
+COPIES = (
+    "keeps public copies of its neighbours, which messages move by differences: one that is lost "
+    "would leave the copies apart for ever"
+)
+
 CHOCO_SGD: Algorithm[CompressedState, Any] = Algorithm(
     name="choco-sgd",
     title="CHOCO-SGD with momentum",
     documentation=__doc__,
-    weights="doubly-stochastic",
     options=CompressedGossipOptions,
     start=start,
     step=step,
     private=False,
-    clip_norms=any_clip,
-    claimed_run=claimed_run,
-    fixed_graph=True,
-    one_round="mixes public copies of the models, which only its compressed messages move: "
-    "algorithm.consensus_step says how far a step goes towards the neighbours",
     check=check,
     settled=settled,
+    graph=GraphNeeds(
+        fixed=True,
+        no_faults=dict.fromkeys(FAULTS, COPIES),
+        one_round="mixes public copies of the models, which only its compressed messages move: "
+        "algorithm.consensus_step says how far a step goes towards the neighbours",
+    ),
+    releases=Releases(clip_norms=any_clip),
 )
 
 DO_ADP = replace(
@@ -328,11 +336,13 @@ DO_ADP = replace(
     title="DO-ADP",
     options=DoAdpOptions,
     private=True,
-    hides=keeps_back,
-    no_pairwise="sends compressed differences, in which a pair's noise would arrive in parts",
-    formula=PUBLISHED,
-    promise_constants=PROMISED,
-    promise=promise,
-    activity=independent,
-    silent=True,
+    releases=replace(
+        CHOCO_SGD.releases,
+        hides=keeps_back,
+        no_pairwise="sends compressed differences, in which a pair's noise would arrive in parts",
+    ),
+    claims=PaperClaims(
+        formula=PUBLISHED, run=claimed_run, promise_constants=PROMISED, promise=promise
+    ),
+    participation=Participation(activity=independent, silent=True),
 )

@@ -23,8 +23,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, NoisePath, Options, any_clip, step_size
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import SEEN_SUMS, GraphNeeds, NoisePath
+from tacit.algorithms.options import Options, step_size
 from tacit.algorithms.parts import noised_gradient
 from tacit.communication.colours import Released
 
@@ -51,13 +53,12 @@ DP2_SGD: Algorithm[ConsensusState, Options] = Algorithm(
     name="dp2-sgd",
     title="DP2-SGD",
     documentation=__doc__,
-    weights="doubly-stochastic",
     options=Options,
     start=start,
     step=step,
-    noise_path=NoisePath("combine-then-adapt"),
-    clip_norms=any_clip,
-    bound_is_tight=True,
+    steps_along="gossip steps along noised gradients",
+    graph=GraphNeeds(noise_path=NoisePath("combine-then-adapt")),
+    releases=SEEN_SUMS,
 )
 
 D_PSGD = replace(

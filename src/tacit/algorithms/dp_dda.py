@@ -31,17 +31,16 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.algorithms.base import (
-    Algorithm,
-    Idle,
-    NoisePath,
-    Options,
-    RateSchedule,
-    Share,
-    WarmUp,
-    any_clip,
-)
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import (
+    SEEN_SUMS,
+    GraphNeeds,
+    NoisePath,
+    PaperClaims,
+    Participation,
+)
+from tacit.algorithms.options import Idle, Options, RateSchedule, Share, WarmUp
 from tacit.algorithms.parts import (
     Regularisation,
     RegulariserName,
@@ -121,18 +120,18 @@ DP_DDA = Algorithm(
     name="dp-dda",
     title="DP-DDA",
     documentation=__doc__,
-    weights="doubly-stochastic",
     options=DualAveragingOptions,
     start=start,
     step=step,
-    gossip=mix,
-    noise_path=NoisePath(
-        "combine-then-adapt",
-        rate=_unit,
-        scale=lambda options, k: options.settled_rate / math.sqrt(k),
+    graph=GraphNeeds(
+        gossip=mix,
+        noise_path=NoisePath(
+            "combine-then-adapt",
+            rate=_unit,
+            scale=lambda options, k: options.settled_rate / math.sqrt(k),
+        ),
     ),
-    activity=independent,
-    convex=True,
-    clip_norms=any_clip,
-    bound_is_tight=True,
+    releases=SEEN_SUMS,
+    claims=PaperClaims(convex=True),
+    participation=Participation(activity=independent),
 )

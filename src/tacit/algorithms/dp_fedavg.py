@@ -62,9 +62,11 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Algorithm, step_size
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import Participation, Releases
 from tacit.algorithms.federated import (
+    WITH_SERVER,
     FederatedOptions,
     LocalSteps,
     RoundSampling,
@@ -75,9 +77,9 @@ from tacit.algorithms.federated import (
     local_schedules,
     participants,
     round_sampling,
-    server_model,
     server_start,
 )
+from tacit.algorithms.options import step_size
 from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 from tacit.communication.colours import Released
 
@@ -139,18 +141,15 @@ DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     name="dp-fedavg",
     title="DP-FedAvg",
     documentation=__doc__,
-    weights="server",
     options=LocalOptions,
     schedules=local_schedules,
     start=server_start,
     step=step,
-    consensus=server_model,
-    mechanism=mechanism,
-    law=lambda options: "change",
-    falls=True,
-    no_secure_sum=None,
-    activity=participants,
-    stateless_clients=True,
+    graph=WITH_SERVER,
+    releases=Releases(
+        mechanism=mechanism, law=lambda options: "change", falls=True, no_secure_sum=None
+    ),
+    participation=Participation(activity=participants, stateless_clients=True),
 )
 
 FEDAVG = replace(

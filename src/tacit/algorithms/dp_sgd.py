@@ -36,17 +36,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tacit.algorithms.base import Algorithm, radial_clip, step_size
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import Participation, Releases, radial_clip
 from tacit.algorithms.federated import (
+    WITH_SERVER,
     FederatedOptions,
     ServerState,
     average_active,
     average_unseen,
     participants,
-    server_model,
     server_start,
 )
+from tacit.algorithms.options import step_size
 from tacit.algorithms.parts import Regularisation, RegulariserName, noised_gradient, prox
 from tacit.communication.colours import Released
 
@@ -79,14 +81,11 @@ DP_SGD = Algorithm(
     name="dp-sgd",
     title="DP-SGD",
     documentation=__doc__,
-    weights="server",
-    clip_norms=radial_clip,
     options=ServerStepOptions,
     start=server_start,
     step=step,
-    consensus=server_model,
-    bound_is_tight=True,
-    no_secure_sum=None,
-    activity=participants,
-    stateless_clients=True,
+    steps_along="a server that averages noised gradients, and can do with their sum",
+    graph=WITH_SERVER,
+    releases=Releases(clip_norms=radial_clip, bound_is_tight=True, no_secure_sum=None),
+    participation=Participation(activity=participants, stateless_clients=True),
 )

@@ -25,20 +25,27 @@ paper's constant: `docs/proofs/noised-gradients.md`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.accounting import laplace_sums
-from tacit.algorithms.base import Algorithm, Options, Schedules, Setup, step_size
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import (
+    LAPLACE_SUMS,
+    GraphNeeds,
+    PaperClaims,
+    Participation,
+    Setup,
+)
+from tacit.algorithms.options import Options, Schedules, step_size
 from tacit.algorithms.parts import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import ClipRule
-from tacit.privacy.noise.independent import LAPLACE
 
 Decay = Annotated[float, Field(ge=1e-3, le=1)]
 
@@ -121,21 +128,21 @@ DPDO = Algorithm(
     name="dpdo",
     title="DPDO",
     documentation=__doc__,
-    weights="doubly-stochastic",
     options=LaplaceOptions,
     schedules=schedules,
     start=start,
     step=step,
     models=lambda state: state.z,
-    gossip=mix,
-    mechanism=laplace_sums,
-    clip_norms=lambda options: ("l1",),
-    noise=LAPLACE,
-    falls=True,
-    apart=lambda options: "copies" if options.regulariser == "box" else "nodes",
-    no_weights="bounds how far a step moves a model, by the same number for all nodes",
-    no_pairwise="adds Laplace noise, and nothing is proved of that where it cancels",
-    convex=True,
     check=check,
     default_clip=4.0,
+    graph=GraphNeeds(gossip=mix),
+    releases=replace(
+        LAPLACE_SUMS,
+        falls=True,
+        apart=lambda options: "copies" if options.regulariser == "box" else "nodes",
+    ),
+    claims=PaperClaims(convex=True),
+    participation=Participation(
+        no_weights="bounds how far a step moves a model, by the same number for all nodes"
+    ),
 )

@@ -46,7 +46,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tacit.algorithms.base import Idle, Schedules, Size
+from tacit.algorithms.facets import PaperClaims
+from tacit.algorithms.options import Idle, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
 from tacit.algorithms.promise import PromisedRun, constant_rate, promised
 from tacit.errors import InputError
@@ -198,10 +199,9 @@ DYN_D2P = replace(
     documentation=__doc__,
     options=DynOptions,
     schedules=schedules,
-    formula=PUBLISHED,
-    promise_constants=PROMISED,
-    promise=promise,
+    steps_along="",
     default_clip=4.0,
+    claims=PaperClaims(formula=PUBLISHED, promise_constants=PROMISED, promise=promise),
 )
 
 DYN_C = replace(
@@ -234,7 +234,6 @@ DYN_GENERAL = replace(
     documentation=__doc__,
     options=GeneralOptions,
     schedules=general_schedules,
-    formula=PUBLISHED_GENERAL,
-    promise_constants=PROMISED,
-    promise=promise,
+    steps_along="",
+    claims=PaperClaims(formula=PUBLISHED_GENERAL, promise_constants=PROMISED, promise=promise),
 )

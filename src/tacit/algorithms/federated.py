@@ -20,8 +20,9 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.base import Activity, Idle, Options, Schedules, Setup
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import Activity, GraphNeeds, Setup
+from tacit.algorithms.options import Idle, Options, Schedules
 from tacit.algorithms.parts import public_draws
 from tacit.communication.colours import Outgoing, Released
 from tacit.errors import InputError
@@ -34,7 +35,6 @@ RoundSampling = Annotated[
         "is about the mini-batches of a round: set algorithm.local_steps above 1, or leave it out",
     ),
 ]
-Participation = Literal["drawn", "same"]
 
 _CLIENTS = 1  # the purpose of the public draws
 _ROUNDING = 16  # units in the last place
@@ -49,7 +49,7 @@ class FederatedOptions(Options):
 
     clients_per_round: Annotated[int, Field(ge=1)] | None = None
     participation: Annotated[
-        Participation,
+        Literal["drawn", "same"],
         Idle(
             lambda options: options.clients_per_round is None,
             "is about who the clients of a round are: set algorithm.clients_per_round, or leave it "
@@ -106,6 +106,15 @@ def server_start(x: Tensor, options: Any, context: StepContext) -> ServerState:
 def server_model(models: Tensor, state: Any) -> Tensor:
     """The common model `[d]`, where the server's is the only one."""
     return models[0].clone()
+
+
+WITH_SERVER = GraphNeeds(weights="server", consensus=server_model)
+"""Of methods whose only model is the server's."""
+OWN_MESSAGES = (
+    "goes on at each client from what that client alone has sent: with sums only, that would be "
+    "private state, of which nothing is proved"
+)
+"""Why some cannot do with the sums of messages, which follows "which"."""
 
 
 def average_active(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:

@@ -89,20 +89,19 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import (
-    Algorithm,
-    Idle,
-    PrimalDual,
-    RateSchedule,
+from tacit.algorithms.base import Algorithm, PrimalDual
+from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import (
+    GraphNeeds,
+    PaperClaims,
+    Participation,
+    Releases,
     Setup,
-    Size,
-    WarmUp,
     any_clip,
     l2_clip,
-    step_size,
 )
-from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import (
+    OWN_MESSAGES,
     FederatedOptions,
     LocalSteps,
     RoundSampling,
@@ -111,6 +110,7 @@ from tacit.algorithms.federated import (
     participants,
     round_sampling,
 )
+from tacit.algorithms.options import Idle, RateSchedule, Size, WarmUp, step_size
 from tacit.algorithms.parts import (
     Regularisation,
     RegulariserName,
@@ -664,35 +664,40 @@ FEDSPD_DP = Algorithm(
     name="fedspd-dp",
     title="FedSPD-DP",
     documentation=__doc__,
-    weights="server",
     options=FedspdOptions,
     schedules=local_schedules,
     start=start,
     step=step,
     models=models,
-    released_models=False,
-    consensus=server,
-    mechanism=mechanism,
-    law=lambda options: "iterates" if options.state == "public" else "carried",
-    falls=True,
-    # A proximal step in the iterates is not linear, unless it is that of l2.
-    apart=lambda options: "nodes" if options.regulariser in ("none", "l2") else "no",
-    clip_norms=clip_norms,
-    formula=PUBLISHED,
-    claimed_run=claimed_run,
-    claimed_round=lambda run: run.round_epsilon,
-    activity=participants,
-    cost_depends_on_step=lambda options: options.state == "private",
     primal_dual=primal_dual,
     input_bound=input_bound,
-    convex=True,
-    promise=promise,
     check=check,
-    no_weights="has a proved sensitivity for losses as they are: a weighed one is as much steeper",
-    no_secure_sum="goes on at each client from what that client alone has sent: with sums only, "
-    "that would be private state, of which nothing is proved",
-    not_covered=lambda options: (
-        "each client's own model and inner iterate: local, never noised; neither they nor their "
-        "scores are sent, and loss and accuracy are those of the server's model",
+    graph=GraphNeeds(weights="server", consensus=server),
+    releases=Releases(
+        models=False,
+        mechanism=mechanism,
+        law=lambda options: "iterates" if options.state == "public" else "carried",
+        falls=True,
+        # A proximal step in the iterates is not linear, unless it is that of l2.
+        apart=lambda options: "nodes" if options.regulariser in ("none", "l2") else "no",
+        clip_norms=clip_norms,
+        cost_depends_on_step=lambda options: options.state == "private",
+        no_secure_sum=OWN_MESSAGES,
+        not_covered=lambda options: (
+            "each client's own model and inner iterate: local, never noised; neither they nor "
+            "their scores are sent, and loss and accuracy are those of the server's model",
+        ),
+    ),
+    claims=PaperClaims(
+        formula=PUBLISHED,
+        run=claimed_run,
+        round_epsilon=lambda run: run.round_epsilon,
+        convex=True,
+        promise=promise,
+    ),
+    participation=Participation(
+        activity=participants,
+        no_weights="has a proved sensitivity for losses as they are: a weighed one is as much "
+        "steeper",
     ),
 )

@@ -44,24 +44,17 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor, nn
 
-from tacit.algorithms.base import (
-    Activity,
-    Algorithm,
-    Idle,
-    Options,
-    RateSchedule,
-    Setup,
-    Size,
-    WarmUp,
-)
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import Activity, PaperClaims, Participation, Setup
 from tacit.algorithms.federated import (
+    WITH_SERVER,
     ServerState,
     average_active,
     average_unseen,
-    server_model,
     server_start,
 )
+from tacit.algorithms.options import Idle, Options, RateSchedule, Size, WarmUp
 from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.privsgp import PRIVSGP
 from tacit.communication.colours import Public, Released
@@ -143,27 +136,21 @@ NOISED_MOMENTS: Algorithm[Any, Any] = replace(
     options=PushedMomentOptions,
     start=start,
     step=step,
-    formula=None,
-    activity=first_step,
+    steps_along="",
     input_bound=lambda options: BOUND,
     moments=made,
-    one_pass=True,
+    claims=PaperClaims(),
+    participation=Participation(activity=first_step, one_pass=True),
 )
 
 SERVER_MOMENTS = replace(
     NOISED_MOMENTS,
     name="noised-moments-server",
     title="Noised moments with a server",
-    weights="server",
     options=MomentOptions,
     start=server_start,
     step=server_step,
     models=lambda state: state.x,
-    gossip=None,
-    final_rounds=lambda options: 0,
-    restart=None,
-    noise_path=None,
-    consensus=server_model,
-    no_secure_sum=None,
-    message_numbers=lambda options, d: d,
+    graph=WITH_SERVER,
+    releases=replace(NOISED_MOMENTS.releases, no_secure_sum=None),
 )

@@ -12,8 +12,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Activity, Idle, Setup, Share
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import Activity, Setup
+from tacit.algorithms.options import Idle, Share
 from tacit.communication import compression
 from tacit.errors import InputError, nearest
 

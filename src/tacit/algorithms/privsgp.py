@@ -59,16 +59,16 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun, claimed_sums
-from tacit.algorithms.base import (
-    Algorithm,
-    Momentum,
-    NoisePath,
-    Options,
-    any_clip,
-    l2_clip,
-    step_size,
-)
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import (
+    SEEN_SUMS,
+    GraphNeeds,
+    NoisePath,
+    PaperClaims,
+    l2_clip,
+)
+from tacit.algorithms.options import Momentum, Options, step_size
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.algorithms.promise import PromisedRun, constant_rate, promised
 from tacit.algorithms.variance_reduction.estimators import (
@@ -163,19 +163,21 @@ PRIVSGP: Algorithm[Any, Any] = Algorithm(
     name="privsgp",
     title="PrivSGP",
     documentation=__doc__,
-    weights="column-stochastic",
     options=PushSumOptions,
     start=start,
     step=step,
     models=de_biased,
-    gossip=mix,
-    final_rounds=lambda options: options.final_mixing,
-    restart=restart,
-    noise_path=NoisePath("adapt-then-combine"),
-    clip_norms=any_clip,
-    bound_is_tight=True,
-    message_numbers=lambda options, d: d + 1,  # the push-sum weight
-    formula=PUBLISHED,
+    steps_along="push-sum steps along noised gradients, over any graph",
+    graph=GraphNeeds(
+        weights="column-stochastic",
+        gossip=mix,
+        final_rounds=lambda options: options.final_mixing,
+        restart=restart,
+        noise_path=NoisePath("adapt-then-combine"),
+        message_numbers=lambda options, d: d + 1,  # the push-sum weight
+    ),
+    releases=SEEN_SUMS,
+    claims=PaperClaims(formula=PUBLISHED),
 )
 
 SGP = replace(
@@ -183,7 +185,7 @@ SGP = replace(
     name="sgp",
     title="SGP",
     private=False,
-    formula=None,
+    claims=PaperClaims(),
 )
 
 
@@ -349,23 +351,36 @@ PRIVSGP_VR = replace(
     options=VarianceReductionOptions,
     start=reduced_start,
     step=reduced_step,
-    mechanism=reduced_sums,
-    law=anchored_or("table"),
-    noise_path=NoisePath("adapt-then-combine", held=_held, weight=_weight),
-    clip_norms=l2_clip,
-    bound_is_tight=False,
-    formula=CLAIM,
-    claimed_run=claimed_run,
-    cost_depends_on_step=lambda options: options.state == "public",
+    steps_along="",
     check=check_differences,
     table=table_request,
-    promise_constants=(
-        "smoothness",
-        "initial_gap",
-        "heterogeneity",
-        "push_sum_constant",
-        "push_sum_rate",
+    graph=replace(
+        PRIVSGP.graph,
+        noise_path=NoisePath("adapt-then-combine", held=_held, weight=_weight),
+        no_faults={
+            "down": "takes gradients as differences to a table or an anchor, which the accounting "
+            "dates by every step of every node"
+        },
     ),
-    promise=promise,
-    not_covered=private_state,
+    releases=replace(
+        PRIVSGP.releases,
+        mechanism=reduced_sums,
+        law=anchored_or("table"),
+        clip_norms=l2_clip,
+        bound_is_tight=False,
+        cost_depends_on_step=lambda options: options.state == "public",
+        not_covered=private_state,
+    ),
+    claims=PaperClaims(
+        formula=CLAIM,
+        run=claimed_run,
+        promise_constants=(
+            "smoothness",
+            "initial_gap",
+            "heterogeneity",
+            "push_sum_constant",
+            "push_sum_rate",
+        ),
+        promise=promise,
+    ),
 )

@@ -97,7 +97,7 @@ def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> ClaimRow:
     lower = multiplier = None
     if mechanism is not None and node.delta is not None:
         # Messages are the noised sums themselves: linear losses attain their pairs.
-        if algorithm.bound_is_tight:
+        if algorithm.releases.bound_is_tight:
             lower = privacy.epsilon_bounds(mechanism, delta=node.delta)[0]
         multiplier = release.noise_multiplier(node, 0), release.noise_multiplier(node, last)
     missing = "" if plan.accounted else "no noise is accounted"
@@ -108,7 +108,7 @@ def _plan_row(plan: Plan, nodes: Sequence[NodePlan]) -> ClaimRow:
         paper=algorithm.paper,
         algorithm=algorithm.title,
         experiment=f"{config.task.dataset}, {node_names}, J = {node.records}, K = {plan.steps}",
-        reading="none" if algorithm.formula is None else algorithm.formula.reading,
+        reading="none" if algorithm.claims.formula is None else algorithm.claims.formula.reading,
         relation=None if mechanism is None else mechanism.relation,
         mechanism=mechanism,
         noise_multiplier=multiplier,

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tacit.algorithms import plain_method
 from tacit.communication.colours import Released
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, SESSION_ID, Experiment
@@ -183,12 +184,12 @@ def _plan(
     peers: Peers,
 ) -> Plan:
     """One step on all records, whose clipped sum are the counts."""
-    server = config.algorithm.definition.weights == "server"
+    server = config.algorithm.definition.graph.weights == "server"
     release = Config(
         task=config.task,
         nodes=config.nodes,
         topology={} if server else {"graph": "complete"},
-        algorithm={"name": "dp-sgd" if server else "dp2-sgd", "clip": 1.0},
+        algorithm={"name": plain_method("server" if server else "doubly-stochastic"), "clip": 1.0},
         privacy={
             "epsilon": epsilon,
             "delta": config.privacy.delta,
@@ -228,7 +229,7 @@ def _release(
         stack.enter_context(ledger)
         ledger.reserve(0, 1)
         stds = [plan.release.noise_std(plan.nodes[node], 0) for node in hosted]
-        noise = plan.release.algorithm.noise
+        noise = plan.release.algorithm.releases.noise
         noised = noise.add(totals, stds, node_keys(plan, hosted), hosted, 0, part=0)
         ledger.settle(1)
     return Released(noised)

@@ -3,7 +3,7 @@
 A promise is no certified statement: it is evaluated as printed, for the run at hand, beside the
 conditions of its theorem that the run breaks. Nothing is estimated here: constants of the problem
 come from `[promise]` alone, and without them the plan says which terms it cannot evaluate. What a
-paper promises stands with its algorithm, as `Algorithm.promise`.
+paper promises stands with its algorithm, as `PaperClaims.promise`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tacit.algorithms.base import step_size
+from tacit.algorithms.options import step_size
 from tacit.algorithms.promise import PromisedRun
 from tacit.analysis.settings.noise import noise_variances, unit_noise
 from tacit.privacy.published import Budget, FormulaCondition
@@ -23,9 +23,9 @@ from tacit.training.prepare import Job
 def planned_promise(job: Job) -> PlannedPromise | None:
     """What the run's paper promises; None where it promises nothing of utility, or not of this."""
     algorithm = job.config.algorithm.definition
-    if algorithm.promise is None or job.config.nodes.empty:  # its nodes have records
+    if algorithm.claims.promise is None or job.config.nodes.empty:  # its nodes have records
         return None
-    return algorithm.promise(_promised_run(job))
+    return algorithm.claims.promise(_promised_run(job))
 
 
 def _promised_run(job: Job) -> PromisedRun:

@@ -96,9 +96,9 @@ def algorithms_document() -> list[dict[str, Any]]:
             "paper": row.paper,
             "summary": row.summary,
             "setting": row.setting,
-            "weights": row.weights,
+            "weights": row.graph.weights,
             "private": row.private,
-            "claim": None if row.formula is None else row.formula.statement,
+            "claim": None if row.claims.formula is None else row.claims.formula.statement,
             "options": {key: field.default for key, field in row.options.model_fields.items()},
         }
         for row in ALGORITHMS.values()
@@ -112,9 +112,9 @@ def algorithms_blocks() -> list[Block]:
             row.name,
             "yes" if row.private else "no",
             row.summary,
-            row.weights.removesuffix("-stochastic"),
+            row.graph.weights.removesuffix("-stochastic"),
             row.paper,
-            "-" if row.formula is None else row.formula.source,
+            "-" if row.claims.formula is None else row.claims.formula.source,
         )
         for row in ALGORITHMS.values()
     ]

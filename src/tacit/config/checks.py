@@ -151,7 +151,7 @@ def check_calibration(
             raise InputError("privacy.calibrate_share", privacy.calibrate_share, expected)
         return
     steps_alone = privacy.noisy and privacy.accounting != "certified"
-    several = algorithm.definition.mechanism is not noised_sums
+    several = algorithm.definition.releases.mechanism is not noised_sums
     reasons = {
         f"{algorithm.name}, which releases no single Gaussian sum a step": several,
         "privacy.noise = 'pairwise', which hides no counts": privacy.noise == "pairwise",
@@ -172,8 +172,10 @@ def check_promise(algorithm: AlgorithmSection, promise: Promise) -> None:
     """
     given = {key: value for key, value in dict(promise).items() if value is not None}
     for key, value in given.items():
-        if key not in algorithm.definition.promise_constants:
-            readers = [row.name for row in ALGORITHMS.values() if key in row.promise_constants]
+        if key not in algorithm.definition.claims.promise_constants:
+            readers = [
+                row.name for row in ALGORITHMS.values() if key in row.claims.promise_constants
+            ]
             expected = (
                 f"is a constant of what the paper of {', '.join(readers)} promises, and "
                 f"{algorithm.name} does not read it: leave it out"
@@ -247,14 +249,18 @@ def _check_options(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
 def _check_average(chosen: AlgorithmSection, train: Train) -> None:
     """Refuse averages of one model, and those that rounds after the last step cannot go on from."""
     definition = chosen.definition
-    if train.average != "none" and definition.one_pass and definition.weights == "server":
+    if (
+        train.average != "none"
+        and definition.participation.one_pass
+        and definition.graph.weights == "server"
+    ):
         raise InputError(
             "train.average",
             train.average,
             f"is of the models after several steps, and the one of {definition.name} stays as its "
             "first step made it: leave it out",
         )
-    final: int = definition.final_rounds(chosen.options)
+    final: int = definition.graph.final_rounds(chosen.options)
     if train.average != "none" and final and not definition.restarts:
         raise InputError(
             "train.average",
@@ -312,8 +318,9 @@ def _check_weights(nodes: Nodes, chosen: AlgorithmSection, privacy: Privacy) -> 
     """Refuse weights where a method has none, or where they would follow from themselves."""
     weights, definition = nodes.weights, chosen.definition
     shown = weights if isinstance(weights, str) else "numbers"
-    if weights not in (None, "equal") and definition.no_weights is not None:
-        expected = f"does not go with {definition.name}, which {definition.no_weights}: use 'equal'"
+    reason = definition.participation.no_weights
+    if weights not in (None, "equal") and reason is not None:
+        expected = f"does not go with {definition.name}, which {reason}: use 'equal'"
         raise InputError("nodes.weights", shown, expected)
     numbers = tuple(weights.values()) if isinstance(weights, Mapping) else weights
     if isinstance(numbers, tuple) and max(numbers) > _MOST_RATIO * min(numbers):
@@ -337,7 +344,7 @@ def _check_without_records(
             expected = f"is none of the {nodes.count} nodes, by number from 0 or by name"
             raise InputError("nodes.without_records", node, expected)
     keeps = "keeps a gradient of each record" if definition.table(chosen.options) else None
-    own = definition.no_empty or definition.no_weights or keeps
+    own = definition.participation.no_empty or definition.participation.no_weights or keeps
     numbers = not (nodes.weights is None or isinstance(nodes.weights, str))
     reasons = {
         f"{definition.name}, which {own}": own is not None,
@@ -399,7 +406,7 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
     none, published = (privacy.accounting == name for name in ("none", "published"))
     calibrated = privacy.budget is not None or per_round is not None
     twice = published and privacy.noise_std is not None
-    unprinted = published and algorithm.formula is None and algorithm.private
+    unprinted = published and algorithm.claims.formula is None and algorithm.private
     note = "keeps a given noise: give noise_std, not epsilon (epsilon = 'none' for no noise)"
     reasons = {
         note: none and calibrated,
@@ -408,7 +415,9 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
     }
     _refuse("privacy.accounting", privacy.accounting, reasons)
     accounted = privacy.noisy and not none
-    one_sum = algorithm.mechanism is noised_sums and algorithm.table(chosen.options) is None
+    one_sum = (
+        algorithm.releases.mechanism is noised_sums and algorithm.table(chosen.options) is None
+    )
     allocated, fixed = (train.sampling == name for name in ("allocation", "fixed"))
     misallocated = allocated and accounted and privacy.relation != "add-or-remove-one"
     misfixed = fixed and accounted and privacy.relation != "replace-one"
@@ -441,13 +450,13 @@ def _check_pairwise(
                 raise InputError(where, value, f"{expected}, or leave it out")
         return
     definition = chosen.definition
-    reason = definition.no_pairwise
+    reason = definition.releases.no_pairwise
     if not definition.private:
         reason = "adds no noise"
-    elif definition.weights == "server":
+    elif definition.graph.weights == "server":
         reason = "has a server, which would see single messages in any case"
-    elif reason is None and definition.noise.name != "gaussian":
-        reason = f"adds {definition.noise.name} noise"
+    elif reason is None and definition.releases.noise.name != "gaussian":
+        reason = f"adds {definition.releases.noise.name} noise"
     if reason is not None:
         expected = f"does not go with {definition.name}, which {reason}: use 'independent'"
         raise InputError("privacy.noise", "pairwise", expected)
@@ -477,10 +486,10 @@ def _check_secure_sum(
     if privacy.aggregation != "secure-sum":
         return
     definition = chosen.definition
-    reason = definition.no_secure_sum
+    reason = definition.releases.no_secure_sum
     if chosen.options.clip_norm == ASSUMED:
         reason = "keeps no client's part of a sum to a bound with algorithm.clip_norm = 'assumed'"
-    if definition.weights != "server":
+    if definition.graph.weights != "server":
         reason = "has no server: each neighbour sees messages; see privacy.noise = 'pairwise'"
     elif not definition.private:
         reason = "adds no noise"

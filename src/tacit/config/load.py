@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 import tomli_w
 from pydantic import PrivateAttr
 
-from tacit.algorithms import ALGORITHMS
+from tacit.algorithms import ALGORITHMS, DEFAULT, plain_method
 from tacit.config.checks import (
     check,
     check_calibration,
@@ -48,8 +48,6 @@ Each = TypeVar("Each")
 
 _NOT_RUN = {"figure": "tacit compare", "compare": "tacit compare", "tune": "tacit tune"}
 DEFAULT_EPSILON = 3.0
-DEFAULT_METHOD = "privsgp"
-DEFAULT_SUMS_METHOD = "dp-sgd"
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
 DEFAULT_SECURE_SUM = {"colluding": 1}
@@ -90,12 +88,12 @@ class Config(Section):
         given = _said(sections)
         if given is not None:
             sums = given.get("privacy", {}).get("aggregation") == "secure-sum"
-            method = DEFAULT_SUMS_METHOD if sums else DEFAULT_METHOD
+            method = plain_method("server") if sums else DEFAULT
             sections = {**sections, "algorithm": {"name": method, **given.get("algorithm", {})}}
         made = {name: kind.model_validate(sections.get(name, {})) for name, kind in kinds.items()}
         definition, privacy = made["algorithm"].definition, made["privacy"]
         if made["topology"].graph is None:
-            graph = DEFAULT_GRAPH[definition.weights]
+            graph = DEFAULT_GRAPH[definition.graph.weights]
             made["topology"] = made["topology"].model_copy(update={"graph": graph})
         # No noise at all is only had by `epsilon = "none"`.
         if definition.private and privacy.epsilon is None and not privacy.noisy:
@@ -237,7 +235,7 @@ class Config(Section):
         given = self.nodes.weights
         if given is not None:
             return given if isinstance(given, str) else self.per_node(given)
-        unweighed = self.algorithm.definition.no_weights is not None
+        unweighed = self.algorithm.definition.participation.no_weights is not None
         may_begin_without = self.faults.tolerate and self.plans_each_node_alone
         return "equal" if unweighed or may_begin_without else "records"
 
@@ -264,7 +262,7 @@ class Config(Section):
 
     @property
     def _stateless(self) -> bool:
-        clients = self.algorithm.definition.stateless_clients
+        clients = self.algorithm.definition.participation.stateless_clients
         return clients and self.train.sampling != "allocation"
 
     @property

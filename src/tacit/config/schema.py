@@ -18,8 +18,8 @@ from pydantic import (
     field_validator,
 )
 
-from tacit.algorithms import ALGORITHMS, Algorithm, Options, Size
-from tacit.algorithms.base import refuse_idle
+from tacit.algorithms import ALGORITHMS, DEFAULT, Algorithm, Options, Size
+from tacit.algorithms.options import refuse_idle
 from tacit.config.values import Whole, average_rule, plain_values, whole_number
 from tacit.data.formats.svmlight import Declared
 from tacit.errors import InputError, nearest, plain_rule
@@ -343,7 +343,7 @@ class AlgorithmSection(Section):
     name: str
     options: SerializeAsAny[Options]
 
-    def __init__(self, /, name: Any = "privsgp", options: Any = None, **given: Any) -> None:
+    def __init__(self, /, name: Any = DEFAULT, options: Any = None, **given: Any) -> None:
         """Check the options, given as such or one by one, against those of the algorithm."""
         if not isinstance(name, str) or name not in ALGORITHMS:
             expected = f"is no algorithm here; {nearest(str(name), ALGORITHMS)}"
@@ -355,6 +355,10 @@ class AlgorithmSection(Section):
         kind = ALGORITHMS[name].options
         values = plain_values({**_named(dict(options or {}), type(self)), **given})
         _refuse_foreign(name, kind, values)
+        if values.get("clip") == "median" and not kind.takes_median:
+            takers = [row.name for row in ALGORITHMS.values() if row.options.takes_median]
+            expected = f"must be a positive number: 'median' is for {', '.join(takers)} alone"
+            raise InputError("algorithm.clip", "median", expected)
         try:
             chosen = kind(**values)
         except ValidationError as error:
@@ -505,7 +509,7 @@ class Train(Section):
 class Promise(Section):
     """Constants of the problem, for what the paper of a run promises of its result.
 
-    Only `tacit plan` reads them. In the symbols of PrivSGP-VR: `smoothness` is L, `initial_gap` F0,
+    Only `tacit plan` reads them. In symbols: `smoothness` is L, `initial_gap` F0,
     `heterogeneity` b^2, `push_sum_constant` C and `push_sum_rate` q.
     """
 

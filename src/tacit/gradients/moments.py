@@ -211,8 +211,7 @@ def moments_of(
             "task.model",
             f"{inputs} inputs",
             f"makes {features * (features + outputs):,} moments, which noise would drown: at most "
-            f"{MOST_MOMENTS:,}, about 4,000 inputs; train it in steps (privsgp), or take fewer "
-            "features",
+            f"{MOST_MOMENTS:,}, about 4,000 inputs; train it in steps, or take fewer features",
         )
     code, scale = _coded(loss, outputs, target_bound)
 

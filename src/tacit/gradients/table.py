@@ -1,4 +1,4 @@
-"""One stored gradient a record, for variance reduction (PrivSGP-VR and its kin).
+"""One stored gradient a record, for variance reduction.
 
 In units of a sum over the batch, with rate q, clipping bound C and table entries old_j:
 

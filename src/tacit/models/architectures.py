@@ -4,14 +4,14 @@
 |---|---|---|
 | `logistic`, `linear` | Flatten, Linear (the same; the loss makes the difference) | 0 |
 | `mlp` | Flatten, Linear(in, 128), ReLU, Linear(128, outputs) | torch's |
-| `cnn` | two convolutions, two dense layers, as Dyn-D2P has for Fashion-MNIST | torch's |
-| `cnn3` | three convolutions, one dense layer, as DO-ADP has for MNIST | torch's |
+| `cnn` | two convolutions, two dense layers, as [1] has for Fashion-MNIST | torch's |
+| `cnn3` | three convolutions, one dense layer, as [2] has for MNIST | torch's |
 | `resnet18` | ResNet-18 with group normalisation, for CIFAR-10 as the papers have it | He's |
 
-The paper of Dyn-D2P does not print the sizes of its network. These are the ones common in private
-learning since Papernot et al. 2020 (arXiv:2007.14191): 26,010 parameters on `(1, 28, 28)`.
-That of DO-ADP does not either; `cnn3` is a small choice of ours: 3 x 3 kernels of stride 2 with 16,
-32 and 48 channels, 26,362 parameters on `(1, 28, 28)`.
+[1], Zhu, Huang, Wang, Ji and Xu, does not print the sizes of its network. These are the ones common
+in private learning since Papernot et al. 2020 (arXiv:2007.14191): 26,010 parameters on
+`(1, 28, 28)`. [2], Huo, Liu, Ding, Johansson and Shi, does not either; `cnn3` is a small choice of
+ours: 3 x 3 kernels of stride 2 with 16, 32 and 48 channels, 26,362 parameters on `(1, 28, 28)`.
 
 `resnet18` is the network of He et al. 2016 (arXiv:1512.03385) as is usual for small images: a first
 convolution of 3 x 3 and stride 1 and no max-pooling before the four stages; 11,173,962 parameters

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tacit.privacy.published.utility.privsgp_vr import THEOREM
 from tacit.report.charts import (
     AMBER,
     BLUE,
@@ -119,7 +120,7 @@ def _bound_chart(document: Row) -> Chart:
     return _chart(
         "bound",
         "Bound against the number of steps",
-        "The bound of the mean squared gradient norm (PrivSGP-VR, Theorem 1): the claimed curve "
+        f"The bound of the mean squared gradient norm ({THEOREM}): the claimed curve "
         "with the noise of its Theorem 2, the certified one with the noise that the budgets "
         "really need. Lower is better; its direction is to be trusted, not its size.",
         [*lines, *points],

@@ -215,10 +215,11 @@ def result_blocks(result: ResultDocument, out: Path, notes: Sequence[str]) -> li
     rows.append(("bytes sent a node", bytes_text(result.bytes_sent)))
     rows.append(("steps", f"{result.steps} of {result.planned_steps} in {result.seconds:.1f} s"))
     told = filter(None, (own.no_better(of.mean, of.baseline) for own, of in shown.items()))
+    title = f"{result.algorithm_names.title} on {result.task.dataset}"
     bare = [] if result.private else [f"NOT PRIVATE: {result.not_private_reason}"]
     ended = [] if result.message is None else [f"{result.status}: {result.message}"]
     return [
-        Pairs(rows, title=f"{result.title} on {result.dataset}, {result.node_count} nodes"),
+        Pairs(rows, title=f"{title}, {result.node_count} nodes"),
         *(Text(f"note: {text}", unbroken=True) for text in told),
         *(Text(text, style="bold red") for text in bare),
         *(Text(f"note: {note}") for note in notes),

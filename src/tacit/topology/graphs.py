@@ -248,7 +248,7 @@ def exponential(nodes: int) -> tuple[Graph, ...]:
     """One period of the one-peer time-varying directed exponential graph.
 
     At step k every node sends to the one 2^(k mod T) hops ahead, T = floor(log2(nodes - 1)) + 1
-    (PrivSGP-VR, section 5). One node alone has one graph without edges.
+    (Zhu, Huang, Wang and Xu, IJCAI 2024, section 5). One node alone has one graph without edges.
     """
     hops = [1 << power for power in range((nodes - 1).bit_length())] or [0]
     return tuple(_hops(nodes, [hop]) for hop in hops)

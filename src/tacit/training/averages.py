@@ -12,7 +12,7 @@ Classification through Scale*, 2022), divided by what their weights sum to, as i
 
 *Mechanism.* None of their own. A node's average is a fixed function of its own models, and what an
 observer may learn from a run is not more: averages of models that are functions of what was
-released are too, and messages made of them afterwards (`Algorithm.restart`); averages of models
+released are too, and messages made of them afterwards (`GraphNeeds.restart`); averages of models
 that are a node's own stay that. Proof: `docs/proofs/post-processing.md`.
 
 *Arithmetic.* Both are one rule, a += weight (z - a) in float64, with a weight that depends on the

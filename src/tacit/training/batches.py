@@ -39,11 +39,11 @@ def automatic_batch(
     largest = max(records)
     default = min(DEFAULT_BATCH, largest)
     calibrated = settings.budget is not None and settings.accounting == "certified"
-    sums = definition.private and definition.mechanism is noised_sums
+    sums = definition.private and definition.releases.mechanism is noised_sums
     several = definition.schedules(options, 1.0, train.steps).local_steps > 1
     if not calibrated or not sums or several or train.sampling != "poisson":
         return default, None
-    if definition.one_pass:
+    if definition.participation.one_pass:
         return "all", (
             "train.batch = 'all', by default: records are read in one step, and all of "
             "them at once are the least noise for the budget"

@@ -87,7 +87,7 @@ def _released(run: RunState, model: Tensor, edges: Array, stds: Sequence[float])
     totals = torch.from_numpy(np.stack(own))
     if plan.noisy:
         keys, here = node_keys(plan, job.hosted, run.peers.session), [stds[n] for n in job.hosted]
-        plan.release.algorithm.noise.add(totals, here, keys, job.hosted, step, part=0)
+        plan.release.algorithm.releases.noise.add(totals, here, keys, job.hosted, step, part=0)
     what, width = "noised counts of records", totals.shape[1]
     rows = shared_counts(what, Released(totals), width, job.placement, run.peers)
     return np.array([math.fsum(column) for column in zip(*rows, strict=True)])

@@ -113,7 +113,7 @@ def noise_flow(
         rounds: of gossip, a step.
         pairs: of nodes, whose noise cancels.
     """
-    path, options = release.algorithm.noise_path, release.setup.options
+    path, options = release.algorithm.graph.noise_path, release.setup.options
     steps = release.setup.steps
     if path is None or len(own) > MOST_NODES or steps > MOST_STEPS or not any(own):
         return None
@@ -129,7 +129,7 @@ def noise_flow(
         pairs=np.array(pairs, np.int64).reshape(-1, 2),
         rounds=rounds,
         momentum=getattr(options, "momentum", 0.0),
-        final_rounds=release.algorithm.final_rounds(options),
+        final_rounds=release.algorithm.graph.final_rounds(options),
         held=path.held(options),
         active=None if activity is None else activity.active,
         partner=None if activity is None else activity.partner,
@@ -163,7 +163,7 @@ def consensus_distances(plan: Plan, steps: Sequence[int]) -> list[float | None]:
         A distance for each; None where it cannot be said, see `consensus_forecast`, and of averages
         (`[train] average`), since the forecast is of single models.
     """
-    flow, path = _flow_of(plan), plan.release.algorithm.noise_path
+    flow, path = _flow_of(plan), plan.release.algorithm.graph.noise_path
     if flow is None or path is None:
         return [None] * len(steps)
     options, made = plan.release.setup.options, sorted({step for step in steps if step})

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.algorithms.base import common_mean
+from tacit.algorithms.facets import common_mean
 from tacit.communication.colours import Private, Released
 from tacit.communication.exchange import Exchange
 from tacit.errors import PeerError
@@ -64,7 +64,7 @@ def measure(
         whole: on all test records, in place of the first.
     """
     count, weights = len(job.hosted), getattr(state, "w", None)
-    if not job.config.algorithm.definition.released_models:
+    if not job.config.algorithm.definition.releases.models:
         models = consensus.unsqueeze(0)
     report: dict[str, Any] = {
         "nodes": list(job.hosted),
@@ -136,7 +136,7 @@ def combined(job: Job, parts: Sequence[MetricsPart], *, whole: bool) -> RunEvalu
     scores = [report["scores"] for report, _ in parts]
     bytes_sent = _by_node([(report["nodes"], report["bytes"]) for report, _ in parts])
     distance: float | None = None
-    if job.config.algorithm.definition.released_models:
+    if job.config.algorithm.definition.releases.models:
         distance = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
     own, common = scores[0], None
     if len(parts) > 1:
@@ -170,13 +170,13 @@ def combined(job: Job, parts: Sequence[MetricsPart], *, whole: bool) -> RunEvalu
 
 def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
     """The common model `[d]` as far as this process knows it: of its own nodes, or the server's."""
-    common: Tensor = job.config.algorithm.definition.consensus(models, state)
+    common: Tensor = job.config.algorithm.definition.graph.consensus(models, state)
     return common
 
 
 def models_public(job: Job) -> bool:
     """Whether nodes' models are added up: they are where their mean is the common model."""
-    return job.config.algorithm.definition.consensus is common_mean
+    return job.config.algorithm.definition.graph.consensus is common_mean
 
 
 def _around(

@@ -40,7 +40,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,39 +52,6 @@ from tacit.topology import Mixing, Weights
 Matrix = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
-
-_LOSSES = ("drop", "drop_edges", "tolerate")
-_ANY = (*_LOSSES, "down")
-_COPIES = (
-    "keeps public copies of its neighbours, which messages move by differences: one that is lost "
-    "would leave the copies apart for ever"
-)
-_SHIFTS = (
-    "keeps the mean of the clients' shifts at the server, and a message moves both: one that is "
-    "lost would leave them apart for ever, and every client has to take part in every round"
-)
-_DUALS = (
-    "keeps dual variables, which move a node at every step, and which sum to zero over all nodes "
-    "only while an edge works both ways or not at all: otherwise what the nodes agree on would move"
-)
-_DATED = (
-    "takes gradients as differences to a table or an anchor, which the accounting dates by every "
-    "step of every node"
-)
-_REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
-    {
-        "do-adp": (_ANY, _COPIES),
-        "choco-sgd": (_ANY, _COPIES),
-        "cpgt": (_ANY, _COPIES),
-        "ddp-admm-gradient": (("tolerate", "down"), _DUALS),
-        "dp-madmm-gradient": (("tolerate", "down"), _DUALS),
-        "dp-radmm-gradient": (("tolerate", "down"), _DUALS),
-        "soteriafl-saga": (_ANY, _SHIFTS),
-        "soteriafl-svrg": (_ANY, _SHIFTS),
-        "privsgp-vr": (("down",), _DATED),
-    }
-)
-"""By algorithm: the keys of `[faults]` that it cannot take, and why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,9 +250,7 @@ def _apart(partner: Numbers, faults: FaultPlan) -> Numbers:
 def _check_algorithm(config: Config) -> None:
     """Refuse faults after which an algorithm would no longer be what it is."""
     chosen, faults = config.algorithm, config.faults
-    nothing: tuple[tuple[str, ...], str] = ((), "")
-    keys, reason = _REFUSED.get(chosen.name, nothing)
-    for refused in keys:
+    for refused, reason in chosen.definition.graph.no_faults.items():
         value = getattr(faults, refused)
         if value:
             raise InputError(f"faults.{refused}", value, f"{chosen.name} {reason}: leave it out")

@@ -610,7 +610,7 @@ def _check_finite(run: RunState) -> None:
 
     Only at one that is released: a stop says something of what it looks at, and everyone sees it.
     """
-    released = run.job.config.algorithm.definition.released_models
+    released = run.job.config.algorithm.definition.releases.models
     iterates = run.iterates
     if not released:
         iterates = consensus_of(run.job, iterates, run.state).unsqueeze(0)

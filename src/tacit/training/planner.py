@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit import privacy
-from tacit.algorithms import Activity, Schedules, Setup
+from tacit.algorithms import Activity, Schedules, Setup, plain_method
 from tacit.config import Config, Privacy
 from tacit.config.checks import CONVEX_MODELS
 from tacit.config.schema import CALIBRATE_SHARE
@@ -99,7 +99,7 @@ def build_plan(
     rounds = planned_rounds(config)
     faults = fault_plan(config, mixing, rounds)
     definition, setup = config.algorithm.definition, _setup(config, mixing, records, parameters)
-    drawn = definition.activity(setup)
+    drawn = definition.participation.activity(setup)
     if drawn is not None and drawn.partner is not None and config.topology.mixing is not None:
         raise InputError(
             "topology.mixing",
@@ -121,7 +121,7 @@ def build_plan(
         sums = SecureSums(len(records), config.privacy.colluding or 0, active)
         release = replace(release, sums=sums)
     cautions = (*cautions, *definition.check(setup))
-    if definition.convex and setup.model not in CONVEX_MODELS:
+    if definition.claims.convex and setup.model not in CONVEX_MODELS:
         cautions += (
             f"{definition.title} is proved to converge for convex losses: "
             f"task.model = '{setup.model}' is not convex",
@@ -133,7 +133,7 @@ def build_plan(
             rounds = choice.rounds
             if faults is not None:
                 faults = replace(faults, rounds=rounds)
-                activity = taking_part(definition.activity(setup), faults, config.train.steps)
+                activity = taking_part(drawn, faults, config.train.steps)
                 # Whose pairs may lose other messages.
                 active = None if activity is None else activity.active
                 pairs = replace(release.pairs, active=active)
@@ -235,14 +235,15 @@ def _mixing(config: Config) -> Mixing:
         probability=topology.probability,
         seed=config.train.seed,
     )
-    if algorithm.weights == "doubly-stochastic" and schedule.directed:
+    if algorithm.graph.weights == "doubly-stochastic" and schedule.directed:
         raise InputError(
             "topology.graph",
             graph,
             f"is directed, and {algorithm.name} needs symmetric weights: choose an undirected "
-            "graph (ring, complete, k-regular, star) or a push-sum method (privsgp, dyn-d2p)",
+            "graph (ring, complete, k-regular, star) or a push-sum method, such as "
+            f"{plain_method('column-stochastic')}",
         )
-    if algorithm.weights == "server":
+    if algorithm.graph.weights == "server":
         if graph != "star" or topology.mixing is not None:
             raise InputError(
                 "topology.graph" if graph != "star" else "topology.mixing",
@@ -250,7 +251,7 @@ def _mixing(config: Config) -> Mixing:
                 f"{algorithm.name} has a server, which averages: leave it out (graph = 'star')",
             )
         return server_averaging(config.nodes.count)
-    if algorithm.fixed_graph and schedule.period > 1:
+    if algorithm.graph.fixed and schedule.period > 1:
         raise InputError(
             "topology.graph",
             graph,
@@ -259,7 +260,7 @@ def _mixing(config: Config) -> Mixing:
         )
     check_strongly_connected(schedule)
     mixing = build_mixing(schedule, topology.mixing)
-    check = _CHECKS[algorithm.weights]
+    check = _CHECKS[algorithm.graph.weights]
     for matrix in mixing.weights:
         check(matrix, "topology.mixing")
     return mixing
@@ -402,7 +403,7 @@ def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], .
         return ()
     steps = release.active_steps(node, release.planned[:1])
     by_epochs = release.setup.sampling == "allocation"
-    if by_epochs or release.algorithm.cost_depends_on_step(release.setup.options):
+    if by_epochs or release.algorithm.releases.cost_depends_on_step(release.setup.options):
         return tuple((float(step), 1) for step in steps)
     counted = [release.noise_shape[step] for step in steps]
     if release.sums is not None:
@@ -476,7 +477,7 @@ def _costed(
     if release.pairs is not None and not release.pairs.deviation:
         return NodePlan(**vars(node))  # what it costs is known once all nodes have their noise
     certified = _certified(settings, release, node) if release.setup.accounted else None
-    formula = release.algorithm.formula
+    formula = release.algorithm.claims.formula
     if formula is None or release.pairs is not None:
         return NodePlan(**vars(node), epsilon=certified)
     return NodePlan(
@@ -684,10 +685,10 @@ def _noise_scale(
         unit = release.noise_std(replace(node, noise_scale=1.0), 0)
         return settings.noise_std * node.expected_batch / unit
     per_round, algorithm = settings.epsilon_per_round, release.algorithm
-    budget, formula = node.budget, algorithm.formula
+    budget, formula = node.budget, algorithm.claims.formula
     claim = None if formula is None else formula.epsilon
     if per_round is not None:
-        budget, claim = per_round, algorithm.claimed_round
+        budget, claim = per_round, algorithm.claims.round_epsilon
     if settings.accounting == "published" and claim is not None and budget is not None:
         printed = claim
         return least_scale(

@@ -123,7 +123,7 @@ class Release:
             return "pairwise"
         if self.sums is not None:
             return "secure-sum"
-        return "server" if self.algorithm.weights == "server" else "all-messages"
+        return "server" if self.algorithm.graph.weights == "server" else "all-messages"
 
     @property
     def assumption(self) -> str:
@@ -270,7 +270,9 @@ class Release:
     ) -> privacy.Mechanism:
         steps = self.active_steps(node, intervals) or [0]
         trained = [step for step in steps if step < self.setup.steps]
-        mechanism = self.algorithm.mechanism(self.node_run(node, trained)) if trained else None
+        mechanism = (
+            self.algorithm.releases.mechanism(self.node_run(node, trained)) if trained else None
+        )
         return self._then_counted(node, mechanism, len(steps) - len(trained))
 
     def _then_counted(
@@ -314,7 +316,7 @@ class Release:
             multiplier if step in taking_part else SILENT
             for step, multiplier in enumerate(run.noise_multiplier)
         ]
-        return self.algorithm.mechanism(replace(run, noise_multiplier=multipliers))
+        return self.algorithm.releases.mechanism(replace(run, noise_multiplier=multipliers))
 
     def node_run(self, node: NodeRelease, steps: Sequence[int]) -> NodeRun:
         """What the algorithm states a node's mechanism and claim from; it must add noise.
@@ -358,7 +360,7 @@ class Release:
             steps: only the first so many; all by default.
             delta: of the claim; by default the node's.
         """
-        formula = self.algorithm.formula
+        formula = self.algorithm.claims.formula
         if formula is None or not self.claims or self.clip.bounds is None:
             return None
         if self.shared is not None:  # formulas are of independent noise, and of single messages
@@ -386,7 +388,7 @@ class Release:
             node, self.active_steps(node, self.planned[:1]) or [0] if steps is None else steps
         )
         run = replace(run, delta=run.delta if delta is None else delta, completed=completed)
-        return self.algorithm.claimed_run(run)
+        return self.algorithm.claims.run(run)
 
     def epsilon(self, node: NodeRelease, intervals: Sequence[Interval]) -> float | None:
         """Certified epsilon of a node after the steps of `intervals`; None if not accounted."""
@@ -420,13 +422,15 @@ def make_release(
             `algorithm.clip`, an accounted run whose schedules have no bound.
     """
     rule = setup.options.clip_norm
-    proved = algorithm.clip_norms(setup.options)
+    proved = algorithm.releases.clip_norms(setup.options)
     clip = Clipping(proved[0] if rule == ASSUMED else rule, schedules.clip, rule != ASSUMED)
     if clip.norm not in proved:
         listed = " or ".join(f"'{norm}'" for norm in proved)
         raise InputError("algorithm.clip_norm", clip.norm, f"must be {listed} for this method")
     if setup.accounted or clip.bounds is not None:
-        clip.sensitivity(setup.relation, algorithm.noise.norm)  # raises where there is no bound
+        clip.sensitivity(
+            setup.relation, algorithm.releases.noise.norm
+        )  # raises where there is no bound
     return Release(
         algorithm=algorithm,
         setup=setup,

@@ -57,7 +57,7 @@ def advanced(plan: Plan, state: Any, k: int, context: StepContext) -> Any:
 def final_rounds(plan: Plan) -> int:
     """How many gossip rounds follow the last step."""
     chosen = plan.config.algorithm
-    final: int = chosen.definition.final_rounds(chosen.options)
+    final: int = chosen.definition.graph.final_rounds(chosen.options)
     return final
 
 

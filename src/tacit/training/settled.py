@@ -1,6 +1,7 @@
 """Options that are rules, as the numbers that a plan settles them on.
 
-`learning_rate = "sqrt(n/K)"` is the step of Theorem 1 of PrivSGP-VR, for n nodes and K steps.
+`learning_rate = "sqrt(n/K)"` is the step of Theorem 1 of Zhu, Huang, Wang and Xu (IJCAI 2024),
+for n nodes and K steps.
 `clip = "median"` is the bound that Abadi et al. advise (section 5.2 of *Deep Learning with
 Differential Privacy*), the median of the norms of unclipped gradients. Of private records that
 would be a release of its own. Here it is that of the *public* test records at the public start of

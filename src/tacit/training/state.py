@@ -255,7 +255,7 @@ def begin(
         context.load(inner, origin)
         state = type(state)(**tensors)
     if terms.rejoining and returned_to is None:
-        if not algorithm.stateless_clients:
+        if not algorithm.participation.stateless_clients:
             expected = f"goes on without it: with {algorithm.name} no site can be taken back"
             raise InputError("--site", "a site that was left out", expected, public=True)
         given, averaged_models = _from_server(communication, job, state, averages, step)

@@ -1,6 +1,6 @@
 """How far the objective of a convex task is from its least value: f(x) - f*.
 
-| paper (DO-ADP) | here |
+| in papers | here |
 |---|---|
 | f(x) = (1/n) sum_i f_i(x) | mean over nodes, each times n p_i of `nodes.weights` |
 | f_i(x) = (1/q) sum_j loss(x; j) + the ridge term | mean over its records, + lambda |x|^2 / 2 |

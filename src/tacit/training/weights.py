@@ -118,7 +118,7 @@ def sending(
     Without a server nodes without records mix in every step, and `StackedContext` knows them.
     """
     some = np.array(records) > 0
-    if definition.weights != "server" or some.all():
+    if definition.graph.weights != "server" or some.all():
         return activity
     everybody = Activity(np.ones((steps, 1), np.bool_)) if activity is None else activity
     return replace(everybody, active=everybody.active & some)

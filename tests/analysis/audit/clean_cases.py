@@ -104,7 +104,7 @@ PAIRWISE: Mapping[str, Callable[[], Job]] = {
         PAIRED, algorithm=name, options=VARIANTS.get(name, {}).get(WITH_PAIRS.get(name, ""), {})
     )
     for name in PRIVATE
-    if ALGORITHMS[name].no_pairwise is None and ALGORITHMS[name].weights != "server"
+    if ALGORITHMS[name].releases.no_pairwise is None and ALGORITHMS[name].graph.weights != "server"
 }
 """Every algorithm that runs with noise of pairs, some of them in a variant."""
 

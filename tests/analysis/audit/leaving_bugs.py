@@ -63,7 +63,11 @@ class LossAlongside(StackedContext):
 
 def _scores_of_all_models(original: property) -> property:
     assert original.fget is not None
-    return property(lambda section: replace(original.fget(section), released_models=True))
+    return property(
+        lambda section: replace(
+            original.fget(section), releases=replace(original.fget(section).releases, models=True)
+        )
+    )
 
 
 SCORES_OF_LOCAL_MODELS = (Patch(AlgorithmSection, "definition", _scores_of_all_models),)

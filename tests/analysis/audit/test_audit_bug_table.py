@@ -70,8 +70,8 @@ def test_a_record_that_cancels_moves_the_sum_further_than_the_clip() -> None:
 def test_scores_of_local_models_are_told() -> None:
     bug, case = BUGS["scores of local models"], "fedspd-dp"
     with planted(bug, case) as job:
-        assert job.config.algorithm.definition.released_models
-    assert not job.config.algorithm.definition.released_models
+        assert job.config.algorithm.definition.releases.models
+    assert not job.config.algorithm.definition.releases.models
 
 
 def test_the_largest_label_decides_how_many_outputs_there_are() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from audit_bugs import job_of
 
-from tacit.algorithms.base import Law
+from tacit.algorithms.facets import Law
 from tacit.analysis.audit.canaries import (
     ALONE,
     CANARY,

@@ -60,7 +60,7 @@ def test_none_is_left_out() -> None:
     ("name", "options", "batch"), AUDITED, ids=lambda value: str(value).replace(" ", "")
 )
 def test_attacks_on(name: str, options: dict[str, Any], batch: Any) -> None:
-    gossip = ALGORITHMS[name].weights == "doubly-stochastic"
+    gossip = ALGORITHMS[name].graph.weights == "doubly-stochastic"
     divisor = 1 if name == "dp-fedavg" else 40 if batch == "all" else batch
     job = job_of(
         algorithm={"name": name, "clip": 1.0, **options},

@@ -259,7 +259,7 @@ def test_the_ratio_is_that_of_what_is_released(
     Bounded, so that few samples show it: with r = log(P / P'), the mean under P' of min(e^r, c) is
     that under P of min(1, c e^-r), for every c.
     """
-    gossip = ALGORITHMS[name].weights == "doubly-stochastic"
+    gossip = ALGORITHMS[name].graph.weights == "doubly-stochastic"
     relation = "add-or-remove-one" if sampling == "poisson" else "replace-one"
     # A change of a model is noised itself, all else is a sum over a batch.
     divisor = 1 if name == "dp-fedavg" else 40 if batch == "all" else batch

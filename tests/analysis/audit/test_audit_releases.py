@@ -47,7 +47,7 @@ def test_no_file_of_the_audit_names_an_algorithm() -> None:
 def test_without_a_gradient_nothing_is_left_but_noise(name: str) -> None:
     """What a law says that records alone move is zero; what moves by itself is taken off."""
     observed, law = lab(name).observe(NOBODY, 5), law_of(lab(name).plan)
-    sign = -1 if lab(name).plan.config.algorithm.definition.falls else 1
+    sign = -1 if lab(name).plan.config.algorithm.definition.releases.falls else 1
     released = 0
     for release in observed.trace.releases:
         if law not in MOVED_BY_ITSELF:
@@ -72,16 +72,16 @@ def test_a_record_moves_what_is_attacked_upwards(name: str) -> None:
     before = np.full(observed.y.shape[1:], np.nan)
     before[list(release.nodes)] = release.before.numpy() / release.deviations[:, None]
     moved = np.nanmean(before[there], 0) - np.nanmean(before[~there], 0)
-    assert moved[CANARY] * (-1 if plan.config.algorithm.definition.falls else 1) > 0
+    assert moved[CANARY] * (-1 if plan.config.algorithm.definition.releases.falls else 1) > 0
     if plan.release.pairs is None:  # where nobody moves anything, noise of the planned size is left
         bare = observed.y[:, :, BARE]
         counted = bare[np.isfinite(bare)]
-        variance = 2 if plan.release.algorithm.noise.norm == "l1" else 1
+        variance = 2 if plan.release.algorithm.releases.noise.norm == "l1" else 1
         assert counted.var() == pytest.approx(variance, rel=9 * variance / len(counted) ** 0.5)
 
 
 @pytest.mark.parametrize("name", BY_ALGORITHM)
 def test_a_row_says_whether_messages_hold_back_a_part(name: str) -> None:
     plan, sent = lab(name).plan, lab(name).observe(NOBODY, 5).trace.sent
-    hides = plan.config.algorithm.definition.hides(plan.config.algorithm.options)
+    hides = plan.config.algorithm.definition.releases.hides(plan.config.algorithm.options)
     assert hides == any(one.coding is not None and one.coding.keep < 1 for one in sent)

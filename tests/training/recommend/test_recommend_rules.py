@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.algorithms.base import Options, step_size
+from tacit.algorithms.options import Options, step_size
 from tacit.config import Train
 from tacit.training.recommend.rules import (
     CLIP_SHARE,

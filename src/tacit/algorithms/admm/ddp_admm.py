@@ -36,14 +36,16 @@ from __future__ import annotations
 from typing import Any
 
 from tacit.algorithms.admm.graph import (
+    DUALS,
     ONE_ROUND,
     GraphAdmmOptions,
     GraphAdmmState,
     iterate,
     start,
 )
-from tacit.algorithms.base import Algorithm, any_clip
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import GraphNeeds, PaperClaims, Participation, Releases, any_clip
 from tacit.algorithms.parts import noised_gradient
 
 
@@ -58,16 +60,20 @@ DDP_ADMM: Algorithm[Any, Any] = Algorithm(
     name="ddp-admm-gradient",
     title="DDP-ADMM by gradients",
     documentation=__doc__,
-    weights="doubly-stochastic",
     options=GraphAdmmOptions,
     start=start,
     step=step,
-    clip_norms=any_clip,
-    bound_is_tight=True,
-    no_weights="pulls nodes together by one penalty, beside which weighed losses need others",
-    no_pairwise="adds up in dual variables how far noised models stand apart: how fast the noise "
-    "of pairs leaves the models then is not worked out",
-    fixed_graph=True,
-    one_round=ONE_ROUND,
-    convex=True,
+    graph=GraphNeeds(
+        fixed=True, one_round=ONE_ROUND, no_faults=dict.fromkeys(("tolerate", "down"), DUALS)
+    ),
+    releases=Releases(
+        clip_norms=any_clip,
+        bound_is_tight=True,
+        no_pairwise="adds up in dual variables how far noised models stand apart: how fast the "
+        "noise of pairs leaves the models then is not worked out",
+    ),
+    claims=PaperClaims(convex=True),
+    participation=Participation(
+        no_weights="pulls nodes together by one penalty, beside which weighed losses need others"
+    ),
 )

@@ -47,13 +47,16 @@ import torch
 from torch import Tensor
 
 from tacit.algorithms.admm.parts import SUBGRADIENTS, Subgradient
-from tacit.algorithms.base import Algorithm, PrimalDual, Size, radial_clip, step_size
+from tacit.algorithms.base import Algorithm, PrimalDual
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import GraphNeeds, PaperClaims, Participation, Releases, radial_clip
 from tacit.algorithms.federated import (
+    OWN_MESSAGES,
     FederatedOptions,
     average_latest,
     participants,
 )
+from tacit.algorithms.options import Size, step_size
 from tacit.algorithms.parts import Regularisation, noised_gradient, regulariser_value
 from tacit.communication.colours import Released
 
@@ -111,17 +114,19 @@ DP_ADMM = Algorithm(
     name="dp-admm",
     title="DP-ADMM",
     documentation=__doc__,
-    weights="server",
-    clip_norms=radial_clip,
     options=AdmmOptions,
     start=start,
     step=step,
-    consensus=lambda models, state: state.server[0].clone(),
-    bound_is_tight=True,
-    no_weights="pulls clients together by one penalty, beside which weighed losses need others",
-    activity=participants,
     primal_dual=primal_dual,
-    convex=True,
-    no_secure_sum="goes on at each client from what that client alone has sent: with sums only, "
-    "that would be private state, of which nothing is proved",
+    graph=GraphNeeds(weights="server", consensus=lambda models, state: state.server[0].clone()),
+    releases=Releases(
+        clip_norms=radial_clip,
+        bound_is_tight=True,
+        no_secure_sum=OWN_MESSAGES,
+    ),
+    claims=PaperClaims(convex=True),
+    participation=Participation(
+        no_weights="pulls clients together by one penalty, beside which weighed losses need others",
+        activity=participants,
+    ),
 )

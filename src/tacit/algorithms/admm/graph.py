@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from tacit.algorithms.admm.parts import SUBGRADIENTS, Subgradient
-from tacit.algorithms.base import Options, Size, step_size
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.options import Options, Size, step_size
 from tacit.algorithms.parts import Regularisation
 from tacit.communication.colours import Released
 from tacit.errors import InputError
@@ -43,6 +43,11 @@ ONE_ROUND = (
     "would leave that behind: algorithm.penalty says how hard models are pulled together"
 )
 
+
+DUALS = (
+    "keeps dual variables, which move a node at every step, and which sum to zero over all nodes "
+    "only while an edge works both ways or not at all: otherwise what the nodes agree on would move"
+)
 
 LARGEST = math.log(1e38)
 """The logarithm of the largest weight: about that of the largest number of float32."""

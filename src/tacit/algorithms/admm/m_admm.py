@@ -40,7 +40,7 @@ from pydantic import Field
 
 from tacit.algorithms.admm.ddp_admm import DDP_ADMM
 from tacit.algorithms.admm.graph import LARGEST, GraphAdmmOptions, weights_of
-from tacit.algorithms.base import Schedules, Share, Size
+from tacit.algorithms.options import Schedules, Share, Size
 from tacit.errors import InputError
 
 

@@ -41,8 +41,8 @@ from torch import Tensor
 from tacit.algorithms.admm import graph
 from tacit.algorithms.admm.ddp_admm import DDP_ADMM
 from tacit.algorithms.admm.graph import GraphAdmmOptions, GraphAdmmState, iterate
-from tacit.algorithms.base import Activity, Setup
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import Activity, Setup
 from tacit.algorithms.parts import noised_gradient
 
 
@@ -86,5 +86,5 @@ R_ADMM = replace(
     documentation=__doc__,
     start=start,
     step=step,
-    activity=every_other,
+    participation=replace(DDP_ADMM.participation, activity=every_other),
 )

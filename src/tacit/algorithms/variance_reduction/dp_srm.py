@@ -45,9 +45,11 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.base import Algorithm, Idle, Schedules, Share, Size
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.federated import participants, server_model
+from tacit.algorithms.facets import Participation, Releases
+from tacit.algorithms.federated import WITH_SERVER, participants
+from tacit.algorithms.options import Idle, Schedules, Share, Size
 from tacit.algorithms.variance_reduction.server_means import (
     ServerAnchorOptions,
     anchor_schedules,
@@ -122,15 +124,16 @@ DP_SRM = Algorithm(
     name="dp-srm",
     title="DP-SRM",
     documentation=__doc__,
-    weights="server",
     options=RecursiveMomentumOptions,
     schedules=schedules,
     start=start,
     step=step,
-    consensus=server_model,
-    mechanism=mechanism,
-    law=lambda options: "steps",
-    cost_depends_on_step=lambda options: True,
-    no_secure_sum=None,
-    activity=participants,
+    graph=WITH_SERVER,
+    releases=Releases(
+        mechanism=mechanism,
+        law=lambda options: "steps",
+        cost_depends_on_step=lambda options: True,
+        no_secure_sum=None,
+    ),
+    participation=Participation(activity=participants),
 )

@@ -41,8 +41,10 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Idle, Law, Options, Setup, Size, TableRequest
+from tacit.algorithms.base import TableRequest
 from tacit.algorithms.context import StepContext
+from tacit.algorithms.facets import Law, Setup
+from tacit.algorithms.options import Idle, Options, Size
 from tacit.errors import InputError
 
 Count = Annotated[int, Field(ge=1)]

@@ -55,9 +55,11 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.base import Algorithm, Idle, Schedules, Size
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.federated import participants, server_model
+from tacit.algorithms.facets import Participation, Releases
+from tacit.algorithms.federated import WITH_SERVER, participants
+from tacit.algorithms.options import Idle, Schedules, Size
 from tacit.algorithms.variance_reduction.server_means import (
     ServerAnchorOptions,
     anchor_schedules,
@@ -153,17 +155,18 @@ LDP_SVRG = Algorithm(
     name="ldp-svrg",
     title="LDP-SVRG",
     documentation=__doc__,
-    weights="server",
     options=RefreshedOptions,
     schedules=svrg_schedules,
     start=start,
     step=svrg_step,
-    consensus=server_model,
-    mechanism=mechanism,
-    law=lambda options: "anchors",
-    cost_depends_on_step=lambda options: True,
-    no_secure_sum=None,
-    activity=participants,
+    graph=WITH_SERVER,
+    releases=Releases(
+        mechanism=mechanism,
+        law=lambda options: "anchors",
+        cost_depends_on_step=lambda options: True,
+        no_secure_sum=None,
+    ),
+    participation=Participation(activity=participants),
 )
 
 LDP_SPIDER = replace(
@@ -172,5 +175,5 @@ LDP_SPIDER = replace(
     title="LDP-SPIDER",
     schedules=spider_schedules,
     step=spider_step,
-    law=lambda options: "steps",
+    releases=replace(LDP_SVRG.releases, law=lambda options: "steps"),
 )

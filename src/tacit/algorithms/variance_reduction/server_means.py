@@ -36,9 +36,9 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.base import Schedules, step_size
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.federated import FederatedOptions, average_active, average_unseen
+from tacit.algorithms.options import Schedules, step_size
 from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 from tacit.algorithms.variance_reduction.estimators import (
     DifferenceOptions,

@@ -44,9 +44,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tacit.algorithms.base import Algorithm, Idle, Options, step_size
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.federated import server_model
+from tacit.algorithms.facets import FAULTS, Participation, Releases
+from tacit.algorithms.federated import WITH_SERVER
+from tacit.algorithms.options import Idle, Options, step_size
 from tacit.algorithms.parts import CompressorName, Keep, compressed, keeps_back
 from tacit.algorithms.variance_reduction.estimators import (
     Anchor,
@@ -159,19 +161,31 @@ SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     name="soteriafl-svrg",
     title="SoteriaFL-SVRG",
     documentation=__doc__,
-    weights="server",
     options=SvrgOptions,
     start=start,
     step=svrg_step,
-    consensus=server_model,
-    mechanism=reduced_sums,
-    law=anchored_or("snapshot"),
-    hides=keeps_back,
-    cost_depends_on_step=lambda options: options.state == "public",
     check=check_differences,
-    no_empty="keeps a shift for each client, towards a message that it sends in every round",
-    no_secure_sum="compresses each client's message by itself, and keeps a shift for each client",
-    not_covered=private_state,
+    graph=replace(
+        WITH_SERVER,
+        no_faults=dict.fromkeys(
+            FAULTS,
+            "keeps the mean of the clients' shifts at the server, and a message moves both: one "
+            "that is lost would leave them apart for ever, and every client has to take part in "
+            "every round",
+        ),
+    ),
+    releases=Releases(
+        mechanism=reduced_sums,
+        law=anchored_or("snapshot"),
+        hides=keeps_back,
+        cost_depends_on_step=lambda options: options.state == "public",
+        no_secure_sum="compresses each client's message by itself, and keeps a shift for each "
+        "client",
+        not_covered=private_state,
+    ),
+    participation=Participation(
+        no_empty="keeps a shift for each client, towards a message that it sends in every round"
+    ),
 )
 
 SOTERIAFL_SAGA = replace(
@@ -181,6 +195,6 @@ SOTERIAFL_SAGA = replace(
     options=SagaOptions,
     start=saga_start,
     step=saga_step,
-    law=lambda options: "table",
     table=table_request,
+    releases=replace(SOTERIAFL_SVRG.releases, law=lambda options: "table"),
 )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit import privacy
-from tacit.algorithms.base import Apart
+from tacit.algorithms.facets import Apart
 from tacit.analysis.audit.bounds import (
     Counts,
     epsilon_lower,
@@ -277,7 +277,7 @@ def _repetitions_apart(plan: Plan) -> Apart:
     """
     if plan.release.pairs is not None:  # an estimate of one node has the noise of others in it
         return "copies"
-    return plan.config.algorithm.definition.apart(plan.config.algorithm.options)
+    return plan.config.algorithm.definition.releases.apart(plan.config.algorithm.options)
 
 
 def _affordable(plan: Plan, node: NodePlan, steps: int, apart: str) -> int:

@@ -30,7 +30,7 @@ from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 from tacit import gradients
-from tacit.algorithms.base import Law
+from tacit.algorithms.facets import Law
 from tacit.data import StackedData
 from tacit.gradients import Loss, StackedModel
 from tacit.training.plan import Plan
@@ -114,7 +114,7 @@ def problem_of(law: Law, *, zero_out: bool, in_batch: bool) -> Problem:
 
 def law_of(plan: Plan) -> Law:
     """How a release of the plan's algorithm depends on one record."""
-    return plan.config.algorithm.definition.law(plan.config.algorithm.options)
+    return plan.config.algorithm.definition.releases.law(plan.config.algorithm.options)
 
 
 def older_point(law: Law) -> Older:

@@ -10,7 +10,7 @@ function of them and of public values, which an exact test shows (`fidelity.inte
 no observer of messages can know more. Each copy of the graph is a run of its own, but for a
 server's mean, which is over all of them. No gradient depends on it. What a local regulariser or a
 box leaves of a gradient may depend on such public values, so that there repetitions are independent
-only given these (`Algorithm.apart`).
+only given these (`Releases.apart`).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Harness:
         y, deviations = _released(trace, public, self.steps)
         if self.colluders is not None:
             y = pooled(y, trace, self.colluders, self.copies)
-        if self.plan.config.algorithm.definition.falls:
+        if self.plan.config.algorithm.definition.releases.falls:
             y = -y
         if not np.array_equal(basis, np.eye(len(basis))):
             y = y @ basis.T

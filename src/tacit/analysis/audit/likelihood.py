@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from tacit.algorithms.base import Law
+from tacit.algorithms.facets import Law
 from tacit.algorithms.federated import round_sampling
 from tacit.analysis.audit.canaries import (
     CANARY,
@@ -124,7 +124,7 @@ def known_of(plan: Plan, node: NodePlan, deviations: Array) -> Known:
         batch=node.expected_batch,
         mu=mu,
         law=law,
-        noise="laplace" if release.algorithm.noise.norm == "l1" else "gaussian",
+        noise="laplace" if release.algorithm.releases.noise.norm == "l1" else "gaussian",
         draws=draws,
         sizes=sizes,
         nobody=nobody,

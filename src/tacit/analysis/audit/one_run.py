@@ -210,7 +210,7 @@ def run_once(
         rows,
         forms,
         clip_norm=plan.release.clip.norm,
-        sign=-1 if job.config.algorithm.definition.falls else 1,
+        sign=-1 if job.config.algorithm.definition.releases.falls else 1,
         seed=job.config.train.seed,
         joint=count**2 * plan.parameters * scored < MOST_PRODUCTS,
     )
@@ -374,8 +374,8 @@ def _train(
     )
     for k in range(steps):
         points = definition.models(state)
-        if not definition.released_models:  # un-noised: a node's own
-            points = definition.consensus(points, state)[None]
+        if not definition.releases.models:  # un-noised: a node's own
+            points = definition.graph.consensus(points, state)[None]
         points = points.expand(len(plan.nodes), -1).clone()
         seen.clear()
         state = advanced(plan, state, k, watched)
@@ -386,7 +386,7 @@ def _train(
             precision = _precision(plan, release, k).to(job.device)
             if colluders is not None:
                 whole, precision = _pooled(plan, release, k, whole, precision, colluders)
-            whole_change = definition.law(options) == "change"
+            whole_change = definition.releases.law(options) == "change"
             clip = None if whole_change else plan.release.clip.applied(k)
             alignment.add([points], whole, precision, clip, step=k)
         on_step(k + 1)

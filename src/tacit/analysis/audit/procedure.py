@@ -192,7 +192,7 @@ def _audit(
         tolerated=None if plan.release.pairs is None else plan.release.pairs.colluding,
         guaranteed=target.guaranteed,
         trust_model=plan.release.trust_model,
-        hides=plan.config.algorithm.definition.hides(plan.config.algorithm.options),
+        hides=plan.config.algorithm.definition.releases.hides(plan.config.algorithm.options),
         attacks=tuple(attacks),
         seconds=time.perf_counter() - began,
         fidelity=tuple(findings),

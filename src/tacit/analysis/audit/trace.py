@@ -427,7 +427,9 @@ def pair_keys_of(plan: Plan, among: Sequence[int] | None = None) -> PairKeys | N
 
 def with_noise(plan: Plan, noise: Noise) -> Plan:
     """The same plan, whose releases get their noise from another object."""
-    algorithm = replace(plan.release.algorithm, noise=noise)
+    algorithm = replace(
+        plan.release.algorithm, releases=replace(plan.release.algorithm.releases, noise=noise)
+    )
     return replace(plan, release=replace(plan.release, algorithm=algorithm))
 
 
@@ -466,7 +468,7 @@ def run_traced(
     noise, shared = None, pair_keys_of(plan)
     ran = plan
     if shared is not None:
-        noise = _TracedNoise(plan.release.algorithm.noise)
+        noise = _TracedNoise(plan.release.algorithm.releases.noise)
         ran, context = with_noise(plan, noise), partial(context, pair_keys=shared)
     heard = TracedExchange(exchange, trace.sent)
     inner = context(ran, traced_model, data, node_keys(plan), heard)
@@ -481,5 +483,5 @@ def run_traced(
     algorithm.mix(state, steps - 1, options, traced, plan.rounds)
     if models:
         trace.models.append(algorithm.models(state).clone())
-    trace.common = algorithm.consensus(algorithm.models(state), state).clone()
+    trace.common = algorithm.graph.consensus(algorithm.models(state), state).clone()
     return trace

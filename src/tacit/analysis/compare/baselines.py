@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from tacit.algorithms import WITHOUT_NOISE
 from tacit.analysis.recommend.search import parameters_of
 from tacit.analysis.settings.changes import UNSET, changed
 from tacit.config import Config, load_config, read_sections
@@ -27,7 +28,7 @@ from tacit.training.planner import build_plan
 from tacit.training.recommend.choices import path_of
 from tacit.training.recommend.facts import Facts
 from tacit.training.recommend.forecast import mean_noise
-from tacit.training.recommend.rules import ALGORITHMS_WITH_RULES, MOMENTUM, STEPS, rounded
+from tacit.training.recommend.rules import MOMENTUM, STEPS, rounded
 
 Baseline = Literal["alone", "alone-plain", "pooled-plain"]
 _RATES = (1.0, 8.0, 64.0)  # of plain steps, over |x|^2: around 2 / L of a logistic loss, and below
@@ -68,8 +69,8 @@ def baseline_lines(config: Config, names: Sequence[str], facts: Facts) -> list[d
     single = _without(sections, "topology", "faults", "promise", "nodes")
     single |= {"nodes.count": 1, "nodes.partition": "iid", "train.suboptimality": UNSET}
     plain = _without(sections, "algorithm", "privacy")
-    plain |= {"algorithm.name": "sgp", "algorithm.momentum": MOMENTUM}
-    if config.algorithm.definition.one_pass:
+    plain |= {"algorithm.name": WITHOUT_NOISE, "algorithm.momentum": MOMENTUM}
+    if config.algorithm.definition.participation.one_pass:
         plain["train.steps"] = STEPS
     grid = {"algorithm.learning_rate": [rounded(rate / facts.norm**2) for rate in _RATES]}
     lines: list[dict[str, Any]] = []
@@ -103,7 +104,7 @@ def baseline_notes(config: Config, names: Sequence[str]) -> list[str]:
 def _has_rule(config: Config) -> bool:
     """Whether there is a rule for the rate of its method."""
     chosen = config.algorithm
-    ruled = chosen.name in ALGORITHMS_WITH_RULES and config.privacy.noisy
+    ruled = chosen.definition.plain and config.privacy.noisy
     return ruled and not isinstance(chosen.options.clip, str)
 
 

@@ -1,4 +1,4 @@
-"""The constants of PrivSGP-VR's convergence bound, estimated at the start.
+"""The constants of the convergence bound of a run, estimated at the start.
 
 The bound, and its symbols, are in `tacit.privacy.published.utility`. Each constant comes with its
 provenance:

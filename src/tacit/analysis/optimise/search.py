@@ -73,7 +73,7 @@ def optimise(
     nodes: Sequence[Any] | None = None,
     test: Any = None,
 ) -> OptimiseDocument:
-    """Choose the steps (batch, clip) that minimise PrivSGP-VR's bound within every node's budget.
+    """Choose the steps (batch, clip) that minimise the bound within every node's budget.
 
     By default the steps alone are chosen. Model, nodes and public test records, on which the
     constants are estimated, are as in `tacit.train`. The answer has the optimum, its `--set` flags,
@@ -151,8 +151,8 @@ def _check(config: Config, options: OptimiseOptions) -> None:
             raise InputError(
                 f"algorithm.{key}",
                 f"{config.train.steps} numbers",
-                "is for one number of steps: leave it out, or give the schedule by a formula "
-                "(dyn-d2p)",
+                "is for one number of steps: leave it out, or choose a method whose schedule "
+                "is a formula",
             )
     if options.records < 1:
         raise InputError("records", options.records, "must be 1 or more")

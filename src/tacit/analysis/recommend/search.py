@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from tacit.algorithms import ALGORITHMS
 from tacit.config import Config, load_config, read_sections
 from tacit.errors import BudgetError, InputError, nearest
 from tacit.models.architectures import build_model
@@ -26,7 +27,6 @@ from tacit.training.recommend.choices import (
 from tacit.training.recommend.complete import drafted
 from tacit.training.recommend.facts import Facts, facts_of
 from tacit.training.recommend.forecast import mean_noise, noise_forecast, signal
-from tacit.training.recommend.rules import ALGORITHMS_WITH_RULES
 from tacit.training.records import load_records
 
 Trust = Literal["all-messages", "pairwise", "secure-sum"]
@@ -138,9 +138,10 @@ def _check(config: Config) -> None:
         InputError: on `algorithm.name`, `privacy.epsilon` or `privacy.accounting`.
     """
     name = config.algorithm.name
-    if name not in ALGORITHMS_WITH_RULES:
+    if not config.algorithm.definition.plain:
+        ruled = [row.name for row in ALGORITHMS.values() if row.plain]
         expected = (
-            f"the rules were measured for {', '.join(ALGORITHMS_WITH_RULES)} alone: leave it out, "
+            f"the rules were measured for {', '.join(ruled)} alone: leave it out, "
             "or choose one of these"
         )
         raise InputError("algorithm.name", name, expected)

@@ -41,7 +41,7 @@ step, +q at every later one. The test asks whether some message exceeds its thre
 
 **A client with a primal and a dual variable**, neither of them noised (`carried_norms`,
 `energy_norms`), moves what it sends after one draw by no more than the norms that these bound: what
-`PersistentState` needs of FedSPD-DP as printed.
+`PersistentState` needs of such a method as its paper prints it.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _largest_message(job: Job, hosts: Sequence[Sequence[int]]) -> int:
     Numbers have 8 bytes at most, and as many for their places where they are compressed.
     """
     chosen, d = job.config.algorithm, job.plan.parameters
-    numbers = max(d, math.ceil(chosen.definition.message_numbers(chosen.options, d)))
+    numbers = max(d, math.ceil(chosen.definition.graph.message_numbers(chosen.options, d)))
     return max(map(len, hosts)) * (16 * numbers + 2**12)
 
 

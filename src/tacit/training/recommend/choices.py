@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from tacit.config import Config
@@ -31,13 +30,6 @@ Given = Mapping[str, Mapping[str, Any]]
 LINEAR = ("logistic", "linear")
 """Models for which the rules were measured."""
 
-_ABOUT = MappingProxyType(
-    {
-        "privsgp": "push-sum steps along noised gradients, over any graph",
-        "dp2-sgd": "gossip steps along noised gradients",
-        "dp-sgd": "a server that averages noised gradients, and can do with their sum",
-    }
-)
 _RANKS = ("auc", "average-precision")
 _FAR = 3.0  # a rate is called far off if it is as many times too large or too small
 _LONG_CLIP = 0.3  # over |x|
@@ -90,7 +82,7 @@ def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
     delta = min(_USUAL_DELTA, _power_of_ten(0.1 / max(facts.records)))
     choices = [
         Proposal("nodes", "count", facts.nodes, "as the data or the defaults have it"),
-        Proposal("algorithm", "name", row.name, _ABOUT[row.name]),
+        Proposal("algorithm", "name", row.name, row.steps_along),
         Proposal("privacy", "delta", delta, "far below 1 over a node's number of records"),
         Proposal(
             "train", "steps", STEPS, "under one budget, more of them cost time and gain little"
@@ -109,7 +101,7 @@ def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
     if "momentum" in row.options.model_fields:
         reason = "averages noised gradients, and costs no privacy"
         choices.append(Proposal("algorithm", "momentum", MOMENTUM, reason))
-    if row.weights == "server":
+    if row.graph.weights == "server":
         return _open(given, choices)
     reason = "the safe default: epsilon holds against whoever sees every message"
     choices.append(Proposal("privacy", "noise", "independent", reason))
@@ -129,7 +121,7 @@ def mixing_choices(given: Given, config: Config, rounds: int | str) -> list[Prop
         config: the experiment, completed.
         rounds: of a step, that are enough.
     """
-    if config.algorithm.definition.weights == "server":
+    if config.algorithm.definition.graph.weights == "server":
         return []
     final = math.ceil(math.log2(max(2, config.nodes.count)))
     reason = "gossip is free of privacy: rounds until nodes hardly stand apart"

@@ -29,10 +29,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tacit.algorithms.base import Options, RateSchedule, step_size
+from tacit.algorithms.options import Options, RateSchedule, step_size
 
-ALGORITHMS_WITH_RULES = ("privsgp", "dp2-sgd", "dp-sgd")
-"""Methods that do nothing but step along noised gradients: what the rules were measured for."""
 OUTPUT_NOISE = 4.0
 """|x| L s: the noise in an output at the end of the path, if gradients took nothing of it back."""
 MOST_TRAVEL = 100_000.0

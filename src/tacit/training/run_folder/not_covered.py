@@ -43,4 +43,4 @@ def not_covered(config: Config) -> tuple[str, ...]:
             "data set by the labels of all its records, and epsilon is of each node's as they are "
             "divided"
         )
-    return (*lines, *algorithm.definition.not_covered(algorithm.options))
+    return (*lines, *algorithm.definition.releases.not_covered(algorithm.options))

@@ -74,8 +74,8 @@ class Result:
     Args:
         parameters: models of this process's nodes, de-biased, `[nodes, d]`, in the order of
             `model.parameters()` (those that are trained); averages, where `[train] average` asks
-            for them. Of an algorithm whose nodes' models are
-            not released (FedSPD-DP) they are private: each is for the eyes of its node only.
+            for them. Of an algorithm whose nodes' models are not released they are private: each
+            is for the eyes of its node only.
         consensus: their mean, `[d]`.
         metrics: the recorded series, a list a name, all of one length.
         epsilon: certified, spent, one a node; None where nothing is accounted.
@@ -218,7 +218,7 @@ def result_document(
     algorithm = config.algorithm.definition
     reason = plan.not_private_reason
     scores = None if evaluation is None else opened(evaluation, "the scores of a result")
-    formula = algorithm.formula if plan.release.claims else None
+    formula = algorithm.claims.formula if plan.release.claims else None
     last = max(steps - 1, 0)
     schedule = plan.mixing.schedule
     if config.nodes.names is not None:
@@ -375,9 +375,9 @@ def mechanism_line(plan: Plan) -> str | None:
     if not plan.release.clip.enforced:
         multiplier += " of a bound that is assumed"
     definition = plan.config.algorithm.definition
-    if definition.mechanism is not noised_sums:
+    if definition.releases.mechanism is not noised_sums:
         # Where nothing is accounted, relation and sampling need not have a mechanism.
-        seen = f"{definition.noise.name} noise, not accounted"
+        seen = f"{definition.releases.noise.name} noise, not accounted"
         if plan.accounted:
             seen = plan.release.mechanism(nodes[0]).describe()
         return f"{seen}, noise multiplier {multiplier}"
@@ -401,7 +401,7 @@ def message_bytes(plan: Plan, size: int) -> float:
     """
     chosen, d = plan.config.algorithm, plan.parameters
     options: Any = chosen.options
-    numbers = chosen.definition.message_numbers(options, d)
+    numbers = chosen.definition.graph.message_numbers(options, d)
     compressor = getattr(options, "compressor", "none")
     if compressor == "none":
         return numbers * size
@@ -425,7 +425,7 @@ def bytes_per_step(plan: Plan, numbers: float, size: int) -> Tensor:
     one = plan.mixing.kind == "server" or (activity is not None and activity.partner is not None)
     if one:
         sent = torch.ones(len(plan.nodes), dtype=torch.float64)
-    if activity is not None and (one or plan.config.algorithm.definition.silent):
+    if activity is not None and (one or plan.config.algorithm.definition.participation.silent):
         paired = activity.active
         if activity.partner is not None:
             paired = activity.partner != np.arange(activity.partner.shape[1])

@@ -16,7 +16,7 @@ from tacit.training.prepare import Job, prepare
 STEPS, SIZES, CLASSES = 3, (7, 5, 6, 8), 3
 PRIVATE = [case for case, row in ROWS.items() if ALGORITHMS[row.name].private]
 UNDER_REPLACEMENT = [  # sampled Laplace noise is accounted under add-or-remove-one alone
-    case for case in PRIVATE if ALGORITHMS[ROWS[case].name].noise.norm == "l2"
+    case for case in PRIVATE if ALGORITHMS[ROWS[case].name].releases.noise.norm == "l2"
 ]
 FIXED: Mapping[str, Any] = {
     "train": {"sampling": "fixed"},

@@ -244,7 +244,11 @@ def test_models_of_a_nodes_own_that_count_as_released_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original: Callable[[Any], Any] = AlgorithmSection.definition.fget  # type: ignore[attr-defined]
-    spoilt = property(lambda section: replace(original(section), released_models=True))
+    spoilt = property(
+        lambda section: replace(
+            original(section), releases=replace(original(section).releases, models=True)
+        )
+    )
     monkeypatch.setattr(AlgorithmSection, "definition", spoilt)
     assert failed(job_of("fedspd-dp")) == {MODELS}
 

@@ -86,7 +86,11 @@ def test_ledgers_of_data_are_left_alone(tmp_path: Path) -> None:
 
 def test_scores_of_models_that_are_not_released_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     original: Callable[[Any], Any] = AlgorithmSection.definition.fget  # type: ignore[attr-defined]
-    spoilt = property(lambda section: replace(original(section), released_models=True))
+    spoilt = property(
+        lambda section: replace(
+            original(section), releases=replace(original(section).releases, models=True)
+        )
+    )
     job = scored_job("fedspd-dp")
     assert failed(job) == set()
     monkeypatch.setattr(AlgorithmSection, "definition", spoilt)

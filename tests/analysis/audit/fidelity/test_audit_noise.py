@@ -484,7 +484,12 @@ def test_a_program_that_releases_nothing_fails_and_noise_of_another_kind_is_refu
     (nothing,) = noise_findings([noise_sample([bare], plan)])
     assert not nothing.passed
     assert nothing.saw.startswith("20 releases were not made, first that of node 0 at step 0")
-    other = replace(plan.release.algorithm, noise=IndependentNoise("pairs", add_normal))
+    other = replace(
+        plan.release.algorithm,
+        releases=replace(
+            plan.release.algorithm.releases, noise=IndependentNoise("pairs", add_normal)
+        ),
+    )
     with pytest.raises(InputError, match="gaussian"):
         noise_sample([], replace(plan, release=replace(plan.release, algorithm=other)))
 

@@ -288,7 +288,7 @@ def test_no_private_algorithm_is_accused(case: str) -> None:
     row = ROWS[case]
     options = {"name": row.name, **row.options, **row.resumed}
     # Sampled Laplace noise has no bound for batches of a fixed size.
-    laplace = ALGORITHMS[row.name].noise.norm == "l1"
+    laplace = ALGORITHMS[row.name].releases.noise.norm == "l1"
     for setting in (POISSON,) if laplace else (POISSON, lab.FIXED):
         job = lab.drawing_job(options, records=(20, 16, 18, 20), **setting)
         findings = lab.findings_of(lab.observe(job, nodes=16, steps=4))

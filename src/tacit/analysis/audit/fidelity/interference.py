@@ -148,7 +148,7 @@ def _show(
     noise each row of each release was to get and got; `sums` what was handed to the noise, which
     is private and for a node's own eyes.
     """
-    noise = pinned(job.plan.release.algorithm.noise, before)
+    noise = pinned(job.plan.release.algorithm.releases.noise, before)
     plan = with_noise(seeded(job.plan, seed), noise)
     trace = run_traced(
         plan,
@@ -157,7 +157,7 @@ def _show(
         local_exchange(replace(job, plan=plan)),
         context=context,
         steps=steps,
-        models=plan.config.algorithm.definition.released_models,
+        models=plan.config.algorithm.definition.releases.models,
     )
     values = [
         (_words(sent, place), value, sent.colours[place], _coded(sent.coding))

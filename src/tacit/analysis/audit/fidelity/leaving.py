@@ -137,7 +137,7 @@ def _run(
             is left to compare then, and runs that all end alike would pass for equal.
     """
     own = data is job.train
-    noise = pinned(job.plan.release.algorithm.noise, kept or None)
+    noise = pinned(job.plan.release.algorithm.releases.noise, kept or None)
     plan = with_noise(_with_fresh_keys(job.plan), noise)
     job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
     heard, seen = _Heard(), _CallbackWatch()
@@ -246,7 +246,7 @@ def _json(document: Mapping[str, Any], *left_out: Sequence[str]) -> str:
 def _results(job: Job, result: Result) -> Iterator[tuple[str, str]]:
     """What a program that trains gets, but for what is its site's own."""
     yield "the common model", bits(result.consensus)
-    if job.config.algorithm.definition.released_models:
+    if job.config.algorithm.definition.releases.models:
         yield "the nodes' models", bits(result.parameters)
     for name in ("epsilon", "claims", "bytes_sent", "steps", "status", "message", "notes"):
         yield f"the result's {name}", digest(repr(getattr(result, name)))
@@ -258,7 +258,7 @@ def _files(out: Path, job: Job) -> Iterator[tuple[str, str]]:
     for path in sorted(out.rglob("*")):
         name = path.relative_to(out).as_posix()
         public = name == MODEL or (
-            name == NODES and job.config.algorithm.definition.released_models
+            name == NODES and job.config.algorithm.definition.releases.models
         )
         if path.suffix == ".safetensors":
             form = _tensors(path)

@@ -235,7 +235,7 @@ def noise_sample(
     Raises:
         InputError: the plan's noise is of another kind than Gaussian or Laplace.
     """
-    name = plan.release.algorithm.noise.name
+    name = plan.release.algorithm.releases.noise.name
     if name not in _FREEDOM:
         raise InputError("noise", name, "'gaussian' or 'laplace' noise, whose law the tests know")
     kind: NoiseKind = "laplace" if name == "laplace" else "gaussian"

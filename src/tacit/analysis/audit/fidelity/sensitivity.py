@@ -206,7 +206,7 @@ class _Judge:
 
     def __init__(self, bench: Bench, releases: Sequence[TracedRelease]) -> None:
         self._rounding = _ROUNDING[bench.job.dtype]
-        self._l1 = bench.plan.release.algorithm.noise.norm == "l1"
+        self._l1 = bench.plan.release.algorithm.releases.noise.norm == "l1"
         self._releases = releases
         self._pairs = bench.plan.release.pairs
         steps: dict[int, list[int]] = {}

@@ -23,6 +23,8 @@ from typing import Literal
 from tacit.errors import InputError
 from tacit.privacy.published.formula import positive
 
+THEOREM = "PrivSGP-VR, Theorem 1"
+
 
 @dataclass(frozen=True)
 class BoundConstants:

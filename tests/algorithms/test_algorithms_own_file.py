@@ -1,0 +1,85 @@
+"""One file is an algorithm: that of a published one, as a user's own, does all that it did."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import tacit
+from tacit.algorithms import ALGORITHMS, Algorithm
+from tacit.analysis.audit import AuditOptions
+from tacit.analysis.audit.procedure import audit_job
+from tacit.analysis.claims import claims_document
+from tacit.cli.tables import plan_document
+from tacit.config import load_config
+from tacit.training.prepare import prepare
+
+OPTIONS = {
+    "privsgp": "momentum = 0.5\nfinal_mixing = 2",
+    "do-adp": "activation = 0.6\ncompressor = 'top-k'\nkeep = 0.5",
+}
+EXPERIMENT = """
+[task]
+dataset = "digits"
+[nodes]
+count = 4
+[algorithm]
+name = "{name}"
+learning_rate = 0.2
+{options}
+[privacy]
+epsilon = 3.0
+noise_seed = 1
+[train]
+steps = 4
+batch = 64
+"""
+SHORT = AuditOptions(seconds=0.2, canaries=0, repetitions=200, steps=2)
+
+
+def own_row(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Algorithm[Any, Any]:
+    """The row of that name in a copy of its file, with another name and from another module."""
+    built_in = ALGORITHMS[name].step.__code__.co_filename
+    text = Path(built_in).read_text(encoding="utf-8").replace(f'name="{name}"', 'name="mine"')
+    module = f"my_{name.replace('-', '_')}"
+    (folder / f"{module}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    mine = vars(importlib.import_module(module))
+    rows = [row for row in mine.values() if isinstance(row, Algorithm)]
+    return next(row for row in rows if row.name == "mine")
+
+
+def told(document: Any, name: str) -> Any:
+    """A document without the algorithm's name and the time it took."""
+    return json.loads(re.sub(rf"(?<![\w-]){name}(?![\w-])", "NAME", document))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_copied_file_does_all_that_the_built_in_does(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        cast("dict[str, Any]", ALGORITHMS), "mine", own_row(name, tmp_path, monkeypatch)
+    )
+    found = {}
+    for one in (name, "mine"):
+        file = tmp_path / "experiment.toml"
+        file.write_text(EXPERIMENT.format(name=one, options=OPTIONS[name]), encoding="utf-8")
+        result = tacit.train(load_config(file))
+        job = prepare(load_config(file))
+        audited = audit_job(job, options=SHORT)
+        found[one] = (
+            result.parameters.tolist(),
+            result.epsilon,
+            told(plan_document(job).model_dump_json(), one),
+            told(claims_document(file).model_dump_json(), one),
+            (audited.defect, audited.verdict, [check.name for check in audited.fidelity]),
+        )
+    assert found["mine"] == found[name]
