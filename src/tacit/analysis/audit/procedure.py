@@ -38,10 +38,9 @@ from tacit.analysis.audit.fidelity.pair_noise import (
 )
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.harness import seeded
 from tacit.analysis.audit.one_run import run_once
+from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
 from tacit.analysis.audit.report import AuditOptions, AuditReport
-from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
 from tacit.config import Config, load_config
 from tacit.errors import InputError
 from tacit.report.documents.claims import AuditedModel
