@@ -16,21 +16,25 @@ from tacit.analysis.audit.deployed import (
     plant_canaries,
     read_planted,
 )
-from tacit.analysis.audit.procedure import audit, audit_file, audit_job
+from tacit.analysis.audit.procedure import audit, audit_job
 from tacit.analysis.audit.record import record_audit, run_experiment
 from tacit.analysis.audit.report import (
     AuditOptions,
-    AuditReport,
-    audit_document,
     audit_progress,
     audit_table,
 )
-from tacit.report.documents.claims import Attack, AuditedModel, Comparison, FidelityTest
+from tacit.report.documents.claims import (
+    Attack,
+    AuditDocument,
+    AuditedModel,
+    Comparison,
+    FidelityTest,
+)
 
 __all__ = [
     "Attack",
+    "AuditDocument",
     "AuditOptions",
-    "AuditReport",
     "AuditedModel",
     "Comparison",
     "DeployedAudit",
@@ -38,8 +42,6 @@ __all__ = [
     "Planted",
     "audit",
     "audit_deployed",
-    "audit_document",
-    "audit_file",
     "audit_job",
     "audit_progress",
     "audit_table",
