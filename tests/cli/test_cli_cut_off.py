@@ -47,7 +47,7 @@ def second(function: Callable[..., Any]) -> Callable[..., Any]:
         (["plan"], "tacit.training.prepare.prepare"),
         (["plan", "--optimise"], "tacit.analysis.optimise.optimise"),
         (["plan", "--recommend"], "tacit.analysis.recommend.recommend"),
-        (["audit"], "tacit.analysis.audit.audit_file"),
+        (["audit"], "tacit.analysis.audit.audit"),
     ],
 )
 def test_an_interrupt_of_what_writes_nothing_says_so(

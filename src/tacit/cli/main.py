@@ -420,6 +420,7 @@ def audit(
     from the model that it released. Nothing is put beside the run.
     """
     from tacit.analysis import audit as auditing
+    from tacit.config import load_config
     from tacit.report.documents.base import dump
 
     if planted is not None:
@@ -441,12 +442,12 @@ def audit(
             raise InputError(name, value, "a run is audited as it is")
     experiment = file if run is None else auditing.run_experiment(run, trust)
     with kept(ANEW), auditing.audit_progress() as progress:
-        report = auditing.audit_file(experiment, set_ or (), options, progress=progress)
-    document = auditing.audit_document(report)
+        config = load_config(experiment, overrides=set_ or ())
+        report = auditing.audit(config, options=options, progress=progress)
     if run is not None:
-        auditing.record_audit(run, document)
+        auditing.record_audit(run, report)
     if as_json:
-        typer.echo(dump(document))
+        typer.echo(dump(report))
     else:
         auditing.audit_table(report, details=verbose)
     if report.defect:

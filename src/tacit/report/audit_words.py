@@ -1,14 +1,15 @@
-"""What an audit found, in words that need no mathematics: the same on every page."""
+"""What an audit found: in words that need no mathematics, the same on every page, and in tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tacit.report.documents.claims import Attack, AuditDocument, FidelityTest
 from tacit.report.documents.run import AuditFailure, RunAudit
-from tacit.report.protection import epsilon_words, lower_words
-from tacit.report.view import Banner, Block, Items, texts
-from tacit.report.wording import count_text, one_in_text, percent_text
+from tacit.report.protection import epsilon_words, lower_words, upper_words
+from tacit.report.view import Banner, Block, Items, Table, Text, texts
+from tacit.report.wording import count_text, lower_text, one_in_text, percent_text
 
 _LIMITS = (
     "An audit is no proof. It finds defects of the kinds that its tests and attacks look for, and "
@@ -132,3 +133,104 @@ def _attacks(audit: RunAudit, epsilon: float | None) -> str:
         share = "" if audit.confidence is None else f": {one_in_text(1 - audit.confidence)} does so"
         told += f" An attack exceeded it, as one of a correct program may by chance{share}."
     return told
+
+
+def audit_blocks(found: AuditDocument, *, details: bool = False) -> list[Block]:
+    """One table and its verdict; with `details` every test and every attack above it."""
+    above: list[Block] = [
+        Text(f"{found.algorithm}, {found.steps} steps, {found.relation}"),
+        Text(found.mechanism),
+    ]
+    if details and found.fidelity:
+        above.append(_test_table(found.fidelity))
+    if details:
+        above.append(_attack_table(found.attacks))
+    verdict = Text(found.verdict, style="bold red" if found.defect else "")
+    return [*above, _summary_table(found), verdict]
+
+
+def _summary_table(found: AuditDocument) -> Table:
+    """What everybody should know of an audit; what accuses the program comes first."""
+    rows = [(failure.name, "ALARM", failure.saw) for failure in found.failures]
+    certified = upper_words(found.certified_epsilon)
+    rows.append(("certified epsilon", certified, "proved for the plan"))
+    if found.colluding is not None:
+        told = "pool what they know: what is certified and audited here is against so many"
+        rows.append(("colluders", str(found.colluding), told))
+    if found.guaranteed_epsilon is not None and found.colluding != found.tolerated:
+        guaranteed = upper_words(found.guaranteed_epsilon)
+        told = f"proved for the plan, against {found.tolerated}"
+        rows.append(("guaranteed epsilon", guaranteed, told))
+    best = max(found.attacks, key=lambda attack: attack.epsilon, default=None)
+    by = "no attack" if best is None else f"{best.name}, by {best.statistic}"
+    rows.append(
+        (
+            "audited epsilon",
+            f"at least {lower_words(found.audited_epsilon)}",
+            f"{100 * found.confidence:g} % confidence; the best of "
+            f"{count_text(len(found.attacks), 'attack')}: {by}",
+        )
+    )
+    claimed = "none" if found.claimed_epsilon is None else epsilon_words(found.claimed_epsilon)
+    rows.append(("claimed epsilon", claimed, found.claim_verdict))
+    passed, asked = "none made", "the program was attacked, but not looked into"
+    if found.fidelity:
+        passed = f"{found.fidelity_passed} of {found.fidelity_tests} passed"
+        asked = "whether the code does in a run what the plan states"
+    rows.append(("fidelity tests", passed, asked))
+    if found.smallest_excess is not None:
+        power = f"{100 * found.power:g} % chance to find noise that is weaker at every step"
+        excess = epsilon_words(found.smallest_excess)
+        rows.append(("smallest excess", excess, f"{power} and allows this"))
+    rate = one_in_text(found.alarm_rate)
+    rows.append(("false alarm", rate, "of a correct program raises one, at most"))
+    rows += [
+        (
+            model.place,
+            count_text(model.parameters, "parameter"),
+            f"{model.model}; gradients by {model.gradient_path}",
+        )
+        for model in found.tested
+    ]
+    columns = (f"at delta {found.delta:g}", "result", "how sure, and of what")
+    return Table(columns, rows, left=columns)
+
+
+def _test_table(findings: Sequence[FidelityTest]) -> Table:
+    rows = [
+        (
+            finding.name,
+            "passed" if finding.passed else "FAILED",
+            f"{'' if finding.exact else '<= '}{finding.p_value:.3g}",
+            finding.saw,
+            finding.power,
+        )
+        for finding in findings
+    ]
+    columns = ("fidelity test", "result", "p", "what was seen", "what would be found")
+    return Table(columns, rows, left=columns)
+
+
+def _attack_table(attacks: Sequence[Attack]) -> Table:
+    rows = [
+        (
+            attack.name,
+            attack.statistic,
+            attack.method,
+            f"{attack.repetitions:,}",
+            _right(attack.guesses),
+            f">= {lower_text(attack.epsilon)}",
+        )
+        for attack in attacks
+    ]
+    words = ("attack", "by", "bound")
+    return Table((*words, "counted", "right", "epsilon"), rows, left=words)
+
+
+def _right(guesses: dict[str, float]) -> str:
+    """Rates of true and false positives, or right guesses of all."""
+    if "TPR" in guesses:
+        return f"TPR {guesses['TPR']:.4g}, FPR {guesses['FPR']:.4g}"
+    if "correct" in guesses:
+        return f"{guesses['correct']:g} of {guesses['guessed']:g}"
+    return ", ".join(f"{name} {value:.4g}" for name, value in guesses.items())

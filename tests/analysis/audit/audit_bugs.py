@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tacit.analysis.audit import Attack, AuditOptions
 from tacit.analysis.audit.attacks import choose_target, worst_cases
-from tacit.analysis.audit.trace import ContextFactory
+from tacit.analysis.audit.recorder import ContextFactory
 from tacit.config import load_config
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.training.prepare import Job, prepare

@@ -13,6 +13,7 @@ from experiments import write_experiment
 from tacit import privacy
 from tacit.analysis import audit as auditing
 from tacit.analysis.audit import AuditOptions, audit_job
+from tacit.config import load_config
 from tacit.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,7 @@ def test_what_is_certified_is_never_exceeded(
     )
     report = audit_job(job, options=STRONG)
     assert not report.defect
-    assert 0.0 < report.epsilon <= report.certified == pytest.approx(3.0, rel=2e-3)
+    assert 0.0 < report.audited_epsilon <= report.certified_epsilon == pytest.approx(3.0, rel=2e-3)
     assert report.relation == relation
     assert report.nodes == tuple(range(8))
 
@@ -66,8 +67,8 @@ def test_a_gaussian_is_found_out_almost_entirely() -> None:
     job = job_of(batch="all", steps=1, privacy={"epsilon": 3.0}, nodes=4)
     report = audit_job(job, options=AuditOptions(repetitions=20_000, canaries=0, seconds=0.5))
     by_method = {attack.method: attack for attack in report.attacks}
-    assert report.epsilon == by_method["gaussian-dp"].epsilon
-    assert 0.8 * report.certified < report.epsilon <= report.certified
+    assert report.audited_epsilon == by_method["gaussian-dp"].epsilon
+    assert 0.8 * report.certified_epsilon < report.audited_epsilon <= report.certified_epsilon
     multiplier = job.plan.release.noise_multiplier(job.plan.nodes[0], 0)
     assert by_method["gaussian-dp"].guesses["mu"] == pytest.approx(1 / multiplier, rel=0.12)
     assert by_method["gaussian-dp"].guesses["mu"] <= 1 / multiplier
@@ -81,10 +82,10 @@ def test_the_published_noise_of_privsgp_breaks_its_claim() -> None:
         privacy={"epsilon": 1.0, "delta": 1e-3, "accounting": "published"},
     )
     report = audit_job(job, options=AuditOptions(repetitions=3000, canaries=0, seconds=0.5))
-    assert report.claimed == pytest.approx(1.0)
+    assert report.claimed_epsilon == pytest.approx(1.0)
     assert report.claim_violated
     assert report.claim_verdict == "claim VIOLATED at 95 % confidence"
-    assert 1.0 < report.epsilon <= report.certified
+    assert 1.0 < report.audited_epsilon <= report.certified_epsilon
     assert not report.defect
 
 
@@ -104,16 +105,16 @@ def test_the_published_noise_of_dyn_d2p_breaks_its_claim() -> None:
         },
     )
     report = audit_job(job, options=AuditOptions(repetitions=4000, canaries=0, seconds=0.5))
-    assert report.claimed == pytest.approx(1.0)
+    assert report.claimed_epsilon == pytest.approx(1.0)
     assert report.claim_violated
-    assert 1.0 < report.epsilon <= report.certified
+    assert 1.0 < report.audited_epsilon <= report.certified_epsilon
     assert not report.defect
 
 
 def test_without_a_formula_there_is_no_claim() -> None:
     job = job_of(algorithm={"name": "dp2-sgd"}, topology=RING, batch="all", steps=1)
     report = audit_job(job, options=AuditOptions(repetitions=200, canaries=0, seconds=0.5))
-    assert report.claimed is None
+    assert report.claimed_epsilon is None
     assert report.claim_violated is None
     assert report.claim_verdict == "no claim"
 
@@ -125,8 +126,8 @@ def test_fewer_steps_are_held_against_their_own_certificate() -> None:
     mechanism = job.plan.release.mechanism(job.plan.nodes[0], [(0, 3)])
     assert report.steps == 3
     assert report.delta == 0.01
-    assert report.certified == privacy.epsilon(mechanism, delta=0.01)
-    assert report.certified < job.plan.nodes[0].epsilon  # type: ignore[operator]
+    assert report.certified_epsilon == privacy.epsilon(mechanism, delta=0.01)
+    assert report.certified_epsilon < job.plan.nodes[0].epsilon  # type: ignore[operator]
 
 
 def test_the_most_exposed_nodes_are_attacked() -> None:
@@ -134,7 +135,7 @@ def test_the_most_exposed_nodes_are_attacked() -> None:
     job = job_of(nodes=4, batch="all", steps=2, privacy={"epsilon": budgets, "delta": 1e-3})
     report = audit_job(job, options=QUICK)
     assert report.nodes == (1, 3)
-    assert 0.5 < report.epsilon <= report.certified == pytest.approx(3.0, rel=1e-3)
+    assert 0.5 < report.audited_epsilon <= report.certified_epsilon == pytest.approx(3.0, rel=1e-3)
 
 
 def test_an_audit_can_be_repeated_and_another_seed_is_another_audit() -> None:
@@ -157,7 +158,7 @@ def test_few_repetitions_of_a_large_graph_prove_little_but_are_counted() -> None
 def test_one_node_alone_can_be_audited() -> None:
     job = job_of(nodes=1, batch="all", steps=2, privacy={"epsilon": 4.0})
     report = audit_job(job, options=AuditOptions(seconds=0.5))
-    assert 0.5 < report.epsilon <= report.certified
+    assert 0.5 < report.audited_epsilon <= report.certified_epsilon
     assert {attack.name for attack in report.attacks} == {
         "worst-case gradient",
         "one training, records unlike any other",
@@ -171,10 +172,9 @@ def small(folder: Path, **privacy: Any) -> Path:
 
 def test_an_experiment_file_is_audited_with_overrides(tmp_path: Path) -> None:
     reports: list[tuple[str, int, int]] = []
-    report = auditing.audit_file(
-        small(tmp_path),
-        ["train.steps=3", "nodes.count=2"],
-        AuditOptions(repetitions=500, canaries=100, seconds=0.5),
+    report = auditing.audit(
+        load_config(small(tmp_path), overrides=["train.steps=3", "nodes.count=2"]),
+        options=AuditOptions(repetitions=500, canaries=100, seconds=0.5),
         progress=lambda *what: reports.append(what),
     )
     assert report.steps == 3

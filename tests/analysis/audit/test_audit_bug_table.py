@@ -10,8 +10,7 @@ import torch
 from bug_table import BUGS
 from planting import Bug, planted
 
-from tacit.analysis.audit.harness import seeded
-from tacit.analysis.audit.trace import Trace, run_traced
+from tacit.analysis.audit.recorder import Trace, run_traced, seeded
 from tacit.communication.exchange import InProcessExchange
 from tacit.errors import InputError
 from tacit.training.prepare import Job

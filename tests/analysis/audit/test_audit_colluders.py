@@ -112,8 +112,8 @@ def test_one_colluder_more_than_the_guarantee_is_about_learns_more_than_it_says(
     report = audit_job(whole(2), options=more)
     assert not report.defect
     assert (report.colluding, report.tolerated) == (3, 2)
-    assert report.guaranteed == pytest.approx(certified)
-    assert certified < report.epsilon <= report.certified
+    assert report.guaranteed_epsilon == pytest.approx(certified)
+    assert certified < report.audited_epsilon <= report.certified_epsilon
     assert "what one more would learn, and no defect" in report.verdict
 
 

@@ -12,8 +12,7 @@ from scipy.special import ndtr
 
 from tacit.analysis.audit.fidelity import pair_noise
 from tacit.analysis.audit.fidelity.pair_noise import ends_finding, keys_finding, pair_sample
-from tacit.analysis.audit.harness import seeded
-from tacit.analysis.audit.trace import Trace, run_traced
+from tacit.analysis.audit.recorder import Trace, run_traced, seeded
 from tacit.privacy.noise.pairwise import LEAST_POINTS
 from tacit.training.processes.communication import local_exchange
 from tacit.training.stacked_context import StackedContext

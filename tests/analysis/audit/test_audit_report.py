@@ -6,7 +6,6 @@ import io
 import math
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,22 @@ from scipy.special import ndtr
 
 from tacit.analysis.audit import (
     Attack,
+    AuditDocument,
     AuditedModel,
     AuditOptions,
-    AuditReport,
     Comparison,
     FidelityTest,
-    audit_document,
     audit_job,
     audit_progress,
     audit_table,
 )
-from tacit.analysis.audit.excess import epsilon_of_weaker_noise, smallest_excess
+from tacit.analysis.audit.attacks import Target, choose_target
 from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
 from tacit.analysis.audit.fidelity.finding import finding as finding_of
-from tacit.analysis.audit.report import claim_verdict
+from tacit.analysis.audit.procedure import epsilon_of_weaker_noise, smallest_excess
+from tacit.analysis.audit.report import audit_document, claim_verdict
 from tacit.report.documents.base import dump, load, plain_json
-from tacit.report.documents.claims import AuditDocument
+from tacit.training.prepare import Job
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "audit.md"
 
@@ -67,7 +66,7 @@ def finding(name: str = "noise variance", p_value: float = 0.5, **changes: Any) 
     return finding_of(**{**values, **changes})
 
 
-def report(**changes: Any) -> AuditReport:
+def report(**changes: Any) -> AuditDocument:
     values: dict[str, Any] = {
         "algorithm": "privsgp",
         "relation": "add-or-remove-one",
@@ -77,7 +76,12 @@ def report(**changes: Any) -> AuditReport:
         "delta": 1e-3,
         "confidence": 0.95,
         "claimed": 1.5,
-        "certified": 2.0,
+        "hides": False,
+        "certified_epsilon": 2.0,
+        "trust_model": "all-messages",
+        "colluding": None,
+        "tolerated": None,
+        "guaranteed_epsilon": None,
         "attacks": (attack(1.25), attack(0.75, name="opposed gradient")),
         "seconds": 12.5,
         "fidelity": (finding(), finding("steps alike", noise_factor=None)),
@@ -88,7 +92,7 @@ def report(**changes: Any) -> AuditReport:
             ),
         ),
     }
-    return AuditReport(**{**values, **changes})
+    return audit_document(**{**values, **changes})
 
 
 FAILED = finding("coins alike", p_value=1e-12)
@@ -100,9 +104,7 @@ def test_a_correct_program_is_not_accused() -> None:
         "no alarm; all 2 fidelity tests passed; certified not exceeded at 95 % confidence"
     )
     assert (told.defect, told.failures, told.claim_verdict) == (False, (), "claim not exceeded")
-    assert replace(told, fidelity=()).verdict == (
-        "no alarm; certified not exceeded at 95 % confidence"
-    )
+    assert report(fidelity=()).verdict == ("no alarm; certified not exceeded at 95 % confidence")
 
 
 def test_a_failed_test_accuses_and_says_what_it_saw() -> None:
@@ -140,30 +142,29 @@ def test_more_than_is_certified_at_95_percent_is_within_chance() -> None:
 
 def test_the_document_has_all_of_it_and_can_be_read() -> None:
     told = report(fidelity=(finding(), finding("bare", statistic=math.nan), FAILED))
-    document = audit_document(told)
-    content = plain_json(document)
+    content = plain_json(told)
     assert content["alarms"] == ["coins alike", "bare"]
     assert [failure["name"] for failure in content["failures"]] == content["alarms"]
     assert (content["fidelity_tests"], content["fidelity_passed"]) == (3, 1)
     assert content["defect"] is True
     assert content["alarm_rate"] == 1e-6
     assert content["smallest_excess"] == 2.0612
-    assert content["audited_epsilon"] == told.epsilon == 1.25
+    assert content["audited_epsilon"] == told.audited_epsilon == 1.25
     assert content["tested"][0]["parameters"] == 16
     assert [test["passed"] for test in content["fidelity"]] == [True, False, False]
     assert content["fidelity"][1]["statistic"] is None
     assert content["fidelity"][2]["power"] == FAILED.power
-    assert plain_json(load(AuditDocument, dump(document), "audit.json")) == content
+    assert plain_json(load(AuditDocument, dump(told), "audit.json")) == content
 
 
 def test_infinite_bounds_are_null_in_json() -> None:
     endless = report(
-        certified=math.inf,
+        certified_epsilon=math.inf,
         claimed=math.inf,
         smallest_excess=math.inf,
         attacks=(attack(2.5, math.inf),),
     )
-    content = plain_json(audit_document(endless))
+    content = plain_json(endless)
     for key in ("certified_epsilon", "claimed_epsilon", "smallest_excess"):
         assert content[key] is None
     assert content["attacks"][0]["hardest"]["certified"] is None
@@ -171,7 +172,7 @@ def test_infinite_bounds_are_null_in_json() -> None:
 
 
 def shown(
-    told: AuditReport,
+    told: AuditDocument,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -262,28 +263,30 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu))
 
 
+def target(job: Job, steps: int, delta: float) -> Target:
+    return choose_target(job.plan, AuditOptions(steps=steps, delta=delta))
+
+
 @pytest.mark.parametrize("factor", [1.0, 0.9, 0.5])
 def test_weaker_noise_is_held_against_the_closed_form(factor: float) -> None:
     job = job_of(batch="all", steps=4, nodes=2)
-    node = job.plan.nodes[0]
-    multiplier = job.plan.release.noise_multiplier(node, 0)
+    multiplier = job.plan.release.noise_multiplier(job.plan.nodes[0], 0)
     mu = math.sqrt(3) / (multiplier * factor)
-    epsilon = epsilon_of_weaker_noise(job.plan, node, 3, factor=factor, delta=0.01)
+    epsilon = epsilon_of_weaker_noise(job.plan, target(job, 3, 0.01), factor)
     # Rounded up, by what the lattice and the accounting add.
     assert gaussian_delta(mu, epsilon) <= 0.01 <= gaussian_delta(mu, 0.999 * epsilon)
 
 
 def test_the_smallest_excess_is_that_of_the_sharpest_test() -> None:
     job = job_of(batch="all", steps=4, nodes=2)
-    plan, node = job.plan, job.plan.nodes[0]
-    factors = (0.5, None, 0.9)
-    findings = [finding(noise_factor=factor) for factor in factors]
-    least = smallest_excess(findings, plan, node, 4, delta=1e-3)
-    assert least == epsilon_of_weaker_noise(plan, node, 4, factor=0.9, delta=1e-3)
-    assert node.epsilon is not None
-    assert least > node.epsilon
-    assert smallest_excess(findings[1:2], plan, node, 4, delta=1e-3) is None
-    assert epsilon_of_weaker_noise(plan, node, 4, factor=0.0, delta=1e-3) == math.inf
+    plan, whole = job.plan, target(job, 4, 1e-3)
+    findings = [finding(noise_factor=factor) for factor in (0.5, None, 0.9)]
+    least = smallest_excess(findings, plan, whole)
+    assert least == epsilon_of_weaker_noise(plan, whole, 0.9)
+    assert whole.node.epsilon is not None
+    assert least > whole.node.epsilon
+    assert smallest_excess(findings[1:2], plan, whole) is None
+    assert epsilon_of_weaker_noise(plan, whole, 0.0) == math.inf
 
 
 def test_every_key_of_the_document_is_documented() -> None:
@@ -334,10 +337,10 @@ def test_a_verdict_on_a_claim_follows_the_figure_beside_it() -> None:
 def test_a_claim_about_messages_that_hide_a_part_is_not_judged_by_more_than_they_show() -> None:
     """What an attack on all that was noised cannot extract, one on messages cannot either."""
     told = report(claimed=1.0, hides=True)
-    assert told.epsilon > 1.0
+    assert told.audited_epsilon > 1.0
     assert (told.claim_violated, told.claim_verdict) == (
         None, "claim not judged: messages hold back a part of what was attacked"
     )  # fmt: skip
-    assert replace(told, hides=False).claim_violated
-    within = replace(told, claimed=told.epsilon)
+    assert report(claimed=1.0).claim_violated
+    within = report(claimed=told.audited_epsilon, hides=True)
     assert (within.claim_violated, within.claim_verdict) == (False, "claim not exceeded")

@@ -14,17 +14,16 @@ from tacit.analysis.audit.deployed import (
     plant_canaries,
     read_planted,
 )
-from tacit.analysis.audit.procedure import audit, audit_file, audit_job
+from tacit.analysis.audit.procedure import audit, audit_job
 from tacit.analysis.audit.record import record_audit, run_experiment
 from tacit.analysis.audit.report import (
     AuditOptions,
-    AuditReport,
-    audit_document,
     audit_progress,
     audit_table,
 )
 from tacit.report.documents.claims import (
     Attack,
+    AuditDocument,
     AuditedModel,
     Comparison,
     FidelityTest,
@@ -33,8 +32,8 @@ from tacit.report.documents.claims import (
 
 __all__ = [
     "Attack",
+    "AuditDocument",
     "AuditOptions",
-    "AuditReport",
     "AuditedModel",
     "Canaries",
     "Comparison",
@@ -42,8 +41,6 @@ __all__ = [
     "PlantedAuditDocument",
     "audit",
     "audit_deployed",
-    "audit_document",
-    "audit_file",
     "audit_job",
     "audit_progress",
     "audit_table",

@@ -31,6 +31,7 @@ from tacit.analysis.audit.fidelity.finding import ALARM_RATE
 from tacit.analysis.audit.harness import Harness, Observed, in_small, set_up
 from tacit.analysis.audit.likelihood import Known, known_of
 from tacit.analysis.audit.one_run import Canary, OneRun
+from tacit.analysis.audit.recorder import ContextFactory, Trace
 from tacit.analysis.audit.report import AuditOptions
 from tacit.analysis.audit.statistics import (
     LIKELIHOOD_RATIO,
@@ -40,7 +41,6 @@ from tacit.analysis.audit.statistics import (
     fix_and_count,
     statistics_of,
 )
-from tacit.analysis.audit.trace import ContextFactory, Trace
 from tacit.analysis.audit.trade_off import epsilon_of_family, of_mechanisms, refutes
 from tacit.errors import InputError
 from tacit.privacy import Relation

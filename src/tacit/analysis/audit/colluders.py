@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.analysis.audit.trace import Trace, TracedRelease, pair_keys_of
+from tacit.analysis.audit.recorder import Trace, TracedRelease, pair_keys_of
 from tacit.privacy.noise import pairwise
 from tacit.privacy.noise.pairwise import PairKeys
 from tacit.training.pair_noise import PairNoise

@@ -37,10 +37,9 @@ from tacit.analysis.audit.canaries import (
     stack_records,
 )
 from tacit.analysis.audit.colluders import Colluders, pooled
-from tacit.analysis.audit.trace import ContextFactory, Trace, TracedRelease, run_traced
+from tacit.analysis.audit.recorder import ContextFactory, Noised, Trace, run_traced, seeded
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
-from tacit.config.schema import LEDGER_KEYS
 from tacit.gradients import StackedModel
 from tacit.training.pair_noise import PairNoise
 from tacit.training.plan import NodePlan, Plan
@@ -118,7 +117,7 @@ class Harness:
         inserted = rng.random(self.copies * len(self.plan.nodes)) < 0.5
         trace, public = self._run(problem, inserted, seed), None
         if law_of(self.plan) in ("iterates", "carried"):  # which move without gradients, too
-            public = self._run(NOBODY, inserted, seed, replay=trace.releases)
+            public = self._run(NOBODY, inserted, seed, replay=trace.noise.asked)
         y, deviations = _released(trace, public, self.steps)
         if self.colluders is not None:
             y = pooled(y, trace, self.colluders, self.copies)
@@ -133,7 +132,7 @@ class Harness:
         problem: Problem,
         inserted: NDArray[np.bool_],
         seed: int,
-        replay: Sequence[TracedRelease] | None = None,
+        replay: Sequence[Noised] = (),
     ) -> Trace:
         train, plan = self.plan.config.train, self._stacked(problem, inserted, seed)
         dtype, device = DTYPES[train.dtype], torch.device(train.device)
@@ -241,12 +240,6 @@ def _copied_pairs(pairs: PairNoise | None, copies: int) -> PairNoise | None:
         own=pairs.own * copies,
         active=None if pairs.active is None else np.tile(pairs.active, (1, copies)),
     )
-
-
-def seeded(plan: Plan, seed: int) -> Plan:
-    """The same plan with its noise and coins from a number, and no ledger, which that rules out."""
-    settings = {**dict.fromkeys(LEDGER_KEYS), "noise_seed": seed}
-    return replace(plan, config=plan.config.with_keys(privacy=settings))
 
 
 def in_small(plan: Plan) -> Plan:

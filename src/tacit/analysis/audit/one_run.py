@@ -16,18 +16,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.algorithms import StepContext
 from tacit.analysis.audit.alignment import Alignment, Forms
 from tacit.analysis.audit.colluders import Colluders, estimated, keys_of
-from tacit.analysis.audit.harness import seeded
-from tacit.analysis.audit.trace import ContextFactory, TracedRelease, pair_keys_of
+from tacit.analysis.audit.recorder import (
+    ContextFactory,
+    Pinned,
+    Trace,
+    TracedRelease,
+    pair_keys_of,
+    recorded,
+    seeded,
+)
 from tacit.analysis.audit.trade_off import Guessed, epsilon_of_any
 from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData, bounded_inputs
@@ -301,48 +307,6 @@ def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, Stacke
     return replace(plan, nodes=nodes), fewer
 
 
-class _Watched:
-    """A context that does what another one does, and keeps what it releases."""
-
-    def __init__(self, inner: StepContext, seen: list[_Noised]) -> None:
-        self._inner, self._seen = inner, seen
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def among(self, k: int) -> StepContext:
-        return cast(StepContext, _Watched(self._inner.among(k), self._seen))
-
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        before = total.clone()
-        released = self._inner.add_noise(total, k, **options)
-        scale = torch.as_tensor(options.get("scale", 1.0), dtype=torch.float64)
-        factors, part = scale.expand(len(released), 1)[:, 0], options.get("part", 0)
-        self._seen.append(
-            _Noised(tuple(self._inner.nodes), before, released.clone(), factors, part)
-        )
-        return released
-
-
-@dataclass(frozen=True, eq=False)
-class _Noised:
-    """One release.
-
-    Args:
-        nodes: whose.
-        before: what was handed to the noise, `[rows, d]`.
-        released: what came back, `[rows, d]`.
-        factors: of the planned noise, `[rows]`.
-        part: of the step's releases.
-    """
-
-    nodes: tuple[int, ...]
-    before: Tensor
-    released: Tensor
-    factors: Tensor
-    part: int
-
-
 def _train(
     job: Job,
     plan: Plan,
@@ -363,79 +327,61 @@ def _train(
         active=plan.release.active,
         rounds=plan.rounds,
     )
-    seen: list[_Noised] = []
     shared = pair_keys_of(plan)
     if shared is not None:
         context = partial(context, pair_keys=shared)
     inner = context(plan, job.model, train, node_keys(plan), exchange)
-    watched = cast(StepContext, _Watched(inner, seen))
-    state = definition.start(
-        job.model.start(len(plan.nodes), job.dtype, job.device), options, watched
-    )
+    start = job.model.start(len(plan.nodes), job.dtype, job.device)
+    noise = Pinned(plan.release.algorithm.releases.noise)
+    trace = Trace(plan, noise, train.offsets.cpu().numpy(), start.clone())
+    watched = recorded(inner, trace)
+    state = definition.start(start, options, watched)
     for k in range(steps):
         points = definition.models(state)
         if not definition.releases.models:  # un-noised: a node's own
             points = definition.graph.consensus(points, state)[None]
         points = points.expand(len(plan.nodes), -1).clone()
-        seen.clear()
+        trace.forget()
         state = advanced(plan, state, k, watched)
-        for release in seen if k in scored else ():
-            nodes = torch.tensor(release.nodes, device=job.device)
+        for release in trace.releases if k in scored else ():
+            nodes = torch.tensor(release.nodes, dtype=torch.int64, device=job.device)
             whole = torch.zeros_like(points, dtype=torch.float64)
-            whole[nodes] = release.released.double()
-            precision = _precision(plan, release, k).to(job.device)
+            whole[nodes] = release.after.double()
+            precision = torch.zeros_like(whole[:, 0])
+            precision[nodes] = _precision(release).to(job.device)
             if colluders is not None:
-                whole, precision = _pooled(plan, release, k, whole, precision, colluders)
+                whole, precision = _pooled(plan, release, whole, precision, colluders)
             whole_change = definition.releases.law(options) == "change"
             clip = None if whole_change else plan.release.clip.applied(k)
             alignment.add([points], whole, precision, clip, step=k)
         on_step(k + 1)
 
 
-def _precision(plan: Plan, release: _Noised, k: int) -> Tensor:
-    """One over the variance of the noise in what each node of the plan released, `[nodes]`."""
-    active = plan.release.active(k)
-    precision = torch.zeros(len(plan.nodes), dtype=torch.float64)
-    for number, factor in zip(release.nodes, release.factors.tolist(), strict=True):
-        deviation = plan.release.noise_std(plan.nodes[number], k) * factor
-        if deviation > 0 and (active is None or active[number]):
-            precision[number] = deviation**-2
-    return precision
+def _precision(release: TracedRelease) -> Tensor:
+    """One over the variance of the noise in each row, `[rows]`; 0 where there is none."""
+    deviations = torch.from_numpy(release.deviations)
+    return torch.where(deviations > 0, deviations**-2, 0.0)
 
 
 def _pooled(
-    plan: Plan, release: _Noised, k: int, whole: Tensor, precision: Tensor, colluders: Colluders
+    plan: Plan, release: TracedRelease, whole: Tensor, precision: Tensor, colluders: Colluders
 ) -> tuple[Tensor, Tensor]:
     """What colluders make of a release: of their node alone, with as much noise as they leave.
 
     Args:
         plan: under seeded noise.
-        release: of step k.
-        k: the step.
+        release: of one of its steps.
         whole: what all nodes released, `[nodes, d]`.
         precision: one over the variance of each node's own noise, `[nodes]`; 0: nothing is known.
         colluders: who pool what they know.
     """
     node, nothing = colluders.node, torch.zeros_like(precision)
-    estimate = colluders.estimates[k]
+    estimate = colluders.estimates[release.step]
     if estimate is None or not precision[node] > 0:
         return whole, nothing
-    rows = [row for row, number in enumerate(release.nodes) if precision[number] > 0]
-    numbers = tuple(release.nodes[row] for row in rows)
-    deviations = precision[list(numbers)].rsqrt()
-    traced = TracedRelease(
-        step=k,
-        part=release.part,
-        nodes=numbers,
-        before=release.before[rows],
-        after=release.released[rows],
-        deviations=deviations.cpu().numpy(),
-        draws=slice(0),
-        sums=slice(0),
-    )
     values = (whole * precision.sqrt()[:, None]).cpu().numpy()
     keys = keys_of(colluders, plan)
-    found = torch.from_numpy(estimated(values, plan, traced, colluders, keys)[0])
+    found = torch.from_numpy(estimated(values, plan, release, colluders, keys)[0])
     left = estimate.gain / precision[node].sqrt()
     pooled = torch.zeros_like(whole)
     pooled[node] = found.to(whole.device) * left

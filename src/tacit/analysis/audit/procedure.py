@@ -6,6 +6,7 @@ gradients and node-steps are cheap. Everything else looks at the experiment's ow
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,8 +16,10 @@ from typing import Any
 
 from torch import nn
 
+from tacit import privacy
 from tacit.analysis.audit.attacks import (
     Progress,
+    Target,
     choose_target,
     one_run_attacks,
     seed_of,
@@ -24,7 +27,6 @@ from tacit.analysis.audit.attacks import (
 )
 from tacit.analysis.audit.canaries import WIDTH
 from tacit.analysis.audit.colluders import colluders_of
-from tacit.analysis.audit.excess import smallest_excess
 from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
 from tacit.analysis.audit.fidelity.leaving import leaving_findings
@@ -38,13 +40,12 @@ from tacit.analysis.audit.fidelity.pair_noise import (
 )
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.harness import seeded
 from tacit.analysis.audit.one_run import run_once
-from tacit.analysis.audit.report import AuditOptions, AuditReport
-from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
-from tacit.config import Config, load_config
+from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
+from tacit.analysis.audit.report import AuditOptions, audit_document
+from tacit.config import Config
 from tacit.errors import InputError
-from tacit.report.documents.claims import AuditedModel
+from tacit.report.documents.claims import AuditDocument, AuditedModel
 from tacit.training.plan import Plan
 from tacit.training.prepare import Job, prepare
 from tacit.training.processes.communication import local_exchange
@@ -64,27 +65,6 @@ def _silent(what: str, done: int, total: int) -> None:
     """No progress line."""
 
 
-def audit_file(
-    file: Path,
-    overrides: Sequence[str] = (),
-    options: AuditOptions = DEFAULT_OPTIONS,
-    *,
-    progress: Progress = _silent,
-) -> AuditReport:
-    """Audit an experiment file.
-
-    Args:
-        file: the experiment.
-        overrides: `section.key=value` strings.
-        options: how hard to look.
-        progress: hears what is done.
-
-    Raises:
-        InputError: as `audit`.
-    """
-    return audit(load_config(file, overrides=overrides), options=options, progress=progress)
-
-
 def audit(
     config: Config,
     *,
@@ -92,7 +72,7 @@ def audit(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     progress: Progress = _silent,
-) -> AuditReport:
+) -> AuditDocument:
     """Attack what an experiment releases, and test whether what runs is what was certified.
 
     Args:
@@ -105,6 +85,9 @@ def audit(
     Raises:
         InputError: the experiment is wrong, adds no noise or does not clip.
         BudgetError: a node's budget cannot be met.
+
+    Returns:
+        The document; a bound that is infinite is null in its JSON.
     """
     job = prepare(config, model=model, nodes=nodes, keep_raw=True)
     return audit_job(job, options=options, progress=progress)
@@ -116,7 +99,7 @@ def audit_job(
     options: AuditOptions = DEFAULT_OPTIONS,
     context: ContextFactory = StackedContext,
     progress: Progress = _silent,
-) -> AuditReport:
+) -> AuditDocument:
     """`audit` of a prepared experiment, with the code that executes a step as an argument."""
     if job.config.faults.simulated:
         raise InputError(
@@ -150,7 +133,7 @@ def _with_table_in(plan: Plan, folder: str) -> Plan:
 
 def _audit(
     job: Job, options: AuditOptions, context: ContextFactory, progress: Progress
-) -> AuditReport:
+) -> AuditDocument:
     """An audit that writes nothing where a run may have written."""
     began = time.perf_counter()
     plan = job.plan
@@ -178,29 +161,53 @@ def _audit(
             on_step=lambda k: progress("one training", k, target.steps),
         )
         attacks.extend(one_run_attacks(one_run, plan, target))
-    return AuditReport(
+    return audit_document(
+        attacks,
+        findings,
+        confidence=options.confidence,
+        claimed=target.claimed,
+        hides=plan.config.algorithm.definition.releases.hides(plan.config.algorithm.options),
+        certified_epsilon=target.certificate[target.delta],
+        smallest_excess=smallest_excess(findings, plan, target),
+        delta=target.delta,
         algorithm=plan.config.algorithm.name,
         relation=target.relation,
         mechanism=mechanism_line(plan) or "",
-        nodes=target.nodes,
-        steps=target.steps,
-        delta=target.delta,
-        confidence=options.confidence,
-        claimed=target.claimed,
-        certified=target.certificate[target.delta],
+        trust_model=plan.release.trust_model,
         colluding=target.colluding,
         tolerated=None if plan.release.pairs is None else plan.release.pairs.colluding,
-        guaranteed=target.guaranteed,
-        trust_model=plan.release.trust_model,
-        hides=plan.config.algorithm.definition.releases.hides(plan.config.algorithm.options),
-        attacks=tuple(attacks),
-        seconds=time.perf_counter() - began,
-        fidelity=tuple(findings),
-        smallest_excess=smallest_excess(
-            findings, plan, target.node, target.steps, delta=target.delta
-        ),
+        guaranteed_epsilon=target.guaranteed,
+        nodes=target.nodes,
+        steps=target.steps,
         tested=_tested(job),
+        seconds=time.perf_counter() - began,
     )
+
+
+def smallest_excess(findings: Sequence[Finding], plan: Plan, target: Target) -> float | None:
+    """The epsilon from which weaker noise is found with the chance `fidelity.finding.POWER`.
+
+    Of all tests that state such a defect, the one that finds the smallest counts: another test
+    need not find it, since one that fails is enough. None if no test does.
+    """
+    factors = [finding.noise_factor for finding in findings if finding.noise_factor is not None]
+    return epsilon_of_weaker_noise(plan, target, max(factors)) if factors else None
+
+
+def epsilon_of_weaker_noise(plan: Plan, target: Target, factor: float) -> float:
+    """Epsilon of the audited steps if all noise of the node were `factor` times the planned one.
+
+    It is certified as that of the plan is, for the same mechanism with another noise, and so
+    rounded up; infinite where nothing is certified.
+    """
+    if factor <= 0:
+        return math.inf
+    weaker = replace(target.node, noise_scale=target.node.noise_scale * factor)
+    try:
+        mechanism = plan.release.mechanism(weaker, [(0, target.steps)])
+        return privacy.epsilon(mechanism, delta=target.delta)
+    except InputError:  # no certificate is finite
+        return math.inf
 
 
 def _own_findings(

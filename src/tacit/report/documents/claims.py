@@ -168,13 +168,46 @@ class PlantedAuditDocument(Document):
 
 
 class AuditDocument(Document):
-    """What an audit found; see `tacit.analysis.audit.report.AuditReport`.
+    """What an audit found.
 
-    `fidelity_tests` and `fidelity_passed` count them; `failures` tells of each test that failed
-    and of each attack that accuses what it saw, and `alarms` has their names. `power` is the chance
-    with which what a test says it finds is found. Where noise of pairs cancels, `colluding` nodes
-    pool what they know in all attacks, and `certified_epsilon` is against so many; the plan's
-    guarantee is `guaranteed_epsilon`, against `tolerated`. All three are null elsewhere.
+    Args:
+        verdict: in one line.
+        claim_verdict: of the published formula, in one line.
+        defect: whether what runs is not what was certified: an alarm, but for `alarm_rate`.
+        alarms: the names of `failures`.
+        alarm_rate: the chance, at most, that all tests and attacks together accuse a correct
+            program.
+        failures: each test that failed, and each attack that accuses, and what it saw.
+        audited_epsilon: the largest lower bound: with `confidence`, epsilon is at least this.
+        certified_epsilon: the upper bound that the plan's mechanism has, at `delta`. Where noise of
+            pairs cancels, against `colluding` nodes.
+        claimed_epsilon: by the paper's formula at `delta`; null without a claim.
+        smallest_excess: the epsilon from which weaker noise would have been found, with the chance
+            `power`; null if no test says so.
+        power: the chance with which what a test says it finds is found.
+        delta: at which all epsilons are stated.
+        confidence: that all bounds hold together, if repetitions are independent.
+        certified_violated: whether a lower bound lies above the certificate, at any delta, at
+            `confidence`. Of a correct program that happens in a share 1 - `confidence` of all
+            audits, at most.
+        claim_violated: whether more was extracted than the paper claims; null: no claim, or it is
+            not judged.
+        fidelity_tests: how many were made.
+        fidelity_passed: how many of them passed.
+        algorithm: its name.
+        relation: of neighbouring data sets.
+        mechanism: what was attacked, in one line.
+        trust_model: of the plan's guarantee.
+        colluding: how many nodes pooled what they know in all attacks; null where no noise of pairs
+            cancels.
+        tolerated: how many the plan's guarantee is about; likewise.
+        guaranteed_epsilon: the upper bound against so many, at `delta`; likewise.
+        nodes: those that were attacked: all that share the mechanism of the most exposed one.
+        steps: that were run.
+        tested: the models whose training was audited.
+        fidelity: what the tests of fidelity found.
+        attacks: what was tried.
+        seconds: it took.
     """
 
     format_version: Count

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from tacit.analysis.audit.canaries import REPLACED, stack_records
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
-from tacit.analysis.audit.harness import seeded, set_up
-from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
+from tacit.analysis.audit.harness import set_up
+from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
 from tacit.config import load_config
 from tacit.privacy.noise import draws
 from tacit.training import sampling

@@ -31,7 +31,7 @@ from tacit.analysis.audit.fidelity.noise_sample import (
     sample_of,
 )
 from tacit.analysis.audit.harness import set_up
-from tacit.analysis.audit.trace import ContextFactory, Trace, run_traced
+from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError

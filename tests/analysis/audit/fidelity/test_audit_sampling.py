@@ -14,7 +14,7 @@ import pytest
 from algorithms.battery_table import ROWS
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.trace import Trace
+from tacit.analysis.audit.recorder import Trace
 from tacit.training import sampling
 from tacit.training.stacked_context import StackedContext
 

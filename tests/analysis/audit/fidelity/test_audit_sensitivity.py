@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from tacit.analysis.audit.fidelity import sensitivity
 from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
+from tacit.analysis.audit.recorder import ContextFactory
 from tacit.analysis.audit.records import Candidate, candidates, marker
-from tacit.analysis.audit.trace import ContextFactory
 from tacit.config import load_config
 from tacit.gradients import Recurrent, clipping, contributions
 from tacit.gradients.contributions import Outer, Sizes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.analysis.audit.trace import Drawn, Sum, Trace
+from tacit.analysis.audit.recorder import Drawn, Sum, Trace
 from tacit.training.plan import NodePlan, Plan
 
 Bools = NDArray[np.bool_]

@@ -22,8 +22,6 @@ from functools import partial
 from itertools import chain
 from operator import ne
 
-from torch import Tensor
-
 from tacit.analysis.audit.fidelity.compared import (
     Items,
     Shown,
@@ -34,10 +32,8 @@ from tacit.analysis.audit.fidelity.compared import (
     on_others,
 )
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.pinned import Place, pinned
-from tacit.analysis.audit.harness import seeded
+from tacit.analysis.audit.recorder import ContextFactory, Noised, Sent, Trace, run_traced, seeded
 from tacit.analysis.audit.records import CHANGES
-from tacit.analysis.audit.trace import ContextFactory, Sent, Trace, run_traced, with_noise
 from tacit.communication.compression import Coding
 from tacit.data import StackedData
 from tacit.training.prepare import Job
@@ -137,19 +133,18 @@ def _show(
     context: ContextFactory,
     seed: int,
     steps: int,
-    before: Mapping[Place, Tensor] | None = None,
-) -> tuple[Shown, Mapping[Place, Tensor]]:
-    """Run a job once on some records: what it showed, and what its noise released.
+    before: Sequence[Noised] = (),
+) -> tuple[Shown, Sequence[Noised]]:
+    """Run a job once on some records: what it showed, and what was asked of its noise.
 
-    The noise releases what is in `before`, if anything is. Channels: `messages` are all values,
+    The noise releases what it did `before`, if anything. Channels: `messages` are all values,
     each with its type, shape, coding and colour, and `public` those alone that are marked as known
     to everyone beforehand; `releases` what was asked of the noise, and what the step got; `models`
     those that the algorithm calls released, and the common one; `planned` and `asked` how much
     noise each row of each release was to get and got; `sums` what was handed to the noise, which
     is private and for a node's own eyes.
     """
-    noise = pinned(job.plan.release.algorithm.releases.noise, before)
-    plan = with_noise(seeded(job.plan, seed), noise)
+    plan = seeded(job.plan, seed)
     trace = run_traced(
         plan,
         job.model,
@@ -157,8 +152,11 @@ def _show(
         local_exchange(replace(job, plan=plan)),
         context=context,
         steps=steps,
+        replay=before,
+        draws=True,
         models=plan.config.algorithm.definition.releases.models,
     )
+    asked = trace.noise.asked
     values = [
         (_words(sent, place), value, sent.colours[place], _coded(sent.coding))
         for sent in trace.sent
@@ -179,7 +177,7 @@ def _show(
             (words, fingerprint(value)) for words, value, colour, _ in values if colour == "Public"
         ),
         "releases": chain(
-            ((f"the noise asked for in step {call.step}", repr(call)) for call in noise.asked),
+            ((f"the noise asked for in step {call.step}", repr(call)) for call in asked),
             released,
         ),
         "models": _models(trace),
@@ -190,7 +188,7 @@ def _show(
         ),
         "asked": _rows(
             (call.step, call.part, node, deviation)
-            for call in noise.asked
+            for call in asked
             for node, deviation in zip(call.nodes, call.deviations, strict=True)
         ),
         "sums": (
@@ -198,7 +196,7 @@ def _show(
             for release in trace.releases
         ),
     }
-    return Shown({name: tuple(items) for name, items in channels.items()}), noise.kept
+    return Shown({name: tuple(items) for name, items in channels.items()}), asked
 
 
 def _rows(rows: Iterable[tuple[int, int, int, float]]) -> Items:

@@ -23,14 +23,12 @@ from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
 
 from tacit.analysis.audit.fidelity.compared import Items, Shown, compared, digest, on_others
 from tacit.analysis.audit.fidelity.compared import fingerprint as bits
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.pinned import Place, pinned
+from tacit.analysis.audit.recorder import ContextFactory, Noised, Pinned, with_noise
 from tacit.analysis.audit.records import other_inputs
-from tacit.analysis.audit.trace import ContextFactory, with_noise
 from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Alone
 from tacit.communication.received import SESSION_ID, Form
@@ -68,7 +66,7 @@ def leaving_findings(
     It runs in one process, adds noise, and is stopped after so many steps.
     """
     steps = min(steps, job.plan.steps)
-    run = partial(_run, job, context=context, steps=steps, kept={})
+    run = partial(_run, job, context=context, steps=steps, kept=[])
     first = run(job.train)
     others = on_others(job, lambda _, data: run(data), RERUN)
     again = {**others, "the same records": run(job.train)}
@@ -126,7 +124,7 @@ def _run(
     *,
     context: ContextFactory,
     steps: int,
-    kept: dict[Place, Tensor],
+    kept: list[Noised],
 ) -> Shown:
     """Run the first steps in a folder that is deleted, and keep digests of what others may see.
 
@@ -137,7 +135,7 @@ def _run(
             is left to compare then, and runs that all end alike would pass for equal.
     """
     own = data is job.train
-    noise = pinned(job.plan.release.algorithm.releases.noise, kept or None)
+    noise = Pinned(job.plan.release.algorithm.releases.noise, kept)
     plan = with_noise(_with_fresh_keys(job.plan), noise)
     job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
     heard, seen = _Heard(), _CallbackWatch()
@@ -170,7 +168,7 @@ def _run(
                 raise
             ended = type(error).__name__
     if not kept:
-        kept.update(noise.kept)
+        kept += noise.asked
     return Shown({"shown": (*seen.items(), *shown), "told": tuple(heard.told)}, ended)
 
 

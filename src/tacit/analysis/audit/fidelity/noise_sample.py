@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from tacit.analysis.audit.trace import Trace, TracedRelease
+from tacit.analysis.audit.recorder import Trace, TracedRelease
 from tacit.errors import InputError
 from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.laplace import laplace_spacing

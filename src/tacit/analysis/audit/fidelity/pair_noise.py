@@ -30,7 +30,7 @@ from tacit.analysis.audit.fidelity.noise_sample import (
     columns_of,
     labels_of,
 )
-from tacit.analysis.audit.trace import Trace, TracedRelease, pair_keys_of
+from tacit.analysis.audit.recorder import Trace, TracedRelease, pair_keys_of
 from tacit.communication.peers import Alone
 from tacit.config.schema import LEDGER_KEYS
 from tacit.privacy.noise.pairwise import LEAST_POINTS

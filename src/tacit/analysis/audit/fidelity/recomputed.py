@@ -37,10 +37,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting
+from tacit.analysis.audit.fidelity.bench import Bench, acting
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
-from tacit.analysis.audit.trace import Sum
+from tacit.analysis.audit.recorder import Call, Sum, Trace
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.report.wording import figure_up
 
@@ -105,7 +105,7 @@ class _Plain:
     norm: ClipNorm
     difference: float | None
 
-    def contributions(self, calls: Sequence[NotedCall], row: int, bound: float) -> Contributions:
+    def contributions(self, calls: Sequence[Call], row: int, bound: float) -> Contributions:
         """What the records of one row add to a sum, and which of them are not judged.
 
         There is one call of the model, or one at a point and one at an anchor; `bound` is C.
@@ -130,14 +130,14 @@ class _Plain:
         return apart if self.difference is None else clipped(apart, self.difference, "l2")
 
 
-def _gradients(model: PlainModel, call: NotedCall, row: int, slots: Tensor) -> Tensor:
+def _gradients(model: PlainModel, call: Call, row: int, slots: Tensor) -> Tensor:
     """The gradients of records of one row of a call, as they are, float64 `[few, d]`."""
     coins = None if call.coins is None else call.coins[row][slots]
     found = model.gradients(call.at[row], call.inputs[row][slots], call.targets[row][slots], coins)
     return found.double()
 
 
-def _in_range(call: NotedCall, row: int, slots: Tensor, gradients: Tensor, bound: float) -> Tensor:
+def _in_range(call: Call, row: int, slots: Tensor, gradients: Tensor, bound: float) -> Tensor:
     """Which records a program may not leave out for their size, bool `[few]`."""
     lengths: Tensor = torch.linalg.vector_norm(gradients, dim=1)
     right: Tensor = lengths <= _RANGE * min(1.0, bound)  # not where it is no number
@@ -148,7 +148,7 @@ def _in_range(call: NotedCall, row: int, slots: Tensor, gradients: Tensor, bound
     return right & (largest * parameter.clamp(min=1.0) <= _RANGE)
 
 
-def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
+def sum_finding(bench: Bench, run: Trace, until: float) -> Finding:
     """Compare every sum of clipped gradients of a run with its records' own, while there is time.
 
     It stops at `until`, by `time.perf_counter`. A few sums are compared however late it is, the
@@ -163,7 +163,7 @@ def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
         getattr(options, "clip_difference", None),
     )
     seen = _Compared()
-    for called in reversed(run.trace.sums):
+    for called in reversed(run.sums):
         if called.kind not in _POINTS or not called.clipped:
             continue
         calls = [
@@ -184,7 +184,7 @@ def sum_finding(bench: Bench, run: NotedRun, until: float) -> Finding:
 def _compare(
     bench: Bench,
     called: Sum,
-    calls: Sequence[NotedCall],
+    calls: Sequence[Call],
     row: int,
     node: int,
     plain: _Plain,
@@ -245,7 +245,7 @@ def _sum_finding(seen: _Compared) -> Finding:
     )
 
 
-def division_finding(bench: Bench, run: NotedRun) -> Finding:
+def division_finding(bench: Bench, run: Trace) -> Finding:
     """Whether every division was by the expected size of the batch, which is public."""
     worst, node, share = 0.0, 0, 0.0
     for division in run.divisions:

@@ -48,7 +48,7 @@ from tacit.analysis.audit.fidelity.finding import (
     exact_finding,
     finding,
 )
-from tacit.analysis.audit.trace import Trace
+from tacit.analysis.audit.recorder import Trace
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
-from tacit.analysis.audit.fidelity.bench import Bench, NotedCall, NotedRun, acting, make_bench
+from tacit.analysis.audit.fidelity.bench import Bench, acting, make_bench
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
 from tacit.analysis.audit.fidelity.recomputed import division_finding, sum_finding
+from tacit.analysis.audit.recorder import Call, ContextFactory, Trace, TracedRelease
 from tacit.analysis.audit.records import Candidate, candidates, marker
-from tacit.analysis.audit.trace import ContextFactory, TracedRelease
 from tacit.data import StackedData
 from tacit.report.wording import figure_down, figure_up
 from tacit.training.prepare import Job
@@ -55,15 +55,15 @@ _KEPT = 2  # variants that all later ones are compared with
 Array = NDArray[np.float64]
 
 
-def _choose(bench: Bench, base: NotedRun, turn: int) -> tuple[Tensor, Tensor]:
+def _choose(bench: Bench, base: Trace, turn: int) -> tuple[Tensor, Tensor]:
     """Of each node a record that is drawn, and another one of its batch: rows of the data.
 
     Nodes and turns take records of different batches, so that early and late ones are tried. A
     node that draws nothing is represented by its first records.
     """
     data = bench.data
-    found: list[list[tuple[NotedCall, int]]] = [[] for _ in range(len(data.sizes))]
-    for called in base.trace.sums:
+    found: list[list[tuple[Call, int]]] = [[] for _ in range(len(data.sizes))]
+    for called in base.sums:
         if called.whole:
             continue
         for call in base.calls[called.draws]:
@@ -89,7 +89,7 @@ def _choose(bench: Bench, base: NotedRun, turn: int) -> tuple[Tensor, Tensor]:
     return rows[:, 0], rows[:, 1]
 
 
-def _number(data: StackedData, node: int, call: NotedCall, row: int, slot: int) -> int | None:
+def _number(data: StackedData, node: int, call: Call, row: int, slot: int) -> int | None:
     """The first number at its node of a record like the one in a slot of a call, if any."""
     start, size = int(data.offsets[node]), int(data.sizes[node])
     part = slice(start, start + size)
@@ -104,9 +104,7 @@ Drawn = list[set[int]]
 """Of each release, the nodes whose changed record a sum before it drew, as far as is known."""
 
 
-def _drawn(
-    bench: Bench, base: NotedRun, other: NotedRun, keeps: Callable[[int, int], bool]
-) -> Drawn:
+def _drawn(bench: Bench, base: Trace, other: Trace, keeps: Callable[[int, int], bool]) -> Drawn:
     """Where the batches of two runs differ: a record that is another one is in them there.
 
     Of a node at which a candidate equals the record itself this tells nothing. The places are the
@@ -114,9 +112,9 @@ def _drawn(
     """
     changed: list[set[int]] = []
     known: dict[tuple[int, int], NDArray[np.bool_]] = {}
-    for release in base.trace.releases:
+    for release in base.releases:
         nodes: set[int] = set()
-        for called in base.trace.sums[release.sums]:
+        for called in base.sums[release.sums]:
             for place in range(*called.draws.indices(len(base.calls))):
                 one, two = base.calls[place], other.calls[place]
                 key = id(one.inputs), id(two.inputs)
@@ -132,7 +130,7 @@ def _drawn(
     return changed
 
 
-def _differ(one: NotedCall, two: NotedCall) -> NDArray[np.bool_]:
+def _differ(one: Call, two: Call) -> NDArray[np.bool_]:
     """Which rows of two calls hold other records, `[rows]`."""
     if one.inputs.shape != two.inputs.shape:
         return np.ones(len(one.mask), np.bool_)
@@ -322,19 +320,17 @@ def sensitivity_findings(
     ]
 
 
-def _try_records(
-    bench: Bench, base: NotedRun, seed: int, until: float, fewest: int | None
-) -> _Seen:
+def _try_records(bench: Bench, base: Trace, seed: int, until: float, fewest: int | None) -> _Seen:
     """Put record after record in the place of others, and compare."""
-    judge, seen = _Judge(bench, base.trace.releases), _Seen()
+    judge, seen = _Judge(bench, base.releases), _Seen()
     start = bench.job.model.start(1, bench.job.dtype, bench.job.device)[0]
-    handed = base.handed
+    handed = _handed(base)
     for turn in range(int(bench.data.sizes.max())):
         rows, others = _choose(bench, base, turn)
         own = bench.data.stored[rows].clone(), bench.data.targets[rows].clone()
         place = (*own, bench.data.stored[others].clone(), bench.data.targets[others].clone())
         tried: list[tuple[float, str, list[Tensor]]] = []
-        drawn: Drawn = [set() for _ in base.trace.releases]
+        drawn: Drawn = [set() for _ in base.releases]
         without: list[Tensor] | None = None
         gone = marker(bench.job, bench.data.stored, bench.data.targets, seed)
         variants = candidates(bench.job, place, None if turn else start, seed + turn)
@@ -348,7 +344,7 @@ def _try_records(
             seen.runs += 1
             for known, told in zip(drawn, _drawn(bench, base, run, judge.keeps), strict=True):
                 known |= told
-            found, name = run.handed, candidate.name
+            found, name = _handed(run), candidate.name
             if candidate is gone:
                 without, name = found, "from its own data"
                 judge.compare(found, handed, drawn, seen, name=name, left_out=True)
@@ -362,6 +358,11 @@ def _try_records(
                 judge.compare(found, kept, drawn, seen, name=pair, left_out=False)
             tried = sorted([*tried, (share, name, found)], key=lambda one: -one[0])[:_KEPT]
     return seen
+
+
+def _handed(run: Trace) -> list[Tensor]:
+    """What was handed to the noise, one release after the other, `[rows, d]`."""
+    return [release.before for release in run.releases]
 
 
 def _same(candidate: Candidate, own: tuple[Tensor, Tensor]) -> bool:
