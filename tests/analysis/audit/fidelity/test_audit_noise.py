@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from noise_bugs import LastStepBare, RootOfTheBatch
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
@@ -358,27 +359,11 @@ class Quieter(StackedContext):
         return total.add_(quiet, alpha=0.9)
 
 
-class FollowingBatch(StackedContext):
-    """Noise times the root of the batch that was drawn, over the one that was expected."""
-
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        assert self.last_mask is not None
-        scale = (self.last_mask.sum(1, keepdim=True) / self.batch_size).sqrt()
-        return super().add_noise(total, k, scale=scale.clamp(min=0.1))
-
-
-class LastStepBare(StackedContext):
-    """No noise in the last step."""
-
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        return total if k == self.steps - 1 else super().add_noise(total, k, **options)
-
-
 @pytest.mark.parametrize(
     ("context", "name"),
     [
         (Quieter, "noise variance"),
-        (FollowingBatch, "noise and batch size"),
+        (RootOfTheBatch, "noise and batch size"),
         (LastStepBare, "noise of each step"),
     ],
 )
