@@ -62,6 +62,16 @@ class Bug:
 
 
 @contextmanager
+def patched(patches: Sequence[Patch]) -> Iterator[None]:
+    """The product with some patches as long as this lasts."""
+    with ExitStack() as stack:
+        for change in patches:
+            original = change.owner.__dict__[change.name]
+            stack.enter_context(patch.object(change.owner, change.name, change.make(original)))
+        yield
+
+
+@contextmanager
 def planted(bug: Bug, case: str) -> Iterator[Job]:
     """An experiment, and the product with a bug's patches as long as this lasts."""
     before = None if bug.at_prepare else bug.cases[case]()
@@ -69,7 +79,5 @@ def planted(bug: Bug, case: str) -> Iterator[Job]:
         if bug.at_prepare:  # it must not be that of another time, nor be kept for one
             forget()
             stack.callback(forget)
-        for change in bug.patches:
-            original = change.owner.__dict__[change.name]
-            stack.enter_context(patch.object(change.owner, change.name, change.make(original)))
+        stack.enter_context(patched(bug.patches))
         yield bug.cases[case]() if before is None else before

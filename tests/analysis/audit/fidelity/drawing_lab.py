@@ -109,52 +109,11 @@ class Redrawn(StackedContext):
         return (*self._data.gather(batch.indices, places), batch.mask, batch.indices)
 
 
-class SameCoins(StackedContext):
-    """Every step uses the coins of the first."""
-
-    def _batch(self, k: int, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return super()._batch(0, *rest)
-
-
 class SameParts(StackedContext):
     """Every part of a step uses the coins of the first."""
 
     def _batch(self, k: int, part: int, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return super()._batch(k, 0, *rest)
-
-
-class OrderAnEpoch(Redrawn):
-    """A secret order for each epoch, of which every step takes the next records."""
-
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
-        size = int(node.expected_batch)
-        steps = node.records // size
-        order = draws.permutation(self._keys, node.node, "order", k // steps, node.records)
-        found: list[int] = order[k % steps * size :][:size].tolist()
-        return found
-
-
-class PublicOrder(Redrawn):
-    """The records one after the other, in the same order everywhere."""
-
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
-        size = int(node.expected_batch)
-        return [(k * size + at) % node.records for at in range(size)]
-
-
-class PublicCoins(StackedContext):
-    """Coins from a number that everybody knows, another one for each node."""
-
-    def __init__(self, plan: Any, model: Any, data: Any, keys: Any, exchange: Any) -> None:
-        super().__init__(plan, model, data, draws.seeded_keys(7, keys.nodes), exchange)
-
-
-class NeighboursCoins(StackedContext):
-    """Every node with an odd number uses the key of the node before it."""
-
-    def __init__(self, plan: Any, model: Any, data: Any, keys: Any, exchange: Any) -> None:
-        shared = {node: keys.secret[node - node % 2] for node in keys.nodes}
-        super().__init__(plan, model, data, draws.NodeKeys(shared, seeded=True), exchange)
 
 
 class InPairs(Redrawn):
@@ -163,14 +122,6 @@ class InPairs(Redrawn):
     def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
         even = [record for record in fair if record % 2 == 0]
         return even + [record + 1 for record in even if record + 1 < node.records]
-
-
-class SizesAreFixed(Redrawn):
-    """Batches of one size where coins are planned."""
-
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
-        size = int(node.expected_batch)
-        return draws.subset(self._keys, node.node, "other", k, node.records, size).tolist()
 
 
 class LastIsDropped(Redrawn):

@@ -19,24 +19,20 @@ def of(case: str, step: int = 1, **sections: Any) -> tuple[Accounted, float, flo
     return found, plan.release.noise_multiplier(node, step), node.rate
 
 
-def test_a_sampled_sum() -> None:
-    found, z, _ = of("privsgp")
-    assert found == Accounted(1 / z, 0.0, 1.0, carried=False, keeps=False)
-
-
-def test_a_sampled_sum_under_replacement_is_around_a_run_without_the_record() -> None:
-    found, z, _ = of("privsgp", privacy={"relation": "replace-one"})
-    assert found == Accounted(1 / z, 0.0, 1.0, carried=False, keeps=False)
-
-
-def test_a_batch_of_fixed_size_bounds_replaced_records_alone() -> None:
-    found, z, _ = of("privsgp", **FIXED)
-    assert found == Accounted(1 / z, 0.0, 2.0, carried=False, keeps=False)
-
-
-def test_laplace_noise() -> None:
-    found, z, _ = of("dpdo")
-    assert found == Accounted(1 / z, 0.0, 1.0, carried=False, keeps=False)
+@pytest.mark.parametrize(
+    ("case", "sections", "alone"),
+    [
+        pytest.param("privsgp", {}, 1.0, id="sampled"),
+        # Under replacement, the bound is around a run without the record.
+        pytest.param("privsgp", {"privacy": {"relation": "replace-one"}}, 1.0, id="replaced"),
+        # A batch of fixed size bounds replaced records alone.
+        pytest.param("privsgp", FIXED, 2.0, id="fixed"),
+        pytest.param("dpdo", {}, 1.0, id="laplace"),
+    ],
+)
+def test_a_clipped_sum(case: str, sections: Any, alone: float) -> None:
+    found, z, _ = of(case, **sections)
+    assert found == Accounted(1 / z, 0.0, alone, carried=False, keeps=False)
 
 
 def test_kept_gradients_move_every_step() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from noise_bugs import LastStepBare, RootOfTheBatch
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
@@ -343,8 +344,8 @@ def test_a_run_of_the_program_passes_in_the_laboratory_and_on_its_own_model(
     planned = job(**train)
     laboratory, own = in_laboratory(planned), noise_sample([traced(planned)], planned.plan)
     assert (laboratory.releases, laboratory.width) == (2 * 25 * 4 * 5, 16)
-    assert set(laboratory.run) == set(range(50))
-    assert set(laboratory.node) == set(range(4))
+    assert set(laboratory.labels["run"]) == set(range(50))
+    assert set(laboratory.labels["node"]) == set(range(4))
     assert (own.releases, own.width) == (4 * 5, 21)
     found = noise_findings([laboratory, own])
     assert all(each.p_value > 1e-3 for each in found)
@@ -358,27 +359,11 @@ class Quieter(StackedContext):
         return total.add_(quiet, alpha=0.9)
 
 
-class FollowingBatch(StackedContext):
-    """Noise times the root of the batch that was drawn, over the one that was expected."""
-
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        assert self.last_mask is not None
-        scale = (self.last_mask.sum(1, keepdim=True) / self.batch_size).sqrt()
-        return super().add_noise(total, k, scale=scale.clamp(min=0.1))
-
-
-class LastStepBare(StackedContext):
-    """No noise in the last step."""
-
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
-        return total if k == self.steps - 1 else super().add_noise(total, k, **options)
-
-
 @pytest.mark.parametrize(
     ("context", "name"),
     [
         (Quieter, "noise variance"),
-        (FollowingBatch, "noise and batch size"),
+        (RootOfTheBatch, "noise and batch size"),
         (LastStepBare, "noise of each step"),
     ],
 )
@@ -502,9 +487,9 @@ def test_of_many_copies_the_first_are_taken_from_every_run(monkeypatch: pytest.M
     monkeypatch.setattr(of_samples, "MOST_RELEASES", 2 * 3 * 5 * 4 + 1)
     some = noise_sample(traces, planned.plan, copies=harness.copies)
     assert (every.releases, some.releases) == (2 * 10 * 5 * 4, 2 * 3 * 5 * 4)
-    assert set(some.run) == set(range(6))
-    assert some.missing == ()
-    taken = (every.run % 10 < 3) & (every.step < 5)
+    assert set(some.labels["run"]) == set(range(6))
+    assert not some.missing
+    taken = (every.labels["run"] % 10 < 3) & (every.labels["step"] < 5)
     assert every.drawn is not None
     assert some.drawn is not None
     assert np.array_equal(every.drawn[taken], some.drawn)
@@ -515,8 +500,7 @@ def test_of_very_many_releases_those_that_are_the_same_are_still_found() -> None
     sample = made(runs=1, steps=3, nodes=5, width=200).sample()
     scores = np.random.default_rng(3).standard_normal((30_000, 200))
     scores[20_000] = -scores[11]
-    numbers = np.zeros(30_000, np.int64)
-    many = replace(sample, scores=scores, run=numbers, node=numbers, step=numbers, part=numbers)
+    many = replace(sample, scores=scores, places=[ReleasePlace(0, 0, 0, 0)] * 30_000)
     seen = links.pairs(many, LEVEL)
     assert seen is not None
     assert seen.p_value < LEVEL

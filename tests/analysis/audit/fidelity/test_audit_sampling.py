@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import drawing_lab as lab
 import numpy as np
 import pytest
+import sampling_bugs as bugs
+from audit_bugs import NeighboursKey
+from noise_bugs import PublicSeed
+from planting import Patch, patched
 
 from algorithms.battery_table import ROWS
 from tacit.algorithms import ALGORITHMS
@@ -37,10 +41,14 @@ def found(
     context: type[StackedContext],
     setting: Mapping[str, Any],
     algorithm: Mapping[str, Any] | None = None,
+    *,
+    patches: Sequence[Patch] = (),
     **options: Any,
 ) -> dict[str, Finding]:
-    """The findings about a defect."""
-    return lab.findings_of(lab.observe(lab.drawing_job(algorithm, **setting), context, **options))
+    """The findings about a defect, of what executes a step or of the sampler that it calls."""
+    job = lab.drawing_job(algorithm, **setting)
+    with patched(patches):
+        return lab.findings_of(lab.observe(job, context, **options))
 
 
 def planned_as(runs: Sequence[Trace], others: Sequence[Trace]) -> list[Trace]:
@@ -87,10 +95,12 @@ def test_an_epoch_in_which_a_record_is_drawn_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "name"), [(lab.PublicOrder, "coins of runs"), (lab.SameCoins, "epochs")]
+    ("patches", "name"),
+    [(bugs.PUBLIC_ORDER, "coins of runs"), (bugs.SAME_COINS, "epochs")],
+    ids=["public order", "same coins"],
 )
-def test_defects_of_an_allocation(context: type[StackedContext], name: str) -> None:
-    assert name in failed(found(context, lab.ALLOCATION))
+def test_defects_of_an_allocation(patches: Sequence[Patch], name: str) -> None:
+    assert name in failed(found(StackedContext, lab.ALLOCATION, patches=patches))
 
 
 def test_nodes_of_several_sizes_and_nodes_that_lack_a_record() -> None:
@@ -164,25 +174,23 @@ def test_parts_that_share_a_record(setting: Mapping[str, Any]) -> None:
 # Chance.
 
 
+def _every_second(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda plan, keys, k, *rest, **more: original(plan, keys, k - k % 2, *rest, **more)
+
+
+EVERY_SECOND = (Patch(sampling, "disjoint_batches", _every_second),)
+
+
 @pytest.mark.parametrize(
     ("context", "name", "settings", "algorithm"),
     [
-        (lab.SameCoins, "coins of steps", (POISSON, lab.FIXED), None),
-        (lab.SameCoins, "coins of steps", (POISSON, lab.FIXED), TWO_PARTS),
-        (lab.SameCoins, "coins of steps", (POISSON, lab.FIXED), PRIMAL),
         (lab.SameParts, "coins of steps", (POISSON, lab.FIXED), AGAIN),
-        (lab.OrderAnEpoch, "coins of steps", (lab.FIXED,), None),
-        (lab.PublicOrder, "coins of steps", (lab.FIXED,), None),
-        (lab.PublicOrder, "coins of nodes", (lab.FIXED,), None),
-        (lab.PublicOrder, "coins of runs", (lab.FIXED,), None),
-        (lab.PublicOrder, "favoured records", (lab.FIXED,), None),
-        (lab.PublicCoins, "coins of runs", (POISSON, lab.FIXED), None),
-        (lab.PublicCoins, "coins of runs", (POISSON, lab.FIXED), TWO_PARTS),
-        (lab.NeighboursCoins, "coins of nodes", (POISSON, lab.FIXED), None),
-        (lab.NeighboursCoins, "coins of nodes", (POISSON, lab.FIXED), TWO_PARTS),
+        (PublicSeed, "coins of runs", (POISSON, lab.FIXED), None),
+        (PublicSeed, "coins of runs", (POISSON, lab.FIXED), TWO_PARTS),
+        (NeighboursKey, "coins of nodes", (POISSON, lab.FIXED), None),
+        (NeighboursKey, "coins of nodes", (POISSON, lab.FIXED), TWO_PARTS),
         (lab.InPairs, "records drawn together", (POISSON,), None),
         (lab.InPairs, "batch sizes", (POISSON,), None),
-        (lab.SizesAreFixed, "batch sizes", (POISSON,), None),
         (lab.LastIsDropped, "favoured records", (POISSON, lab.FIXED), None),
         (lab.NotDealt, "favoured records", (POISSON,), TWO_PARTS),
     ],
@@ -197,20 +205,34 @@ def test_a_defect(
         assert name in failed(found(context, setting, algorithm))
 
 
+@pytest.mark.parametrize(
+    ("patches", "name", "settings", "algorithm"),
+    [
+        (bugs.SAME_COINS, "coins of steps", (POISSON, lab.FIXED), None),
+        (bugs.SAME_COINS, "coins of steps", (POISSON, lab.FIXED), TWO_PARTS),
+        (bugs.SAME_COINS, "coins of steps", (POISSON, lab.FIXED), PRIMAL),
+        (EVERY_SECOND, "coins of steps", (POISSON,), None),
+        (bugs.SECRET_ORDER, "coins of steps", (lab.FIXED,), None),
+        (bugs.PUBLIC_ORDER, "coins of steps", (lab.FIXED,), None),
+        (bugs.PUBLIC_ORDER, "coins of nodes", (lab.FIXED,), None),
+        (bugs.PUBLIC_ORDER, "coins of runs", (lab.FIXED,), None),
+        (bugs.PUBLIC_ORDER, "favoured records", (lab.FIXED,), None),
+        (bugs.EXACT_SIZE, "batch sizes", (POISSON,), None),
+    ],
+)
+def test_a_defect_of_the_sampler(
+    patches: Sequence[Patch],
+    name: str,
+    settings: tuple[Mapping[str, Any], ...],
+    algorithm: Mapping[str, Any] | None,
+) -> None:
+    for setting in settings:
+        assert name in failed(found(StackedContext, setting, algorithm, patches=patches))
+
+
 def test_a_key_that_two_nodes_of_several_sizes_share() -> None:
     job = lab.drawing_job(records=(20, 12, 17, 10))
-    assert "coins of nodes" in failed(lab.findings_of(lab.observe(job, lab.NeighboursCoins)))
-
-
-def test_a_sampler_that_ignores_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is under audit is not only the context: the sampler that it calls is replaced here."""
-    drawn = sampling.disjoint_batches
-    monkeypatch.setattr(
-        sampling, "disjoint_batches", lambda plan, keys, k, *rest, **more: drawn(
-            plan, keys, k - k % 2, *rest, **more
-        )
-    )  # fmt: skip
-    assert "coins of steps" in failed(found(StackedContext, POISSON))
+    assert "coins of nodes" in failed(lab.findings_of(lab.observe(job, NeighboursKey)))
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.25])
@@ -281,9 +303,7 @@ def test_how_often_a_correct_program_is_accused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [case for case, row in ROWS.items() if ALGORITHMS[row.name].private]
-)
+@pytest.mark.parametrize("case", PRIVATE)
 def test_no_private_algorithm_is_accused(case: str) -> None:
     row = ROWS[case]
     options = {"name": row.name, **row.options, **row.resumed}

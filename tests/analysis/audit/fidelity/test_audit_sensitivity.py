@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from audit_bugs import ClippedAfterAveraging, RealisedBatch, Unclipped
 from fidelity_jobs import FIXED, PRIVATE, UNDER_REPLACEMENT
 from fidelity_jobs import job_of as small_job
+from gradient_bugs import CLIP_BYPASS, ClippedInPairs, MomentumBeforeNoise
+from planting import patched
 from torch import Tensor, nn
 
 from tacit.analysis.audit.fidelity import sensitivity
@@ -19,8 +22,7 @@ from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
 from tacit.analysis.audit.recorder import ContextFactory
 from tacit.analysis.audit.records import Candidate, candidates, marker
 from tacit.config import load_config
-from tacit.gradients import Recurrent, clipping, contributions
-from tacit.gradients.contributions import Outer, Sizes
+from tacit.gradients import Recurrent
 from tacit.report.wording import figure_up
 from tacit.training.prepare import Job, prepare
 from tacit.training.stacked_context import StackedContext
@@ -138,53 +140,12 @@ def test_a_correct_program_passes(model: str, dtype: str) -> None:
     assert "proves nothing about records" in moved.power
 
 
-class Unclipped(StackedContext):
-    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
-        return super().batch_gradient(at, k, **{**options, "clipped": False})
-
-
 class ClippedTooFar(StackedContext):
     """Clipped to a hundredth more than planned."""
 
     def clip(self, k: int) -> float | None:
         bound = super().clip(k)
         return None if bound is None else 1.01 * bound
-
-
-class MeanClipped(StackedContext):
-    """The mean over the batch is clipped, and not each record's gradient."""
-
-    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
-        total = super().batch_gradient(at, k, **{**options, "clipped": False})
-        mean, bound = total / self.batch_size, self.clip(k)
-        assert bound is not None
-        return mean * (bound / mean.norm(dim=1, keepdim=True)).clamp(max=1) * self.batch_size
-
-
-class ClippedInPairs(StackedContext):
-    """Two records share a clipping bound of twice the size: one may take it all."""
-
-    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
-        inputs, targets, mask, _ = self._batch(k, 0, False, None, self._members)
-        bound, total = self.clip(k), torch.zeros_like(at)
-        assert bound is not None
-        for first in range(0, mask.shape[1], 2):
-            part = slice(first, first + 2)
-            pair = self._model.gradient(at, inputs[:, part], targets[:, part], mask[:, part], None)
-            length = pair.total.norm(dim=1, keepdim=True)
-            total += pair.total * (2 * bound / length).clamp(max=1).nan_to_num(1.0)
-        return total
-
-
-class MomentumInTheSum(StackedContext):
-    """Un-noised momentum: a part of the sum before is in the next one."""
-
-    buffer: Tensor | None = None
-
-    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
-        total = super().batch_gradient(at, k, **options)
-        self.buffer = total if self.buffer is None else total + 0.5 * self.buffer
-        return self.buffer.clone()
 
 
 class RealisedSum(StackedContext):
@@ -201,64 +162,41 @@ class DifferencesDoubled(StackedContext):
         return 2 * super().batch_difference(at, anchor, k, bound)
 
 
-class RealisedMean(StackedContext):
-    """What is noised is divided by how many records were drawn."""
-
-    def divide(self, total: Tensor) -> Tensor:
-        assert self.last_mask is not None
-        return total.div_(self.last_mask.sum(dim=1, keepdim=True).clamp(min=1))
-
-
 @pytest.mark.parametrize(
     ("bug", "names"),
     [
         (Unclipped, {"sensitivity", "clipped sums"}),
         (ClippedTooFar, {"sensitivity"}),
-        (MeanClipped, {"sensitivity", "clipped sums"}),
+        (ClippedAfterAveraging, {"sensitivity", "clipped sums"}),
         (ClippedInPairs, {"sensitivity", "clipped sums"}),
-        (MomentumInTheSum, {"records that are not drawn", "clipped sums"}),
+        (MomentumBeforeNoise, {"records that are not drawn", "clipped sums"}),
         (RealisedSum, {"clipped sums"}),
-        (RealisedMean, {"division by the batch"}),
+        (RealisedBatch, {"division by the batch"}),
     ],
 )
 def test_a_planted_hole_is_found(bug: type[StackedContext], names: set[str]) -> None:
     assert names <= failed(job_of("mlp"), bug)
 
 
-def _inexact_terms(outer: Outer) -> Sizes:
-    left, right = outer.inputs.double(), outer.gradients.double()
-    products = (left @ left.transpose(3, 4)) * (right @ right.transpose(3, 4))
-    return Sizes(products.sum(dim=(2, 3, 4)).clamp(min=0.0))
-
-
-def _plain_norms(sizes: Sequence[Sizes], dtype: torch.dtype) -> Tensor:
-    return torch.stack([size.bounds for size in sizes]).sum(dim=0).sqrt()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("model", ["sequences", "attention"])
-def test_the_clip_bypass_is_found(model: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clip_bypass_is_found(model: str, dtype: str) -> None:
     """Norms are those of exact sums over positions, and contributions rounded products."""
     job = job_of(model, dtype=dtype)
     assert job.model.positions > 1
     assert failed(job, runs=14) == set()
-    monkeypatch.setattr(contributions, "_terms", _inexact_terms)
-    monkeypatch.setattr(Outer, "exact", lambda outer: outer)
-    monkeypatch.setattr(clipping, "norm_bounds", _plain_norms)
-    assert failed(job, runs=14) == {"sensitivity"}
+    with patched(CLIP_BYPASS):
+        assert failed(job, runs=14) == {"sensitivity"}
 
 
-@pytest.mark.parametrize("case", PRIVATE)
-def test_every_private_algorithm_passes(case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "sections"),
+    [*((case, {}) for case in PRIVATE), *((case, FIXED) for case in UNDER_REPLACEMENT)],
+    ids=[*PRIVATE, *(f"{case}, fixed" for case in UNDER_REPLACEMENT)],
+)
+def test_every_private_algorithm_passes(case: str, sections: Mapping[str, Any]) -> None:
     """Where its mechanism is tight, some record moves a release by nearly all that is accounted."""
-    findings = findings_of(small_job(case), runs=5)
-    assert [finding.name for finding in findings if not finding.passed] == []
-    assert findings[0].statistic > 0
-
-
-@pytest.mark.parametrize("case", UNDER_REPLACEMENT)
-def test_every_private_algorithm_passes_with_fixed_batches(case: str) -> None:
-    findings = findings_of(small_job(case, **FIXED), runs=5)
+    findings = findings_of(small_job(case, **sections), runs=5)
     assert [finding.name for finding in findings if not finding.passed] == []
     assert findings[0].statistic > 0
 
@@ -366,7 +304,7 @@ def test_a_record_in_its_own_place_hides_no_draw(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sensitivity, "marker", lambda *rest: None)
     monkeypatch.setattr(sensitivity, "candidates", made)
     assert failed(job_of("mlp"), runs=3) == set()
-    assert "records that are not drawn" in failed(job_of("mlp"), MomentumInTheSum, runs=6)
+    assert "records that are not drawn" in failed(job_of("mlp"), MomentumBeforeNoise, runs=6)
 
 
 def scaled(job: Job, size: float) -> Job:

@@ -47,12 +47,9 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Coins:
-    """The coins of those nodes of a view that are drawn alike.
+    """The coins of those nodes of a `View` that are drawn alike.
 
     Args:
-        which: see `View`.
-        tossed: see `View`.
-        drawn: see `View`.
         rate: q, below 1.
         size: of batches of fixed size; None: each coin is tossed alone.
         records: of a node with batches of fixed size; None: of any number.
@@ -68,6 +65,14 @@ class Coins:
     once: bool = False
 
 
+@dataclass(frozen=True)
+class Read:
+    """How many things of one kind were read, and what contradicts the plan, each one sentence."""
+
+    count: int
+    wrong: Sequence[str]
+
+
 @dataclass(frozen=True, eq=False)
 class Drawings:
     """What traces show of who was drawn.
@@ -75,31 +80,20 @@ class Drawings:
     Args:
         views: the coins that were kept; none where every batch holds all records.
         coins: the same, by how they are drawn.
-        batches: how many batches were read.
-        wrong: what is wrong with single batches, without doubt; each one sentence.
-        shared: of the parts of a step that must share no record, those that do; likewise.
-        steps_with_parts: how many steps of nodes were read that have such parts.
-        unlike: of the epochs in which each record takes part once, those in which one does not;
-            likewise.
-        epochs: how many whole ones of nodes were read.
+        batches: each by itself.
+        parts: steps of nodes whose mini-batches must share no record.
+        epochs: of nodes, whole ones, in which each record takes part once.
     """
 
-    views: tuple[View, ...]
-    coins: tuple[Coins, ...]
-    batches: int
-    wrong: tuple[str, ...]
-    shared: tuple[str, ...]
-    steps_with_parts: int
-    unlike: tuple[str, ...]
-    epochs: int
+    views: Sequence[View]
+    coins: Sequence[Coins]
+    batches: Read
+    parts: Read
+    epochs: Read
 
 
 def read_drawings(traces: Sequence[Trace]) -> Drawings:
-    """Read who was drawn.
-
-    Args:
-        traces: of runs of one experiment, in which a record's target is its number in the stack.
-    """
+    """Read who was drawn in runs of one experiment."""
     plans = [trace.plan for trace in traces]
     first, unit = plans[0], _records_of_a_coin(plans[0])
     count = min(len(plan.nodes) for plan in plans)
@@ -127,9 +121,8 @@ def read_drawings(traces: Sequence[Trace]) -> Drawings:
                 wrong.append(f"step {asked.step} drew twice, and not the same records")
             drawn[run, own, slot], present[run, own, slot] = units[kept][:, : shape[2]], True
     views, coins = _by_law(plans, drawn, present, sizes[:, :nodes])
-    shared, steps = _shared(first, drawn, present)
-    unlike, epochs = _once(plans, drawn, present)
-    return Drawings(views, coins, batches, tuple(wrong), shared, steps, unlike, epochs)
+    parts_of_steps, epochs = _shared(first, drawn, present), _once(plans, drawn, present)
+    return Drawings(views, coins, Read(batches, wrong), parts_of_steps, epochs)
 
 
 def _records_of_a_coin(plan: Plan) -> int:
@@ -232,11 +225,11 @@ def _wanted(node: NodePlan, asked: Sum, fixed: bool) -> int | None:
     return int(node.expected_batch) if fixed else None
 
 
-def _shared(plan: Plan, drawn: Bools, present: Bools) -> tuple[tuple[str, ...], int]:
-    """Steps whose parts share a record and must not, and how many steps were looked at."""
+def _shared(plan: Plan, drawn: Bools, present: Bools) -> Read:
+    """Steps whose parts share a record and must not."""
     parts = plan.release.local_steps
     if parts == 1 or not plan.release.disjoint:
-        return (), 0
+        return Read(0, ())
     split = (*drawn.shape[:2], -1, parts)
     times = drawn.reshape(*split, drawn.shape[3]).sum(axis=3)
     twice: Bools = np.any(times > 1, axis=3)
@@ -244,16 +237,16 @@ def _shared(plan: Plan, drawn: Bools, present: Bools) -> tuple[tuple[str, ...], 
         f"in run {run}, two parts of step {step} of node {node} share a record"
         for run, node, step in np.argwhere(twice).tolist()
     ]
-    return tuple(told), int(present.reshape(split).any(axis=3).sum())
+    return Read(int(present.reshape(split).any(axis=3).sum()), told)
 
 
-def _once(plans: Sequence[Plan], drawn: Bools, present: Bools) -> tuple[tuple[str, ...], int]:
-    """Epochs in which a record is not drawn once, of those that must, and how many were whole.
+def _once(plans: Sequence[Plan], drawn: Bools, present: Bools) -> Read:
+    """Epochs in which a record is not drawn once and must be; only whole ones are counted.
 
     Of an epoch of which not all steps were seen, no record may be drawn twice.
     """
     if plans[0].config.train.sampling != "allocation":
-        return (), 0
+        return Read(0, ())
     told, whole = [], 0
     for run, plan in enumerate(plans):
         for row, node in enumerate(plan.nodes[: drawn.shape[1]]):
@@ -269,12 +262,12 @@ def _once(plans: Sequence[Plan], drawn: Bools, present: Bools) -> tuple[tuple[st
                         f"{times.max() if times.max() > 1 else 0} times in the epoch from step "
                         f"{first}"
                     )
-    return tuple(told), whole
+    return Read(whole, told)
 
 
 def _by_law(
     plans: Sequence[Plan], drawn: Bools, present: Bools, counts: NDArray[np.int64]
-) -> tuple[tuple[View, ...], tuple[Coins, ...]]:
+) -> tuple[list[View], list[Coins]]:
     """The views of a run's coins, and these divided among the nodes that are drawn alike."""
     release, nodes = plans[0].release, drawn.shape[1]
     # Mini-batches of a table are drawn by coins, whatever the sampling.
@@ -297,7 +290,7 @@ def _by_law(
         laws = np.stack([together * sizes, counts], axis=2) * fixed
         for rate in np.unique(view.rates[view.tossed.any(axis=(2, 3))]).tolist():
             coins += _of_rate(view, rate, laws)
-    return tuple(views), tuple(coins)
+    return views, coins
 
 
 def _of_rate(view: View, rate: float, laws: NDArray[np.int64]) -> list[Coins]:

@@ -60,15 +60,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All evidence of a test together, and the cell that speaks most.
-
-    Args:
-        log_evidence: the logarithm of the mean.
-        what: the kind of the cell.
-        number: of the cell.
-        hits: in it.
-        planned: how many were expected.
-    """
+    """The logarithm of all evidence of a test together, and the cell that speaks most."""
 
     log_evidence: float
     what: str
@@ -152,11 +144,7 @@ def _summed(values: Array, places: NDArray[np.int64]) -> Array:
 
 
 def weigh(kinds: Sequence[Cells]) -> Verdict:
-    """The mean of all cells' evidence, each kind with the same weight.
-
-    Args:
-        kinds: with at least one cell among them all.
-    """
+    """The mean of all cells' evidence, at least of one cell, each kind with the same weight."""
     some = [cells for cells in kinds if cells.count]
     each = [
         special.logsumexp(TILTS[:, None] * cells.hits - cells.costs, axis=0)
@@ -178,24 +166,15 @@ def weigh(kinds: Sequence[Cells]) -> Verdict:
 def p_value(log_evidence: float, slack: float) -> float:
     """How likely a correct program shows as much evidence, at most.
 
-    Args:
-        log_evidence: the logarithm of the mean.
-        slack: the logarithm of how much likelier the machine's coins can make any event.
+    `slack` is the logarithm of how much likelier the machine's coins can make any event.
     """
     return math.exp(min(0.0, slack - log_evidence))
 
 
 def least_hits(cells: Cells, cell: int, kinds: int, slack: float) -> int | None:
-    """The least hits of one cell, above the planned ones, that fail the test alone.
+    """The least hits of one cell, above the planned ones, that fail a test of so many kinds alone.
 
-    Args:
-        cells: of its kind.
-        cell: its place among them.
-        kinds: how many kinds the test has.
-        slack: as in `p_value`.
-
-    Returns:
-        None where not even hits of all its coins do.
+    None where not even hits of all its coins do.
     """
     wanted = slack - math.log(LEVEL) + math.log(cells.count * kinds * len(TILTS))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 from tacit.report.documents.claims import FidelityTest
 from tacit.report.wording import figure_up
@@ -25,6 +27,19 @@ POWER = 0.95
 
 Finding = FidelityTest
 """What one test found: the document itself."""
+
+
+@dataclass
+class Worst:
+    """The largest share of what is allowed that was seen, and where; infinite: it was no number."""
+
+    share: float = 0.0
+    where: tuple[Any, ...] = ()
+
+    def see(self, share: float, *where: Any) -> None:
+        """Take note of one share."""
+        if not share <= self.share:  # also where it is no number
+            self.share, self.where = (share if share == share else math.inf), where
 
 
 def finding(

@@ -35,6 +35,7 @@ class _Test:
         look: at a sample, at a level; None where the sample cannot say anything.
         power: what it finds; `{percent}`, `{least}` and `{one_in}` stand for the smallest defect.
         factor: whether that defect is a factor of the noise's deviation.
+        of_pairs: whether it is made of the noise of pairs as well.
     """
 
     name: str
@@ -43,6 +44,7 @@ class _Test:
     look: Callable[[NoiseSample, float], Look | None]
     power: str
     factor: bool = False
+    of_pairs: bool = True
 
 
 def noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
@@ -63,7 +65,7 @@ def pair_noise_findings(samples: Sequence[NoiseSample]) -> list[Finding]:
     found = [
         one
         for test in _TESTS
-        if test.name not in _NOT_OF_PAIRS
+        if test.of_pairs
         for one in _found(replace(test, name=_of_pairs(test.name), factor=False), samples)
     ]
     words = ("question", "meaning", "saw", "power")
@@ -138,6 +140,7 @@ _TESTS: tuple[_Test, ...] = (
         law.of_releases,
         "Finds noise of one release that is {percent} too small.",
         factor=True,
+        of_pairs=False,
     ),
     *(
         _Test(
@@ -147,6 +150,7 @@ _TESTS: tuple[_Test, ...] = (
             law.of_groups(group),
             f"Finds noise of one {group} that is {{percent}} too small.",
             factor=True,
+            of_pairs=group != "part",
         )
         for group, inner in (("node", ""), ("step", ""), ("part", " of a step's releases"))
     ),
@@ -156,6 +160,7 @@ _TESTS: tuple[_Test, ...] = (
         "deviation where most records were drawn over that where fewest were",
         law.by_batch,
         "Finds noise that is {percent} larger where more are drawn.",
+        of_pairs=False,
     ),
     *(
         _Test(
@@ -164,6 +169,7 @@ _TESTS: tuple[_Test, ...] = (
             f"standard score of the part that all {group}s{of} share",
             links.common(group),
             f"Finds {{percent}} of the noise's variance that all {group}s{of} share.",
+            of_pairs=group != "part",
         )
         for group, inner, of in (
             ("step", "", ""),
@@ -221,6 +227,7 @@ _TESTS: tuple[_Test, ...] = (
         links.along_handed,
         "Finds {least} deviations in each release along what was handed in with it, or a step "
         "before.",
+        of_pairs=False,
     ),
     _Test(
         "low bits",
@@ -249,15 +256,6 @@ _TESTS: tuple[_Test, ...] = (
         "releases that were not made, or made again",
         law.missing,
         "Finds a single one.",
+        of_pairs=False,
     ),
 )
-
-_NOT_OF_PAIRS = {
-    "noise of each release",
-    "noise of each part",
-    "noise and batch size",
-    "noise common to parts",
-    "noise and what it hides",
-    "releases",
-}
-"""Which tests are not made of the noise of pairs."""

@@ -23,7 +23,7 @@ from tacit.analysis.audit.fidelity.laws import (
     shift_of_score,
     two_sided,
 )
-from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
+from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, ReleasePlace
 
 Array = NDArray[np.float64]
 _MISSED = 1 - POWER
@@ -70,14 +70,16 @@ def of_coordinates(sample: NoiseSample, level: float) -> Look:
 def of_releases(sample: NoiseSample, level: float) -> Look:
     """The size of each release's noise, over its coordinates."""
     freedom = np.full(sample.releases, float(sample.freedom * sample.width))
-    return _sizes(sample, sample.sizes, freedom, lambda i: f"The noise of {sample.place(i)}", level)
+    return _sizes(
+        sample, sample.sizes, freedom, lambda i: f"The noise of {sample.places[i]}", level
+    )
 
 
 def of_groups(group: str) -> Callable[[NoiseSample, float], Look | None]:
     """A look at the noise of each group of releases: those of one `node`, `step` or `part`."""
 
     def look(sample: NoiseSample, level: float) -> Look | None:
-        numbers, which = np.unique(getattr(sample, group), return_inverse=True)
+        numbers, which = np.unique(sample.labels[group], return_inverse=True)
         if len(numbers) < 2:
             return None
         sizes = np.bincount(which, weights=sample.sizes).astype(np.float64)
@@ -196,10 +198,16 @@ def shape(sample: NoiseSample, level: float) -> Look:
 
 def missing(sample: NoiseSample, level: float) -> Look:
     """Releases that the plan has and that were not made, or made again: none is correct."""
-    wrong = [*sample.missing, *sample.twice]
+    twice, seen = list[ReleasePlace](), set[ReleasePlace]()
+    for place in sample.places:
+        if place in seen:
+            twice.append(place)
+        seen.add(place)
+    wrong = [*sample.missing, *twice]
     saw = f"All {sample.releases:,} releases were made, and each of them once"
-    if sample.missing:
-        saw = f"{len(sample.missing):,} releases were not made, first that of {sample.missing[0]}"
-    elif sample.twice:
-        saw = f"{len(sample.twice):,} releases were made again, first that of {sample.twice[0]}"
+    if wrong:
+        count, how = len(sample.missing), "were not made"
+        if not count:
+            count, how = len(twice), "were made again"
+        saw = f"{count:,} releases {how}, first that of {wrong[0]}"
     return Look(float(len(wrong)), 0.0 if wrong else 1.0, saw, 0.0, exact=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,30 +44,17 @@ _MOST_PRODUCTS = 1 << 33
 _MISSED = 1 - POWER
 
 
-@dataclass(frozen=True, eq=False)
-class _Ordered:
+def _ordered(sample: NoiseSample, *labels: str) -> tuple[Numbers, Numbers]:
     """Releases sorted by group, in the order in which they were made within it.
 
-    Args:
-        order: which release stands at a place, `[releases]`.
-        position: its number within its group, `[releases]`.
+    Returns:
+        Which release stands at a place, `[releases]`, and its number within its group, likewise.
     """
-
-    order: Numbers
-    position: Numbers
-
-    @property
-    def longest(self) -> int:
-        """Releases of the largest group."""
-        return int(self.position.max()) + 1
-
-
-def _ordered(*labels: Numbers) -> _Ordered:
-    _, group = np.unique(np.stack(labels), axis=1, return_inverse=True)
-    order = np.argsort(group.reshape(-1), kind="stable")
-    sorted_group = group.reshape(-1)[order]
-    first = np.searchsorted(sorted_group, sorted_group)
-    return _Ordered(order, np.asarray(np.arange(len(order)) - first, np.int64))
+    of_group = np.stack([sample.labels[label] for label in labels])
+    group = np.unique(of_group, axis=1, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(group, kind="stable")
+    first = np.searchsorted(group[order], group[order])
+    return order, np.asarray(np.arange(len(order)) - first, np.int64)
 
 
 def common(group: str) -> Callable[[NoiseSample, float], Look | None]:
@@ -80,17 +67,16 @@ def common(group: str) -> Callable[[NoiseSample, float], Look | None]:
     word = "parts of a step" if group == "part" else f"{group}s"
 
     def look(sample: NoiseSample, level: float) -> Look | None:
-        ordered = _ordered(*(getattr(sample, name) for name in others))
-        later = ordered.position > 0
-        if not later.any():
+        order, position = _ordered(sample, *others)
+        ends = np.flatnonzero(position)
+        if not len(ends):
             return None
-        noises = sample.scores[ordered.order]
+        noises = sample.scores[order]
         sums = np.cumsum(noises, axis=0)
-        ends = np.flatnonzero(later)
-        starts = ends - ordered.position[ends]  # the first of the group
+        starts = ends - position[ends]  # the first of the group
         before = sums[ends - 1] - sums[starts] + noises[starts]
         score = np.einsum("rj,rj->r", noises[ends], before) / np.linalg.norm(before, axis=1)
-        count = ordered.position[ends].astype(np.float64)
+        count = position[ends].astype(np.float64)
         statistic = float((np.sqrt(count) * score).sum() / math.sqrt(count.sum()))
         # The share of common variance for which a statistic is expected; exact for small shares.
         shown, chance = (
@@ -134,21 +120,21 @@ def _common_found(count: Array, width: int, level: float) -> float:
     return least_share(found)
 
 
-def _lag_scores(noises: Array, others: Array, ordered: _Ordered, lag: int) -> Array:
+def _lag_scores(noises: Array, others: Array, position: Numbers, lag: int) -> Array:
     """Scores of noises along what stood `lag` places before in their group, in length 1."""
-    ends = np.flatnonzero(ordered.position >= lag)
+    ends = np.flatnonzero(position >= lag)
     return np.asarray(np.einsum("rj,rj->r", noises[ends], others[ends - lag]), np.float64)
 
 
 def steps_apart(sample: NoiseSample, level: float) -> Look | None:
     """Noise that repeats with either sign some steps later, in part or whole."""
-    ordered = _ordered(sample.run, sample.node, sample.part)
-    lags = min(ordered.longest - 1, MOST_LAGS)
+    order, position = _ordered(sample, "run", "node", "part")
+    lags = min(int(position.max()), MOST_LAGS)
     if lags < 1:
         return None
-    noises = sample.scores[ordered.order]
+    noises = sample.scores[order]
     directions = noises / np.linalg.norm(noises, axis=1, keepdims=True)
-    scores = [_lag_scores(noises, directions, ordered, lag) for lag in range(1, lags + 1)]
+    scores = [_lag_scores(noises, directions, position, lag) for lag in range(1, lags + 1)]
     seen = _along(
         scores,
         lambda i: f"noises that are {_steps(i + 1)} apart",
@@ -160,12 +146,12 @@ def steps_apart(sample: NoiseSample, level: float) -> Look | None:
 
 def shifted(sample: NoiseSample, level: float) -> Look | None:
     """Noise that is that of the step before, moved by some coordinates: a stretch used twice."""
-    ordered = _ordered(sample.run, sample.node, sample.part)
-    ends = np.flatnonzero(ordered.position > 0)
+    order, position = _ordered(sample, "run", "node", "part")
+    ends = np.flatnonzero(position)
     most = min(sample.width // 2, MOST_LAGS)
     if not len(ends) or most < 1:
         return None
-    noises = sample.scores[ordered.order, :_MOST_SHIFTED]
+    noises = sample.scores[order, :_MOST_SHIFTED]
     later, before = noises[ends], noises[ends - 1]
     width = noises.shape[1]
     whole = np.einsum("rj,rj->r", before, before)
@@ -234,8 +220,8 @@ def pairs(sample: NoiseSample, level: float) -> Look | None:
     saw = f"No two noises are more alike than {cosine:.3g}, where 1 is the same"
     if one >= 0:
         saw = (
-            f"The two noises that are most alike, of {sample.place(one)} and of "
-            f"{sample.place(other)}, agree to {cosine:.5g}, where 1 is the same"
+            f"The two noises that are most alike, of {sample.places[one]} and of "
+            f"{sample.places[other]}, agree to {cosine:.5g}, where 1 is the same"
         )
     if twins > 1:
         saw += f"; {twins} noises have such a twin"
@@ -346,10 +332,10 @@ def directions(sample: NoiseSample, level: float) -> Look | None:
 
 def along_handed(sample: NoiseSample, level: float) -> Look:
     """The noise along what was handed in: with it, and some steps before."""
-    ordered = _ordered(sample.run, sample.node, sample.part)
-    noises, handed = sample.scores[ordered.order], sample.handed[ordered.order]
-    lags = min(ordered.longest, _MOST_HANDED)
-    scores = [_lag_scores(noises, handed, ordered, lag) for lag in range(lags)]
+    order, position = _ordered(sample, "run", "node", "part")
+    noises, handed = sample.scores[order], sample.handed[order]
+    lags = min(int(position.max()) + 1, _MOST_HANDED)
+    scores = [_lag_scores(noises, handed, position, lag) for lag in range(lags)]
     seen = _along(
         scores,
         lambda i: f"the noise and what was handed in {f'{_steps(i)} before' if i else 'with it'}",

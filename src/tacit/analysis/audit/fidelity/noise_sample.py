@@ -14,8 +14,9 @@ distribution function), and as *sizes*: x^2 for Gaussian noise and 2 |x| for Lap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -84,20 +85,15 @@ class NoiseSample:
         sizes: of the noise of each release: chi-square with `width * freedom` degrees of freedom,
             `[releases]`.
         column_sizes: of the noise of each coordinate: `releases * freedom`, `[width]`.
-        freedom: of one number's size: 1 for Gaussian noise, 2 for Laplace noise.
         handed: the direction of what was handed in, of length 1, `[releases, width]`; the first
             coordinate's where it was zero.
-        step: numbers, `[releases]`.
-        node: numbers in the graph, `[releases]`.
-        part: numbers, `[releases]`.
-        run: which independent run or copy of the graph, `[releases]`.
+        places: where each release stood.
         off_lattice: how many numbers of a release are not on its public lattice, `[releases]`.
         odd: how many are an odd multiple of the spacing, among `judged`, `[releases]`.
         judged: numbers whose lowest lattice bit the dtype can hold, `[releases]`.
+        coordinates: how many a release has, of which `width` were looked at.
         drawn: records that were drawn over those that were expected, `[releases]`; None: unknown.
         missing: releases that the plan has, and that were not made.
-        twice: releases that were made more than once.
-        coordinates: how many a release has, of which `width` were looked at.
     """
 
     where: str
@@ -105,19 +101,19 @@ class NoiseSample:
     scores: Array
     sizes: Array
     column_sizes: Array
-    freedom: int
     handed: Array
-    step: Counts
-    node: Counts
-    part: Counts
-    run: Counts
+    places: Sequence[ReleasePlace]
     off_lattice: Counts
     odd: Counts
     judged: Counts
-    drawn: Array | None
-    missing: tuple[ReleasePlace, ...]
-    twice: tuple[ReleasePlace, ...]
     coordinates: int
+    drawn: Array | None = None
+    missing: Sequence[ReleasePlace] = ()
+
+    @property
+    def freedom(self) -> int:
+        """Of one number's size: 1 for Gaussian noise, 2 for Laplace noise."""
+        return _FREEDOM[self.kind]
 
     @property
     def releases(self) -> int:
@@ -129,11 +125,14 @@ class NoiseSample:
         """How many coordinates of each were looked at."""
         return int(self.scores.shape[1])
 
-    def place(self, row: int) -> ReleasePlace:
-        """Where a release stood."""
-        return ReleasePlace(
-            int(self.run[row]), int(self.node[row]), int(self.step[row]), int(self.part[row])
-        )
+    @cached_property
+    def labels(self) -> Mapping[str, Counts]:
+        """The numbers of each release: its `run`, `node`, `step` and `part`, `[releases]` each."""
+        names = ("run", "node", "step", "part")
+        return {
+            name: np.array([getattr(place, name) for place in self.places], np.int64)
+            for name in names
+        }
 
 
 def sample_of(
@@ -192,23 +191,15 @@ def sample_of(
         scores=scores,
         sizes=sizes,
         column_sizes=columns,
-        freedom=_FREEDOM[kind],
         handed=handed,
+        places=places,
         off_lattice=off,
         odd=odd,
         judged=judged,
-        drawn=drawn,
-        missing=tuple(missing),
-        twice=_repeated(places),
         coordinates=int(before.shape[1]),
-        **labels_of(places),
+        drawn=drawn,
+        missing=missing,
     )
-
-
-def labels_of(places: Sequence[ReleasePlace]) -> dict[str, Counts]:
-    """A sample's `step`, `node`, `part` and `run`."""
-    names = ("step", "node", "part", "run")
-    return {name: np.array([getattr(place, name) for place in places], np.int64) for name in names}
 
 
 def noise_sample(
@@ -291,7 +282,7 @@ def _drawn(trace: Trace, release: TracedRelease, plan: Plan) -> Array | None:
 
 def _missing(
     places: Sequence[ReleasePlace], plan: Plan, steps: int, runs: int
-) -> tuple[ReleasePlace, ...]:
+) -> list[ReleasePlace]:
     """Releases that the plan has and that were not made.
 
     A node that takes part in a step releases something in it, and all parts that any node does.
@@ -309,17 +300,7 @@ def _missing(
         for part in sorted(parts.get(step, {0}))
         for run in range(runs)
     )
-    return tuple(place for place in planned if place not in made)
-
-
-def _repeated(places: Sequence[ReleasePlace]) -> tuple[ReleasePlace, ...]:
-    seen: set[ReleasePlace] = set()
-    again = []
-    for place in places:
-        if place in seen:
-            again.append(place)
-        seen.add(place)
-    return tuple(again)
+    return [place for place in planned if place not in made]
 
 
 def columns_of(releases: int, width: int, rng: np.random.Generator) -> Counts:

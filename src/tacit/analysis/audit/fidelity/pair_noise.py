@@ -24,12 +24,7 @@ from scipy.special import ndtri
 
 from tacit.analysis.audit.colluders import drawn_pairs
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding, finding
-from tacit.analysis.audit.fidelity.noise_sample import (
-    NoiseSample,
-    ReleasePlace,
-    columns_of,
-    labels_of,
-)
+from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, ReleasePlace, columns_of
 from tacit.analysis.audit.recorder import Trace, TracedRelease, pair_keys_of
 from tacit.communication.peers import Alone
 from tacit.config.schema import LEDGER_KEYS
@@ -70,14 +65,8 @@ def pair_sample(
 ) -> PairSample | None:
     """The noise of pairs in some runs of one plan; None without any.
 
-    Of many copies of the graph the first ones are taken, at least one of every run.
-
-    Args:
-        traces: of the runs, each with noise seeds of its own.
-        plan: what was to run, with the nodes of one graph.
-        copies: of the graph in each run; node i of copy c is number `c * nodes + i`.
-        where: they were made, for people.
-        seed: of the auditor's coins, and of the public choice of coordinates.
+    Of many copies of the graph the first ones are taken, at least one of every run; what is given
+    is as for `noise_sample`.
     """
     pairs, count = plan.release.pairs, len(plan.nodes)
     made = [(run, trace, one) for run, trace in enumerate(traces) for one in trace.releases]
@@ -190,16 +179,12 @@ def _sample(
         scores=scores,
         sizes=sizes.sum(1),
         column_sizes=sizes.sum(0),
-        freedom=1,
         handed=first,
+        places=places,
         off_lattice=(~whole).sum(1),
         odd=(whole & (np.mod(numbers, 2.0) == 1.0)).sum(1),
         judged=np.full(len(numbers), numbers.shape[1], np.int64),
-        drawn=None,
-        missing=(),
-        twice=(),
         coordinates=coordinates,
-        **labels_of(places),
     )
 
 

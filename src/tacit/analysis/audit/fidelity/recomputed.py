@@ -28,7 +28,6 @@ quotient must be that of the plan, to a few roundings.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ import torch
 from torch import Tensor
 
 from tacit.analysis.audit.fidelity.bench import Bench, acting
-from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
+from tacit.analysis.audit.fidelity.finding import Finding, Worst, exact_finding
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.analysis.audit.recorder import Call, Sum, Trace
 from tacit.privacy.mechanisms.clipping import ClipNorm
@@ -58,29 +57,25 @@ Contributions = Iterator[tuple[Tensor, Tensor]]
 """What a few records add to a sum, float64 `[few, d]`, and which of them are not judged."""
 
 
-@dataclass
-class _Compared:
-    """What sums were compared, and which was off most.
+@dataclass(frozen=True)
+class _Recomputed:
+    """One sum that was computed again.
 
     Args:
-        share: the largest distance over what is allowed.
-        distance: in clipping bounds, of that one.
         node: whose.
         step: when.
-        sums: how many were compared.
         records: over how many.
         unjudged: of which so many could not be judged.
-        smallest: the smallest distance that would have been found, in clipping bounds a record.
+        distance: from the sum of the records' own, in clipping bounds,
+        allowed: and how large it may be for rounding.
     """
 
-    share: float = 0.0
-    distance: float = 0.0
-    node: int = 0
-    step: int = 0
-    sums: int = 0
-    records: int = 0
-    unjudged: int = 0
-    smallest: float = math.inf
+    node: int
+    step: int
+    records: int
+    unjudged: int
+    distance: float
+    allowed: float
 
 
 def _rounding_share(count: int, dtype: torch.dtype, positions: int) -> float:
@@ -162,7 +157,16 @@ def sum_finding(bench: Bench, run: Trace, until: float) -> Finding:
         bench.plan.release.clip.norm,
         getattr(options, "clip_difference", None),
     )
-    seen = _Compared()
+    seen = list[_Recomputed]()
+    for one in _sums(bench, run, plain):
+        seen.append(one)
+        if len(seen) >= _FEWEST and time.perf_counter() > until:
+            break
+    return _sum_finding(seen)
+
+
+def _sums(bench: Bench, run: Trace, plain: _Plain) -> Iterator[_Recomputed]:
+    """Every sum of clipped gradients of every node, the last ones first."""
     for called in reversed(run.sums):
         if called.kind not in _POINTS or not called.clipped:
             continue
@@ -172,28 +176,26 @@ def sum_finding(bench: Bench, run: Trace, until: float) -> Finding:
             if acting(bench.plan, called.step, len(call.mask))
             and (call.clipped or called.kind == "gradient")
         ]
-        if not calls:
+        bound = bench.plan.release.clip.applied(called.step)
+        if not calls or bound is None:
             continue
         for row, node in enumerate(acting(bench.plan, called.step, len(calls[0].mask))):
-            if seen.sums >= _FEWEST and time.perf_counter() > until:
-                return _sum_finding(seen)
-            _compare(bench, called, calls, row, node, plain, seen)
-    return _sum_finding(seen)
+            found = _compared(bench, called, calls, row, node, plain, bound)
+            if found.records:
+                yield found
 
 
-def _compare(
+def _compared(
     bench: Bench,
     called: Sum,
     calls: Sequence[Call],
     row: int,
     node: int,
     plain: _Plain,
-    seen: _Compared,
-) -> None:
-    """Add the comparison of one node's sum."""
-    bound, points = bench.plan.release.clip.applied(called.step), _POINTS[called.kind]
-    if bound is None:
-        return
+    bound: float,
+) -> _Recomputed:
+    """The comparison of one node's sum, of records that are clipped to `bound`."""
+    points = _POINTS[called.kind]
     total = called.total[node if len(called.total) == len(bench.plan.nodes) else row].double()
     whole, unjudged, count = torch.zeros_like(total), 0, 0
     for start in range(0, len(calls), points):
@@ -201,43 +203,45 @@ def _compare(
             unjudged += int(unsure.sum())
             whole += found.sum(dim=0)
             count += len(found)
-    if not count:
-        return
-    distance = float((total - whole).norm()) / bound
     # What is subtracted is clipped as in a sum over all records of the node.
     together = count if points == 1 else bench.plan.nodes[node].records
     lowered = _rounding_share(together, bench.job.dtype, bench.job.model.positions)
-    allowed = points * (count * (SHARE + lowered) + 2 * unjudged)
-    share = distance / allowed
-    seen.sums, seen.records = seen.sums + 1, seen.records + count
-    seen.unjudged += unjudged
-    seen.smallest = min(seen.smallest, allowed / count)
-    if not share <= seen.share:
-        seen.share = share if share == share else math.inf
-        seen.distance, seen.node, seen.step = distance, node, called.step
+    return _Recomputed(
+        node=node,
+        step=called.step,
+        records=count,
+        unjudged=unjudged,
+        distance=float((total - whole).norm()) / bound,
+        allowed=points * (count * (SHARE + lowered) + 2 * unjudged),
+    )
 
 
-def _sum_finding(seen: _Compared) -> Finding:
-    where = f"at node {seen.node} in step {seen.step}"
-    if not seen.sums:
+def _sum_finding(seen: Sequence[_Recomputed]) -> Finding:
+    worst, records = Worst(), sum(one.records for one in seen)
+    unjudged = sum(one.unjudged for one in seen)
+    for one in seen:
+        worst.see(one.distance / one.allowed, one)
+    if not seen:
         saw = "No step asked for a sum of clipped gradients; there is nothing to compare."
         power = "Nothing is found by this test in this experiment"
     else:
+        (most,) = worst.where or seen[:1]
         saw = (
-            f"{seen.sums:,} sums over {seen.records:,} records were computed again, record by "
-            f"record. The furthest was off by {figure_up(seen.distance):g} clipping bounds, "
-            f"{where}."
+            f"{len(seen):,} sums over {records:,} records were computed again, record by record. "
+            f"The furthest was off by {figure_up(most.distance):g} clipping bounds, at node "
+            f"{most.node} in step {most.step}."
         )
-        if seen.unjudged:
-            saw += f" {seen.unjudged:,} records were too ill-conditioned or large to be judged."
+        if unjudged:
+            saw += f" {unjudged:,} records were too ill-conditioned or large to be judged."
+        smallest = min(one.allowed / one.records for one in seen)
         power = (
-            f"A sum that is off by {figure_up(seen.smallest):g} clipping bounds a record is found; "
+            f"A sum that is off by {figure_up(smallest):g} clipping bounds a record is found; "
             "what is closer may be rounding"
         )
     return exact_finding(
         "clipped sums",
         "Is what is noised the sum of the records' own clipped gradients?",
-        seen.share,
+        worst.share,
         "how far a sum was from its records' own, over what rounding may do",
         saw,
         f"{power}.",
@@ -247,7 +251,7 @@ def _sum_finding(seen: _Compared) -> Finding:
 
 def division_finding(bench: Bench, run: Trace) -> Finding:
     """Whether every division was by the expected size of the batch, which is public."""
-    worst, node, share = 0.0, 0, 0.0
+    worst = Worst()
     for division in run.divisions:
         unit = _ROUNDINGS * torch.finfo(division.after.dtype).eps
         sizes = [bench.plan.nodes[number].divisor for number in division.nodes]
@@ -255,17 +259,16 @@ def division_finding(bench: Bench, run: Trace) -> Finding:
         before = division.before.double()
         apart = (division.after.double() * size - before).norm(dim=1)
         shares = apart / (before.norm(dim=1) * unit + torch.finfo(torch.float32).tiny)
-        for place, value in enumerate(shares.tolist()):
-            if not value <= worst:
-                worst, node = (value if value == value else math.inf), division.nodes[place]
-                share = value * unit
+        for node, share in zip(division.nodes, shares.tolist(), strict=True):
+            worst.see(share, node, share * unit)
     saw = f"{len(run.divisions):,} divisions of noised sums were by the size that is planned."
-    if worst > 1:
-        saw = f"At node {node} a noised sum was divided by another size: off by {share:.2%}."
+    if worst.share > 1:
+        node, off = worst.where
+        saw = f"At node {node} a noised sum was divided by another size: off by {off:.2%}."
     return exact_finding(
         "division by the batch",
         "Is a sum divided by the expected size of its batch, and not by the drawn one?",
-        worst,
+        worst.share,
         "how far a quotient was from that of the plan, over what rounding may do",
         saw,
         "Any other divisor is found that differs by more than a few roundings.",

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from tacit.analysis.audit.fidelity.batches import Coins, View, read_drawings
+from tacit.analysis.audit.fidelity.batches import Coins, Read, View, read_drawings
 from tacit.analysis.audit.fidelity.evidence import (
     TILTS,
     Cells,
@@ -70,32 +70,32 @@ def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
     """
     drawings = read_drawings(traces)
     findings = [
-        _of_all(
+        _certain(
+            drawings.batches,
             "batches",
             "Does every batch hold records of its own node, each once, as many as planned?",
-            drawings.wrong,
             "contradictions between batches and plan",
-            f"All {drawings.batches} batches are as the plan says.",
+            "All {} batches are as the plan says.",
             "batch that the plan rules out",
         )
     ]
-    if drawings.steps_with_parts:
-        parts = _of_all(
+    if drawings.parts.count:
+        parts = _certain(
+            drawings.parts,
             "parts of a step",
             "Do the mini-batches of a step share no record?",
-            drawings.shared,
             "steps of a node with mini-batches that share a record",
-            f"In all {drawings.steps_with_parts} steps of nodes they share none.",
+            "In all {} steps of nodes they share none.",
             "step with mini-batches that share a record",
         )
         findings.append(parts)
-    if drawings.epochs:
-        epochs = _of_all(
+    if drawings.epochs.count:
+        epochs = _certain(
+            drawings.epochs,
             "epochs",
             "Does every record take part in exactly one step of each epoch?",
-            drawings.unlike,
             "epochs of a node in which a record does not",
-            f"In all {drawings.epochs} whole epochs of nodes every one does.",
+            "In all {} whole epochs of nodes every one does.",
             "epoch in which a record is drawn twice or not at all",
         )
         findings.append(epochs)
@@ -127,13 +127,13 @@ def _slack(coins: Sequence[Coins]) -> float:
     return math.fsum(each)
 
 
-def _of_all(
-    name: str, question: str, found: Sequence[str], meaning: str, none: str, power: str
-) -> Finding:
-    """A test of what needs no chance: what contradicts the plan, each in words, or `none`."""
-    saw = f"{found[0][0].upper()}{found[0][1:]}." if found else none
+def _certain(read: Read, name: str, question: str, meaning: str, none: str, power: str) -> Finding:
+    """A test of what needs no chance: what contradicts the plan, or `none` of so many."""
+    saw = none.format(read.count)
+    if read.wrong:
+        saw = f"{read.wrong[0][0].upper()}{read.wrong[0][1:]}."
     power = f"It finds every single {power}."
-    return exact_finding(name, question, len(found), meaning, saw, power)
+    return exact_finding(name, question, len(read.wrong), meaning, saw, power)
 
 
 # How many are drawn.
@@ -385,7 +385,6 @@ class _Again:
         chain: those of one chain.
         arranged: bool `[runs, nodes, slots, records]` as `[chains, places, coins]`: in a chain,
             each place is compared with every later one.
-        ranked: rates `[runs, nodes]`, and how many slots, as `[chains, places]`.
     """
 
     name: str
@@ -395,8 +394,7 @@ class _Again:
     unit: str
     apart: str
     chain: str
-    arranged: Callable[[Bools], Bools]
-    ranked: Callable[[Array, int], Array]
+    arranged: Callable[[NDArray[Any]], NDArray[Any]]
 
 
 _AGAIN = (
@@ -409,7 +407,6 @@ _AGAIN = (
         "batches of a node, {} places apart",
         "batches of one single node, at one distance",
         lambda values: values.reshape(-1, *values.shape[2:]),
-        lambda rates, slots: np.repeat(rates.reshape(-1, 1), slots, axis=1),
     ),
     _Again(
         "coins of nodes",
@@ -420,7 +417,6 @@ _AGAIN = (
         "batches of nodes whose numbers differ by {}",
         "batches of one run, of nodes whose numbers differ alike",
         lambda values: values.reshape(*values.shape[:2], -1),
-        lambda rates, slots: rates,
     ),
     _Again(
         "coins of runs",
@@ -431,7 +427,6 @@ _AGAIN = (
         "batches of a node in two runs, {} runs apart",
         "batches of one single node, in runs of one distance",
         lambda values: values.swapaxes(0, 1).reshape(values.shape[1], values.shape[0], -1),
-        lambda rates, slots: rates.T,
     ),
 )
 
@@ -488,13 +483,15 @@ def _compared(again: _Again, view: View) -> tuple[list[Cells], Array]:
     there say which coins are counted here.
     """
     drawn, tossed = again.arranged(view.drawn & view.tossed), again.arranged(view.tossed)
-    rates = again.ranked(view.rates, view.tossed.shape[2])
+    slots = view.tossed.shape[2]
+    rates = again.arranged(np.repeat(view.rates[:, :, None, None], slots, axis=2))[:, :, 0]
     chains, places, coins = drawn.shape
     if places < 2:
         return [], np.zeros(0)
     earlier, later = np.triu_indices(places, 1)
     lag = later - earlier
-    few = chains * len(lag) <= _MOST_PAIRS
+    kinds = [again.apart, again.chain, *["two batches"] * (chains * len(lag) <= _MOST_PAIRS)]
+    names = [name + _WHERE[view.which] for name in kinds]
     kind: Any = np.float32 if coins < 1 << 24 else np.float64
     at_once = max(1, _MOST_PAIRS // places**2)
     found: list[Cells] = []
@@ -509,51 +506,35 @@ def _compared(again: _Again, view: View) -> tuple[list[Cells], Array]:
         sizes.append(tries[:, lag == 1].reshape(-1))
         coin: Bools = np.any(tossed[chosen], axis=2)
         public = coin[:, earlier] & coin[:, later]
-        pairs = _Pairs(hits, tries, rates[chosen][:, later], public, lag)
-        found += _overlaps(again, pairs, _WHERE[view.which], few)
+        found += _overlaps(names, hits, tries, np.where(public, rates[chosen][:, later], 0.0), lag)
     return merged(found), np.concatenate(sizes)
 
 
-@dataclass(frozen=True, eq=False)
-class _Pairs:
-    """Pairs of batches of some chains, `[chains, pairs]` each.
+def _overlaps(
+    names: Sequence[str], hits: Array, tries: Array, rates: Array, lag: NDArray[np.int64]
+) -> list[Cells]:
+    """Overlaps by distance, by chain and distance, and by pair where that has a name as well.
 
     Args:
-        hits: records that a later batch shares with an earlier one.
-        tries: records of the earlier batch that the later one has coins for.
-        rates: of the later batch.
-        public: whether both batches have coins.
+        names: of these kinds.
+        hits: records that a later batch shares with an earlier one, `[chains, pairs]`.
+        tries: records of the earlier batch that the later one has coins for, likewise.
+        rates: of the later batch, likewise; 0 where not both batches have coins.
         lag: distance of the two, `[pairs]`.
     """
-
-    hits: Array
-    tries: Array
-    rates: Array
-    public: Bools
-    lag: NDArray[np.int64]
-
-
-def _overlaps(again: _Again, pairs: _Pairs, where: str, few: bool) -> list[Cells]:
-    """Overlaps by distance, by chain and distance, and by pair if these are few."""
-    chains, distances = len(pairs.hits), int(pairs.lag.max()) + 1
-    cell = np.arange(chains)[:, None] * distances + pairs.lag
+    shape = len(hits), int(lag.max()) + 1
+    cell = np.arange(shape[0])[:, None] * shape[1] + lag
     found = []
-    for rate in np.unique(pairs.rates[pairs.public]).tolist():
-        own = (pairs.rates == rate) & pairs.public
-        hits, tries, count = (
-            np.bincount(cell[own], values[own], chains * distances).reshape(chains, distances)
-            for values in (pairs.hits, pairs.tries, np.ones(own.shape))
-        )
-        some, summed = count > 0, count.sum(axis=0) > 0
-        apart, chain = again.apart + where, again.chain + where
+    for rate in np.unique(rates[rates > 0]).tolist():
+        own = rates == rate
+        pairs = [hits[own], tries[own], np.ones(int(own.sum()))]
+        chains = [np.bincount(cell[own], each, math.prod(shape)).reshape(shape) for each in pairs]
+        every = [each.sum(axis=0) for each in chains]
+        kinds = zip(names, (every, chains, pairs), (False, True, True), strict=False)
         found += [
-            counted(apart, hits.sum(axis=0), tries.sum(axis=0), rate, own=False, public=summed),
-            counted(chain, hits, tries, rate, own=True, public=some),
+            counted(name, shared, there, rate, own=single, public=count > 0)
+            for name, (shared, there, count), single in kinds
         ]
-        if few:
-            every = np.ones(int(own.sum()), np.bool_)
-            single = pairs.hits[own], pairs.tries[own]
-            found.append(counted("two batches" + where, *single, rate, own=True, public=every))
     return found
 
 

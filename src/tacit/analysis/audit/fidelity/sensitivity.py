@@ -28,7 +28,7 @@ from torch import Tensor
 
 from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
 from tacit.analysis.audit.fidelity.bench import Bench, acting, make_bench
-from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
+from tacit.analysis.audit.fidelity.finding import Finding, Worst, exact_finding
 from tacit.analysis.audit.fidelity.recomputed import division_finding, sum_finding
 from tacit.analysis.audit.recorder import Call, ContextFactory, Trace, TracedRelease
 from tacit.analysis.audit.records import Candidate, candidates, marker
@@ -142,51 +142,23 @@ def _differ(one: Call, two: Call) -> NDArray[np.bool_]:
 
 
 @dataclass
-class _Worst:
-    """The largest share of what is accounted that was seen, and where.
-
-    It is infinite where something moved that must not. The record of that name was `replaced` or
-    `left out`.
-    """
-
-    share: float = 0.0
-    node: int = 0
-    step: int = 0
-    name: str = ""
-    how: str = ""
-
-
-@dataclass
 class _Seen:
     """What all comparisons found.
 
     Args:
-        drawn: of records that a step may move by something.
-        undrawn: of records that it must not move by anything.
-        comparisons: of a record of a node at a step, where something is accounted,
-        still: and where nothing is.
+        drawn: of records that a step may move by something: at which node and step, of which name,
+            and whether it was `replaced` or `left out`.
+        undrawn: of records that it must not move by anything, likewise,
+        still: and how many comparisons that were.
         records: that were tried.
         runs: that were made, the first one included.
     """
 
-    drawn: _Worst = field(default_factory=_Worst)
-    undrawn: _Worst = field(default_factory=_Worst)
-    comparisons: int = 0
+    drawn: Worst = field(default_factory=Worst)
+    undrawn: Worst = field(default_factory=Worst)
     still: int = 0
     records: int = 0
     runs: int = 1
-
-    def add(self, share: float, nothing: bool, node: int, step: int, name: str, how: str) -> None:
-        """Take note of one comparison."""
-        self.still += nothing
-        self.comparisons += not nothing
-        best = self.undrawn if nothing else self.drawn
-        if not share <= best.share:  # also where it is no number
-            found = _Worst(share if share == share else math.inf, node, step, name, how)
-            if nothing:
-                self.undrawn = found
-            else:
-                self.drawn = found
 
 
 def _lengths(one: Tensor, other: Tensor, l1: bool) -> Array:
@@ -246,7 +218,8 @@ class _Judge:
             limits = self._limited(node, own, hit.get(node, set()), left_out)
             for step, length, limit, nothing in limits:
                 share = length / limit / (1 + _TOLERANCE)
-                seen.add(share, nothing, node, step, name, how)
+                (seen.undrawn if nothing else seen.drawn).see(share, node, step, name, how)
+                seen.still += nothing
                 largest = max(largest, 0.0 if nothing else share)
         return largest
 
@@ -377,19 +350,22 @@ _TRIED_ONLY = (
 
 def _moved_finding(seen: _Seen) -> Finding:
     best = seen.drawn
-    if best.share > 1:
-        saw = (
-            f"A record {best.name} that was {best.how} at node {best.node} moved what is noised in "
-            f"step {best.step} by {best.share:.6g} times what is accounted."
-        )
-    elif best.share > 0:
-        saw = (
-            f"{seen.records:,} records were tried in {seen.runs} runs. None moved what is noised "
-            f"by more than {figure_up(best.share):g} times what is accounted; the one that moved "
-            f"it most was {best.how}: a record {best.name} at node {best.node}, step {best.step}."
-        )
+    saw = f"{seen.records:,} records were tried in {seen.runs} runs."
+    if not best.where:
+        saw += " None was drawn."
     else:
-        saw = f"{seen.records:,} records were tried in {seen.runs} runs. None was drawn."
+        node, step, name, how = best.where
+        if best.share > 1:
+            saw = (
+                f"A record {name} that was {how} at node {node} moved what is noised in step "
+                f"{step} by {best.share:.6g} times what is accounted."
+            )
+        else:
+            saw += (
+                f" None moved what is noised by more than {figure_up(best.share):g} times what is "
+                f"accounted; the one that moved it most was {how}: a record {name} at node "
+                f"{node}, step {step}."
+            )
     power = (
         "Any record that moves more than is accounted is found if it is tried, by however little"
     )
@@ -417,10 +393,11 @@ def _still_finding(seen: _Seen, rounding: float) -> Finding:
         "same without it, but for rounding."
     )
     if best.share > 1:
+        node, step, name, how = best.where
         saw = (
-            f"A record {best.name} that was {best.how} at node {best.node} moved what is noised in "
-            f"step {best.step}, which did not draw it, by {best.share * rounding:.3g} times what "
-            "it might if it were drawn."
+            f"A record {name} that was {how} at node {node} moved what is noised in step {step}, "
+            f"which did not draw it, by {best.share * rounding:.3g} times what it might if it were "
+            "drawn."
         )
     elif not seen.still:
         saw = "Every step that was run drew the records that were tried, or may be moved by all."
