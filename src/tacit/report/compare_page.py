@@ -6,7 +6,7 @@ the still pictures as well, so that they and the page cannot differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,18 @@ from tacit.report.charts import (
 from tacit.report.html import html
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 from tacit.report.protection import epsilon_words, size_note
-from tacit.report.view import Banner, Heading, Table, Text, Titled, listed, sheet
+from tacit.report.view import (
+    Banner,
+    Block,
+    Heading,
+    Items,
+    Table,
+    Text,
+    Titled,
+    listed,
+    sheet,
+    texts,
+)
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
@@ -169,7 +180,6 @@ def compare_page(document: Row) -> str:
         if len(line["points"]) > 1
         for point in line["points"]
     ]
-    grid_columns = ("line", "point", *columns(score)[1:5], "certified epsilon", "runs")
     blocks = [
         Heading("tacit compare", document["title"], _subtitle(document)),
         *(
@@ -189,11 +199,89 @@ def compare_page(document: Row) -> str:
         ),
         sheet(_table(columns(score), [line_cells(line, score) for line in lines]), "At the end"),
         Text(f"{_DEVIATION if seeds > 1 else ''}{_LARGEST}"),
-        *([sheet(_table(grid_columns, grid), "Every point of the grids")] if grid else []),
+        *([sheet(_table(_grid_columns(score), grid), "Every point of the grids")] if grid else []),
         *listed("Notes", document["notes"]),
-        *listed("Runs that are missing or ended early", _errors(document)),
+        *listed(
+            "Runs that are missing or ended early",
+            [
+                f"{_line_name({**line, 'chosen': place})}, seed {run['seed']}: {run['error']}"
+                for line, place, run in _failed(document)
+            ],
+        ),
     ]
     return html(blocks, f"Written by tacit {document['tacit_version']} from the run folders alone.")
+
+
+def figure_blocks(document: Row) -> list[Block]:
+    """What a terminal shows: the same cells in narrower tables, and what must be known of them."""
+    notes = [*document["sentences"], *document["notes"]]
+    errors: dict[str, list[str]] = {}
+    for line, place, run in _failed(document):
+        where = f"{line['name']} {line['points'][place]['name']}".strip()
+        errors.setdefault(run["error"], []).append(f"{where}, seed {run['seed']}")
+    failed = [
+        f"{where[0]}{f' and {len(where) - 1} more runs' if len(where) > 1 else ''}: {error}"
+        for error, where in errors.items()
+    ]
+    count = f"{document['complete']} of {document['runs']} runs complete"
+    if document["other_versions"]:
+        count += f"; some were made by tacit {', '.join(document['other_versions'])}"
+    if document["stopped"]:
+        count += "; stopped: run it again to go on"
+    spread = _DEVIATION.strip(" .") if document["seeds"] > 1 else ""
+    return [
+        *_terminal_tables(document),
+        *texts([spread]),
+        Items(notes, lead="note: "),
+        *texts([*failed, count]),
+    ]
+
+
+def _terminal_tables(document: Row) -> list[Block]:
+    title, lines, score = document["title"], document["lines"], document["score"]
+    if document["sites"]:
+        tables = [site_table(table) for table in document["sites"]]
+        wide, ends = len(tables[0].columns), 2 + len(document["sites"][0]["columns"])
+        bounds = replace(tables[0], rows=tables[0].rows[:-1])
+        about = "the sites, and what is certified of one run"
+        return [
+            *(_part(table, [0, *range(2, ends)], table.title) for table in tables),
+            _part(bounds, [0, 1, *range(ends, wide)], about),
+        ]
+    if not document["complete"]:
+        return texts([f"{title}: no run is complete, so there is nothing to compare"])
+    scored = any(point["figures"]["score"] for line in lines for point in line["points"])
+    headings, cells = columns(score), [line_cells(line, score) for line in lines]
+    shown = headings[1:4] if scored else headings[4:5]
+    tables = [
+        _grouped(_table(headings, cells, ("line", *wanted), about), lines)
+        for about, wanted in (
+            (title, (*shown, *headings[9:])),
+            ("what it cost, of one run", headings[5:9]),
+        )
+    ]
+    for line in lines:
+        if len(line["points"]) > 1:
+            grid = [["", *point_cells(point, score)] for point in line["points"]]
+            grid[line["chosen"]][1] += " (shown)"
+            wanted = ("point", *(shown[:2] if scored else shown), "certified epsilon", "runs")
+            tables.append(_table(_grid_columns(score), grid, wanted, f"grid of {line['name']}"))
+    return list(tables)
+
+
+def _grouped(table: Table, lines: Sequence[Row]) -> Table:
+    """With the name of each group above the rows of its lines."""
+    rows: list[Sequence[str]] = []
+    names: list[int] = []
+    group = ""
+    for line, row in zip(lines, table.rows, strict=True):
+        if line["group"] != group:
+            group, blank = line["group"], [""] * len(row)
+            rows += [blank] if rows else []
+            names.append(len(rows))
+            rows.append([group, *blank[1:]])
+        rows.append(row)
+    return replace(table, rows=rows, strong=names)
 
 
 def is_score(y: str) -> bool:
@@ -241,15 +329,6 @@ def point_cells(point: Row, score: str) -> tuple[str, ...]:
     )
 
 
-def distinguishing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """The places of columns that say something of some row; always the first."""
-    return [
-        place
-        for place in range(len(columns))
-        if place == 0 or any(row[place] != NOTHING for row in rows)
-    ]
-
-
 def site_table(table: Row) -> Table:
     """What each site has of the experiment and of its baselines, and the mean over sites.
 
@@ -271,7 +350,8 @@ def site_table(table: Row) -> Table:
     mean = [_spread(score, percent=measure.percent) for score in table["mean"]]
     rows.append(["mean", NOTHING, *mean, *[NOTHING] * len(certified)])
     epsilons = [f"certified epsilon, {names[place]}" for place in certified]
-    return Table(["site", "records", *names, *epsilons], rows, left=("site",))
+    headings = ["site", "records", *names, *epsilons]
+    return Table(headings, rows, measure.title, left=("site",))
 
 
 def _column_name(table: Row, place: int) -> str:
@@ -573,9 +653,10 @@ def _faint(colour: str) -> str:
     return f"rgba({red}, {green}, {blue}, 0.16)"
 
 
-def _errors(document: Row) -> list[str]:
+def _failed(document: Row) -> list[tuple[Row, int, Row]]:
+    """Every run with an error: its line, the place of its point, and the run."""
     return [
-        f"{_line_name({**line, 'chosen': place})}, seed {run['seed']}: {run['error']}"
+        (line, place, run)
         for line in document["lines"]
         for place, point in enumerate(line["points"])
         for run in point["runs"]
@@ -583,12 +664,32 @@ def _errors(document: Row) -> list[str]:
     ]
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """The columns that say something of some row."""
-    kept = distinguishing(columns, rows)
-    return Table(
-        [columns[place] for place in kept],
-        [[cells[place] for place in kept] for cells in rows],
-        left=("line", "point"),
-        note=size_note(rows),
+def _grid_columns(score: str) -> tuple[str, ...]:
+    return ("line", "point", *columns(score)[1:5], "certified epsilon", "runs")
+
+
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    wanted: Collection[str] | None = None,
+    title: str | None = None,
+) -> Table:
+    """The columns that say something of some row, of those that are `wanted`."""
+    kept = [
+        place
+        for place, name in enumerate(columns)
+        if (wanted is None or name in wanted)
+        and (place == 0 or any(row[place] != NOTHING for row in rows))
+    ]
+    table = Table(columns, rows, left=("line", "point"), note=size_note(rows))
+    return _part(table, kept, title)
+
+
+def _part(table: Table, kept: Sequence[int], title: str | None = None) -> Table:
+    """Some columns of a table, whose headings are folded at a comma."""
+    return replace(
+        table,
+        columns=[table.columns[place].replace(", ", ",\n") for place in kept],
+        rows=[[cells[place] for place in kept] for cells in table.rows],
+        title=title,
     )

@@ -16,14 +16,15 @@ from rich.console import Console
 
 from experiments import experiment, strict_json, write_module
 from experiments import tacit as command_line
-from tacit.analysis.compare.document import figure_document, figure_table, mean_and_deviation
+from tacit.analysis.compare.document import figure_document, mean_and_deviation
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.compare.session import gather
 from tacit.analysis.compare.store import Store
 from tacit.errors import InputError
-from tacit.report.compare_page import compare_page
+from tacit.report.compare_page import compare_page, figure_blocks
 from tacit.report.documents.base import as_dict, dump
 from tacit.report.documents.figure import MeanDeviation
+from tacit.report.terminal import terminal
 
 FIGURE = {
     "title": "A figure",
@@ -216,7 +217,7 @@ def test_the_metric_that_was_asked_for_leads(
     assert line["curve"][-1]["mean"] == pytest.approx(ends[1])
     assert line["difference"] == pytest.approx(ends[1] - 0.5)
     said = StringIO()
-    figure_table(made, Console(file=said, width=200))
+    terminal(figure_blocks(document), Console(file=said, width=200))
     assert "test mean absolute error" in said.getvalue()
     assert "test mean absolute error, mean over nodes" in compare_page(document)
 
