@@ -13,9 +13,8 @@ import tomli_w
 from experiments import experiment, tacit, write_module
 from tacit import privacy
 from tacit.analysis.tune.costs import plan_search
-from tacit.analysis.tune.folder import SearchFolder
 from tacit.analysis.tune.search import load_search
-from tacit.analysis.tune.trials import SearchMonitor
+from tacit.analysis.tune.trials import SearchFolder, SearchMonitor
 from tacit.analysis.tune.winner import run_search
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import read_ledger
