@@ -49,10 +49,10 @@ def compare(
         check_files(file, set_ or ())
     from tacit.analysis.compare.document import figure_document, watching
     from tacit.analysis.compare.figure import FigureOptions, load_figure
-    from tacit.analysis.compare.session import gather, worst_code
-    from tacit.analysis.compare.store import Store
+    from tacit.analysis.compare.session import Store, gather, worst_code
     from tacit.cli.tables import stop_signals
-    from tacit.report.compare_page import compare_page, figure_blocks, panels, picture_note
+    from tacit.report.compare_page import compare_page, figure_blocks
+    from tacit.report.compare_panels import panels, picture_note
     from tacit.report.documents.base import dump, plain_json
     from tacit.report.terminal import terminal
 
@@ -76,7 +76,7 @@ def compare(
         found = figure_document(gathered, store)
     document = plain_json(found)
     html = compare_page(document)
-    store.write_document(found)
+    store.write("compare.json", dump(found))
     written = [store.write("compare.html", html)]
     try:
         from tacit.report.pictures import svg_picture

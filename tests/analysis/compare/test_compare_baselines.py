@@ -22,8 +22,7 @@ from experiments import tacit as command_line
 from tacit import privacy
 from tacit.analysis.compare.document import figure_document
 from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import FigureRuns, Monitor, gather
-from tacit.analysis.compare.store import Store
+from tacit.analysis.compare.session import FigureRuns, Monitor, Store, gather
 from tacit.analysis.recommend import recommend
 from tacit.analysis.settings.spent import spent_together
 from tacit.config import load_config, to_toml
@@ -31,7 +30,8 @@ from tacit.data import load
 from tacit.errors import InputError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.spent import dominating, run_mechanism
-from tacit.report.compare_page import compare_page, figure_blocks, panels
+from tacit.report.compare_page import compare_page, figure_blocks
+from tacit.report.compare_panels import panels
 from tacit.report.documents.base import as_dict
 from tacit.report.pictures import svg_picture
 from tacit.report.terminal import terminal

@@ -18,8 +18,7 @@ from experiments import experiment, strict_json, write_module
 from experiments import tacit as command_line
 from tacit.analysis.compare.document import figure_document, mean_and_deviation
 from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import gather
-from tacit.analysis.compare.store import Store
+from tacit.analysis.compare.session import Store, gather
 from tacit.errors import InputError
 from tacit.report.compare_page import compare_page, figure_blocks
 from tacit.report.documents.base import as_dict, dump

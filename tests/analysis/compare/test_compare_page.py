@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tacit.report.compare_page import (
-    columns,
-    compare_page,
-    figure_blocks,
-    line_cells,
-    panels,
-    picture_note,
-)
+from tacit.report.compare_page import columns, compare_page, figure_blocks, line_cells
+from tacit.report.compare_panels import panels, picture_note
 from tacit.report.terminal import terminal
 from web_pages import EVIL, Page, poisoned
 

@@ -28,12 +28,11 @@ from tacit.analysis.compare.figure import (
     FigureSetting,
 )
 from tacit.analysis.compare.pool import Outcome
-from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor
-from tacit.analysis.compare.store import Store
+from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor, Store
 from tacit.analysis.settings.changes import choice_text
 from tacit.analysis.settings.runs import scores_of
 from tacit.analysis.settings.spent import sentences, spent_together
-from tacit.report.compare_page import compared, is_score
+from tacit.report.compare_panels import compared, is_score
 from tacit.report.documents.figure import (
     ComparedLine,
     CompareDocument,
