@@ -236,7 +236,8 @@ def _quick(
     """What `quick` changes, where it is asked for, and how often everything is repeated."""
     changes = dict(section.quick) if options.quick else {}
     repeats = {"seeds": changes.pop("seeds", section.seeds)}
-    return changes, options.seeds or _validated(_FigureSection, repeats, where).seeds
+    seeds = _validated(_FigureSection, repeats, where).seeds
+    return changes, options.seeds or seeds
 
 
 def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
