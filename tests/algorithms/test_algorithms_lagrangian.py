@@ -22,7 +22,7 @@ from tacit.algorithms.parts import prox, regulariser_value
 from tacit.analysis.compare.figure import SERIES
 from tacit.callbacks import Callback
 from tacit.errors import InputError
-from tacit.report.compare_page import MEASURE_TITLES
+from tacit.report.compare_panels import MEASURE_TITLES
 
 RHO, LAMBDA, STEPS = 3.0, 0.2, 6
 NAMES = ("none", "l1", "l2", "elastic-net", "box")

@@ -16,8 +16,7 @@ from tacit.analysis import optimise
 from tacit.analysis.claims import claims_document
 from tacit.analysis.compare.document import figure_document
 from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import gather
-from tacit.analysis.compare.store import Store
+from tacit.analysis.compare.session import Store, gather
 from tacit.analysis.statement import write_statement
 from tacit.config import load_config
 from tacit.errors import NotPrivateWarning

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import pytest
 
 from tacit.report.charts import BLUE, RED
-from tacit.report.compare_page import Curve, Panel
+from tacit.report.compare_panels import Curve, Panel
 from tacit.report.pictures import svg_picture
 
 SVG = "{http://www.w3.org/2000/svg}"

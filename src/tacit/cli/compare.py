@@ -46,12 +46,13 @@ def compare(
     """
     for file in files:
         check_files(file, set_ or ())
-    from tacit.analysis.compare.document import figure_document, figure_table, watching
+    from tacit.analysis.compare.document import figure_document, watching
     from tacit.analysis.compare.figure import FigureOptions, load_figure
-    from tacit.analysis.compare.session import gather, worst_code
-    from tacit.analysis.compare.store import Store
-    from tacit.report.compare_page import compare_page, panels, picture_note
+    from tacit.analysis.compare.session import Store, gather, worst_code
+    from tacit.report.compare_page import compare_page, figure_blocks
+    from tacit.report.compare_panels import panels, picture_note
     from tacit.report.documents.base import dump, plain_json
+    from tacit.report.terminal import terminal
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         expected = "a comparison runs in one process, which holds all records"
@@ -73,7 +74,7 @@ def compare(
         found = figure_document(gathered, store)
     document = plain_json(found)
     html = compare_page(document)
-    store.write_document(found)
+    store.write("compare.json", dump(found))
     written = [store.write("compare.html", html)]
     try:
         from tacit.report.pictures import svg_picture
@@ -88,7 +89,7 @@ def compare(
     if as_json:
         typer.echo(dump(found, {"out": str(store.path)}))
     else:
-        figure_table(found)
+        terminal(figure_blocks(document))
         for path in written:
             typer.echo(str(path))
     code = worst_code(gathered)

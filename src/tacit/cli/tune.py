@@ -40,12 +40,12 @@ def tune(
     """
     check_files(file, set_ or ())
     from tacit.analysis.tune.costs import plan_search
-    from tacit.analysis.tune.folder import SearchFolder
     from tacit.analysis.tune.search import load_search
-    from tacit.analysis.tune.show import plan_document, plan_table, result_table
-    from tacit.analysis.tune.trials import SearchMonitor
+    from tacit.analysis.tune.trials import SearchFolder, SearchMonitor
     from tacit.analysis.tune.winner import run_search
+    from tacit.analysis.tune.words import plan_blocks, plan_document, result_blocks
     from tacit.report.documents.base import dump
+    from tacit.report.terminal import terminal
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         raise InputError("WORLD_SIZE", os.environ["WORLD_SIZE"], "a search runs in one process")
@@ -57,14 +57,12 @@ def tune(
     known = None if plan else SearchFolder.known(target, digest, resume=resume)
     with waiting("preparing every setting, and the noise of all trials", hidden=as_json):
         planned = plan_search(search, None if known is None else known.epsilon or None)
+    if not as_json:
+        terminal(plan_blocks(plan_document(planned)))
     if plan:
         if as_json:
             typer.echo(dump(plan_document(planned)))
-        else:
-            plan_table(plan_document(planned))
         return
-    if not as_json:
-        plan_table(plan_document(planned))
     with (
         kept(_KEPT),
         SearchFolder.begin(target, digest, planned.epsilon) as folder,
@@ -78,7 +76,7 @@ def tune(
     if as_json:
         typer.echo(dump(document, {"out": str(target)}))
     else:
-        result_table(document, target)
+        terminal(result_blocks(document, target))
 
 
 def _begin(planned: SearchPlan, hidden: bool) -> Callable[[int, int, int], None]:

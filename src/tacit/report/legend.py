@@ -36,15 +36,10 @@ _OUTLINES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Key:
-    """What an entry of the legend shows.
+    """What an entry of the legend shows, and the places of the `traces` that it hides and shows.
 
-    Args:
-        name: in words.
-        traces: the places of the traces that the entry hides and shows.
-        colour: CSS.
-        dashes: lengths of dashes and gaps; empty where no line is drawn.
-        outline: of the symbol, as a path of SVG; empty where none is drawn.
-        filled: whether the symbol is.
+    `dashes` are the lengths of dashes and gaps, empty where no line is drawn, and `outline` is the
+    symbol as a path of SVG, empty where none is drawn, and perhaps not `filled`.
     """
 
     name: str
@@ -56,26 +51,22 @@ class Key:
 
 
 def keys(drawing: Drawing) -> tuple[Key, ...]:
-    """Give the legend: an entry for each trace that has one, in their order."""
-    if not drawing.has_legend:
-        return ()
-    return tuple(
-        _key(trace, (place, *_companions(drawing, trace)))
+    """Give the legend: an entry for each trace that has one, in their order.
+
+    A trace without one, such as the band of a line, goes with that of its group.
+    """
+    shown = [place for place, trace in enumerate(drawing.data) if trace.get("showlegend", True)]
+    hidden = {
+        place: trace["legendgroup"]
         for place, trace in enumerate(drawing.data)
-        if trace.get("showlegend", True)
-    )
-
-
-def _companions(drawing: Drawing, trace: Trace) -> tuple[int, ...]:
-    """The traces without an entry that belong to this one, such as the band of a line."""
-    group = trace.get("legendgroup")
-    return tuple(
-        place
-        for place, other in enumerate(drawing.data)
-        if group is not None
-        and other.get("legendgroup") == group
-        and not other.get("showlegend", True)
-    )
+        if place not in shown and "legendgroup" in trace
+    }
+    made = []
+    for place in shown if drawing.has_legend else ():
+        trace = drawing.data[place]
+        group = trace.get("legendgroup")
+        made.append(_key(trace, (place, *(at for at, its in hidden.items() if its == group))))
+    return tuple(made)
 
 
 def _key(trace: Trace, places: tuple[int, ...]) -> Key:

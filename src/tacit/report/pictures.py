@@ -25,7 +25,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from tacit.report.compare_page import AXIS_TITLES, Curve, Panel, compared
+from tacit.report.compare_panels import AXIS_TITLES, Curve, Panel, compared
 from tacit.report.wording import bytes_text
 
 _WIDTH, _HEIGHT = 5.2, 3.1  # of a panel without its legend, inches

@@ -129,6 +129,8 @@ def print_table(console: Console, table: Table) -> None:
         console.print(Text.from_markup(str(table.title)), style="bold")
     headings = [_plain(column.header) for column in table.columns]
     for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
+        if not name:  # a row between groups
+            continue
         console.print(Text(_plain(name)), style="bold", highlight=False)
         for line in _card(headings[1:], map(_plain, cells), console.width):
             console.print(Text(line), highlight=False)

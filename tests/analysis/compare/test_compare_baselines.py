@@ -20,10 +20,9 @@ import tacit
 from experiments import experiment, write_module
 from experiments import tacit as command_line
 from tacit import privacy
-from tacit.analysis.compare.document import figure_document, figure_table
+from tacit.analysis.compare.document import figure_document
 from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import FigureRuns, Monitor, gather
-from tacit.analysis.compare.store import Store
+from tacit.analysis.compare.session import FigureRuns, Monitor, Store, gather
 from tacit.analysis.recommend import recommend
 from tacit.analysis.settings.spent import spent_together
 from tacit.config import load_config, to_toml
@@ -31,9 +30,11 @@ from tacit.data import load
 from tacit.errors import InputError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.spent import dominating, run_mechanism
-from tacit.report.compare_page import compare_page, panels
+from tacit.report.compare_page import compare_page, figure_blocks
+from tacit.report.compare_panels import panels
 from tacit.report.documents.base import as_dict
 from tacit.report.pictures import svg_picture
+from tacit.report.terminal import terminal
 from tacit.training.records import load_records
 
 SITES = {"north": 14, "south": 41, "west": 90}
@@ -305,9 +306,9 @@ def test_tables_are_those_of_the_runs(
 def test_what_is_not_private_says_so_wherever_it_is_shown(
     private: tuple[FigureRuns, dict[str, Any], Store],
 ) -> None:
-    gathered, document, store = private
+    _, document, _ = private
     out = StringIO()
-    figure_table(figure_document(gathered, store), Console(file=out, width=80))
+    terminal(figure_blocks(document), Console(file=out, width=80))
     (by_site, _) = panels(document, "records")
     shown = {
         "terminal": out.getvalue().replace("\n", " "),

@@ -16,14 +16,14 @@ from rich.console import Console
 
 from experiments import experiment, strict_json, write_module
 from experiments import tacit as command_line
-from tacit.analysis.compare.document import figure_document, figure_table, mean_and_deviation
-from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import gather
-from tacit.analysis.compare.store import Store
+from tacit.analysis.compare.document import figure_document, mean_and_deviation
+from tacit.analysis.compare.figure import load_figure
+from tacit.analysis.compare.session import Store, gather
 from tacit.errors import InputError
-from tacit.report.compare_page import compare_page
+from tacit.report.compare_page import compare_page, figure_blocks
 from tacit.report.documents.base import as_dict, dump
 from tacit.report.documents.figure import MeanDeviation
+from tacit.report.terminal import terminal
 
 FIGURE = {
     "title": "A figure",
@@ -48,16 +48,29 @@ FIGURE = {
 }
 
 
+NUMBERS = """
+    def load():
+        inputs = torch.linspace(-1, 1, 40).reshape(20, 2)
+        records = (inputs, inputs.sum(1, keepdim=True))
+        return records, records
+"""
+
+
+def compared(folder: Path, sections: dict[str, Any], figure: Any = None) -> dict[str, Any]:
+    """The document of a comparison in a folder, `out` within."""
+    path = folder / "fig.toml"
+    own = {} if figure is None else {"figure": figure}
+    path.write_text(tomli_w.dumps({**sections, **own}), encoding="utf-8")
+    store = Store.open(folder / "out")
+    return strict_json(dump(figure_document(gather(load_figure([path]), store), store)))
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """The document of a small figure, and its folder."""
     folder = tmp_path_factory.mktemp("figure")
-    path = folder / "fig.toml"
     secret = experiment(privacy={"noise_seed": None, "noise_std": 0.01})
-    path.write_text(tomli_w.dumps({**secret, "figure": FIGURE}), encoding="utf-8")
-    store = Store.open(folder / "out")
-    document = strict_json(dump(figure_document(gather(load_figure([path]), store), store)))
-    return document, store.path
+    return compared(folder, secret, FIGURE), folder / "out"
 
 
 def runs(document: dict[str, Any], line: int, point: int, out: Path) -> list[Path]:
@@ -113,13 +126,10 @@ def test_the_best_of_a_grid_is_drawn(made: tuple[dict[str, Any], Path]) -> None:
 
 def test_the_best_point_of_each_budget_is_an_end(tmp_path: Path) -> None:
     grid = {"privacy.epsilon": [4.0, 1.0], "algorithm.learning_rate": [1e-9, 0.5]}
-    path = tmp_path / "budgets.toml"
     raw = experiment(privacy={"noise_seed": None, "noise_std": None}, train={"steps": 2})
     raw["privacy"] = {"delta": 1e-3}
     figure = {"x": ["budget"], "line": [{"name": "swept", "grid": grid}]}
-    path.write_text(tomli_w.dumps({**raw, "figure": figure}), encoding="utf-8")
-    store = Store.open(tmp_path / "out")
-    document = strict_json(dump(figure_document(gather(load_figure([path]), store), store)))
+    document = compared(tmp_path, raw, figure)
     (line,) = document["lines"]
     assert [point["choice"]["privacy.epsilon"] for point in line["points"]] == [4, 4, 1, 1]
     pairs = (line["points"][2:], line["points"][:2])
@@ -153,21 +163,9 @@ def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    name = write_module(
-        tmp_path,
-        """
-        def load():
-            inputs = torch.linspace(-1, 1, 40).reshape(20, 2)
-            records = (inputs, inputs.sum(1, keepdim=True))
-            return records, records
-        """,
-    )
-    path = tmp_path / "numbers.toml"
+    name = write_module(tmp_path, NUMBERS)
     task = {"dataset": f"{name}:load", "model": "linear", "loss": "mse"}
-    path.write_text(tomli_w.dumps(experiment(task=task, train={"steps": 2})), encoding="utf-8")
-    store = Store.open(tmp_path / "out")
-    gathered = gather(load_figure([path], FigureOptions()), store)
-    document = strict_json(dump(figure_document(gathered, store)))
+    document = compared(tmp_path, experiment(task=task, train={"steps": 2}))
     assert document["y"] == "test_loss"
     (line,) = document["lines"]
     assert line["curve"][-1]["mean"] == pytest.approx(
@@ -180,16 +178,7 @@ def test_the_metric_that_was_asked_for_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    name = write_module(
-        tmp_path,
-        """
-        def load():
-            inputs = torch.linspace(-1, 1, 40).reshape(20, 2)
-            records = (inputs, inputs.sum(1, keepdim=True))
-            return records, records
-        """,
-    )
-    path = tmp_path / "numbers.toml"
+    name = write_module(tmp_path, NUMBERS)
     task = {"dataset": f"{name}:load", "model": "linear", "loss": "mse", "metric": ["mae", "r2"]}
     figure = {
         "line": [
@@ -201,10 +190,7 @@ def test_the_metric_that_was_asked_for_leads(
         ]
     }
     sections = experiment(task=task, train={"steps": 4}, privacy={"noise_std": 1e-3})
-    path.write_text(tomli_w.dumps({**sections, "figure": figure}), encoding="utf-8")
-    store = Store.open(tmp_path / "out")
-    made = figure_document(gather(load_figure([path]), store), store)
-    document = strict_json(dump(made))
+    document = compared(tmp_path, sections, figure)
     assert (document["y"], document["score"]) == ("mae", "mae")
     (line,) = document["lines"]
     ends = [point["figures"]["score"]["mean"] for point in line["points"]]
@@ -216,7 +202,7 @@ def test_the_metric_that_was_asked_for_leads(
     assert line["curve"][-1]["mean"] == pytest.approx(ends[1])
     assert line["difference"] == pytest.approx(ends[1] - 0.5)
     said = StringIO()
-    figure_table(made, Console(file=said, width=200))
+    terminal(figure_blocks(document), Console(file=said, width=200))
     assert "test mean absolute error" in said.getvalue()
     assert "test mean absolute error, mean over nodes" in compare_page(document)
 

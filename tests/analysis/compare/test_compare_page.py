@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tacit.analysis.compare.document import figure_table
-from tacit.report.compare_page import columns, compare_page, line_cells, panels, picture_note
-from tacit.report.documents.base import read
-from tacit.report.documents.figure import CompareDocument
+from tacit.report.compare_page import columns, compare_page, figure_blocks, line_cells
+from tacit.report.compare_panels import panels, picture_note
+from tacit.report.terminal import terminal
 from web_pages import EVIL, Page, poisoned
 
 
@@ -251,7 +250,7 @@ def test_the_table_has_every_line_on_a_narrow_terminal() -> None:
     gridded = line("one", group="first group")
     gridded["points"] = [{**gridded["points"][0], "name": f"clip {clip}"} for clip in (1.0, 2.0)]
     made = document(gridded, bare("none"), other_versions=["0.0.1"], stopped=True)
-    figure_table(read(CompareDocument, made, "a test"), Console(file=out, width=80))
+    terminal(figure_blocks(made), Console(file=out, width=80))
     text = out.getvalue().replace("\u202f", " ").replace("\xa0", " ")
     for words in (
         "81.2 % ± 1.5",

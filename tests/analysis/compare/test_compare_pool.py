@@ -24,8 +24,7 @@ from tacit.analysis.compare.pool import (
     run_all,
     threads_a_process,
 )
-from tacit.analysis.compare.session import Monitor, gather, worst_code
-from tacit.analysis.compare.store import Store
+from tacit.analysis.compare.session import Monitor, Store, gather, worst_code
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
 

@@ -11,9 +11,8 @@ import tomli_w
 
 from experiments import experiment, tacit
 from tacit.analysis.tune.costs import plan_search
-from tacit.analysis.tune.folder import SearchFolder
 from tacit.analysis.tune.search import load_search
-from tacit.analysis.tune.trials import SearchMonitor
+from tacit.analysis.tune.trials import SearchFolder, SearchMonitor
 from tacit.analysis.tune.winner import run_search
 from tacit.errors import BudgetError
 from tacit.privacy.ledger.ledger import Snapshot, read_ledger

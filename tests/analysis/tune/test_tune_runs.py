@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,11 @@ from typing import Any
 import pytest
 import tomli_w
 
-from experiments import experiment, tacit, write_module
+from experiments import Answer, experiment, tacit, write_module
 from tacit import privacy
 from tacit.analysis.tune.costs import plan_search
-from tacit.analysis.tune.folder import SearchFolder
 from tacit.analysis.tune.search import load_search
-from tacit.analysis.tune.trials import SearchMonitor
+from tacit.analysis.tune.trials import SearchFolder, SearchMonitor
 from tacit.analysis.tune.winner import run_search
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -34,6 +34,39 @@ def written(folder: Path, tune: dict[str, Any], **changes: dict[str, Any]) -> Pa
     return path
 
 
+Made = tuple[Path, Path, Answer]
+
+
+def searched(folder: Path, *found: Any, **changes: Any) -> Made:
+    """The file of a search, its folder, and what the command said."""
+    file, out = written(folder, *found, **changes), folder / "out"
+    answer = tacit("tune", file, "--out", out)
+    assert answer.code == 0, answer.err
+    return file, out, answer
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A search that is done, whose trials may be seen: for reading alone."""
+    return searched(tmp_path_factory.mktemp("composed"), {"grid": GRID})
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Likewise one of hidden trials."""
+    return searched(tmp_path_factory.mktemp("hidden"), HIDDEN, nodes={"count": 1})
+
+
+def copied(made: Made, folder: Path) -> Path:
+    """The folder of a search, to be written."""
+    return shutil.copytree(made[1], folder / "copy")
+
+
+def told(out: Path) -> dict[str, Any]:
+    """What it came to."""
+    return json.loads((out / "tune.json").read_text())
+
+
 def spent(paths: list[Path], node: int, delta: float = 1e-5) -> float:
     """Composed anew from the runs' own ledgers."""
     runs = [read_ledger(path / "ledger.sqlite").runs[0] for path in paths]
@@ -42,10 +75,10 @@ def spent(paths: list[Path], node: int, delta: float = 1e-5) -> float:
     return privacy.epsilon(whole, delta=delta)
 
 
-def test_all_trials_keep_one_budget_and_use_it_up(tmp_path: Path) -> None:
-    answer = tacit("tune", written(tmp_path, {"grid": GRID}), "--out", tmp_path / "out", "--json")
-    document = answer.json
-    trials = sorted((tmp_path / "out" / "trials").iterdir())
+def test_all_trials_keep_one_budget_and_use_it_up(composed: Made) -> None:
+    _, out, _ = composed
+    document = told(out)
+    trials = sorted((out / "trials").iterdir())
     assert [trial["folder"] for trial in document["trials"]] == [
         f"trials/{path.name}" for path in trials
     ]
@@ -61,9 +94,11 @@ def test_all_trials_keep_one_budget_and_use_it_up(tmp_path: Path) -> None:
     assert document["folder"] == document["trials"][best]["folder"]
 
 
-def test_what_is_said_of_the_winner_has_the_cost_of_choosing(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    document = tacit("tune", written(tmp_path, {"grid": GRID}), "--out", out, "--json").json
+def test_what_is_said_of_the_winner_has_the_cost_of_choosing(
+    composed: Made, tmp_path: Path
+) -> None:
+    out = copied(composed, tmp_path)
+    document = told(out)
     winner = out / document["folder"]
     result = json.loads((winner / "result.json").read_text())
     assert "with the cost of choosing, epsilon is 1" in result["choosing"]
@@ -133,16 +168,14 @@ def test_other_trust_models_and_sampled_batches(
     assert max(own) < 0.9
 
 
-def test_of_hidden_trials_nothing_is_shown(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    answer = tacit("tune", written(tmp_path, HIDDEN, nodes={"count": 1}), "--out", out)
-    assert answer.code == 0, answer.err
+def test_of_hidden_trials_nothing_is_shown(hidden: Made) -> None:
+    _, out, answer = hidden
     said = answer.out + answer.err
     drawn = json.loads((out / "private" / "draws.json").read_text())["settings"]
     trials = sorted((out / "private" / "trials").iterdir())
     assert len(trials) == len(drawn)
     assert "trial 1" not in said
-    document = json.loads((out / "tune.json").read_text())
+    document = told(out)
     assert document["trials"] == []
     assert 0.97 < document["epsilon"][0] <= 1.0
     # Only its owner can read what is private.
@@ -255,9 +288,8 @@ def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path: Path) -> None
     assert again == document
 
 
-def test_a_folder_is_of_one_search(tmp_path: Path) -> None:
-    file, out = written(tmp_path, {"grid": GRID}), tmp_path / "out"
-    assert tacit("tune", file, "--out", out).code == 0
+def test_a_folder_is_of_one_search(composed: Made, tmp_path: Path) -> None:
+    file, out, _ = composed
     assert "exists already" in tacit("tune", file, "--out", out).refusal
     other = written(tmp_path, {"grid": {"algorithm.clip": [0.1]}})
     assert "another search" in tacit("tune", other, "--out", out, "--resume").refusal
@@ -332,10 +364,11 @@ def test_seeded_noise_is_not_private_and_says_so(tmp_path: Path) -> None:
         assert "NOT PRIVATE" in document["sentences"][0]
 
 
-def test_a_hidden_winner_can_be_scored_and_its_page_written_again(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    file = written(tmp_path, HIDDEN, nodes={"count": 1})
-    document = tacit("tune", file, "--out", out, "--json").json
+def test_a_hidden_winner_can_be_scored_and_its_page_written_again(
+    hidden: Made, tmp_path: Path
+) -> None:
+    out = copied(hidden, tmp_path)
+    document = told(out)
     score = tacit("evaluate", out / "winner", "--json").json
     assert score["accuracy"] == pytest.approx(document["score"])
     assert tacit("report", out / "winner").code == 0
@@ -343,10 +376,8 @@ def test_a_hidden_winner_can_be_scored_and_its_page_written_again(tmp_path: Path
     assert "with the cost of choosing" in page
 
 
-def test_damaged_files_of_a_search_are_named(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    file = written(tmp_path, HIDDEN, nodes={"count": 1})
-    assert tacit("tune", file, "--out", out).code == 0
+def test_damaged_files_of_a_search_are_named(hidden: Made, tmp_path: Path) -> None:
+    file, out = hidden[0], copied(hidden, tmp_path)
     (out / "tune.json").unlink()
     draws = out / "private" / "draws.json"
     draws.write_text('{"format_version": 1, "settings": [99]}')

@@ -4,23 +4,20 @@ Curves and figures over seeds: the mean, and the sample standard deviation of th
 one run). Steps that not every run of a line was measured at are left out of its curve. Epsilon is
 the largest over nodes and runs, of one run alone; what all cost together is in `session`.
 
-`figure_table` shows it on the terminal, with what all runs cost together; `watching` shows the way
-there.
+`watching` shows on a terminal how the runs go.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from tacit import __version__
 from tacit.analysis.compare.figure import (
@@ -31,21 +28,11 @@ from tacit.analysis.compare.figure import (
     FigureSetting,
 )
 from tacit.analysis.compare.pool import Outcome
-from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor
-from tacit.analysis.compare.store import Store
+from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor, Store
 from tacit.analysis.settings.changes import choice_text
 from tacit.analysis.settings.runs import scores_of
 from tacit.analysis.settings.spent import sentences, spent_together
-from tacit.report.compare_page import (
-    columns,
-    compared,
-    distinguishing,
-    is_score,
-    line_cells,
-    point_cells,
-    site_table,
-)
-from tacit.report.documents.base import plain_json
+from tacit.report.compare_panels import compared, is_score
 from tacit.report.documents.figure import (
     ComparedLine,
     CompareDocument,
@@ -59,7 +46,6 @@ from tacit.report.documents.figure import (
 )
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import ResultDocument
-from tacit.report.terminal import print_table, table_of
 
 Item = TypeVar("Item")
 _MOST_POINTS = 1000  # of a curve
@@ -335,117 +321,6 @@ def _largest(values_of_runs: Sequence[Sequence[float | None]]) -> float | None:
     values = [value for values in values_of_runs for value in values]
     known = [value for value in values if value is not None]
     return max(known) if known and len(known) == len(values) else None
-
-
-Row = Mapping[str, Any]
-
-
-def figure_table(figure: CompareDocument, console: Console | None = None) -> None:
-    """Print the lines, the points of their grids, and what must be known before believing them.
-
-    Args:
-        figure: as `figure_document` makes it.
-        console: where; standard output by default.
-    """
-    document, out = plain_json(figure), console or Console()
-    scored = any(
-        point["figures"]["score"] for line in document["lines"] for point in line["points"]
-    )
-    headings = columns(document["score"])
-    ends = headings[1:4] if scored else headings[4:5]
-    if document["sites"]:
-        for table in document["sites"]:
-            print_table(out, _sites_table(compared(table["metric"]).title, table, scores=True))
-        print_table(
-            out, _sites_table("the sites, and what is certified of one run", table, scores=False)
-        )
-    elif document["complete"]:
-        for title, wanted in (
-            (document["title"], ("line", *ends, *headings[9:])),
-            ("what it cost, of one run", ("line", *headings[5:9])),
-        ):
-            print_table(out, _lines_table(title, wanted, document))
-        for line in document["lines"]:
-            if len(line["points"]) > 1:
-                print_table(out, _grid_table(line, document["score"], scored))
-    else:
-        out.print(f"{document['title']}: no run is complete, so there is nothing to compare")
-    if document["seeds"] > 1:
-        out.print("± is the sample standard deviation over seeds", highlight=False)
-    for sentence in document["sentences"]:
-        out.print(f"note: {sentence}", highlight=False)
-    for note in document["notes"]:
-        out.print(f"note: {note}", highlight=False)
-    for error, where in _errors(document).items():
-        more = f" and {len(where) - 1} more runs" if len(where) > 1 else ""
-        out.print(f"{where[0]}{more}: {error}", highlight=False, markup=False)
-    out.print(_count(document), highlight=False)
-
-
-def _errors(document: Row) -> dict[str, list[str]]:
-    """Every error once, and which runs have it."""
-    errors: dict[str, list[str]] = {}
-    for line in document["lines"]:
-        for point in line["points"]:
-            for run in point["runs"]:
-                if run["error"]:
-                    where = f"{line['name']} {point['name']}".strip()
-                    errors.setdefault(run["error"], []).append(f"{where}, seed {run['seed']}")
-    return errors
-
-
-def _lines_table(title: str, wanted: Sequence[str], document: Row) -> Table:
-    """The lines by group; a column that says nothing of any line is left out."""
-    lines, headings = document["lines"], columns(document["score"])
-    cells = [line_cells(line, document["score"]) for line in lines]
-    columns_shown = [
-        place for place in distinguishing(headings, cells) if headings[place] in wanted
-    ]
-    table = _table(title, [headings[place] for place in columns_shown])
-    group = ""
-    for line, row in zip(lines, cells, strict=True):
-        if line["group"] != group:
-            group = line["group"]
-            table.add_section()
-            table.add_row(escape(group), style="bold")
-        table.add_row(*(escape(row[place]) for place in columns_shown))
-    return table
-
-
-def _sites_table(title: str, sites: Row, *, scores: bool) -> Table:
-    """The scores of the sites, or their records and what is certified of each."""
-    content = site_table(sites)
-    ends = 2 + len(sites["columns"])
-    kept = [0, *(range(2, ends) if scores else (1, *range(ends, len(content.columns))))]
-    table = _table(title, [content.columns[place].replace(", ", ",\n") for place in kept])
-    for row in content.rows if scores else content.rows[:-1]:
-        table.add_row(*(escape(row[place]) for place in kept))
-    return table
-
-
-def _count(document: Row) -> str:
-    text = f"{document['complete']} of {document['runs']} runs complete"
-    if document["other_versions"]:
-        text += f"; some were made by tacit {', '.join(document['other_versions'])}"
-    return text + ("; stopped: run it again to go on" if document["stopped"] else "")
-
-
-def _grid_table(line: Row, score: str, scored: bool) -> Table:
-    columns_shown = [0, 1, 2, 5, 6] if scored else [0, 4, 5, 6]
-    headings = ("point", *columns(score)[1:5], "certified epsilon", "runs")
-    table = _table(
-        f"grid of {escape(line['name'])}", [headings[column] for column in columns_shown]
-    )
-    for place, point in enumerate(line["points"]):
-        chosen = place == line["chosen"]
-        cells = point_cells(point, score)
-        marked = (f"{cells[0]}{' (shown)' if chosen else ''}", *cells[1:])
-        table.add_row(*(escape(marked[column]) for column in columns_shown))
-    return table
-
-
-def _table(title: str, headings: Sequence[str]) -> Table:
-    return table_of(headings, title=title, right=headings[1:])
 
 
 @contextmanager

@@ -193,11 +193,7 @@ def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
         if line.name in names:
             raise InputError("figure.line.name", line.name, "names two lines: each needs its own")
         names.add(line.name)
-    general = dict(section.quick) if options.quick else {}
-    repeats: Any = general.pop("seeds", section.seeds)
-    if options.quick:
-        repeats = _validated(_FigureSection, {"seeds": repeats}, "figure.quick").seeds
-    seeds = options.seeds or repeats
+    general, seeds = _quick(section, options, "figure.quick")
     lines = tuple(_line(line, raw, general, options, seeds, file.parent) for line in line_sections)
     title = section.title or _stem(file)
     return _made(section.model_copy(update={"title": title}), options, lines)
@@ -210,14 +206,12 @@ def _comparison(
     section = _validated(_CompareSection, raw["compare"], "compare")
     if section.line or "figure" in raw:
         raise InputError("[compare]", "", "has lines of its own: leave out those of a figure")
-    changes = dict(section.quick) if options.quick else {}
-    repeats = {"seeds": changes.pop("seeds", section.seeds)}
-    seeds = _validated(_FigureSection, repeats, "compare.quick").seeds
+    changes, seeds = _quick(section, options, "compare.quick")
     plain = {name: keys for name, keys in raw.items() if name != "compare"}
     plain = changed(plain, flat_keys(changes, "compare.quick"))
     base = load_config(plain, overrides=options.overrides, folder=file.parent)
     refuse_apart(base)
-    known = [read_facts(run) for run in _repeated(base, options.seeds or seeds)]
+    known = [read_facts(run) for run in _repeated(base, seeds)]
     fewest = tuple(map(min, zip(*(facts.records for facts in known), strict=True)))
     facts = replace(known[0], records=fewest)
     if facts.public is None:
@@ -234,6 +228,16 @@ def _comparison(
         ),
     }
     return {**read_sections(base), "figure": figure}, replace(options, overrides=())
+
+
+def _quick(
+    section: _FigureSection, options: FigureOptions, where: str
+) -> tuple[dict[str, Any], int | tuple[int, ...]]:
+    """What `quick` changes, where it is asked for, and how often everything is repeated."""
+    changes = dict(section.quick) if options.quick else {}
+    repeats = {"seeds": changes.pop("seeds", section.seeds)}
+    seeds = _validated(_FigureSection, repeats, where).seeds
+    return changes, options.seeds or seeds
 
 
 def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:

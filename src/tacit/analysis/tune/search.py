@@ -22,7 +22,7 @@ from tacit.config import Config, load_config, to_toml
 from tacit.config.schema import Section
 from tacit.errors import InputError
 from tacit.privacy.accounting.choosing import NegativeBinomialTrials, PoissonTrials, Trials
-from tacit.report.compare_page import compared
+from tacit.report.compare_panels import compared
 from tacit.report.measures import Measure
 
 MOST_SETTINGS = 1000

@@ -1,5 +1,11 @@
 """Runs the trials of a search one after the other, each once, whatever cuts it off.
 
+The folder of a search has `search.json` (what is searched, with the trials' budgets), `trials/`
+(run folders, of which whoever sees messages has seen the releases), `ledger/` (of the nodes' data,
+for all trials), `private/` (of random stopping: the secret draws and every trial), `winner/`,
+`winner.toml`, `tune.json`. All of it is its owner's alone to read; what is in `private/` must stay
+so for epsilon to hold.
+
 A trial is a run with a run folder. One that was cut off goes on from its checkpoint: what was sent
 was sent, and the steps that are repeated are charged again, in its own ledger and in those of the
 nodes' data; where the budget does not cover them, the trial ends some steps early, and of a later
@@ -14,47 +20,143 @@ kills does not look inside. In the ledgers of the data the search has one entry,
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tacit.analysis.settings.runs import read_ended, read_final, score_of
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
-from tacit.analysis.tune.folder import SearchFolder, write_document
 from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.words import mark, sentence
 from tacit.config import Config
 from tacit.errors import BudgetError, DivergenceError, InputError
 from tacit.privacy import to_statement
 from tacit.privacy.accounting.choosing import draw_trials
+from tacit.private_files import locked, make_private_folder, plain_errors, write_private
 from tacit.report import write_report
+from tacit.report.documents.base import dump, load_file
 from tacit.report.documents.run import ResultDocument
+from tacit.report.documents.tune import PrivateDraws, SearchDocument, TrialDocument, TuneDocument
 from tacit.training.hooks import Progress
 from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
 from tacit.training.shared_budgets import draws, open_shared
 
+_MARK = "search.json"
 _SMALLER = (1.0, 0.99, 0.97, 0.9, 0.8, 0.65, 0.5)
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What came of a trial of a `setting` of the search, in its run folder.
+class SearchFolder:
+    """Paths and documents of a search's folder."""
 
-    Its status is that of its run, or "lost": no budget was left for it. The score on public test
-    records is None where it has no model or the score is no number; `epsilon` is what it spent by
-    itself, the largest over nodes.
-    """
-
-    setting: int
     path: Path
-    status: str
-    score: float | None
-    epsilon: float | None
+
+    @classmethod
+    def known(cls, path: Path, digest: str, *, resume: bool) -> SearchDocument | None:
+        """What a search that goes on began with; None of a new one.
+
+        Raises:
+            InputError: a new one has a folder already, or there is none to resume, or it is of
+                another search.
+        """
+        mark = path / _MARK
+        if not resume:
+            if os.path.lexists(path):
+                expected = "exists already: name a new folder, or continue it with --resume"
+                raise InputError("--out", str(path), expected)
+            return None
+        if not mark.is_file():
+            # One that was killed while it began has left an empty folder at most.
+            if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
+                raise InputError("--out", str(path), "holds no search to resume")
+            return None
+        document = load_file(SearchDocument, mark)
+        if document.digest != digest:
+            expected = "holds another search: a search resumes with the file that it began with"
+            raise InputError("--out", str(path), expected)
+        return document
+
+    @classmethod
+    @contextmanager
+    def begin(
+        cls, path: Path, digest: str, epsilon: Sequence[Sequence[float]]
+    ) -> Iterator[SearchFolder]:
+        """Make the folder with its mark, or take it up; it is this process's alone within.
+
+        Raises:
+            InputError: another process runs the search, or the folder cannot be written.
+        """
+        with plain_errors("--out", path):
+            make_private_folder(path)
+            if not (path / _MARK).is_file():
+                document = SearchDocument(
+                    format_version=SearchDocument.version,
+                    digest=digest,
+                    epsilon=tuple(map(tuple, epsilon)),
+                    reservation=secrets.token_hex(16),
+                )
+                write_private(path / _MARK, dump(document).encode())
+        with locked(path):
+            yield cls(path)
+
+    @property
+    def reservation(self) -> str:
+        """The identity of the search in ledgers of data: so that it is charged there once."""
+        mark = self.path / _MARK
+        return load_file(SearchDocument, mark).reservation
+
+    @property
+    def ledger(self) -> Path:
+        """Of the nodes' data, for all trials."""
+        return self.path / "ledger"
+
+    @property
+    def private(self) -> Path:
+        """What nobody else may see."""
+        return self.path / "private"
+
+    @property
+    def winner(self) -> Path:
+        """The winner's run, where it is another than a trial."""
+        return self.path / "winner"
+
+    def trial(self, place: int, *, hidden: bool) -> Path:
+        """The folder of a trial."""
+        return (self.private if hidden else self.path) / "trials" / f"{place + 1:04d}"
+
+    def draws(self) -> tuple[int, ...] | None:
+        """The secret settings of the trials; None before they were drawn."""
+        path = self.private / "draws.json"
+        if not path.is_file():
+            return None
+        return tuple(load_file(PrivateDraws, path).settings)
+
+    def keep_draws(self, settings: Sequence[int]) -> None:
+        """Write them down, durably, before the first trial."""
+        with plain_errors("--out", self.path):
+            make_private_folder(self.private)
+            make_private_folder(self.private / "trials")
+            document = PrivateDraws(format_version=PrivateDraws.version, settings=tuple(settings))
+            write_private(self.private / "draws.json", dump(document).encode())
+
+    def write(self, name: str, content: str) -> Path:
+        """A file of the search, whole or not at all."""
+        target = self.path / name
+        with plain_errors("--out", target):
+            write_private(target, content.encode())
+        return target
+
+    def result(self) -> TuneDocument | None:
+        """`tune.json` of a search that is done."""
+        path = self.path / "tune.json"
+        return load_file(TuneDocument, path) if path.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -70,14 +172,16 @@ class SearchMonitor:
     should_stop: Callable[[], bool] = lambda: False
 
 
-def run_trials(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> list[Trial] | None:
-    """Run every trial that has not ended, and give all in their order.
+def run_trials(
+    plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor
+) -> list[tuple[int, TrialDocument]] | None:
+    """Run every trial that has not ended, and give the setting of each and what came of it.
 
     None where the user ended the search before the last one.
     """
     hidden = plan.search.law is not None
     settings = _settings(plan, folder) if hidden else tuple(range(len(plan.trials)))
-    ended: list[Trial] = []
+    ended: list[tuple[int, TrialDocument]] = []
     for place, setting in enumerate(settings):
         path = folder.trial(place, hidden=hidden)
         known = read_final(path)
@@ -92,7 +196,15 @@ def run_trials(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
                 return None
         if plan.search.tune.cost == "composed" and path.is_dir():
             _say(plan, path, known)
-        ended.append(_trial(plan, path, setting, known))
+        spent = [] if known is None else [value for value in known.epsilon if value is not None]
+        trial = TrialDocument(
+            choice=dict(plan.search.choices[setting]),
+            folder=str(path.relative_to(folder.path)),
+            status="lost" if known is None else known.status,  # no budget was left for it
+            score=None if known is None else score_of(known, plan.search.score),
+            epsilon=max(spent, default=None),
+        )
+        ended.append((setting, trial))
     return ended
 
 
@@ -226,13 +338,4 @@ def _say(plan: SearchPlan, path: Path, known: ResultDocument | None) -> None:
         said = known.model_copy(update={"choosing": sentence(plan)})
         RunFolder(path).write_document(RESULT, said)
         write_report(path)
-    write_document(path / "trial.json", mark(plan))
-
-
-def _trial(plan: SearchPlan, path: Path, setting: int, known: ResultDocument | None) -> Trial:
-    if known is None:
-        return Trial(setting, path, "lost", None, None)
-    spent = [value for value in known.epsilon if value is not None]
-    return Trial(
-        setting, path, known.status, score_of(known, plan.search.score), max(spent, default=None)
-    )
+    RunFolder(path).write_document("trial.json", mark(plan))

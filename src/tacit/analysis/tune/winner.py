@@ -13,16 +13,15 @@ from tacit.analysis.settings.runs import score_of
 from tacit.analysis.settings.spent import spent_by_node
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan, with_ledger
-from tacit.analysis.tune.folder import SearchFolder
 from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.trials import (
+    SearchFolder,
     SearchMonitor,
-    Trial,
     reserve_total,
     run_final,
     run_trials,
 )
-from tacit.config import to_toml
+from tacit.config import Config, to_toml
 from tacit.plain_files import read_plain
 from tacit.private_files import make_private_folder, plain_errors, sync_folder, write_private
 from tacit.report import write_report
@@ -34,7 +33,7 @@ from tacit.report.documents.metrics import (
     read_measurements,
 )
 from tacit.report.documents.run import read_result
-from tacit.report.documents.tune import TrialDocument, TuneDocument
+from tacit.report.documents.tune import TuneDocument
 
 
 def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> TuneDocument | None:
@@ -49,40 +48,43 @@ def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
     trials = run_trials(plan, folder, watch)
     if trials is None:
         return None
-    best = _best(plan, trials)
+    scored = [(setting, trial) for setting, trial in trials if trial.score is not None]
+    worth = plan.search.measure.worth
+    setting, best = max(scored, key=lambda one: worth(one[1].score or 0.0), default=(0, None))
     path, score, config = None, None, None
-    if best is not None:
-        config, score, path = plan.trials[best.setting], best.score, best.path
+    if best is not None:  # the first trial of the best score
+        config, score, path = plan.trials[setting], best.score, folder.path / best.folder
         if plan.search.tune.cost == "composed":  # whoever runs it again finds what was spent
             config = with_ledger(config, folder.ledger, plan.budgets)
         if plan.search.tune.cost == "public":
-            config, path = plan.search.experiments[best.setting], folder.winner
+            config, path = plan.search.experiments[setting], folder.winner
             final = run_final(config, path, watch)
             if final is None:
                 return None
             score = score_of(final, plan.search.score)
         if plan.search.tune.cost == "random-stopping":
-            path = _shown(plan, folder, best)
-    if config is not None:
+            path = _shown(plan, folder, config, path)
         told = (
             "# Chosen by `tacit tune`. A run of it is a release of its own, whose cost adds to\n"
             "# that of the search.\n"
         )
         folder.write("winner.toml", told + to_toml(config))
-    document = _document(plan, folder, trials, best, (path, score))
-    folder.write_result(document)
+    runs = [folder.path / trial.folder for _, trial in trials]
+    document = TuneDocument(
+        **words.said(plan, _spent(plan, runs, path)),
+        format_version=TuneDocument.version,
+        tacit_version=__version__,
+        settings=tuple(map(dict, plan.search.choices)),
+        trials=() if plan.search.law is not None else tuple(trial for _, trial in trials),
+        winner=None if best is None else best.choice,
+        score=score,
+        folder=None if path is None else str(path.relative_to(folder.path)),
+    )
+    folder.write("tune.json", dump(document))  # which says that the search is done
     return document
 
 
-def _best(plan: SearchPlan, trials: Sequence[Trial]) -> Trial | None:
-    """The first trial of the best score."""
-    scored = [trial for trial in trials if trial.score is not None]
-    return max(
-        scored, key=lambda trial: plan.search.measure.worth(trial.score or 0.0), default=None
-    )
-
-
-def _shown(plan: SearchPlan, folder: SearchFolder, best: Trial) -> Path:
+def _shown(plan: SearchPlan, folder: SearchFolder, config: Config, run: Path) -> Path:
     """A copy of the winner's run that says nothing of when it ran, and nothing of private records.
 
     Its times, and the dates in its ledger, would tell how many trials there were.
@@ -90,7 +92,7 @@ def _shown(plan: SearchPlan, folder: SearchFolder, best: Trial) -> Path:
     target = folder.winner
     if target.exists():
         return target
-    result = read_result(best.path / "result.json")
+    result = read_result(run / "result.json")
     epsilon = tuple(plan.total)
     shown = result.model_copy(
         update={
@@ -107,12 +109,12 @@ def _shown(plan: SearchPlan, folder: SearchFolder, best: Trial) -> Path:
             "epsilon_source": None,
         }
     )
-    path = best.path / "metrics.jsonl"
+    path = run / "metrics.jsonl"
     rows = read_measurements(read_plain(path, MOST_SERIES).decode(), str(path))
     contents = {
-        "config.toml": to_toml(without_ledger(plan.trials[best.setting])).encode(),
+        "config.toml": to_toml(without_ledger(config)).encode(),
         "metrics.jsonl": "".join(dump(_public(row), indent=None) + "\n" for row in rows).encode(),
-        "model.safetensors": (best.path / "model.safetensors").read_bytes(),
+        "model.safetensors": (run / "model.safetensors").read_bytes(),
         "trial.json": dump(words.mark(plan)).encode(),
         "result.json": dump(shown).encode(),
     }
@@ -137,47 +139,7 @@ def _public(row: Measurement) -> Measurement:
     )
 
 
-def _document(
-    plan: SearchPlan,
-    folder: SearchFolder,
-    trials: Sequence[Trial],
-    best: Trial | None,
-    winner: tuple[Path | None, float | None],
-) -> TuneDocument:
-    search, (path, score) = plan.search, winner
-    hidden = search.law is not None
-    spent = _spent(plan, trials, path)
-    return TuneDocument(
-        format_version=TuneDocument.version,
-        tacit_version=__version__,
-        cost=search.tune.cost,
-        measure=search.score,
-        settings=tuple(dict(choice) for choice in search.choices),
-        law=words.law_text(plan),
-        trials=()
-        if hidden
-        else tuple(
-            TrialDocument(
-                choice=dict(search.choices[trial.setting]),
-                folder=str(trial.path.relative_to(folder.path)),
-                status=trial.status,
-                score=trial.score,
-                epsilon=trial.epsilon,
-            )
-            for trial in trials
-        ),
-        winner=None if best is None else dict(search.choices[best.setting]),
-        score=score,
-        folder=None if path is None else str(path.relative_to(folder.path)),
-        private=plan.private,
-        epsilon=tuple(value if math.isfinite(value) else None for value in spent),
-        delta=plan.delta,
-        trust=words.trust(plan),
-        sentences=words.sentences(plan),
-    )
-
-
-def _spent(plan: SearchPlan, trials: Sequence[Trial], winner: Path | None) -> tuple[float, ...]:
+def _spent(plan: SearchPlan, trials: Sequence[Path], winner: Path | None) -> tuple[float, ...]:
     """Certified epsilon of all that was released, one a node: by the ledgers of the runs.
 
     Of random stopping it is what was planned: what the winner is a function of.
@@ -186,7 +148,7 @@ def _spent(plan: SearchPlan, trials: Sequence[Trial], winner: Path | None) -> tu
         return (math.inf,) * len(plan.total)
     if plan.search.law is not None:
         return plan.total
-    runs = [trial.path for trial in trials] if plan.search.tune.cost == "composed" else []
+    runs = trials if plan.search.tune.cost == "composed" else []
     if plan.search.tune.cost == "public" and winner is not None:
         runs = [winner]
     return spent_by_node(runs, plan.delta)

@@ -121,7 +121,7 @@ class SiteTable(Document):
 
 
 class SpentTogether(Document):
-    """What all runs on the same records cost together; see `tacit.analysis.compare.session`."""
+    """What all runs on the same records cost together; see `tacit.analysis.settings.spent`."""
 
     dataset: Text
     relation: Text | None

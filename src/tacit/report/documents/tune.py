@@ -12,10 +12,9 @@ Cost = Literal["public", "composed", "random-stopping"]
 class SearchDocument(Document):
     """`search.json`: what marks the folder of a search, made before anything runs.
 
-    Args:
-        digest: of the experiment with its search; a search is resumed as it began.
-        epsilon: of every trial alone, one a node; empty where trials run on public records.
-        reservation: what it is known by in ledgers of data.
+    `digest` is of the experiment with its search, which is resumed as it began; `epsilon` that of
+    every trial alone, one a node, empty where trials run on public records. `reservation` is what
+    the search is known by in ledgers of data.
     """
 
     format_version: Count
@@ -79,22 +78,13 @@ class TunePlanDocument(Document):
 class TuneDocument(Document):
     """`tune.json`: what was searched, what was chosen, and what that cost in all.
 
-    Of random stopping, `trials` is empty: who runs the search alone may know of them.
-
-    Args:
-        cost: the way in which choosing is paid for.
-        measure: that the trials are judged by, on public test records.
-        settings: that were to choose from.
-        law: of the number of trials; None where it is fixed.
-        trials: what came of each.
-        winner: the chosen values; None: no trial ended with a model.
-        score: of the winner.
-        folder: of the winner's run; None: there is none.
-        private: whether epsilon means anything.
-        epsilon: of everything that the search released, one a node: what must be quoted.
-        delta: at which, one a node.
-        trust: against whom it holds.
-        sentences: what must be known of it.
+    `cost` is the way in which choosing is paid for, and `settings` are what there was to choose
+    from. Trials are judged by `measure`, on public test records; `law` is that of their number,
+    None where it is fixed. Of random stopping, `trials` is empty: who runs the search alone may
+    know of them. `winner` (the chosen values) and `folder` (of its run) are None where no trial
+    ended with a model. `epsilon` is of everything that the search released, one a node, at `delta`:
+    what must be quoted. `private` says whether it means anything, and `trust` against whom it
+    holds.
     """
 
     format_version: Count
