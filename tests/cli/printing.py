@@ -150,7 +150,8 @@ _MASKS = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00| UTC)?", "TIME"),
     (r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b", "HEX"),
     (r"new-[a-z-]+-\d+", "NEW"),
-    (r"(\b\d+(\.\d+)?[ \u00a0\u202f]?(ms|s|min|h)\b ?)+", "SECONDS "),
+    (r"(\b\d+(\.\d+)?[ \u00a0\u202f]?(ms|s|min|h)\b ?)+ *", "SECONDS "),
+    (r"─+", "─"),  # as long as the times above it
     (r"SECONDS ago +|(?<=last seen) +", " "),
     (r"\b\d+\.\d+\.\d+(\+\w+)?\b", "VERSION"),
 )
