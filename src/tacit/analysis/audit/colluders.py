@@ -233,8 +233,9 @@ def estimated(
     estimate, nodes = colluders.estimates[release.step], len(values) // copies
     if estimate is None:
         return np.full((copies, values.shape[1]), math.nan)
-    told = np.zeros_like(values)
-    told[list(release.nodes)] = release.before.double().cpu().numpy() / release.deviations[:, None]
+    told, noise = np.zeros_like(values), release.deviations
+    units = np.divide(1.0, noise, out=np.zeros_like(noise), where=noise > 0)
+    told[list(release.nodes)] = release.before.double().cpu().numpy() * units[:, None]
     told[colluders.node :: nodes] = 0.0  # of whom nothing is told
     told += _known_pairs(plan, release, keys)
     left = np.nan_to_num(values - told).reshape(copies, nodes, -1)
