@@ -22,7 +22,7 @@ IN_THIS_PROCESS = {
     "own_module": r"node 3: certified epsilon [78]\.\d\d of 8\n(.*\n)*"
     r"batch normalisation is refused: .*GroupNorm",
     "own_data": r"node 4: 700 records, certified epsilon (1\.00|0\.\d\d)\n",
-    "own_algorithm": r"Normalised gossip: 60 steps\ncertified epsilon, most: [23]\.\d\d of 3\n",
+    "own_algorithm": r"Gradient tracking: 60 steps\ncertified epsilon, most: [23]\.\d\d of 3\n",
     "accounting_alone": r"2,000 sampled steps: epsilon at most 2\.1\d; .*\n(.*\n)*"
     r"epsilon 1 needs a noise multiplier of 1\.8\d\d\n",
 }
@@ -53,7 +53,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An empty folder, and nothing left of a program afterwards, its own algorithm included."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)  # as when Python is given the file
-    monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), "normalised-gossip", None)
+    monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), "gradient-tracking", None)
     yield
     for name in (*IN_THIS_PROCESS, *WRITE):
         sys.modules.pop(name, None)

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
+import recursion_oracle as oracle
 
 import tacit
 from tacit.algorithms import ALGORITHMS, Algorithm
@@ -83,3 +85,35 @@ def test_a_copied_file_does_all_that_the_built_in_does(
             (audited.defect, audited.verdict, [check.name for check in audited.fidelity]),
         )
     assert found["mine"] == found[name]
+
+
+def test_gradient_tracking_is_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example, against a NumPy loop of the paper's recursion on nodes that differ."""
+    examples = Path(__file__).resolve().parents[2] / "examples"
+    monkeypatch.syspath_prepend(examples)
+    row = importlib.import_module("own_algorithm").GRADIENT_TRACKING
+    monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), row.name, row)
+    task, steps, rate = oracle.problem("mse", 5), 40, 0.05
+    result = tacit.train(
+        {
+            "task": {"loss": task.loss},
+            "topology": {"graph": "ring"},
+            "algorithm": {"name": row.name, "learning_rate": rate},
+            "privacy": {"epsilon": "none"},
+            "train": {"steps": steps, "batch": "all", "dtype": "float64"},
+        },
+        model=task.module,
+        nodes=task.nodes,
+    )
+    w = oracle.metropolis(5, [(i, (i + 1) % 5) for i in range(5)])
+    run = oracle.Run(task, lambda k: w, steps)
+    x = np.tile(task.start, (5, 1))
+    y = before = np.zeros_like(x)
+    for k in range(steps):
+        gradient = np.stack([run.mean_gradient(node, x[node], k) for node in range(5)])
+        y, before = w @ y + gradient - before, gradient
+        x = w @ x - rate * y
+        np.testing.assert_allclose(y.mean(0), gradient.mean(0), atol=1e-12)
+    np.testing.assert_allclose(result.parameters.numpy(), x, rtol=1e-9, atol=1e-9)
+    plain = oracle.gossip(oracle.Run(task, lambda k: w, steps, rate))
+    assert np.ptp(x, axis=0).max() < 0.5 * np.ptp(plain, axis=0).max()  # they agree on one model
