@@ -126,9 +126,9 @@ def test_an_audit_shows_what_the_claim_hides() -> None:
         )
     )
     report = audit(config, options=AuditOptions(repetitions=400, canaries=100, seconds=1.0))
-    assert report.certified == math.inf
-    assert report.claimed is not None
-    assert max(attack.epsilon for attack in report.attacks) > report.claimed
+    assert report.certified_epsilon == math.inf
+    assert report.claimed_epsilon is not None
+    assert max(attack.epsilon for attack in report.attacks) > report.claimed_epsilon
     assert not report.failures
 
 

@@ -10,16 +10,18 @@ import pytest
 from planning_cases import DELTA, STEPS, plan_of
 from tacit import privacy
 from tacit.algorithms import Schedules
+from tacit.algorithms.facets import Releases
 from tacit.errors import InputError
 from tacit.privacy.noise.independent import LAPLACE
 from tacit.training.release import NodeRelease, Release, make_release
 
 
 def release_of(row: dict[str, Any] | None = None, **settings: Any) -> Release:
-    """Of three nodes; `row` changes the row of the algorithm."""
+    """Of three nodes; `row` changes what the row of the algorithm says of releases."""
     planned = plan_of([50] * 3, epsilon=1.0, **settings).release
     schedules = Schedules((2.0,) * STEPS, tuple(1.0 + k for k in range(STEPS)))
-    algorithm = replace(planned.algorithm, **(row or {}))
+    releases = replace(planned.algorithm.releases, **(row or {}))
+    algorithm = replace(planned.algorithm, releases=releases)
     return make_release(algorithm, planned.setup, schedules, None, 1.0)
 
 
@@ -56,7 +58,7 @@ def test_a_row_that_is_wrong_of_its_noise_is_refused(norm: str) -> None:
 
 
 def test_a_row_that_says_nothing_of_clips_is_proved_for_l2_alone() -> None:
-    default = {"clip_norms": type(release_of().algorithm).clip_norms}
+    default = {"clip_norms": Releases().clip_norms}
     assert release_of(default).clip.norm == "l2"
     with pytest.raises(InputError, match=r"algorithm\.clip_norm = 'l1': must be 'l2'"):
         release_of(default, algorithm={"clip_norm": "l1"})

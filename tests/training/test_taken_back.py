@@ -228,7 +228,7 @@ def test_clients_without_a_state_have_the_model_of_the_server_and_nothing_else()
     assert stateless == {"dp-sgd", "dp-fedavg", "fedavg"}
     for name in stateless:
         one = ALGORITHMS[name]
-        assert (one.start, one.weights) == (server_start, "server")
+        assert (one.start, one.graph.weights) == (server_start, "server")
         assert one.table(one.options()) is None
 
 

@@ -164,7 +164,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
+class Divided:
     """One division by the size of a batch: of `before` `[rows, d]`, a row for each of `nodes`."""
 
     nodes: tuple[int, ...]
@@ -285,7 +285,7 @@ class Trace:
     sent: list[Sent] = field(default_factory=list)
     releases: list[TracedRelease] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
-    divisions: list[Division] = field(default_factory=list)
+    divisions: list[Divided] = field(default_factory=list)
     drawn: list[Drawn] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     models: list[Tensor] = field(default_factory=list)
@@ -298,7 +298,7 @@ class Trace:
             one.clear()
 
 
-class _Exchange(Recorded):
+class _RecordedExchange(Recorded):
     """An exchange of which every message is copied into `sent`, before it is moved."""
 
     _inner: Exchange
@@ -349,7 +349,7 @@ class _Exchange(Recorded):
         self._sent.append(Sent(verb, k, copies, coding, colours, extra))
 
 
-class _Model(Recorded):
+class _RecordedModel(Recorded):
     """A model that keeps which records it was given.
 
     Args:
@@ -403,12 +403,12 @@ class _Model(Recorded):
         return mask & ~(same.flatten(2).all(dim=2) if same.ndim > 2 else same)
 
 
-class _Table(Recorded):
+class _RecordedTable(Recorded):
     """A table that keeps what its replacements summed up to."""
 
     _inner: StepTable
 
-    def __init__(self, inner: StepTable, context: _Context) -> None:
+    def __init__(self, inner: StepTable, context: _RecordedContext) -> None:
         super().__init__(inner)
         self._context = context
 
@@ -417,7 +417,7 @@ class _Table(Recorded):
         return self._context.summed("table", replaced, at, k)
 
 
-class _Context(Recorded):
+class _RecordedContext(Recorded):
     """See `recorded`."""
 
     _inner: StepContext
@@ -428,7 +428,7 @@ class _Context(Recorded):
 
     @property
     def table(self) -> StepTable:
-        return cast(StepTable, _Table(self._inner.table, self))
+        return cast(StepTable, _RecordedTable(self._inner.table, self))
 
     def among(self, k: int) -> StepContext:
         inner = self._inner.among(k)
@@ -465,7 +465,7 @@ class _Context(Recorded):
     def divide(self, total: Tensor) -> Tensor:
         before = total.clone()
         divided = self._inner.divide(total)
-        done = Division(tuple(self._inner.nodes), before, divided.clone())
+        done = Divided(tuple(self._inner.nodes), before, divided.clone())
         self._trace.divisions.append(done)
         return divided
 
@@ -503,7 +503,7 @@ class _Context(Recorded):
 
 def recorded(context: StepContext, trace: Trace) -> StepContext:
     """The same context, of which sums, divisions and releases are kept in a trace."""
-    return cast(StepContext, _Context(context, trace))
+    return cast(StepContext, _RecordedContext(context, trace))
 
 
 def seeded(plan: Plan, seed: int) -> Plan:
@@ -577,7 +577,8 @@ def run_traced(
     shared = pair_keys_of(plan)
     if shared is not None:
         context = partial(context, pair_keys=shared)
-    asked, moved = _Model(model, trace, calls, absent), _Exchange(exchange, trace.sent)
+    asked = _RecordedModel(model, trace, calls, absent)
+    moved = _RecordedExchange(exchange, trace.sent)
     inner = context(with_noise(plan, noise), asked, data, node_keys(plan), moved)
     traced = recorded(inner, trace)
     state = algorithm.start(origin, options, traced)

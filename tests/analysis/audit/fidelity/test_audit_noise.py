@@ -32,7 +32,7 @@ from tacit.analysis.audit.fidelity.noise_sample import (
     sample_of,
 )
 from tacit.analysis.audit.harness import set_up
-from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced
+from tacit.analysis.audit.recorder import ContextFactory, Pinned, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
@@ -465,7 +465,8 @@ def test_a_table_of_findings_in_words() -> None:
 def test_a_program_that_releases_nothing_fails_and_noise_of_another_kind_is_refused() -> None:
     planned = job()
     plan = planned.plan
-    bare = Trace(plan, np.zeros(4, np.int64), torch.zeros(4, 21))
+    noise = Pinned(plan.release.algorithm.releases.noise)
+    bare = Trace(plan, noise, np.zeros(4, np.int64), torch.zeros(4, 21))
     (nothing,) = noise_findings([noise_sample([bare], plan)])
     assert not nothing.passed
     assert nothing.saw.startswith("20 releases were not made, first that of node 0 at step 0")
