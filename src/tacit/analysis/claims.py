@@ -21,11 +21,9 @@ from tacit.training.plan import NodePlan, Plan
 
 
 def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> ClaimsDocument:
-    """Claimed and certified epsilon, row by row.
+    """Claimed and certified epsilon, row by row; without a file, of the papers' own settings.
 
-    Args:
-        file: an experiment file; None takes the papers' own settings.
-        overrides: `section.key=value` strings for the experiment.
+    `overrides` are `section.key=value` strings for the experiment.
 
     Raises:
         InputError: overrides without a file, or a fault in the experiment.
@@ -62,14 +60,12 @@ def verdict(
 
 
 def _bounded(setting: PaperSetting) -> ClaimRow:
-    """The row of a paper's own setting."""
     if setting.bounds is None or setting.delta is None:
         return _row(setting, None, None)
     return _row(setting, *setting.bounds(setting.delta))
 
 
 def _row(setting: PaperSetting, lower: float | None, certified: float | None) -> ClaimRow:
-    """One row, with what follows from its figures."""
     told = vars(setting).copy()
     for key in ("bounds", "mechanism", "conditions"):
         del told[key]

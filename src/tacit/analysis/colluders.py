@@ -37,12 +37,8 @@ def epsilon_against(
 ) -> tuple[tuple[float | None, ...], ...]:
     """Certified epsilon of what was charged, against 0 to `colluding` + 1 colluders.
 
-    Args:
-        ledger: of the run, with an account for each node.
-        trust: its terms; what they state of epsilon is not read.
-
-    Returns:
-        A row for each number of colluders, an entry a node; None where no finite epsilon holds.
+    There is a row for each number of colluders, with an entry a node; None where no finite epsilon
+    holds. What the terms themselves state of epsilon is not read.
 
     Raises:
         InputError: ledger and terms are not of the same nodes, or not of the same noise.
@@ -112,7 +108,6 @@ def _counting(mechanism: Mechanism, ratios: NDArray[np.float64]) -> Mechanism:
 
 
 def _mechanism(ledger: LedgerReport, account: LedgerAccount, trust: TrustTerms) -> Mechanism:
-    """What one node released."""
     (release,) = account.releases
     mechanism = from_statement(ledger.mechanisms[release.mechanism])
     model = mechanism.trust_model

@@ -63,8 +63,7 @@ class LabelCounts:
         class_weights: what `[task].class_weights` may say: records over classes and count, where
             no count is taken as lower than the noise.
         nodes: the noised counts of each node, `[nodes][classes]`.
-        epsilon: certified, what the release costs each node by itself.
-        delta: at which, one a node.
+        epsilon: certified, what the release by itself costs each node, at its `delta`.
     """
 
     counts: tuple[float, ...]
@@ -85,13 +84,10 @@ def count_labels(
 ) -> LabelCounts:
     """Count the labels of every node under noise, charged to the budgets of their data.
 
-    Args:
-        config: the experiment, as for `tacit.train`; its `privacy.ledger` keeps the budgets, and
-            `privacy.delta` and `privacy.relation` are those of the release.
-        epsilon: what the release may cost each node.
-        nodes: each node's records, as for `tacit.train`; by default `[task].dataset` is loaded.
-        schema: of frames, likewise.
-        peers: the other processes, each of which counts the labels of its own nodes.
+    The release may cost each node `epsilon`, at the experiment's `privacy.delta` and under its
+    `privacy.relation`; its `privacy.ledger` keeps the budgets. Experiment, the nodes' records (by
+    default `[task].dataset` is loaded) and the schema of frames are as for `tacit.train`. Among
+    `peers`, each process counts the labels of its own nodes.
 
     Raises:
         InputError: no ledger is named, the targets are no class labels, or nothing public says how

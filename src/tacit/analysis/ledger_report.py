@@ -55,16 +55,13 @@ _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 
 
 def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
-    """Everything that ledgers say, recomputed.
+    """Everything that ledgers say, recomputed, in the format that the module describes.
 
     Args:
         path: a ledger's file, a folder with ledgers of data (`data-NAME.sqlite`, ...), or a run
             folder, also one with a ledger a process (`rank-0000/ledger.sqlite`, ...). With a
             ledger of data, those beside it are read too: they may be of its source.
         run: of ledgers of data, only those that this run drew on.
-
-    Returns:
-        The document that the module describes.
 
     Raises:
         InputError: there is no ledger, or one is damaged, edited, or in use by a run.
@@ -137,7 +134,6 @@ def _name(path: Path, file: Path) -> str:
 
 
 def _whose(snapshot: Snapshot) -> str:
-    """Whose ledger it is: of which data, or of which nodes of which run."""
     if snapshot.data is not None:
         return f"data {snapshot.data.source}, from node {snapshot.data.first} on"
     nodes = node_list([account.node for account in snapshot.accounts])
@@ -178,10 +174,7 @@ def _data_rows(
     mechanisms: list[Mapping[str, Any]],
     only: str | None,
 ) -> tuple[list[LedgerAccount], dict[Path, Snapshot]]:
-    """A row for each source that is wanted, and all of its ledgers.
-
-    The rows are without their figures.
-    """
+    """A row, without its figures, for each source that is wanted, and all ledgers of these."""
     known: dict[str, dict[Path, Snapshot]] = {}
     for file, snapshot in beside.items():
         if snapshot.data is not None:
@@ -365,9 +358,8 @@ def _agree(stated: float | None, recomputed: float | None, tolerance: float, siz
 def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:
     """Refuse ledgers that are older than what a document saw of them.
 
-    Args:
-        files: of the document, as it lists them.
-        path: where the ledgers are now, as for `ledger_document`.
+    `files` are those that the document lists; `path` says where the ledgers are now, as for
+    `ledger_document`.
 
     Returns:
         The files, as seen now, that contain what the document saw; none where the ledgers are of

@@ -36,14 +36,10 @@ _OF_TRAINING = ("task.augmentation", "nodes.source")
 class Score:
     """The consensus model of a run on a data set.
 
-    Args:
-        dataset: which.
-        records: how many.
-        metrics: of the task, by name, the leading one first. Functions that were passed as objects
-            are left out.
-        accuracy: share that is right; None where the loss has no notion of it.
-        loss: mean over records.
-        baselines: what a model that ignores its inputs scores, by name; None where it is not known.
+    `metrics` are those of the task by name, the leading one first; functions that were passed as
+    objects are left out. `accuracy` is the share that is right, None where the loss has no notion
+    of it, and `loss` the mean over records. `baselines` say by name what a model that ignores its
+    inputs scores; None where it is not known.
     """
 
     dataset: str
@@ -69,11 +65,8 @@ def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
     """The consensus model of a run folder, in evaluation mode.
 
     That of a run on features takes records as they are before, and makes their features itself.
-
-    Args:
-        run: the run folder.
-        trust: whether functions that its experiment names (`module:function`) may be imported and
-            called; of somebody else's folder that is code of theirs.
+    With `trust`, functions that the experiment names (`module:function`) may be imported and
+    called; of somebody else's folder that is code of theirs.
 
     Raises:
         InputError: the folder holds no finished model, its module was passed as an object, or it
@@ -126,12 +119,9 @@ def evaluate_run(
 ) -> Score:
     """Score the consensus model of a run.
 
-    Args:
-        run: the run folder.
-        dataset: whose test records, as `[task].dataset` names them (all records of a data set
-            without a test part); by default those of the run.
-        data_dir: where to look for it; by default the run's `[task].data_dir`.
-        trust: as in `load_model`; a function that `dataset` names is the user's own.
+    It is scored on the test records of `dataset`, named as in `[task].dataset`, or on all records
+    where there is no test part. By default this and `data_dir`, where it is looked for, are the
+    run's. `trust` is as in `load_model`; a function that `dataset` names is the user's own.
 
     Raises:
         InputError: the folder, the data set, or the fit of the two is wrong, or it names functions

@@ -154,17 +154,11 @@ _CHOSEN = (
 def write_statement(
     run: Path, out: Path | None = None, ledger: Path | None = None
 ) -> tuple[Path, Path]:
-    """Write `statement.json` and `statement.html` of a run.
+    """Write `statement.json` and `statement.html` of a run, and give their paths.
 
-    Files that say the same are left as they are, with their date; others are never overwritten.
-
-    Args:
-        run: a run folder.
-        out: the folder to write to, made if missing; by default the run's.
-        ledger: the folder of the ledgers of its data, where they have moved since it ran.
-
-    Returns:
-        The paths of the JSON and of the page.
+    They go to the folder `out`, made if missing; by default the run's. Files that say the same are
+    left as they are, with their date; others are never overwritten. `ledger` is the folder of the
+    ledgers of the run's data, where they have moved since it ran.
 
     Raises:
         InputError: the run is not private or not accounted, its ledger is in use or damaged, no
@@ -288,7 +282,6 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
 
 
 def _view_assumptions(config: Config) -> tuple[str, ...]:
-    """What is assumed of the views of records, if they had any."""
     name = config.task.augmentation
     if name is None:
         return ()
@@ -396,11 +389,7 @@ def _check_charged(
 ) -> None:
     """Refuse a ledger, of the run itself or of its data, that lacks steps which the run has made.
 
-    Args:
-        where: it lies.
-        result: of the run.
-        own: the run's ledgers as a document.
-        ledger: what is checked, likewise.
+    `ledger`, which lies at `where`, is checked; `own` is that of the run itself.
     """
     several = len(own.files) > 1
     if several and result.status == "diverged":
@@ -427,10 +416,8 @@ def _check_charged(
 def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatement:
     """Recompute every epsilon of a statement from its JSON alone.
 
-    Args:
-        path: of the statement's JSON.
-        ledger: a ledger of its run or of its data, or a folder with all of them, as it is now:
-            whether it contains what the statement saw is checked as well.
+    `ledger` is a ledger of its run or of its data, or a folder with all of them, as it is now:
+    whether it contains what the statement saw is checked as well.
 
     Raises:
         InputError: the file is no statement, was changed, or a figure does not follow; or the

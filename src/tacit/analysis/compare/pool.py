@@ -251,7 +251,6 @@ class _Worker:
         return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
     def kill(self) -> None:
-        """End it at once if it is still there."""
         self.process.kill()
         self.process.join()
         self.link.close()

@@ -112,7 +112,6 @@ def least_noise(nodes: Sequence[NodePlan], clip: float, relation: privacy.Relati
     s C n p_i / (mu_i J_i), whatever K is, with s the sensitivity's factor of the relation (1, or 2
     under replace-one), C the mean clipping bound and n p_i its weight; with every record at every
     step it is attained.
-
     """
     units = {
         (node.budget, node.delta): privacy.calibrate(

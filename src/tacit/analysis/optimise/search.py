@@ -208,7 +208,6 @@ class _Problem:
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """Of each node."""
         return tuple(
             Budget(node.records, node.budget or 0.0, node.delta or 0.0)
             for node in self.job.plan.nodes

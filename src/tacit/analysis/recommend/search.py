@@ -62,12 +62,9 @@ def recommend(
 ) -> Recommendation:
     """Propose what an experiment leaves open, from public facts alone.
 
-    Args:
-        source: a file or mapping that says at least the task; nodes and budget have their defaults
-            where it does not say them.
-        overrides: `section.key=value` strings.
-        trust: the trust model, one of `TRUST_MODELS`; None: as the experiment says, and
-            `all-messages` where it says nothing.
+    The source says at least the task; nodes and budget have their defaults where it does not say
+    them. `overrides` are `section.key=value` strings. `trust` is one of `TRUST_MODELS`; None means
+    what the experiment says, and `all-messages` where it says nothing.
 
     Raises:
         InputError: the experiment contradicts itself, or there is no rule for it.

@@ -1,6 +1,5 @@
-"""What several runs cost together, by their ledgers.
+"""What several runs cost together, by their ledgers: the truth about a figure.
 
-That is the truth about a figure.
 Every run on the same records is a release of its own, those of other seeds, of other points of a
 grid, and those that were cut off included; picking the best afterwards does not undo the others.
 What one record pays is bounded by the adaptive composition of all runs, each with the mechanism of
@@ -9,8 +8,8 @@ one: of a run counts a mechanism that dominates those of all its nodes
 (`tacit.privacy.ledger.spent.dominating`). Of runs of single parts of one division (`nodes.part`)
 a record is in one alone: they count as one run with these nodes.
 
-Mechanisms without a known one that dominates them are not composed but summed: basic
-composition, each at an equal share of delta.
+Mechanisms that none is known to dominate are not composed but summed: basic composition, each at
+an equal share of delta.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _search_plan(
     epsilon: Sequence[tuple[float, ...]],
     total: tuple[float, ...],
 ) -> SearchPlan:
-    """The plan; `own` is that of the first setting on the private records."""
+    """`own` is the plan of the first setting on the private records."""
     return SearchPlan(
         search=search,
         trials=tuple(trials),
