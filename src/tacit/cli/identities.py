@@ -205,7 +205,6 @@ def show_consortium(
 
 
 def _own_folder(folder: Path | None) -> Path:
-    """The site folder that is meant."""
     from tacit.identities.site import KEY_FILE, REQUEST_FILE
 
     if folder is not None:
@@ -232,7 +231,6 @@ def _grouped(fingerprint: str) -> str:
 
 
 def _print_members(bundle: Bundle, changes: Mapping[str, str] | None = None) -> None:
-    """Print who belongs to a consortium, and its fingerprint."""
     from tacit.report.terminal import terminal
     from tacit.report.view import Table
 

@@ -144,10 +144,8 @@ def tell(line: str) -> None:
 def log_error(line: str, code: int, public: str | None) -> bool:
     """Log the error that ends a command, where lines are JSON; else False: print it.
 
-    Args:
-        line: what it says.
-        code: the exit code.
-        public: what may be told of it to anybody, see `tacit.errors.public_line`; None: nothing.
+    `code` is the exit code, and `public` what may be told of it to anybody, see
+    `tacit.errors.public_line`; None: nothing.
     """
     if not as_json_lines():
         return False

@@ -143,12 +143,7 @@ def write_page(path: Path, html: str) -> None:
 
 
 def check_new(flag: str, path: Path) -> None:
-    """Refuse a file that is there already: nothing is overwritten.
-
-    Args:
-        flag: the option that names it.
-        path: of the file.
-    """
+    """Refuse a file that is there already, which `flag` names: nothing is overwritten."""
     if os.path.lexists(path):
         raise InputError(flag, str(path), "exists, and is not overwritten: name another")
 
@@ -156,11 +151,7 @@ def check_new(flag: str, path: Path) -> None:
 def write_new(flag: str, path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a new file, and the folders above it; nothing is overwritten.
 
-    Args:
-        flag: the option that names it.
-        path: of the file.
-        content: all of it.
-        private: whether nobody else may read it.
+    `flag` is the option that names it. With `private`, nobody else may read the file.
 
     Raises:
         InputError: the file exists, or cannot be written.
@@ -184,11 +175,7 @@ def check_files(file: Path, overrides: Sequence[str]) -> None:
     """Refuse an experiment that is missing, or whose file of records is, before PyTorch is loaded.
 
     That takes seconds. Everything else of an experiment is read where it is checked,
-    `tacit.config`, which says the same of them.
-
-    Args:
-        file: the experiment.
-        overrides: `section.key=value` strings.
+    `tacit.config`, which says the same of them. `overrides` are `section.key=value` strings.
 
     Raises:
         InputError: naming the key, the file, and where it was looked for; or what the file is

@@ -109,10 +109,7 @@ def _state(moment: Moment) -> str:
 def closing_line(result: Result, rank: int, nothing_made: bool) -> None:
     """Say what the table does not: that nothing was left to do, or how another rank ended.
 
-    Args:
-        result: of this process.
-        rank: of this process.
-        nothing_made: whether a resumed run made no step.
+    `nothing_made` says that a resumed run made no step.
     """
     if nothing_made and result.status == "done":
         tell(DONE_ALREADY)

@@ -30,9 +30,6 @@ def is_there(out: Path | None, *, resume: bool) -> bool:
 def own_rank(site: Path | None) -> int | None:
     """The rank of this site, or the one that a launcher gave; None: there is no other process.
 
-    Args:
-        site: the site folder, where one is given.
-
     Raises:
         InputError: the site folder is not as it must be.
     """
@@ -50,11 +47,6 @@ def was_done(out: Path, config: Config, site: Path | None) -> bool:
 
     The other processes are not asked: they may have ended long ago. One that was killed when all
     was written, and before it could say so, has ended the run too.
-
-    Args:
-        out: the run folder.
-        config: the experiment.
-        site: the site folder, where one is given.
 
     Raises:
         InputError: it has, and the run is of another experiment; or the site folder is not as it

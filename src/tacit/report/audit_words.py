@@ -27,12 +27,8 @@ _LIMITS = (
 class AuditWords:
     """What a page says of an audit.
 
-    Args:
-        alarm: to be shown first; None without an alarm.
-        failures: what accuses the program, and what it saw.
-        texts: what was done and what was found, a paragraph each.
-        questions: that the tests asked.
-        limits: what an audit does not show.
+    An `alarm` is to be shown first. `failures` accuse the program, `texts` say what was done and
+    what was found, a paragraph each, and `limits` what an audit does not show.
     """
 
     alarm: Banner | None
@@ -50,12 +46,7 @@ class AuditWords:
 
 
 def audit_words(audit: RunAudit, epsilon: float | None) -> AuditWords:
-    """Say what an audit found.
-
-    Args:
-        audit: as it is recorded in a result.
-        epsilon: that the attacks extracted; None: infinite.
-    """
+    """Say what an audit found, whose attacks extracted this `epsilon`; None: infinite."""
     texts = [_what_was_done(audit), _tests(audit), _attacks(audit, epsilon)]
     if audit.smallest_excess is not None and audit.power is not None:
         texts.append(
@@ -74,7 +65,6 @@ def in_doubt(sentence: str) -> str:
 
 
 def _alarm(audit: RunAudit) -> Banner | None:
-    """What must be read before all else."""
     if audit.failures:
         first, *others = audit.failures
         more = f" {count_text(len(others), 'other')} accuse it, too." if len(others) > 1 else ""

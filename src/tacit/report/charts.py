@@ -40,12 +40,9 @@ Layout = Mapping[str, Any]
 class Drawing:
     """What plotly.js draws, and what the page writes around it.
 
-    Args:
-        data: points and lines.
-        layout: axes and margins.
-        y_title: what the vertical axis measures. It stands above the plot, since words along the
-            axis are cut where the plot is lower than they are long.
-        has_legend: whether the names of the lines are needed to tell what is drawn.
+    `y_title`, what the vertical axis measures, stands above the plot, since words along the axis
+    are cut where the plot is lower than they are long. `has_legend` says that the names of the
+    lines are needed to tell what is drawn.
     """
 
     data: Sequence[Trace]
@@ -73,13 +70,9 @@ def changed(layout: Layout, **attributes: Any) -> Layout:
 class Chart(Block):
     """A chart and the words around it.
 
-    Args:
-        key: its name in the page's markup: letters and hyphens.
-        title: the heading above it.
-        caption: one sentence that tells how to read the figure.
-        figure: what is drawn, or `None` where there is nothing to draw.
-        absent: what to say instead of drawing.
-        height: in CSS pixels.
+    `key` is its name in the page's markup: letters and hyphens. The caption is one sentence that
+    tells how to read the figure, and `absent` is said where there is nothing to draw. The height is
+    in CSS pixels.
     """
 
     key: str

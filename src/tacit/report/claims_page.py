@@ -55,11 +55,7 @@ _ROW_HEIGHT = 22  # CSS pixels of a chart
 
 
 def claims_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """What is said of a claims document: a section for each algorithm of a paper.
-
-    Args:
-        document: as `tacit.analysis.claims.claims_document` makes it, as JSON has it.
-    """
+    """What is said of a claims document: a section for each algorithm of a paper."""
     groups = groupby(document["rows"], key=lambda row: (row["paper"], row["algorithm"]))
     verdicts = Counter(row["verdict"] for row in document["rows"])
     return [
@@ -121,7 +117,6 @@ def violations(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 
 def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> list[Block]:
-    """What is said of one algorithm of one paper."""
     cells = [(str(number), *claim_cells(row)) for number, row in enumerate(rows, start=1)]
     unmet = [number for number, row in enumerate(rows) if row["verdict"] == "does not hold"]
     readings = {reading_of(row) for row in rows}

@@ -60,11 +60,7 @@ _LARGEST = (
 
 
 def compare_page(document: Row) -> str:
-    """Give the page of a comparison as HTML.
-
-    Args:
-        document: as `tacit.analysis.compare.figure_document` makes it.
-    """
+    """Give the page of a comparison as HTML."""
     lines, seeds, score = document["lines"], document["seeds"], document["score"]
     sites = [
         (f"What each site gains: {compared(table['metric']).title}", site_table(table))
@@ -213,8 +209,7 @@ def point_cells(point: Row, score: str) -> tuple[str, ...]:
 def site_table(table: Row) -> Table:
     """What each site has of the experiment and of its baselines, and the mean over sites.
 
-    Args:
-        table: of `CompareDocument.sites`.
+    `table` is one of `CompareDocument.sites`, as JSON has it.
     """
     measure = compared(table["metric"])
     names = [column_name(table, place) for place in range(len(table["columns"]))]

@@ -114,11 +114,9 @@ class Panel:
 
 
 def panels(document: Row, axis: str) -> tuple[Panel, ...]:
-    """One panel a group of lines, on one axis.
+    """One panel a group of lines, on one axis of `AXIS_TITLES`.
 
-    Args:
-        document: as `tacit.analysis.compare.figure_document` makes it.
-        axis: of `AXIS_TITLES`.
+    The document is that of `tacit.analysis.compare.document.figure_document`, as JSON has it.
     """
     if axis == "records":
         return tuple(_site_panel(table, place) for place, table in enumerate(document["sites"]))

@@ -174,7 +174,6 @@ def _edge_trace(
         (x0, y0), (x1, y1) = places[source], places[target]
         xs += [x0, x1, None]
         ys += [y0, y1, None]
-    # the more edges, the finer they are drawn
     fineness = min(1.0, len(edges) / 500)
     return scatter(
         x=xs,

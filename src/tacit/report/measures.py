@@ -12,12 +12,9 @@ from tacit.report.wording import number_text, percent_text
 class Measure:
     """One score of a model on the public test records.
 
-    Args:
-        name: as `[task].metric` has it.
-        title: in words.
-        percent: whether it is a share that is written in per cent.
-        larger_is_better: whether the larger of two scores is the better one.
-        ideal: the best score, where that is neither the largest nor the smallest.
+    `name` is as `[task].metric` has it, and `title` in words. `percent` says that it is a
+    share, written in per cent. `ideal` is the best score, where that is neither the largest nor the
+    smallest.
     """
 
     name: str

@@ -46,11 +46,7 @@ _BOUND = Axis("bound", scale="log", settings={"dtick": "D2"})
 
 
 def optimise_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """What is said of an optimised plan.
-
-    Args:
-        document: what `tacit.analysis.optimise.optimise` answers, as JSON has it.
-    """
+    """What is said of an optimised plan."""
     best, claim, now = document["certified"], document["published"], document["as_is"]
     claimed = f"K* = {number_text(claim['exact'])}; claimed bound {number_text(claim['bound'])}"
     warning, flags = document["warning"], " ".join(document["flags"])

@@ -78,12 +78,9 @@ _STYLE = MappingProxyType(
 def svg_picture(title: str, panels: Sequence[Panel], note: str = "") -> str:
     """Draw panels, two in a row, each with its legend, on white.
 
-    The same panels give the same text, whatever the settings of matplotlib on the machine.
-
-    Args:
-        title: of the picture, above it, and for those who cannot see it.
-        panels: at least one. Those without a curve are left out where another has one.
-        note: a line below them.
+    The same panels give the same text, whatever the settings of matplotlib on the machine. At
+    least one is needed; those without a curve are left out where another has one. The title is also
+    for those who cannot see the picture, and `note` is a line below the panels.
     """
     panels = [panel for panel in panels if panel.curves] or panels
     columns = min(2, len(panels))

@@ -19,13 +19,10 @@ from tacit.report.wording import bytes_text, count_text, epsilon_text, node_list
 class PlanNames:
     """What people are told of a plan beside its document.
 
-    Args:
-        title: of the algorithm.
-        model: as the experiment file names it.
-        features: in words, if there are any.
-        scores: what the run is judged by, the leading one first.
-        test_records: how many are public; None: there are none.
-        clipped: whether the clipping bound is enforced, and not only assumed.
+    `title` is that of the algorithm, `model` as the experiment file names it, and `features` are in
+    words, if there are any. By `scores` the run is judged, the leading one first. `test_records`
+    counts the public ones, None if there are none. `clipped` says that the clipping bound is
+    enforced, and not only assumed.
     """
 
     title: str
@@ -189,13 +186,7 @@ def missing_constants(promise: PlannedPromise) -> str:
 
 
 def result_blocks(result: ResultDocument, out: Path, notes: Sequence[str]) -> list[Block]:
-    """The short table at the end of a run.
-
-    Args:
-        result: of the run.
-        out: its folder.
-        notes: what else happened to it.
-    """
+    """The short table at the end of a run; `notes` say what else happened to it."""
     measure, scores = result.leading
     shown = {} if scores is None else {measure: scores}
     rows: list[tuple[str, str]] = []

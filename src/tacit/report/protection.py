@@ -21,10 +21,8 @@ SIZE_NOTE = f"An epsilon of {_MORE} is no protection"
 class Protection:
     """The verdict on the weakest of some guarantees.
 
-    Args:
-        kind: of the banner that says it: `good`, `warn` or `bad`.
-        words: what to call it.
-        right_guess: how often the guess is right at most, as a percentage.
+    The `kind` is of the banner that says it: `good`, `warn` or `bad`. `right_guess` is how often
+    the guess is right at most, as a percentage.
     """
 
     kind: str
@@ -34,8 +32,7 @@ class Protection:
     def sentence(self, observer: str = "whoever sees everything") -> str:
         """The verdict, for a reader who knows nothing of epsilon.
 
-        Args:
-            observer: who guesses: what they see and know.
+        The `observer` is who guesses, in words: what they see and know.
         """
         return f"{self.words}: {observer} guesses right with probability {self.right_guess} at most"
 
@@ -54,11 +51,7 @@ LEVELS = (
 
 
 def protection(guarantees: Iterable[tuple[float, float]]) -> Protection:
-    """Say what the weakest of some guarantees is worth.
-
-    Args:
-        guarantees: pairs of an epsilon and its delta, at least one.
-    """
+    """Say what the weakest of some guarantees is worth: pairs (epsilon, delta), at least one."""
     bound = max(guess_bound(epsilon, delta) for epsilon, delta in guarantees)
     kind, words = next((kind, words) for most, kind, words in _LEVELS if bound <= most)
     return Protection(kind, words, percent_up_text(bound))
@@ -103,11 +96,8 @@ def colluders_table(
 ) -> Table:
     """The weakest guarantee of all nodes, by how many nodes pool what they know.
 
-    Args:
-        by_colluders: epsilons certified against 0, 1, 2 ... colluders, each `[nodes]`.
-        deltas: at which, `[nodes]`.
-        guaranteed: against how many the run's guarantee is.
-        epsilon: what to call it.
+    `by_colluders` are epsilons certified against 0, 1, 2 ... colluders, each `[nodes]`, at the
+    `deltas`, `[nodes]`. The run's guarantee is against `guaranteed` colluders.
     """
     columns = ("colluding nodes", f"{epsilon}, highest node", "right guess at most", "allowed for")
     rows = []

@@ -410,7 +410,6 @@ _SCORE = len(_COLUMNS) - 1  # where the column of the leading score stands
 
 
 def _node_table(result: ResultDocument) -> Table:
-    """The final numbers of every node."""
     over = {
         (place, "certified epsilon") for place, row in enumerate(result.nodes) if row.is_over_budget
     }

@@ -99,11 +99,7 @@ _HOW_TO_CHECK = (
 
 
 def statement_page(document: Mapping[str, Any]) -> str:
-    """Give the page of a statement, in HTML, from the statement's JSON alone.
-
-    Args:
-        document: the content of `statement.json`, its digest included.
-    """
+    """Give the page of a statement, in HTML, from `statement.json` alone, its digest included."""
     run, rows = document["run"], document["nodes"]
     eyebrow, count = "Statement of privacy", count_text(len(rows), "node")
     subject = f"{document['algorithm']['title']} on {document['task']['dataset']}, {count}"
@@ -298,5 +294,4 @@ def _release_text(row: Mapping[str, Any], mechanisms: Sequence[str]) -> str:
 
 
 def _day(stamp: str) -> str:
-    """The date of a time stamp."""
     return stamp.partition("T")[0]

@@ -26,12 +26,7 @@ _BETWEEN = 3  # spaces
 
 
 def terminal(blocks: Iterable[view.Block], console: Console | None = None) -> None:
-    """Print blocks; narrow terminals fold them, and nothing is shortened.
-
-    Args:
-        blocks: of a document.
-        console: where to print; standard output by default.
-    """
+    """Print blocks; narrow terminals fold them, and nothing is shortened."""
     out = console or Console()
     for block in blocks:
         if block.only != "page":
@@ -90,11 +85,7 @@ def table_of(
 ) -> Table:
     """A table for `print_table`, to which more rows may be added.
 
-    Args:
-        headings: of its columns.
-        rows: a cell for each heading.
-        title: above it.
-        right: headings of columns that stand to the right, as numbers do.
+    `right` are the headings of columns whose cells are aligned at their right, as numbers are.
     """
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
@@ -109,9 +100,7 @@ def table_of(
 def print_table(console: Console, table: Table) -> None:
     """Print a table of strings as wide as the console, or cards where it is too narrow.
 
-    Args:
-        console: where.
-        table: with a heading for each column; the first column names the row.
+    The table has a heading for each column, and its first column names the row.
     """
     for column in table.columns:
         column.min_width = max((len(word) for word in _words(column)), default=1)

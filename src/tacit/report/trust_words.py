@@ -114,10 +114,8 @@ class TrustWords:
 def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | None]) -> TrustWords:
     """Put a trust model, and what it comes to in a run, into words.
 
-    Args:
-        trust_model: its name, with or without the number of those who may collude.
-        trust: of the run.
-        deltas: at which the epsilon of each node is stated, `[nodes]`.
+    Its name may end in the number of those who may collude, or not. `deltas`, `[nodes]`, are those
+    at which the epsilon of each node is stated.
     """
     simulated = len(trust.nodes_by_process) == 1
     keys = _SIGNED_KEYS if trust.keys_signed else _KEYS

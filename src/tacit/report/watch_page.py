@@ -113,7 +113,6 @@ def _heard(site: SiteStatus, status: StatusDocument, process: WatchedProcess) ->
 
 
 def _remarks(seen: WatchDocument) -> Iterator[str]:
-    """A line for each thing that people should know."""
     for process in seen.processes:
         if process.problem is not None:
             yield process.problem

@@ -117,24 +117,13 @@ def plain_json(value: Any) -> Any:
 def dump(
     document: Document, more: Mapping[str, object] | None = None, *, indent: int | None = 2
 ) -> str:
-    """A document as JSON.
-
-    Args:
-        document: what is written.
-        more: keys that follow those of the document.
-        indent: spaces of a level; None writes one line.
-    """
+    """A document as JSON, with `more` keys after its own; an `indent` of None writes one line."""
     values = plain_json(document) | plain_json(more or {})
     return json.dumps(values, indent=indent, allow_nan=False)
 
 
 def load(model: type[AnyDocument], text: str | bytes, where: str) -> AnyDocument:
-    """A document from its JSON.
-
-    Args:
-        model: what it must be.
-        text: as it came.
-        where: it came from, for errors: a file.
+    """A document from its JSON; `where` names the file that it came from, for errors.
 
     Raises:
         InputError: it is no JSON object, of another format version, or a field is missing or

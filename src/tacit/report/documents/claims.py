@@ -59,7 +59,6 @@ class Attack(Document):
     """One attack and the lower bound it gives.
 
     Args:
-        name: what was done.
         statistic: what its guesses rest on.
         method: how guesses became a bound: `clopper-pearson`, `gaussian-dp` or `one-run`.
         epsilon: the lower bound at the report's delta.
@@ -116,11 +115,8 @@ class FidelityTest(Document):
 class AuditedModel(Document):
     """A model whose training was audited.
 
-    Args:
-        place: `laboratory`, where worst-case gradients are made, or `own model`.
-        model: its name.
-        parameters: how many it has.
-        gradient_path: how the clipped sums of its records are computed, in words.
+    Its `place` is `laboratory`, where worst-case gradients are made, or `own model`.
+    `gradient_path` says in words how the clipped sums of its records are computed.
     """
 
     place: Text
@@ -192,9 +188,6 @@ class AuditDocument(Document):
             audits, at most.
         claim_violated: whether more was extracted than the paper claims; null: no claim, or it is
             not judged.
-        fidelity_tests: how many were made.
-        fidelity_passed: how many of them passed.
-        algorithm: its name.
         relation: of neighbouring data sets.
         mechanism: what was attacked, in one line.
         trust_model: of the plan's guarantee.
@@ -203,11 +196,7 @@ class AuditDocument(Document):
         tolerated: how many the plan's guarantee is about; likewise.
         guaranteed_epsilon: the upper bound against so many, at `delta`; likewise.
         nodes: those that were attacked: all that share the mechanism of the most exposed one.
-        steps: that were run.
         tested: the models whose training was audited.
-        fidelity: what the tests of fidelity found.
-        attacks: what was tried.
-        seconds: it took.
     """
 
     format_version: Count

@@ -24,11 +24,10 @@ class MeanDeviation(Document):
 class FigureNumbers(Document):
     """What the runs of a point came to; None where no run has it.
 
-    Losses of training and the augmented Lagrangian are private.
-
-    Accuracies are shares in [0, 1], `bytes_sent` is a mean over nodes, `seconds` are of training.
-    `score` is what the runs are judged by, which `CompareDocument.score` names; `worst` (node),
-    `consensus` and `baseline` are of it.
+    Losses of training and the augmented Lagrangian are private. Accuracies are shares in [0, 1],
+    `bytes_sent` is a mean over nodes, `seconds` are of training. `score` is what the runs are
+    judged by, which `CompareDocument.score` names; `worst` (node), `consensus` and `baseline` are
+    of it.
     """
 
     test_accuracy: MeanDeviation | None

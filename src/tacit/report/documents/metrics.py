@@ -109,10 +109,8 @@ MOST_SERIES = 2**28  # bytes of `metrics.jsonl`: half a million evaluations
 def read_measurements(text: str, where: str) -> tuple[Measurement, ...]:
     """The lines of a file in the order of steps, without those that a resumed run repeated.
 
-    Args:
-        text: of the file. A last line without its newline was being written when the process was
-            killed, and is left out.
-        where: the file, for errors.
+    A last line without its newline was being written when the process was killed, and is left out.
+    `where` names the file, for errors.
 
     Raises:
         InputError: a line is damaged.

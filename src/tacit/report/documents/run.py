@@ -121,9 +121,7 @@ class RunAudit(RunDocument):
             extracted.
         verdict: in one line.
         claim_verdict: of the published formula, in one line.
-        fidelity_tests: how many were made.
-        fidelity_passed: how many of them found nothing.
-        questions: that they asked.
+        questions: that the tests of fidelity asked.
         failures: what accuses the program; nothing does where this is empty.
         alarm_rate: the chance, at most, that an audit accuses a correct program.
         smallest_excess: the epsilon from which weaker noise would have been found; None: unknown.

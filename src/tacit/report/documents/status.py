@@ -35,7 +35,6 @@ class SiteStatus(RunDocument):
     """What this process knows of a site, its own included.
 
     Args:
-        rank: of its process.
         name: of the site; "rank 2" where it has none.
         state: "connected": heard of just now; "away": it was, and is not any more; "done": ended
             as it should; "gone": the run goes on without it; "unknown": never heard of.
@@ -63,12 +62,9 @@ class StatusDocument(RunDocument):
     """Where a process stands.
 
     Args:
-        format_version: 1.
-        rank: of the process.
         site: its name, as in `sites`.
         state: "waiting": it stands still since it has to hear of others first.
-        step: steps made.
-        steps: that the run makes; None until that is known.
+        steps: that the run makes, of which `step` are made; None until that is known.
         epsilon: the largest that a node of this process has spent by all that its ledger has
             charged, rounded up between evaluations; None where nothing is accounted.
         budget: of that node; None where it has none.
@@ -99,12 +95,9 @@ class StatusDocument(RunDocument):
 class WatchedProcess(Document):
     """What the folder of a process says at one moment.
 
-    Args:
-        folder: of the process.
-        status: as it stands there; None where it cannot be read.
-        problem: why it cannot.
-        age: seconds since it was written.
-        silent: whether the process has written nothing for `SILENT` seconds, and has not ended.
+    `status` is None where it cannot be read, and `problem` says why. `age` is in seconds since it
+    was written. A process is `silent` that has written nothing for `SILENT` seconds and has not
+    ended.
     """
 
     folder: Text
@@ -177,9 +170,7 @@ def moment_of(text: str) -> datetime:
 def watched(run: Path, now: datetime) -> WatchDocument:
     """What can be seen of a run in this folder: of the processes that ran here, and of no others.
 
-    Args:
-        run: the run folder.
-        now: the time, with its zone.
+    `now` is the time, with its zone.
 
     Raises:
         InputError: it is no run folder.
