@@ -27,9 +27,9 @@ class StepTable(Protocol):
     def replace(self, at: Tensor, k: int, difference: float | None) -> Tensor:
         """Draw step k's batch, renew its entries at `at`, and return the sum of new less old.
 
-        That sum over the batch is float64 `[nodes, d]`, as `at` is `[nodes, d]`. In it (not in what
-        is stored) each record's new less old is clipped to l2 norm `difference`; None leaves them
-        as they are.
+        `at` is `[nodes, d]`, and so is that sum over the batch, in float64. In it (not in what is
+        stored) each record's new less old is clipped to l2 norm `difference`; None leaves them as
+        they are.
         """
 
 

@@ -277,8 +277,8 @@ def _loss(name: str, function: Callable[[Tensor, Tensor], Tensor] | None) -> Los
 def find_output(name: str | int | None) -> Output | None:
     """The function that takes the prediction from what the model returns.
 
-    `[task].output` names it by a key, a position, or `module:function`, looked for as a loss is;
-    None where the model returns its prediction alone.
+    `name` is that of `[task].output`: a key, a position, or `module:function`, looked for as a loss
+    is; None where the model returns its prediction alone.
 
     Raises:
         InputError: on `task.output` for a function that cannot be found.

@@ -54,7 +54,7 @@ def import_function(reference: str, where: str) -> Callable[..., Any]:
 def call_function(reference: str, where: str, **arguments: object) -> object:
     """Import `module:function` and return what it returns.
 
-    It gets those of the keyword `arguments` that it takes.
+    The function gets those of the keyword `arguments` that it takes.
 
     Raises:
         InputError: as `import_function`; also if the function raises, with what it raised.
