@@ -21,15 +21,11 @@ class NodeRun:
     """One node, and the steps whose messages it releases.
 
     Args:
-        options: of the algorithm.
         records: J.
         rate: q, chance that one mini-batch draws a given record.
         expected_batch: q J.
-        sampling: how batches are drawn.
-        relation: of neighbouring data sets.
         coordinates: d, numbers that one message holds; where pairs of nodes add noise that
             cancels, all values of a step that noise is drawn for.
-        nodes: how many there are.
         steps: K, of the whole run.
         released: numbers of the steps in which the node takes part, with repeats if a step was
             run again; the schedules below have one entry for each.

@@ -130,14 +130,7 @@ class Event(NamedTuple):
 def events(
     neighbours: tuple[tuple[int, ...], ...], steps: int, seed: int, options: AsynchronousOptions
 ) -> list[Event]:
-    """Every event of the first `steps` waves, in the order of time.
-
-    Args:
-        neighbours: of each node.
-        steps: K.
-        seed: the public one.
-        options: how fast nodes are.
-    """
+    """Every event of the first `steps` waves, in the order of time, from the public seed."""
     nodes = len(neighbours)
     rng = public_draws(seed, _CLOCK)
     means = np.exp(options.speed_spread * rng.standard_normal(nodes))

@@ -46,13 +46,11 @@ class PrimalDual:
     regulariser: float
 
     def terms(self, losses: Tensor, clients: int) -> float:
-        """These nodes' part of the augmented Lagrangian.
+        """These nodes' part of the augmented Lagrangian, from their `losses` f_i(x_i), `[nodes]`.
 
             sum_i [f_i(x_i) + <lambda_i, x_0 - x_i> + rho |x_i - x_0|^2 / 2] + R(x_0) nodes / N
 
-        Args:
-            losses: f_i(x_i), `[nodes]`.
-            clients: N, of the whole run: the parts of all processes add up to the whole.
+        N = `clients` are those of the whole run: the parts of all processes add up to the whole.
         """
         away = self.server.double() - self.models.double()
         linked = (self.duals.double() * away).sum() + self.penalty / 2 * away.square().sum()
@@ -62,11 +60,10 @@ class PrimalDual:
 
 @dataclass(frozen=True)
 class TableRequest:
-    """A table of gradients.
+    """A table of gradients, kept in `directory`, or in memory where that is None.
 
-    Args:
-        mini_batch: records of one entry; None stores one entry a record.
-        directory: where to keep it; None keeps it in memory.
+    It has an entry for each mini-batch of `mini_batch` records, or for each record where that is
+    None.
     """
 
     mini_batch: int | None = None
@@ -113,14 +110,12 @@ class Algorithm(Generic[State, Chosen]):
         documentation: what describes it, the docstring of its module, in one paragraph of which
             stands `TITLE: SUMMARY (PAPER).`, with its title; without a paper it is that of the
             first such paragraph. None where Python has dropped docstrings (`-OO`).
-        options: its options, with defaults.
         start: state before the first step, from parameters `[nodes, d]`.
         step: state after step k.
         models: each node's model of a state, `[nodes, d]`, de-biased; `state.x` by default.
         private: whether it adds noise; if not, no epsilon is offered.
         schedules: clip and relative noise of each step, from options, clip and number of steps.
         default_clip: the clipping bound of a private run that gives none.
-        graph, releases, claims, participation: what else is particular to it.
         steps_along: what a step does, in a few words, where it does nothing but step along noised
             gradients as they are: `tacit recommend` has rules for these methods, and says that as
             its reason; empty: it does more.
@@ -219,14 +214,9 @@ class Algorithm(Generic[State, Chosen]):
     def mix(self, state: State, k: int, options: Chosen, context: StepContext, extra: int) -> State:
         """The state after one gossip-only round: of functions of what was released, without cost.
 
-        With a server the state stays as it is: each step has ended with the server's average.
-
-        Args:
-            state: after step k, and the rounds of it so far.
-            k: the last step that was made.
-            options: of the algorithm.
-            context: of the run.
-            extra: number of the round in step k, 1 or more; see `Exchange.mix`.
+        It follows step k, the last that was made, and the rounds of it so far; `extra` is its
+        number among these, 1 or more (see `Exchange.mix`). With a server the state stays as it is:
+        each step has ended with the server's average.
         """
         if self.graph.gossip is not None:
             after: State = self.graph.gossip(state, k, options, context, extra)

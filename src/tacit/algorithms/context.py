@@ -27,14 +27,9 @@ class StepTable(Protocol):
     def replace(self, at: Tensor, k: int, difference: float | None) -> Tensor:
         """Draw step k's batch, renew its entries at `at`, and return the sum of new less old.
 
-        Args:
-            at: `[nodes, d]`.
-            k: the step.
-            difference: l2 bound of each record's new less old, in what is returned (not in what
-                is stored); None leaves them as they are.
-
-        Returns:
-            float64 `[nodes, d]`, a sum over the batch.
+        `at` is `[nodes, d]`, and so is that sum over the batch, in float64. In it (not in what is
+        stored) each record's new less old is clipped to l2 norm `difference`; None leaves them as
+        they are.
         """
 
 
@@ -112,12 +107,10 @@ class StepContext(Protocol):
     ) -> Tensor:
         """Sum of clipped record gradients, `[nodes, d]`, at parameters `at` `[nodes, d]`.
 
-        Args:
-            at: where; in float64 the sum is too, also in a run in float32.
-            k: the step, whose batch is drawn.
-            part: number of the mini-batch, where a step draws several (`Schedules.local_steps`).
-            whole: over every record of the node, in place of a batch.
-            clipped: False for plain gradients, where the step clips what it makes of them.
+        It is over step k's batch (over mini-batch number `part`, where a step draws several:
+        `Schedules.local_steps`), or over every record of the node where `whole` is true. At points
+        in float64 the sum is in float64 too, also in a run in float32. `clipped` is False for plain
+        gradients, where the step clips what it makes of them.
         """
 
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
@@ -141,12 +134,8 @@ class StepContext(Protocol):
         bounded contributions, or the change that one makes around a public point: never a value in
         which a record's contribution could be lost to rounding, or grow by it.
 
-        Args:
-            total: what is about to be released.
-            k: the step.
-            scale: how far `total` moves when the sum moves by one: the noise is scaled alike; a
-                number or `[nodes, 1]`.
-            part: number of the release, where a step has several.
+        `scale`, a number or `[nodes, 1]`, is how far `total` moves when the sum moves by one: the
+        noise is scaled alike. `part` is the number of the release, where a step has several.
         """
 
     @property
@@ -158,16 +147,10 @@ class StepContext(Protocol):
     def summand(self, values: Tensor, k: int) -> Summand[Tensor]:
         """`values` plus step k's noise in points of a lattice that all clients share.
 
-        For `Exchange.secure_sum`. As for `add_noise`, what is handed in must be bounded: a sum of
-        clipped contributions over the expected batch, or a change that was clipped.
-
-        Args:
-            values: of the active clients of this process, `[active, d]`, float64, in the units of
-                `divide`: of the **mean** over a batch, weighed; overwritten.
-            k: the step.
-
-        Returns:
-            int64 `[active, d]`.
+        For `Exchange.secure_sum`: int64 `[active, d]`. `values` are those of the active clients of
+        this process, float64 `[active, d]`, in the units of `divide`: of the **mean** over a batch,
+        weighed. They are overwritten. As for `add_noise`, what is handed in must be bounded: a sum
+        of clipped contributions over the expected batch, or a change that was clipped.
         """
 
     def mean_of_sum(self, total: Tensor, k: int) -> Tensor:

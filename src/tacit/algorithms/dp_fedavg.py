@@ -94,16 +94,9 @@ class LocalOptions(FederatedOptions):
 
 
 def local_steps(start: Tensor, k: int, options: LocalOptions, context: StepContext) -> Tensor:
-    """Each active client's model after its Q local steps from the server's: private.
+    """Each active client's model after its Q local steps from the server's: private, `[active, d]`.
 
-    Args:
-        start: the server's model, `[1, d]`.
-        k: the round.
-        options: of the method.
-        context: of the active clients.
-
-    Returns:
-        `[active, d]`.
+    `start` is the server's model, `[1, d]`, and `context` that of the active clients.
     """
     rate = step_size(options, k, context.steps)
     x = start.repeat(len(context.nodes), 1)

@@ -51,8 +51,6 @@ class Setup:
     """The experiment as its algorithm sees it before anything runs.
 
     Args:
-        options: of the algorithm.
-        nodes: how many.
         steps: K.
         seed: the public one.
         neighbours: of each node, in the graph of step 0, ascending.
@@ -60,8 +58,6 @@ class Setup:
         parameters: d.
         model, loss: as `[task]` names them.
         accounted: whether epsilon is certified.
-        relation: of neighbouring data sets.
-        sampling: how batches are drawn.
         input_bound: the public l2 norm that no record's inputs exceed; None: there is none.
     """
 
@@ -116,7 +112,6 @@ class NoisePath:
     """How the noise of a step moves models, where that is linear: see `topology.consensus`.
 
     Args:
-        order: of a step.
         rate: gamma_k, from options, k and K.
         scale: what multiplies a model's noise after k steps, from options and k.
         held: in how many steps the noise of one is applied, from options.

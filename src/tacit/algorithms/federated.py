@@ -120,12 +120,8 @@ OWN_MESSAGES = (
 def average_active(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:
     """The server's mean `[1, d]` of what the active clients send, for everyone.
 
-    What clients send is weighed already (`StepContext.divide`, `StepContext.weight`).
-
-    Args:
-        value: `[active, d]`.
-        k: the round.
-        context: of all clients.
+    What clients send, `[active, d]`, is weighed already (`StepContext.divide`,
+    `StepContext.weight`). `context` is that of all clients.
     """
     (mean,) = context.exchange.average(k, value)
     return mean
@@ -135,13 +131,8 @@ def average_unseen(values: Tensor, k: int, context: StepContext) -> Tensor:
     """The mean `[1, d]` over the active clients of noised `values`, of which only the sum is seen.
 
     Each client adds its noise to its own, in whole numbers of a lattice that all share, and the
-    server gets their sum (`StepContext.summand`, `Exchange.secure_sum`).
-
-    Args:
-        values: of the active clients, `[active, d]`, float64, in the units of
-            `StepContext.divide`.
-        k: the round.
-        context: of all clients.
+    server gets their sum (`StepContext.summand`, `Exchange.secure_sum`). `values` are float64
+    `[active, d]`, in the units of `StepContext.divide`; `context` is that of all clients.
     """
     summand = context.among(k).summand(values, k)
     return context.mean_of_sum(context.exchange.secure_sum(k, summand), k)
@@ -183,14 +174,12 @@ def clipped_rows(values: Tensor, bound: float | None) -> Tensor:
 def round_sampling(run: NodeRun) -> tuple[float, int]:
     """Chance that a round's Q mini-batches draw a given record, and how many records they draw.
 
-    With q the rate of one mini-batch and b its size, both rounded up:
+    The number is meant for batches of fixed size. With q the rate of one mini-batch and b its size,
+    both rounded up:
 
     - disjoint: a record is in one of them or in none, Q q and Q b;
     - independent: 1 - (1 - q)^Q; for batches of fixed size, the least whole number of J records
       whose share is at least that, J - floor(J (1 - b/J)^Q), in exact arithmetic.
-
-    Returns:
-        The rate, and the number of records (meant for batches of fixed size).
     """
     batch, steps, records = int(run.expected_batch), run.local_steps, run.records
     if run.rate == 1:

@@ -256,23 +256,15 @@ def inverse_step(
     coordinates: int,
     clients: int,
 ) -> Number:
-    """gamma_i^t of round t = k + 1 of K = `steps`.
+    """gamma_i^t of round t = k + 1 of `steps`.
 
     The paper's schedule is (2 sqrt(Q p C) / d_X) sqrt(t), p = K / N, with
 
         C = G^2 + 2 d_lambda^2 + 2 phi^2 / b + 16 rho d G^2 ln(1.25/delta) / ((Q-1)^2 eps^2);
 
     its last term, eps being that of a round, is 2 rho d (s / (b Q))^2 for the published noise, s
-    its standard deviation in the sum over a mini-batch: here s is that of the noise which is added.
-
-    Args:
-        options: of the algorithm.
-        k: the round.
-        steps: of the whole run.
-        noise_std: s, a number or `[nodes, 1]`.
-        batch: b, likewise.
-        coordinates: d.
-        clients: N.
+    its standard deviation in the sum over a mini-batch: here s is that of the noise which is added,
+    `noise_std`. s and b are numbers or `[nodes, 1]`; d is `coordinates`, and N is `clients`.
     """
     if options.inverse_step is None:
         return 0 * batch + 1 / step_size(options, k, steps)
@@ -308,25 +300,15 @@ def resolved_radius(
     x_0: Tensor,
     options: FedspdOptions,
 ) -> Tensor:
-    """How long local changes may be for their rounding to be what is accounted.
+    """How long local changes may be for their rounding to be what is accounted: R, `[nodes, 1]`.
 
-    That is `ROUNDING` of unit C, and less for a private state.
+    That is `ROUNDING` of unit C, and less for a private state; R is infinite without a clipping
+    bound C. `unit`, how far a change moves when the sum over a mini-batch does by one, and the
+    round's `gamma` are float64 `[nodes, 1]`, and `x_0` is `[1, d]`.
 
     Everything in a round is non-expansive, so two neighbours' rounding adds up to at most
     2^-47 (Q + 2) min(Q + 1, (gamma + rho) / rho) R; in a private state it stays, and the dual
     variable adds it up again. Proof: `docs/proofs/primal-dual.md`.
-
-    Args:
-        unit: how far a change moves when the sum over a mini-batch does by one, float64
-            `[nodes, 1]`.
-        gamma: of the round, float64 `[nodes, 1]`.
-        steps: K, of the whole run.
-        clip: the bound C; None bounds nothing.
-        x_0: the server's model, `[1, d]`.
-        options: of the algorithm.
-
-    Returns:
-        R, `[nodes, 1]`; infinite without a bound.
 
     Raises:
         InputError: on `algorithm.inverse_step`, where x_0 is longer, so that what one record does
@@ -388,7 +370,6 @@ class _Round:
     Under `replace-one` the pair that reads them doubles them.
 
     Args:
-        gamma: the step parameter.
         kept: of |gamma d - (change of the gradient of the same records)| over |d|.
         others: how far the sum over a mini-batch moves after a hit, since all records' gradients
             may; 0 where `kept` covers it.

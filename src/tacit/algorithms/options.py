@@ -95,11 +95,8 @@ class Options(BaseModel):
 class Idle:
     """Metadata of an option that does nothing beside some values of others.
 
-    There only its default is taken: see `refuse_idle`.
-
-    Args:
-        when: of all options, whether it does nothing.
-        remedy: what to do about it, for people.
+    There, where `when` is true of all options, only its default is taken, and `remedy` tells people
+    what to do about it: see `refuse_idle`.
     """
 
     when: Callable[[Any], bool]

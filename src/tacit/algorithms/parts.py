@@ -62,13 +62,8 @@ def with_weight_decay(gradient: Tensor, at: Tensor, weight_decay: float, active:
     """A noised gradient plus that of the ridge term weight_decay ||x||^2 / 2, `[nodes, d]`.
 
     The term reads no record: it is added after clipping and noise, to what an observer may learn,
-    and costs nothing.
-
-    Args:
-        gradient: noised, `[nodes, d]`.
-        at: the models x, `[nodes, d]`.
-        weight_decay: weight of the term; 0 leaves the gradient as it is.
-        active: bool `[nodes, 1]`, whose gradients these are; those of others stay as they are.
+    and costs nothing. The models x are `at`, `[nodes, d]`; `active`, bool `[nodes, 1]`, says whose
+    gradients these are, and those of others stay as they are.
     """
     if not weight_decay:
         return gradient
@@ -132,7 +127,9 @@ def independent(setup: Setup) -> Activity | None:
 def prox(name: str, x: Tensor, step: float | Tensor, regularisation: float) -> Tensor:
     """Proximal operator of a regulariser R: argmin_u R(u) + |u - x|^2 / (2 step).
 
-    With lambda = `regularisation`, coordinate by coordinate:
+    `step` is above 0: a number, or a tensor that broadcasts with x (`[nodes, 1]`: one a node). x
+    and the result, a new tensor, are `[nodes, d]`. With lambda = `regularisation`, 0 or more,
+    coordinate by coordinate:
 
     | name | R(x) | operator of `step` R |
     |---|---|---|
@@ -147,15 +144,6 @@ def prox(name: str, x: Tensor, step: float | Tensor, regularisation: float) -> T
     and Boyd, *Proximal Algorithms*, 2014, sections 2.1, 2.3 and 6.5). They read no records: applied
     to released values they are post-processing.
 
-    Args:
-        name: of the regulariser.
-        x: `[nodes, d]`.
-        step: above 0; a number, or a tensor that broadcasts with x (`[nodes, 1]`: one a node).
-        regularisation: lambda, 0 or more.
-
-    Returns:
-        A new tensor, `[nodes, d]`.
-
     Raises:
         InputError: an unknown name, a step that is not above 0, or an unusable lambda.
     """
@@ -166,10 +154,7 @@ def prox(name: str, x: Tensor, step: float | Tensor, regularisation: float) -> T
 def regulariser_value(name: str, x: Tensor, regularisation: float) -> float:
     """R(x), in float64, of the R whose operator `prox` is: see its table.
 
-    Args:
-        name: of the regulariser.
-        x: any shape; R is summed over all its coordinates.
-        regularisation: lambda, 0 or more.
+    R is summed over all coordinates of x, whatever its shape.
 
     Raises:
         InputError: an unknown name.

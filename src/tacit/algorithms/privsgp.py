@@ -235,11 +235,7 @@ def _plain(state: ReducedState) -> PushSumState:
 
 @dataclass(frozen=True)
 class ClaimedTable(ClaimedRun):
-    """What Theorem 2 reads, and whether the run is what it is about.
-
-    Args:
-        state: of the options.
-    """
+    """What Theorem 2 reads, and the option `state`, by which the run is what it is about or not."""
 
     state: str = "private"
 

@@ -44,10 +44,7 @@ def reflected(size: int, scales: int) -> Array:
 def wavelets(height: int, width: int, scale: int) -> Array:
     """Fourier transforms of the wavelets at scale 2^j, `[ANGLES, height, width]`, real.
 
-    Args:
-        height: of a padded image.
-        width: likewise.
-        scale: j.
+    Height and width are those of a padded image, and j is `scale`.
     """
     deviation, frequency = _WIDTH * 2**scale, _FREQUENCY / 2**scale
     made = np.empty((ANGLES, height, width))
@@ -91,12 +88,8 @@ def gaussian_spectrum(size: int, scales: int) -> Array:
 def spectrum_at(spectrum: Array, resolution: int) -> Array:
     """A filter for signals of which every 2^resolution-th number is kept: its lower frequencies.
 
-    Args:
-        spectrum: `[..., height, width]` or, of one axis, `[size]`.
-        resolution: 0 leaves it as it is.
-
-    Returns:
-        As many times shorter along each axis that has frequencies.
+    A spectrum `[..., height, width]` becomes that many times shorter along height and width, and
+    one of a single axis, `[size]`, along that.
     """
     for axis in range(max(0, spectrum.ndim - 2), spectrum.ndim):
         size = spectrum.shape[axis]

@@ -44,10 +44,7 @@ Read = Callable[[slice], Tensor]
 
 
 class Kept:
-    """A folder of features.
-
-    Args:
-        folder: it is made where it is missing, its owner's alone.
+    """A folder of features, its owner's alone, which is made where it is missing.
 
     Raises:
         InputError: on `task.features_cache`, if it cannot be made.
@@ -63,12 +60,8 @@ class Kept:
     ) -> None:
         """Write a node's features as `FeatureMap.write` does, from the right file if there is one.
 
-        Args:
-            features: the map.
-            node: its number.
-            stored: the node's records as they are kept, `[records, ...]`.
-            read: some of them as the map takes them.
-            out: `[records, *shape]`, is written.
+        `stored` are the node's records as they are kept, `[records, ...]`, and `read` gives some of
+        them as the map takes them. Features are written into `out`, `[records, *shape]`.
 
         Raises:
             InputError: on `task.features_cache`, if a file cannot be written.

@@ -48,13 +48,11 @@ class FeatureMap:
     """What `[task].features` names, for records of one shape.
 
     Args:
-        name: as in the experiment.
         function: inputs `[block, ...]` to features `[block, *shape]`.
         record_shape: of a record's inputs.
         shape: of a record's features.
         block: how many records it is given at a time.
         identity: what tells it from another map; the same in every process that has it.
-        dtype: of features.
         threads_safe: whether several threads may call the function at once.
     """
 
@@ -101,14 +99,10 @@ class FeatureMap:
         return self.write(lambda rows: inputs[rows], len(inputs), made)
 
     def write(self, read: Callable[[slice], Tensor], records: int, out: Tensor) -> Tensor:
-        """Write the features of records `[records, *shape]`, block by block.
+        """Write the features of records into `out` `[records, *shape]`, block by block; return it.
 
-        Blocks are the same on however many threads, and so are features.
-
-        Args:
-            read: the inputs of some records, on the device of the map; several threads call it.
-            records: how many there are.
-            out: is written, and returned.
+        `read` gives the inputs of some records, on the device of the map, and several threads call
+        it. Blocks are the same on however many threads, and so are features.
 
         Raises:
             RecordsError: a user's function fails on some records, or gives them another shape.
@@ -150,11 +144,8 @@ class FeatureMap:
 class WithFeatures(nn.Module):
     """A model of features as one of the inputs that they are made of.
 
-    Args:
-        features: the map.
-        bound: of the l2 norm of a record's features; longer ones are scaled down to it. None:
-            there is none.
-        model: of features.
+    A record's features are scaled down to l2 norm `bound` where they are longer; None: there is no
+    bound.
     """
 
     def __init__(self, features: FeatureMap, bound: float | None, model: nn.Module) -> None:
@@ -170,13 +161,10 @@ class WithFeatures(nn.Module):
 def find_features(
     name: str, examples: Tensor, dtype: torch.dtype, device: torch.device
 ) -> FeatureMap:
-    """The map that `[task].features` names.
+    """The map that `[task].features` names: `scattering`, `scattering:J` or `module:function`.
 
-    Args:
-        name: `scattering`, `scattering:J` or `module:function`.
-        examples: public or made-up inputs `[few, ...]`, shaped and typed as the nodes' records.
-        dtype: of the run, and of features.
-        device: of the run.
+    `examples` are public or made-up inputs `[few, ...]`, shaped and typed as the nodes' records;
+    `dtype`, which is that of features too, and `device` are those of the run.
 
     Raises:
         InputError: on `task.features`, for an unknown name, records that it does not take, or a
@@ -200,15 +188,8 @@ def known_features(
 ) -> FeatureMap:
     """A map that a run has used already, and that is not tried out again.
 
-    Args:
-        name: as in the experiment.
-        record_shape: of a record's inputs.
-        shape: of a record's features, where the map is a user's function.
-        dtype: of features.
-        device: where they are computed.
-
-    Returns:
-        The map, without an identity if it is a user's function.
+    `record_shape` is that of a record's inputs. `shape` is that of its features where the map is a
+    user's function, which is returned without an identity; other maps have their own.
 
     Raises:
         InputError: on `task.features`, for an unknown name or records that it does not take.
@@ -245,17 +226,8 @@ def scattering_of(
 
     The coefficients of an image's channel `[81, h, w]` (for J = 2) are divided in groups of 3 that
     follow each other; each group has its mean subtracted and is divided by its standard deviation,
-    as `torch.nn.GroupNorm(27, 81, affine=False)` does.
-
-    Args:
-        name: as in the experiment.
-        scales: J.
-        shape: of a record: `[height, width]` or `[channels, height, width]`.
-        dtype: of features.
-        device: where they are computed.
-
-    Returns:
-        Features `[channels 81, h, w]`.
+    as `torch.nn.GroupNorm(27, 81, affine=False)` does. J is `scales`. The `shape` of a record is
+    `[height, width]` or `[channels, height, width]`; features are `[channels 81, h, w]`.
 
     Raises:
         InputError: on `task.features`, if records are no images of at least 2^J a side.

@@ -159,13 +159,9 @@ def _moduli(s: tuple[Tensor, Tensor], t: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _bank(spectra: Array, aliases: int, before: tuple[Array, Array], tensor: _Made) -> _Bank:
-    """The matrices of a scale.
+    """The matrices of a scale, from the `spectra` of its wavelets, `[8, H, W]`; f is `aliases`.
 
-    Args:
-        spectra: of the wavelets, `[8, H, W]`.
-        aliases: f.
-        before: `[H, h]` and `[W, w]`, what is done to each axis before.
-        tensor: makes one of a matrix.
+    `before` is what is done to each axis before, `[H, h]` and `[W, w]`.
     """
     rows, columns = before
     _, height, width = spectra.shape
@@ -224,11 +220,8 @@ class _Low:
 def _low(scales: int, resolution: int, before: tuple[Array, Array], tensor: _Made) -> _Low:
     """The matrices of low-passing signals of which every 2^resolution-th place is kept.
 
-    Args:
-        scales: J.
-        resolution: of the signals.
-        before: `[H, h]` and `[W, w]`, what is done to each axis before; H and W at resolution 0.
-        tensor: makes one of a matrix.
+    `before` is what is done to each axis before, `[H, h]` and `[W, w]`, with H and W at this
+    resolution; J is `scales`.
     """
     step = 2 ** (scales - resolution)
 
@@ -261,7 +254,6 @@ class _FourierBank:
     aliases: int
 
     def moduli(self, signals: Tensor) -> Tensor:
-        """As `_Bank.moduli`."""
         height, batch, width = signals.shape
         padded = (self.rows @ signals.reshape(height, -1)).view(-1, width) @ self.columns
         images = padded.view(len(self.rows), batch, -1).permute(1, 0, 2)
@@ -286,15 +278,9 @@ def _fourier_bank(
 class Scattering(torch.nn.Module):
     """Images `[records, channels, height, width]` to `[records, channels, 81, h, w]` (for J = 2).
 
-    h and w are the sides over 2^J, rounded down. Computes in the type of its inputs, float32 or
-    float64, on their device; a coefficient is a function of its own image's channel alone.
-
-    Args:
-        scales: J, 1 or more.
-        height: of an image, at least 2^J.
-        width: likewise.
-        dtype: float32 or float64.
-        device: where its matrices lie.
+    J = `scales` is 1 or more, and an image's sides are at least 2^J; h and w are the sides over
+    2^J, rounded down. Inputs, matrices and coefficients are of `dtype`, float32 or float64, and on
+    `device`. A coefficient is a function of its own image's channel alone.
     """
 
     def __init__(

@@ -35,11 +35,8 @@ Function = Callable[[Tensor], Tensor]
 def try_out(name: str, function: Function, examples: Tensor, block: int) -> tuple[int, ...]:
     """The shape of a record's features, once the map has passed the trial.
 
-    Args:
-        name: as in the experiment.
-        function: the map.
-        examples: public or made-up inputs `[few, ...]`, on the device of the run.
-        block: how many records the map is given at a time.
+    `examples` are public or made-up inputs `[few, ...]`, on the device of the run; `block` is how
+    many records the map is given at a time.
 
     Raises:
         InputError: on `task.features`: it fails, gives no tensor of finite numbers with a row a

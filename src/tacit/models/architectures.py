@@ -59,12 +59,8 @@ def input_dtype(model: nn.Module, inputs: Tensor, dtype: torch.dtype) -> torch.d
     """The type in which a model takes records: that of the run, or int64 for integers that are ids.
 
     Ids, such as those of an embedding, they are only where the model takes them as integers and
-    fails on the same as floating numbers, which is what any other model gets. Tries a copy.
-
-    Args:
-        model: of the task.
-        inputs: a few records, `[few, ...]`.
-        dtype: of the run.
+    fails on the same as floating numbers, which is what any other model gets. Tries a copy on
+    `inputs`, a few records `[few, ...]`.
     """
     if inputs.is_floating_point():
         return dtype
@@ -281,9 +277,8 @@ def _loss(name: str, function: Callable[[Tensor, Tensor], Tensor] | None) -> Los
 def find_output(name: str | int | None) -> Output | None:
     """The function that takes the prediction from what the model returns.
 
-    Args:
-        name: of `[task].output`: a key, a position, or `module:function`, looked for as a loss is;
-            None where the model returns its prediction alone.
+    `name` is that of `[task].output`: a key, a position, or `module:function`, looked for as a loss
+    is; None where the model returns its prediction alone.
 
     Raises:
         InputError: on `task.output` for a function that cannot be found.

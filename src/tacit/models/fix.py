@@ -42,13 +42,7 @@ def fix(module: nn.Module) -> nn.Module:
     line for each part, in the attribute `tacit_changes` of the copy. Weights are kept where they
     fit: a `GroupNorm` has the scale and the shift of its `BatchNorm`, whose running statistics are
     dropped, so that a trained network needs some training after it. An LSTM computes what it did
-    before.
-
-    Args:
-        module: left as it is.
-
-    Returns:
-        The copy. Without anything to change it is a plain copy.
+    before. The module itself is left as it is; without anything to change the copy is a plain one.
 
     Raises:
         InputError: on `module` if it is no `nn.Module`, or a part of it has no shape yet.

@@ -22,14 +22,11 @@ def names_function(reference: object) -> bool:
 def import_function(reference: str, where: str) -> Callable[..., Any]:
     """The callable that `module:function` names.
 
-    Args:
-        reference: `module:function`; the module may be dotted, and is looked for in the current
-            directory first.
-        where: the key that an error names.
+    The module may be dotted, and is looked for in the current directory first.
 
     Raises:
-        InputError: if the reference has another form, the module is not found or fails to
-            import, or it holds no such callable.
+        InputError: on `where`, if the reference has another form, the module is not found or fails
+            to import, or it holds no such callable.
     """
     module_name, _, name = reference.partition(":")
     if not names_function(reference):
@@ -57,10 +54,7 @@ def import_function(reference: str, where: str) -> Callable[..., Any]:
 def call_function(reference: str, where: str, **arguments: object) -> object:
     """Import `module:function` and return what it returns.
 
-    Args:
-        reference: `module:function`.
-        where: the key that an error names.
-        arguments: handed over as keyword arguments as far as the function takes them.
+    The function gets those of the keyword `arguments` that it takes.
 
     Raises:
         InputError: as `import_function`; also if the function raises, with what it raised.
@@ -74,7 +68,6 @@ def call_function(reference: str, where: str, **arguments: object) -> object:
 
 
 def _accepted(function: Callable[..., Any], arguments: dict[str, object]) -> dict[str, object]:
-    """Those of the keyword arguments that the function takes."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:

@@ -60,12 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of whole test sets.
-
-    Args:
-        measure: its name, and which of two scores is better.
-        function: (outputs `[r, ...]`, targets `[r, ...]`) -> number.
-    """
+    """A score of whole test sets: `function` makes a number of outputs and targets `[r, ...]`."""
 
     measure: Measure
     function: Function
@@ -102,12 +97,10 @@ class Baselines:
 def find_metrics(
     names: Sequence[str] | None, functions: Mapping[str, Function] | None = None
 ) -> tuple[Metric, ...]:
-    """The metrics that `[task].metric` names.
+    """The metrics that `[task].metric` names: keys of `METRICS`, or `module:function`.
 
-    Args:
-        names: keys of `METRICS`, or `module:function`: (outputs, targets) -> number. The module is
-            looked for in the current directory first.
-        functions: those that were passed as objects, as `named_metrics` has them.
+    Such a function is (outputs, targets) -> number; the module is looked for in the current
+    directory first. `functions` are those that were passed as objects, as `named_metrics` has them.
 
     Raises:
         InputError: on `task.metric` for a function that cannot be found.
@@ -162,10 +155,7 @@ def _found(name: str, functions: Mapping[str, Function]) -> Metric:
 def score(metric: Metric, outputs: Tensor, targets: Tensor) -> float:
     """The score of one model; not a number where an output of its is not finite.
 
-    Args:
-        metric: which.
-        outputs: `[r, ...]`, of one model.
-        targets: `[r, ...]`.
+    Outputs and targets are `[r, ...]`.
 
     Raises:
         InputError: on `task.metric`, where a user's function fails, or returns no number.
@@ -204,12 +194,8 @@ def check_metrics(
 ) -> None:
     """Refuse metrics that are not defined on the public test records, before a run begins.
 
-    Args:
-        metrics: of the task.
-        loss: of the task.
-        example: what the model gives for a few records, `[few, ...]`.
-        targets: of the public test records, `[r, ...]`.
-        records: how many of them are scored on the way.
+    `example` is what the model gives for a few records, `[few, ...]`; `targets` are those of the
+    public test records, `[r, ...]`, of which `records` are scored on the way.
 
     Raises:
         InputError: on `task.metric`, or on `train.evaluate_records`.

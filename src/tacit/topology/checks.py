@@ -93,10 +93,8 @@ def contraction(mixing: Mixing) -> float | None:
 
     Up to 512 nodes, all eigenvalues are computed. Of more, they are known where all nodes weigh
     what lies equally far ahead of them equally (rings, k-regular and exponential graphs);
-    otherwise the second largest is found by iteration.
-
-    Returns:
-        The factor; None where an iteration for many nodes does not converge.
+    otherwise the second largest is found by iteration, and None is returned where that does not
+    converge.
     """
     nodes = mixing.schedule.nodes
     if nodes == 1 or mixing.kind == "server":

@@ -60,7 +60,6 @@ class NoiseFlow:
 
     Args:
         mixing: weights of the graphs, one a round.
-        order: of a step.
         own: deviation of each node's own noise in a coordinate of the batch mean, `[nodes]`; only
             its shape counts for the figure.
         rates: gamma_k, `[steps]`.
@@ -148,8 +147,7 @@ class ModelSpread:
     def figures(self, pair_noise: float) -> Matrix:
         """The deviation of each node's model over that of the mean, `[points, nodes]`.
 
-        Args:
-            pair_noise: rho.
+        `pair_noise` is rho.
         """
         variances = self.own + pair_noise**2 * self.paired
         # Where nobody has added noise yet, nothing stands apart.
@@ -159,10 +157,8 @@ class ModelSpread:
     def apart(self, pair_noise: float) -> Matrix:
         """Root mean square over nodes of the deviation from the mean model, `[points]`.
 
-        Of one coordinate; times sqrt(d) it is the expected distance in the l2 norm.
-
-        Args:
-            pair_noise: rho.
+        Of one coordinate; times sqrt(d) it is the expected distance in the l2 norm. `pair_noise` is
+        rho.
         """
         return np.sqrt(self.own_apart + pair_noise**2 * self.paired_apart)
 
@@ -171,13 +167,8 @@ def spread(flow: NoiseFlow, steps: Sequence[int], memory: int | None = None) -> 
     """The variances of nodes' models after some numbers of steps, each from 1 to K.
 
     It costs a product of matrices `[nodes, nodes]` for every step that has not mixed yet, at each
-    of the points; sums alone where all matrices have their eigenvectors in common.
-
-    Args:
-        flow: how noise moves models.
-        steps: the points.
-        memory: how many steps before a point add noise, or a few more where noise is held; None:
-            all.
+    of the points; sums alone where all matrices have their eigenvectors in common. `memory` is how
+    many steps before a point add noise, or a few more where noise is held; None: all.
     """
     windows = _by_eigenvectors(flow) or _step_by_step(flow)
     rows = [_point(flow, k, memory, windows) for k in steps]

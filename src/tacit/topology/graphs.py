@@ -34,11 +34,8 @@ _MOST_PAIRS = 1_000_000_000  # that a drawn graph decides on, 200 million a seco
 class Graph:
     """A directed graph on nodes 0..nodes-1; an undirected one has every edge both ways.
 
-    Args:
-        nodes: how many.
-        sources: of each edge, `[edges]`; edges are ordered by source and then target, none is
-            there twice, and none leads from a node to itself. `graph_of` sees to that.
-        targets: likewise.
+    `sources` and `targets` are those of each edge, `[edges]`. Edges are ordered by source and then
+    target, none is there twice, and none leads from a node to itself: `graph_of` sees to that.
     """
 
     nodes: int
@@ -77,10 +74,8 @@ class Graph:
 def graph_of(nodes: int, edges: Iterable[Edge] | Numbers, *, both_ways: bool = False) -> Graph:
     """The graph of some edges, in any order; duplicates and self loops are left out.
 
-    Args:
-        nodes: how many.
-        edges: (source, target) pairs, `[edges, 2]` if it is an array.
-        both_ways: whether each edge also leads back.
+    Edges are (source, target) pairs, an array of them `[edges, 2]`; with `both_ways` each of them
+    also leads back.
     """
     listed = edges if isinstance(edges, np.ndarray) else np.array(list(edges), np.int64)
     sources, targets = listed.reshape(-1, 2).T
@@ -176,11 +171,8 @@ def k_regular(nodes: int, degree: int) -> Graph:
 def torus(nodes: int, shape: tuple[int, int]) -> Graph:
     """A grid whose sides meet: node r * columns + c linked to those above, below, left and right.
 
-    Where a side is 2 long, its two ways round lead to the same node, which is one edge.
-
-    Args:
-        nodes: how many.
-        shape: rows and columns.
+    `shape` is rows and columns. Where a side is 2 long, its two ways round lead to the same node,
+    which is one edge.
 
     Raises:
         InputError: on `topology.shape`, unless both are 2 or more and their product is `nodes`;
@@ -205,11 +197,6 @@ def erdos_renyi(nodes: int, probability: float, seed: int) -> Graph:
 
     So it is distributed as G(n, p) given that it is connected (Erdos and Renyi 1959, Gilbert
     1959). Drawn from the public seed: nothing secret may depend on it.
-
-    Args:
-        nodes: how many.
-        probability: of a link, in (0, 1].
-        seed: the public seed.
 
     Raises:
         InputError: on `topology.probability`, if it is outside (0, 1] or if none of 100 draws
@@ -314,11 +301,9 @@ def _edge(content: list[str], place: str, nodes: int) -> Edge:
 
 @dataclass(frozen=True)
 class GraphSchedule:
-    """A sequence of graphs that repeats.
+    """A sequence of graphs that repeats, with the name that `[topology].graph` gives it.
 
-    Args:
-        name: as `[topology].graph` gives it.
-        graphs: one period; step k uses number k modulo the period.
+    `graphs` is one period: step k uses number k modulo the period.
     """
 
     name: str
@@ -346,15 +331,7 @@ class GraphSchedule:
 
 @dataclass(frozen=True)
 class GraphRequest:
-    """What a graph may be built from.
-
-    Args:
-        nodes: how many.
-        degree: neighbours of a node.
-        shape: rows and columns.
-        probability: of a link.
-        seed: the public seed, for graphs that are drawn.
-    """
+    """What a graph may be built from; arguments as those of `build_schedule`."""
 
     nodes: int
     degree: int | None = None
@@ -414,13 +391,9 @@ def build_schedule(
 ) -> GraphSchedule:
     """The schedule of a named graph, or of `file:PATH`.
 
-    Args:
-        graph: a name in `GRAPHS`, or `file:` and a path.
-        nodes: how many.
-        degree: neighbours of a node, for graphs that take it.
-        shape: rows and columns, for graphs that take it.
-        probability: of a link, for graphs that take it.
-        seed: the public seed, for graphs that are drawn.
+    The names are those of `GRAPHS`, which also says what each graph takes of `degree` (neighbours
+    of a node), `shape` (rows and columns) and `probability` (of a link). `seed` is the public seed,
+    for graphs that are drawn.
 
     Raises:
         InputError: on `topology.graph`, or on the key at fault: `topology.degree`,

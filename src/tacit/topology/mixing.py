@@ -120,12 +120,10 @@ class Weights:
         return Weights.of_entries(len(kept), targets, sources, self.values[at])
 
     def without(self, entries: Numbers, keepers: Numbers | None = None) -> Weights:
-        """The same without some entries `[n]`.
+        """The same without some entries, by their numbers `[n]`.
 
-        Args:
-            entries: their numbers.
-            keepers: of each entry the node whose own weight, which is not 0, grows by it, `[n]`;
-                None: nobody's.
+        `keepers` `[n]` are of each entry the node whose own weight, which is not 0, grows by it;
+        None: nobody's.
         """
         values = self.values.copy()
         values[entries] = 0.0
@@ -176,13 +174,9 @@ DEFAULT = "metropolis"
 
 @dataclass(frozen=True, eq=False)
 class Mixing:
-    """The mixing weights of a schedule.
+    """The mixing weights of a schedule, one for each graph of its period; all are of the `kind`.
 
-    Args:
-        schedule: which graph at which step.
-        weights: one for each graph of the period; a server's have no entries, since nothing goes
-            from node to node.
-        kind: what all of them are.
+    A server's have no entries, since nothing goes from node to node.
     """
 
     schedule: GraphSchedule
@@ -257,9 +251,8 @@ WEIGHTS: Mapping[str, Callable[[Graph], Weights]] = {
 def build_mixing(schedule: GraphSchedule, weights: str | None = None) -> Mixing:
     """The mixing weights of a schedule.
 
-    Args:
-        schedule: directed ones split equally; undirected ones take `weights`.
-        weights: a name in `WEIGHTS`; by default `metropolis`.
+    Directed ones split equally; undirected ones take those of a name in `WEIGHTS`, by default
+    `metropolis`.
 
     Raises:
         InputError: on `topology.mixing`.

@@ -101,12 +101,7 @@ def iterate(
 ) -> GraphAdmmState:
     """One iteration: the explicit minimiser, one message to each neighbour, the dual variable.
 
-    Args:
-        state: before it.
-        g: the noised mean of clipped gradients, `[nodes, d]`.
-        k: the step, t of the formulas above.
-        options: of the algorithm.
-        context: of the run.
+    `g` is the noised mean of clipped gradients, `[nodes, d]`, and k is t of the formulas above.
     """
     x, spread, dual = state
     penalty, dual_step = weights_of(options, k)

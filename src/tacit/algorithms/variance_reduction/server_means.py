@@ -62,10 +62,7 @@ class ServerAnchorOptions(FederatedOptions, DifferenceOptions):
 def mean_refresh(x: Tensor, k: int, context: StepContext) -> Tensor:
     """The server's mean `[1, d]` of the active clients' noised gradients of all their records.
 
-    Args:
-        x: the server's model, `[1, d]`.
-        k: the round.
-        context: of all clients.
+    They are taken at the server's model x, `[1, d]`; `context` is that of all clients.
     """
     here = context.among(k)
     total = here.batch_gradient(x.repeat(len(here.nodes), 1), k, whole=True)
@@ -82,13 +79,9 @@ def mean_difference(
 ) -> Tensor:
     """The server's mean `[1, d]` of share * new + (1 - share) * (new - old), over noised batches.
 
-    Args:
-        x: the server's model now, `[1, d]`.
-        before: that of the old gradients, `[1, d]`.
-        k: the round.
-        share: 0 for differences alone, 1 for gradients alone.
-        bound: C_d, of each record's difference; None leaves it.
-        context: of all clients.
+    New gradients are at the server's model x of now, old ones at `before`, `[1, d]` each. Each
+    record's difference is clipped to C_d = `bound`; None leaves it. `context` is that of all
+    clients.
     """
     here = context.among(k)
     clients = len(here.nodes)
@@ -104,11 +97,8 @@ def mean_difference(
 def _noised_mean(total: Tensor, k: int, context: StepContext, unit: Tensor | float = 1.0) -> Tensor:
     """The server's mean `[1, d]` of the active clients' sums, noised, over their batches.
 
-    Args:
-        total: sums, `[active, d]`.
-        k: the round.
-        context: of all clients.
-        unit: what a sum is multiplied by to be one over a batch, a number or `[active, 1]`.
+    The sums are `[active, d]`; `unit`, a number or `[active, 1]`, is what a sum is multiplied by to
+    be one over a batch. `context` is that of all clients.
     """
     here = context.among(k)
     if context.only_sums:
@@ -131,10 +121,8 @@ def anchored_sums(
 ) -> privacy.Mechanism:
     """What the messages leak of one record: see the docstring of the module.
 
-    Args:
-        run: of a node.
-        is_anchor: of a round's number, whether it is a refresh.
-        share: of new gradients in other rounds.
+    `is_anchor` says of a round's number whether it is a refresh; `share` is that of new gradients
+    in other rounds.
     """
     rounding = run.records * _ROUNDING
     moved = _moved(share, difference_bound(run.options, run.clip[0])) + rounding
@@ -158,12 +146,8 @@ def anchor_schedules(
     noise in that sum `lasting[k]` times, that is s = W_a / (W_a + W_r), where W is the sensitivity
     times the root of the number of rounds and of the sum of their squares.
 
-    Args:
-        options: of the method.
-        clip: C, or None.
-        lasting: of each round, how many directions its noise is in, with their weights, `[steps]`.
-        is_anchor: of a round's number, whether it is a refresh.
-        share: of new gradients in other rounds.
+    `lasting`, `[steps]`, is of each round how many directions its noise is in, with their weights;
+    `is_anchor` and `share` are as in `anchored_sums`.
     """
     steps = len(lasting)
     bounds = None if clip is None else (clip,) * steps
