@@ -31,11 +31,10 @@ class RunEvaluation:
     """What all nodes came to at a mark.
 
     Args:
-        evaluation: on public test records; None without any. Where nodes' models are private,
-            every node has the scores of the common model.
+        evaluation: on public test records; None without any. Where nodes' models are private, every
+            node has the scores of the common model.
         consensus_distance: root mean square over nodes of the distance to their mean; None where
             models are private, or, across processes, are not added up.
-        bytes_sent: by each node.
         notes: of bad messages that were dropped, if any were, for people.
         common: the mean of the models of all processes, `[d]` in float64; None where this process
             knows the common model without the others.
@@ -53,15 +52,10 @@ def measure(
 ) -> Released[MetricsPart]:
     """What this process may tell of its nodes.
 
-    Models that are private are not looked at: in their place stands the common model.
-
-    Args:
-        job: of the run.
-        models: of its nodes, `[nodes, d]`, or `[1, d]` where all have the same.
-        consensus: the common model `[d]`, as far as this process knows it.
-        state: of the algorithm.
-        exchange: which has counted bytes, and rows that were bad.
-        whole: on all test records, in place of the first.
+    Models are `[nodes, d]`, or `[1, d]` where all have the same. Those that are private are not
+    looked at: in their place stands the common model `[d]`, `consensus`, as far as this process
+    knows it. The exchange has counted bytes, and rows that were bad. With `whole`, scores are of
+    all test records, in place of the first.
     """
     count, weights = len(job.hosted), getattr(state, "w", None)
     if not job.config.algorithm.definition.releases.models:
@@ -107,10 +101,6 @@ def augmented_lagrangian(job: Job, state: Any) -> Private[float | None]:
     """That of this process's nodes, over all their records; None of a method without duals.
 
     It reads private records, and mostly models that were never noised: for the eyes of the nodes.
-
-    Args:
-        job: of the run.
-        state: of the algorithm.
     """
     chosen = job.config.algorithm
     if chosen.definition.primal_dual is None:

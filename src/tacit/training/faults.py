@@ -78,7 +78,6 @@ class FaultPlan:
     """The faults of a run, step by step: public, and the same in every process.
 
     Args:
-        nodes: how many there are.
         key: of the draws, 128 bits of the public seed.
         edges: of each graph of the period; one with a server has none.
         drop: chance that a client's message to its server is lost; 0 without a server.
@@ -164,10 +163,7 @@ class FaultPlan:
 def fault_plan(config: Config, mixing: Mixing, rounds: int = 1) -> FaultPlan | None:
     """The faults that an experiment asks for; None where nothing is simulated.
 
-    Args:
-        config: the experiment.
-        mixing: its mixing weights.
-        rounds: gossip rounds of a step.
+    There are `rounds` gossip rounds in a step.
 
     Raises:
         InputError: on the key of `[faults]` that the algorithm cannot take, or `drop_edges` that
@@ -212,15 +208,10 @@ def effective(mixing: Mixing, faults: FaultPlan | None) -> Callable[[int], Weigh
 
 
 def taking_part(activity: Activity | None, faults: FaultPlan | None, steps: int) -> Activity | None:
-    """Who is active when, less who is away.
+    """Who is active when, less who is away; None: everybody always.
 
     A pair whose link is lost, or of whom one is away, does not average: each is paired with itself.
     Its nodes still take their own steps.
-
-    Args:
-        activity: as the algorithm draws it; None: everybody always.
-        faults: of the run.
-        steps: K.
     """
     if faults is None or not (faults.down or activity):
         return activity
@@ -308,7 +299,6 @@ def _lossy_edges(
 
 
 def _note(faults: Faults) -> str:
-    """What is simulated, in one line."""
     parts = [f"{100 * faults.drop:.3g}% of the messages lost"] if faults.drop else []
     if faults.drop_edges:
         count = len(faults.drop_edges)

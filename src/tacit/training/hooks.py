@@ -2,8 +2,8 @@
 
 Callbacks are told what is public or released while a run goes on, and nothing else: the plan, where
 the run stands, and metrics on public test records. When it has ended they get the result, which is
-for the eyes of this site. They run in the process of rank 0, which alone has
-the metrics of all nodes.
+for the eyes of this site. They run in the process of rank 0, which alone has the metrics of all
+nodes.
 
 **A stop that a callback asks for costs the whole plan.** Let Y_1, ..., Y_K be what the K planned
 steps release. The plan certifies (epsilon, delta) for all of them together. A callback sees public
@@ -71,8 +71,7 @@ class Callback:
     def on_start(self, plan: Plan) -> None:
         """The run begins, or goes on; nothing was sent yet.
 
-        Args:
-            plan: all that was decided, such as `plan.steps` and `plan.config`.
+        The plan is all that was decided, such as `plan.steps` and `plan.config`.
         """
 
     def on_metrics(self, metrics: PublicMeasurement) -> bool | None:
@@ -89,26 +88,20 @@ class Callback:
         """
 
     def on_step(self, progress: Progress) -> None:
-        """A step was made.
-
-        Args:
-            progress: where the run stands.
-        """
+        """A step was made; `progress` says where the run stands."""
 
     def on_end(self, result: Result) -> None:
         """The run has ended, cleanly, and its result is written.
 
-        Args:
-            result: what `tacit.train` returns. It is for the eyes of this site: `parameters` may
-                be private, and of `metrics`, `train_loss`, `gradient_norm`, `clip_rate`,
-                `records_left_out` and `augmented_lagrangian` are measured on private records.
+        The result is what `tacit.train` returns, and for the eyes of this site: `parameters` may be
+        private, and of `metrics`, `train_loss`, `gradient_norm`, `clip_rate`, `records_left_out`
+        and `augmented_lagrangian` are measured on private records.
         """
 
     def on_error(self, error: BaseException) -> None:
         """The run has ended with an error, which is raised after this.
 
-        Args:
-            error: it may speak of private records: it is for the eyes of this site.
+        The error may speak of private records: it is for the eyes of this site.
         """
 
 
@@ -133,11 +126,8 @@ class Hooks:
     """The callbacks of a run, called one after the other.
 
     The first failure of a callback is kept. It asks for a clean stop, so that the run ends with a
-    checkpoint before the failure is raised.
-
-    Attributes:
-        stopped_by: the name of the callback that asked for a stop; None: none did.
-        failure: what a callback did wrong; None: nothing.
+    checkpoint before the failure is raised. `stopped_by` is the name of the callback that asked for
+    a stop, and `failure` says what a callback did wrong.
     """
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
@@ -195,10 +185,7 @@ class Hooks:
                 LOG.exception("%s.on_error failed", type(callback).__name__)
 
     def raise_failure(self, more: str = "") -> None:
-        """Raise what a callback did wrong, if one did.
-
-        Args:
-            more: what it means for the run.
+        """Raise what a callback did wrong, if one did; `more` says what it means for the run.
 
         Raises:
             InputError: one did.

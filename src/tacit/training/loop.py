@@ -245,17 +245,13 @@ def _folders(
 def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
     """The identity of the run in the ledgers of all processes: as it is reserved, or a new one.
 
-    A new one is a digest of random numbers of all processes, so that none of them can choose it.
-
-    Args:
-        peers: the other processes.
-        reserved: the folder of this process, where its ledger is there already.
-        shared: the ledgers of its nodes' data.
+    `reserved` is the folder of this process, where its ledger is there already. A new identity is a
+    digest of random numbers of all processes, so that none of them can choose it.
 
     Raises:
-        InputError: the processes go on with different runs, or this one has no ledger of a run
-            that the ledgers of its nodes' data know, or of other data with some of their records:
-            what two runs of one identity release of a record is not added up.
+        InputError: the processes go on with different runs, or this one has no ledger of a run that
+            the ledgers of its nodes' data know, or of other data with some of their records: what
+            two runs of one identity release of a record is not added up.
     """
     known = None
     if reserved is not None and RunFolder(reserved).ledger.exists():
@@ -398,11 +394,9 @@ def _stop_wanted(run: RunState, hooks: Hooks) -> bool:
 def _settle(run: RunState, ledger: RunLedger, adaptive: bool) -> None:
     """Give back what was reserved and not sent; nothing, where what was released chose the end.
 
-    Args:
-        run: at its last step.
-        ledger: its ledger.
-        adaptive: whether what was released may have chosen the end: a callback, another process, or
-            a model that left the finite numbers; see `tacit.training.hooks` for the reason.
+    The run is at its last step. It is `adaptive` if what was released may have chosen that: a
+    callback, another process, or a model that left the finite numbers; `tacit.training.hooks` has
+    the reason.
     """
     if adaptive:
         _reserve_all(run, ledger)
@@ -562,13 +556,9 @@ def _document(
 ) -> ResultDocument:
     """The content of `result.json`.
 
-    Args:
-        run: of which.
-        epsilon: of every node.
-        against: likewise, against 0, 1, 2 ... colluders where nodes share noise.
-        seconds: of training.
-        others: where that of another process's node is from; `{rank}` stands for its rank.
-        consensus: the common model `[d]`; None of a run that has none.
+    `epsilon` is of every node, and `against` likewise, against 0, 1, 2 ... colluders where nodes
+    share noise; `others` says where that of another process's node is from, with `{rank}` for its
+    rank. `consensus` is the common model `[d]`, None of a run that has none.
     """
     run_evaluation, job = run.measured, run.job
     sent = (

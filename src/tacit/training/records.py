@@ -127,15 +127,10 @@ def load_records(
 ) -> TrainingRecords:
     """Load what this process needs: the records of its own nodes, and the public ones.
 
-    Args:
-        config: the experiment.
-        nodes: each node's records, of which those of `hosted` are read; None loads them.
-        test: public test records; None takes those that the experiment names.
-        schema: of tables; None takes that of `[task].schema`.
-        dtype: of the run.
-        device: of the run.
-        hosted: the nodes of this process.
-        instead: records of these nodes in the place of those that are read.
+    `nodes` are each node's records, of which those of `hosted` are read; None loads them. Where
+    `test` is None, the public test records are those that the experiment names; where `schema` is,
+    tables are read by that of `[task].schema`. `instead` has records of this process's nodes in the
+    place of those that are read.
 
     Raises:
         InputError: something is wrong with the data, the schema or their settings; what a schema
@@ -201,9 +196,7 @@ def _names(
 def found_in(records: Tensor, others: Tensor) -> int:
     """How many of some records have the inputs of one of the others, whatever their names say.
 
-    Args:
-        records: inputs `[records, ...]`.
-        others: likewise.
+    Both are inputs, `[records, ...]`.
     """
     own, known = (record_digests(inputs, _COMPARED) for inputs in (records, others))
     return int(np.isin(own, known).sum())
@@ -335,11 +328,7 @@ def with_features(
 ) -> TrainingRecords:
     """The same records with features in place of inputs, those that are public too.
 
-    Args:
-        features: the map.
-        records: as they were loaded; they are left as they are.
-        hosted: the nodes that they are of.
-        kept: where features of the nodes are kept; None: nowhere.
+    The records given are left as they are. Features of the nodes are kept in `kept`; None: nowhere.
 
     Raises:
         RecordsError: features of some records are not finite.
@@ -362,12 +351,8 @@ def features_of(
 ) -> StackedData:
     """Features in place of inputs, node by node and block by block.
 
-    Args:
-        features: the map.
-        records: which are left as they are.
-        whose: each node's are, in words.
-        kept: where they are kept; None: nowhere.
-        hosted: the numbers of the nodes, for that.
+    The records given are left as they are; `whose` says in words whose each node's are. Features
+    are kept in `kept` by the nodes' numbers, `hosted`; None: nowhere.
 
     Raises:
         RecordsError: features of some records are not finite.

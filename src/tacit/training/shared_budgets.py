@@ -43,8 +43,7 @@ class Draw:
 
     Args:
         nodes: those of this process whose records are of the source.
-        account: whose budget it is.
-        file: where that stands.
+        account: whose budget it is; it stands in `file`.
         before: what other runs may have released of one record, each a mechanism or nothing.
         runs: those runs, with the time at which each was entered.
         mine: what the nodes may release of it if steps up to the given one are run.
@@ -80,10 +79,6 @@ def sources_of(config: Config, node: int) -> tuple[str, ...]:
 
     Where tacit divides one data set that has one budget, it is the data set, as it is written;
     elsewhere the records of each node are a source of its own.
-
-    Args:
-        config: the experiment.
-        node: the number of the node.
     """
     settings = config.privacy
     declared = settings.ledger_source
@@ -107,13 +102,10 @@ def open_shared(
 ) -> SharedLedgers:
     """The ledgers of the nodes' data; of a run without any, one that allows everything.
 
-    Args:
-        plan: of the run.
-        loaded: the records of this process's nodes, as they were loaded.
-        hosted: the nodes of this process; None: all.
-        session: of the run, as its processes have agreed; what they run is part of it as well, so
-            that no other process's word makes two different runs one.
-        new_budgets: epsilon of accounts that are yet to be made; None: `privacy.epsilon`.
+    `loaded` are the records of this process's nodes, `hosted` (None: all), as they were loaded.
+    `session` is that of the run, as its processes have agreed; what they run is part of it as well,
+    so that no other process's word makes two different runs one. `new_budgets` are epsilon of
+    accounts that are yet to be made; None: `privacy.epsilon`.
 
     Raises:
         InputError: a source is in use, or a ledger is damaged or has another budget.
@@ -155,12 +147,8 @@ def draws(
 ) -> list[Draw]:
     """Every budget of data that a run draws on.
 
-    Args:
-        plan: of the run.
-        shared: the ledgers of its nodes' data.
-        first: the step that the run stands at.
-        run_id: its identity, if it was entered before.
-        again: steps that it will reserve beside those to come.
+    `first` is the step that the run stands at, `again` are steps that it will reserve beside those
+    to come, and `run_id` is its identity, if it was entered before.
 
     Raises:
         InputError: relation, unit or trust model are not those of the ledger; whole clients are

@@ -196,15 +196,9 @@ def begin(
 ) -> RunState:
     """Start, or pick up at the last step of which every process has a checkpoint.
 
-    Args:
-        job: what runs.
-        peers: the other processes.
-        communication: between them.
-        folders: of this process, and of the whole run where this process writes it.
-        ledger: the ledger of this process's nodes.
-        resume: whether the run goes on.
-        is_new: whether it does, and this process had no folder of it, or nothing in it.
-        make_context: makes what executes its steps.
+    The folders are that of this process, and that of the whole run where this process writes it;
+    the ledger is that of this process's nodes. `is_new` says of a run that goes on that this
+    process had no folder of it, or nothing in it. `make_context` makes what executes its steps.
 
     Raises:
         InputError: a process had no folder, and steps were made: its ledger is missing; or they
@@ -319,12 +313,8 @@ def _from_server(
 ) -> tuple[Any, Averages | None]:
     """The server's state and averages, for a process that was left out; every process calls it.
 
-    Args:
-        communication: between them.
-        job: of a method whose clients keep nothing between rounds.
-        state: of this process; of one that was left out, any.
-        averages: likewise.
-        step: from which the run goes on.
+    The clients of the method keep nothing between rounds. The state and averages given are those of
+    this process, or any, where it was left out; `step` is the one from which the run goes on.
     """
     model = communication.from_server(Released(state.x))
     given = type(state)(model)
@@ -457,16 +447,11 @@ def _absences(peers: Peers, rejoining: Sequence[bool], first: int) -> tuple[str,
 def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: int) -> None:
     """Charge a process that was left out for all steps, as those are that go on with it.
 
-    What it had reserved in the session before and has not sent stands for the steps to come. What
-    it had not reserved is reserved now, also steps that it has missed: that is more than it owes.
-    One that never came before was in no session, and had no ledger when it began to wait: all that
-    it has reserved since stands for what it has not sent.
-
-    Args:
-        plan: of the run.
-        session: of this process.
-        ledger: of its nodes; None: nothing is accounted.
-        first: the step from which the run goes on.
+    What it had reserved in the session before and has not sent stands for the steps to come, from
+    `first` on. What it had not reserved is reserved now, also steps that it has missed: that is
+    more than it owes. One that never came before was in no session, and had no ledger when it began
+    to wait: all that it has reserved since stands for what it has not sent. Without a ledger
+    nothing is accounted.
 
     Raises:
         InputError: it may have sent something of that step or a later one in the session before.
@@ -641,8 +626,7 @@ def _run_id(ledger: RunLedger | None) -> str:
 def record(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
     """Measure where the run stands; the row follows when all processes have said theirs.
 
-    Returns:
-        What is new, as `take_rows`.
+    It returns what is new, as `take_rows` does.
     """
     job, models = run.job, run.models
     part = measure(job, models, run.consensus, run.state, run.communication.exchange, whole=whole)
@@ -659,8 +643,7 @@ def record(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
 def take_rows(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
     """Append the rows for which all parts have come to the series; in the process that writes.
 
-    Returns:
-        What everyone may know of these rows.
+    It returns what everyone may know of these rows.
     """
     new: list[PublicMeasurement] = []
     for step, parts in run.communication.ready():
@@ -765,7 +748,6 @@ def keep_calibration(run: RunState) -> None:
 
 
 def _checkpoint(run: RunState) -> Checkpoint:
-    """What a run of this process's nodes goes on from."""
     tensors = dict(zip(run.state._fields, run.state, strict=True))
     tensors |= {f"{_CONTEXT}{name}": value for name, value in run.context.tensors().items()}
     if run.averages is not None:

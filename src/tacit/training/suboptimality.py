@@ -44,12 +44,7 @@ _Part = tuple[Tensor, Tensor, float]
 class Objective:
     """f of a linear model: one layer with weights `[outputs, features]` and a bias `[outputs]`.
 
-    Args:
-        data: all nodes' records.
-        loss: of one record.
-        outputs: numbers that the model gives for a record.
-        ridge: lambda.
-        weights: n p_i of each node.
+    The ridge is lambda, and `weights` has n p_i of each node.
     """
 
     data: StackedData
@@ -156,10 +151,8 @@ def least_value(objective: Objective, start: Tensor) -> float:
 class Suboptimality:
     """F(x) - f* of the common model, step by step.
 
-    Args:
-        objective: f.
-        least: f*.
-        known: the common model `[d]` as this process knew it at a step of which no row is written.
+    `least` is f*. `known` has the common model `[d]` as this process knew it at each step of which
+    no row is written.
     """
 
     objective: Objective
@@ -169,18 +162,14 @@ class Suboptimality:
     def keep(self, step: int, common: Tensor) -> None:
         """The common model of a step, `[d]`: its row follows when all processes have said theirs.
 
-        Args:
-            step: that was made.
-            common: of the nodes of this process, or of the server.
+        It is that of the nodes of this process, or of the server.
         """
         self.known[step] = common.clone()
 
     def at(self, step: int, common: Tensor | None) -> float | None:
         """F(x) - f* at a step; None where the common model is not known, of an earlier session.
 
-        Args:
-            step: that was made.
-            common: of the nodes of all processes, `[d]`; None: what was kept is that already.
+        `common` is that of the nodes of all processes, `[d]`; None: what was kept is that already.
         """
         own = self.known.pop(step, None)
         x = own if common is None else common
@@ -190,9 +179,7 @@ class Suboptimality:
 def suboptimality_of(job: Job, size: int) -> Suboptimality | None:
     """What measures f(x) - f* of a run, for the process that writes its rows; None: nobody asked.
 
-    Args:
-        job: of the run.
-        size: the number d of parameters.
+    `size` is the number d of parameters.
     """
     if not job.config.train.suboptimality:
         return None

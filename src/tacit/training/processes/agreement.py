@@ -64,13 +64,9 @@ def with_processes(
     They do when one comes back that was left out: the others stop at a common step for it. They do
     too where a session is given up before its first step.
 
-    Args:
-        config: the experiment.
-        take_part: given the other processes, and whether a run goes on; returns how it ended.
-        resume: as the user asked.
-        allow_insecure_network: whether messages may travel in clear over a public address.
-        site: the folder of this site, where processes are those of a consortium.
-        out: the run folder; of a site it names the run.
+    `take_part` gets the other processes, and whether a run goes on. With `allow_insecure_network`,
+    messages may travel in clear over a public address. `site` is the folder of this site, where the
+    processes are those of a consortium; the name of `out` is then that of the run.
 
     Raises:
         InputError: the environment is incomplete, or an address is public; the site or its folder
@@ -117,14 +113,8 @@ def process_group(
     """The other processes: the sites of a consortium, or those that the environment names.
 
     That this process ends, if it fails within, is told to the others; why, as far as it is public.
-    Arguments and errors are those of `with_processes`.
-
-    Args:
-        config: the experiment.
-        allow_insecure_network: see `with_processes`.
-        site: likewise.
-        out: likewise.
-        is_new: whether nobody asked to go on with a run.
+    Arguments and errors are those of `with_processes`; `is_new` says that nobody asked to go on
+    with a run.
     """
     if site is not None:
         with _site_group(config, site, out, is_new) as sites:
@@ -146,7 +136,6 @@ def process_group(
 def _site_group(
     config: Config, folder: Path, out: Path | None, is_new: bool
 ) -> Iterator[SiteCluster]:
-    """The other sites of a consortium; see `process_group`."""
     from tacit.communication.secure.sites import join_sites, session_folder
     from tacit.identities import load_site
 
@@ -201,17 +190,12 @@ def agreed_folder(
 ) -> tuple[Path, bool]:
     """The run folder of all processes, and whether its run is to be continued.
 
-    A process writes to the folder that its own user named, and where none was named to
-    `runs/NAME` below its own current folder: of others it takes the name alone, never a path.
+    A process writes to the folder that its own user named, and where none was named to `runs/NAME`
+    below its own current folder: of others it takes the name alone, never a path. Where nobody
+    named one, `new` does.
 
-    After a restart by torchrun, whose command line stays as it was, that is the folder of the
-    first time, if anything was written to it.
-
-    Args:
-        cluster: the other processes.
-        out: as the user named it.
-        resume: as the user asked.
-        new: makes a name.
+    After a restart by torchrun, whose command line stays as it was, that is the folder of the first
+    time, if anything was written to it.
 
     Raises:
         InputError: the user of rank 0 named another folder than the user of this process, or none
@@ -278,15 +262,10 @@ def identity(
 ) -> dict[str, Scalar]:
     """What all processes must have in common before they make a plan.
 
-    Args:
-        config: the resolved experiment.
-        layout: name and shape of each trainable parameter, in the order of the flat vector.
-        start: every node's start, `[d]`, on any device.
-        dtype: in which the run computes.
-
-    Returns:
-        A flat JSON object, the same on every process: versions, one entry an experiment key that
-        is set and not one of `SITE_KEYS`, and the model by its size and digests.
+    That is a flat JSON object, the same on every process: versions, one entry an experiment key
+    that is set and not one of `SITE_KEYS`, and the model by its size and digests. `layout` has the
+    name and shape of each trainable parameter, in the order of the flat vector; `start` is every
+    node's, `[d]`, on any device.
     """
     values = start.detach().to("cpu", dtype).contiguous()
     shapes = [[name, list(shape)] for name, shape in layout.items()]
@@ -310,13 +289,12 @@ def identity(
 def planned(plan: Plan) -> dict[str, Scalar]:
     """What all processes must have in common once they have made a plan.
 
-    Noise and clipping bounds are compared to five digits: another processor may round the last
-    bits otherwise, and each node's noise is what its own process certifies.
+    That is a flat JSON object: gossip rounds of a step, and digests of the graph schedule with its
+    weights, of who takes part when, and of the noise and the clipping bound of every node and step;
+    and, of secure sums, of the lattice of every step.
 
-    Returns:
-        A flat JSON object: gossip rounds of a step, and digests of the graph schedule with its
-        weights, of who takes part when, and of the noise and the clipping bound of every node and
-        step; and, of secure sums, of the lattice of every step.
+    Noise and clipping bounds are compared to five digits: another processor may round the last bits
+    otherwise, and each node's noise is what its own process certifies.
     """
     mixing, activity, bounds = plan.mixing, plan.release.activity, plan.release.clip.bounds
     drawn = () if activity is None else (activity.active, activity.partner)
@@ -343,9 +321,7 @@ def planned(plan: Plan) -> dict[str, Scalar]:
 def agree(identities: Sequence[Mapping[str, Scalar]], peers: Peers) -> None:
     """Refuse processes that do not run the same experiment: those that come back, alone.
 
-    Args:
-        identities: what each rank has reported of itself, by rank.
-        peers: the other processes.
+    The identities are what the ranks have reported of themselves, by rank.
 
     Raises:
         MeetAnewError: the others run the same, and go on without who has come back with another.
@@ -360,10 +336,7 @@ def agree(identities: Sequence[Mapping[str, Scalar]], peers: Peers) -> None:
 def do_without(peers: Peers, ranks: Collection[int], what: str) -> None:
     """Have all that can meet anew without those for whom the session cannot begin.
 
-    Args:
-        peers: the other processes.
-        ranks: of those.
-        what: is wrong with them.
+    `what` says in words what is wrong with them.
 
     Raises:
         MeetAnewError: they have come back to a run that can go on without them.
@@ -382,9 +355,7 @@ def stated_parts(parts: Mapping[str, str]) -> dict[str, str]:
 def compare(identities: Sequence[Mapping[str, Scalar]], names: Sequence[str] = ()) -> None:
     """Refuse processes that do not run the same experiment.
 
-    Args:
-        identities: what each rank has reported of itself, by rank.
-        names: of the processes, by rank; of sites, their names.
+    Identities are by rank, and so are the processes' names (of sites, their own).
 
     Raises:
         InputError: two of them differ; names the first two things that differ, who has what, and
@@ -422,16 +393,11 @@ def compare(identities: Sequence[Mapping[str, Scalar]], names: Sequence[str] = (
 def counts(
     shared: Sequence[Sequence[int]], placement: Placement, absent: Collection[int] = ()
 ) -> list[int]:
-    """How many records each node holds, of what each rank has reported of its own nodes.
+    """How many records each node holds, `[nodes]`, of what each rank has reported of its own nodes.
 
-    Args:
-        shared: by rank, the number of records of each of its nodes, ascending.
-        placement: which rank hosts which node.
-        absent: ranks without which the session began. How many records their nodes hold is not
-            known; the first node of rank 0 stands for each of them.
-
-    Returns:
-        J of every node, `[nodes]`.
+    `shared` has, by rank, the number of records of each of its nodes, ascending. How many records
+    the nodes of `absent` ranks hold, without which the session began, is not known; the first node
+    of rank 0 stands for each of them.
 
     Raises:
         PeerError: a rank has not given one number for each of its nodes; names the rank.
@@ -493,10 +459,8 @@ def _written(value: Scalar | None) -> str:
 class _Difference:
     """One thing that not all processes have in common.
 
-    Attributes:
-        name: of it.
-        value: of the first rank that differs from rank 0; None where that has none.
-        who: who has that, and who has what else, in words.
+    Its value is that of the first rank that differs from rank 0, None where that has none; `who`
+    says in words who has that, and who has what else.
     """
 
     name: str

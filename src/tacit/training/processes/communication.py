@@ -64,9 +64,7 @@ class Crew(Peers, Protocol):
     def expect(self, *, steps: int, largest: int) -> None:
         """Say what the plan says; before anybody can send a message of the exchange.
 
-        Args:
-            steps: how many there are.
-            largest: bytes of the largest message of the exchange.
+        The largest of these messages has at most `largest` bytes.
         """
 
     def connect(
@@ -76,14 +74,11 @@ class Crew(Peers, Protocol):
         stack: ExitStack,
         unheard: Callable[[T, int], T] | None = None,
     ) -> tuple[Channel, Marks[T]]:
-        """Open what the exchange and the metrics go through.
+        """Open what the exchange and the metrics go through; `stack` closes it.
 
-        Args:
-            device: of the run.
-            schema: of what is measured.
-            stack: closes it.
-            unheard: what stands at a mark for a rank of which no part has ever come, given the part
-                of this process; None: the run cannot go on without such a rank.
+        `schema` is of what is measured. `unheard` gives what stands at a mark for a rank of which
+        no part has ever come, given the part of this process; None: the run cannot go on without
+        such a rank.
         """
 
     def let_leave(
@@ -91,12 +86,9 @@ class Crew(Peers, Protocol):
     ) -> Callable[[int], frozenset[int]]:
         """Let the run go on without processes that are away for too long, where they may be.
 
-        Args:
-            goes_on: whether it can go on without these ranks; None: without nobody.
-            takes_back: whether one that comes back later can go on with the server's model.
-
-        Returns:
-            Of a step, the ranks that are left out of it.
+        `goes_on` says whether it can go on without these ranks (None: without nobody), `takes_back`
+        whether one that comes back later can go on with the server's model. What is returned gives
+        the ranks that are left out of a step.
         """
 
     def note(self, name: str, text: str) -> None:
@@ -107,11 +99,7 @@ class Crew(Peers, Protocol):
 
 
 class Communication(Protocol):
-    """What a run's steps and marks go through; it takes what is `Public` or `Released`.
-
-    Attributes:
-        exchange: for the algorithm.
-    """
+    """What a run's steps and marks go through; it takes what is `Public` or `Released`."""
 
     @property
     def exchange(self) -> Exchange:
@@ -141,11 +129,9 @@ class _LocalCommunication:
         self._parts: list[tuple[int, list[MetricsPart]]] = []
 
     def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
-        """Its part is all there is."""
         self._parts.append((step, [opened(part, _MEASURED)]))
 
     def ready(self) -> list[tuple[int, list[MetricsPart]]]:
-        """What was put since."""
         parts, self._parts = self._parts, []
         return parts
 
@@ -153,16 +139,14 @@ class _LocalCommunication:
         """Nothing is under way."""
 
     def mean(self, models: Outgoing[Tensor]) -> Tensor:
-        """Of the rows."""
         return opened(models, "a node's model").mean(0)
 
     def from_server(self, model: Released[Tensor]) -> Tensor:
-        """What is given."""
         return model.value
 
 
 class _ProcessCommunication:
-    """Nodes are in several processes."""
+    """Nodes are in several processes: a thread sends parts to rank 0, and means go by way of it."""
 
     def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Marks[Metrics]) -> None:
         self.exchange: Exchange = exchange
@@ -171,23 +155,19 @@ class _ProcessCommunication:
         self._limit = job.config.train.timeout
 
     def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
-        """Sent to rank 0 by a thread."""
         values, total = opened(part, _MEASURED)
         self._gatherer.put(step, Metrics.model_validate(plain_json(values)), total)
 
     def ready(self) -> list[tuple[int, list[MetricsPart]]]:
-        """Complete steps."""
         return [
             (step, [(_measured(document), total) for document, total in parts])
             for step, parts in self._gatherer.ready()
         ]
 
     def finish(self) -> None:
-        """All that was put has left, and at rank 0 has come."""
         self._gatherer.finish(self._limit)
 
     def mean(self, models: Outgoing[Tensor]) -> Tensor:
-        """By way of rank 0."""
         return self._mean(models)
 
 
@@ -258,13 +238,7 @@ def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
 
 
 def _of_server(job: Job, own: Metrics, rank: int) -> Metrics:
-    """What a process measures that has never come: of the server's model, which is every node's.
-
-    Args:
-        job: of the run.
-        own: what this process measured.
-        rank: of the other.
-    """
+    """What a process measures that has never come: of the server's model, which is every node's."""
     nodes = job.placement.hosted(rank)
 
     def of_each(values: Sequence[float | None]) -> list[float | None]:

@@ -42,13 +42,7 @@ _TO_CALIBRATE = 200  # public records at least
 
 @dataclass(frozen=True)
 class Proposal:
-    """A key of the experiment that is proposed.
-
-    Args:
-        section, key: of the file.
-        value: as TOML has it.
-        reason: why, one line.
-    """
+    """A key of the experiment that is proposed: its value as TOML has it, and why, in one line."""
 
     section: str
     key: str
@@ -72,10 +66,7 @@ def merged(given: Given, choices: Iterable[Proposal]) -> dict[str, dict[str, Any
 def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
     """All but features, model, clip, rate and gossip rounds.
 
-    Args:
-        given: what the user has set.
-        config: the same, completed with defaults.
-        facts: of the task.
+    `config` is what the user has set, `given`, completed with defaults.
     """
     row = config.algorithm.definition
     steps = given.get("train", {}).get("steps", STEPS)
@@ -114,13 +105,7 @@ def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
 
 
 def mixing_choices(given: Given, config: Config, rounds: int | str) -> list[Proposal]:
-    """Gossip rounds.
-
-    Args:
-        given: what the user has set.
-        config: the experiment, completed.
-        rounds: of a step, that are enough.
-    """
+    """Gossip rounds, of which `rounds` in a step are enough."""
     if config.algorithm.definition.graph.weights == "server":
         return []
     final = math.ceil(math.log2(max(2, config.nodes.count)))
@@ -137,11 +122,8 @@ def mixing_choices(given: Given, config: Config, rounds: int | str) -> list[Prop
 def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelPath:
     """Clip and rate, with what the user has set of them.
 
-    Args:
-        given: what the user has set.
-        config: the experiment, complete but for clip and rate.
-        facts: of what the model gets.
-        noise: s.
+    The experiment is complete but for these two, the facts are of what the model gets, and the
+    noise is s.
     """
     options, own = config.algorithm.options, given.get("algorithm", {})
     task, linear = config.task, config.task.model in LINEAR
@@ -198,11 +180,7 @@ def path_choices(given: Given, found: TravelPath, norm: float) -> list[Proposal]
 def conflicts(given: Given, config: Config, facts: Facts, noise: float) -> list[str]:
     """What the user has set and the rules would not, each one line.
 
-    Args:
-        given: what the user has set.
-        config: the experiment.
-        facts: of what the model gets.
-        noise: s.
+    The facts are of what the model gets, and the noise is s.
     """
     told, norm = [], facts.norm
     own = given.get("algorithm", {})
@@ -245,9 +223,7 @@ def _open(given: Given, choices: Iterable[Proposal]) -> list[Proposal]:
 def task_choices(given: Given, facts: Facts) -> list[Proposal]:
     """Features, model, and what sets the level of its probabilities.
 
-    Args:
-        given: what the user has set.
-        facts: of the inputs as the data set has them.
+    The facts are of the inputs as the data set has them.
     """
     reason = "few parameters, and so little noise in all: d decides how long the noise is"
     name = "linear" if facts.loss == "mse" else "logistic"

@@ -41,10 +41,8 @@ def with_task(config: Config, facts: Facts) -> Config:
 def with_settings(config: Config, facts: Facts, parameters: int) -> tuple[Config, tuple[str, ...]]:
     """An experiment in which nothing is open any more, and a line that says what was.
 
-    Args:
-        config: with its model and features.
-        facts: of what the model gets.
-        parameters: d.
+    The one given has its model, of d `parameters`, and its features already; the facts are of what
+    the model gets.
 
     Raises:
         InputError: there is no plan of such settings.
@@ -61,10 +59,8 @@ def with_settings(config: Config, facts: Facts, parameters: int) -> tuple[Config
 def drafted(given: Given, facts: Facts, parameters: int) -> tuple[list[Proposal], Plan]:
     """Choices for all that is open beside the task, and the plan of all of them.
 
-    Args:
-        given: what the user has set, and what is chosen of the task.
-        facts: of what the model gets.
-        parameters: d.
+    `given` has what the user has set and what is chosen of the task; the facts are of what the
+    model gets, which has d `parameters`.
     """
 
     def planned(choices: Iterable[Proposal]) -> Plan:

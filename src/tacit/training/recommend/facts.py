@@ -33,12 +33,10 @@ class Facts:
     Args:
         records: J of each node.
         shape: of a record's inputs.
-        loss: as `[task].loss` names it.
         outputs: numbers that the model gives for a record; None where nothing public says it.
         public: inputs float64 `[r, ...]` and targets `[r, ...]` of some public test records; None:
             there are none.
         norm_bound: the l2 norm that no record's inputs exceed, where a schema says it.
-        names: of the nodes, where they have some.
     """
 
     records: tuple[int, ...]
@@ -76,11 +74,7 @@ class Facts:
         return math.sqrt(1 + math.prod(self.shape) * typical**2)
 
     def seen_through(self, features: str | None, dtype: torch.dtype) -> Facts:
-        """The facts of what the model gets, by the features of a task.
-
-        Args:
-            features: as `[task].features` names them; None: inputs as they are.
-            dtype: of the run.
+        """The facts of what the model gets, by the features of a task; None: inputs as they are.
 
         Raises:
             InputError: on `task.features`.
@@ -96,13 +90,7 @@ class Facts:
 
 
 def facts_of(config: Config, records: TrainingRecords, sizes: Sequence[int]) -> Facts:
-    """What is public of records that were loaded.
-
-    Args:
-        config: the experiment.
-        records: of this process's nodes, as they were loaded.
-        sizes: J of each node.
-    """
+    """What is public of records as they were loaded by this process; `sizes` has every node's J."""
     bounds = [config.input_bound, None if records.schema is None else records.schema.norm_bound]
     if config.task.feature_map is not None:
         bounds = []

@@ -54,17 +54,12 @@ def noise_forecast(trust_model: str, plan: Plan, found_signal: float | None) -> 
 def signal(facts: Facts, clip: float, class_weights: Sequence[float] | None = None) -> float | None:
     """The length of the mean clipped gradient over C at the start of a linear model.
 
-    The gradient of record i is R_i [x_i, 1]^T, R_i that of its loss by the outputs, which are 0.
-    Of r records the squared length of the mean is too long by the variance of a record over r,
-    which is taken off.
+    It is between 0 and 1, and None without public test records, whose inputs are as the model gets
+    them; `clip` is C, and the class weights are those of the loss.
 
-    Args:
-        facts: with public test records, whose inputs are as the model gets them.
-        clip: C.
-        class_weights: of the loss.
-
-    Returns:
-        Between 0 and 1; None without public test records.
+    The gradient of record i is R_i [x_i, 1]^T, R_i that of its loss by the outputs, which are 0. Of
+    r records the squared length of the mean is too long by the variance of a record over r, which
+    is taken off.
     """
     if facts.public is None or len(facts.public[0]) < 2:
         return None

@@ -66,14 +66,7 @@ _FEW = 20  # steps, of which nothing is averaged
 
 @dataclass(frozen=True)
 class TravelPath:
-    """Clip and rate of a run.
-
-    Args:
-        clip: C.
-        learning_rate: gamma_0.
-        travel: |x| L.
-        output_noise: |x| L s.
-    """
+    """Clip C and rate gamma_0 of a run, with its travel |x| L and output noise |x| L s."""
 
     clip: float
     learning_rate: float
@@ -84,11 +77,9 @@ class TravelPath:
 def output_noise(clip_share: float, momentum: float, *, ranks: bool = False) -> float:
     """How much noise in an output is worth its travel.
 
-    Args:
-        clip_share: C over |x|. Where C is longer than most gradients, the mean gradient is not as
-            long as C, and the noise is.
-        momentum: beta.
-        ranks: whether the leading metric is of the order of records alone.
+    `clip_share` is C over |x|: where C is longer than most gradients, the mean gradient is not as
+    long as C, and the noise is. `momentum` is beta. `ranks` says that the leading metric is of the
+    order of records alone.
     """
     noise = OUTPUT_NOISE / (1 + max(0.0, clip_share - CLIP_SHARE) / WIDE_CLIP)
     return noise * (1 if momentum else WITHOUT_MOMENTUM) * (FOR_RANKS if ranks else 1)
@@ -103,11 +94,8 @@ def travel(
 ) -> float:
     """|x| L, how far models should go: less where there is more noise.
 
-    Args:
-        noise: s, of one release of everything, in a coordinate of the mean, over C.
-        clip_share: C over |x|.
-        momentum: beta.
-        ranks: as in `output_noise`.
+    `noise` is s, of one release of everything, in a coordinate of the mean, over C. All else is as
+    in `output_noise`.
     """
     most = MOST_TRAVEL if momentum else MOST_WITHOUT_MOMENTUM
     return min(most, output_noise(clip_share, momentum, ranks=ranks) / max(noise, 1e-30))
@@ -129,18 +117,10 @@ def path(
 ) -> TravelPath:
     """Clip and rate for a noise, with what the user has set of them.
 
-    Args:
-        noise: s.
-        norm: |x|.
-        steps: T.
-        momentum: beta.
-        schedule: of the learning rate.
-        clip: as the user has set it; None: open.
-        learning_rate: likewise.
-        ranks: as in `output_noise`.
-        linear: whether the model is; of others the way is short.
-        whole: whether gradients are to count as they are, unless the clip is set to be short.
-        squared: whether they are those of squared loss.
+    `noise` is s, `norm` |x|, `steps` T, `momentum` beta, and `ranks` as in `output_noise`. `clip`
+    and `learning_rate` are as the user has set them; None: open. Of models that are not `linear`
+    the way is short. `whole` says that gradients are to count as they are, unless the clip is set
+    to be short; `squared`, that they are those of squared loss.
     """
     whole = whole and (clip is None or clip >= norm / 2)
     share = 1.0 if whole else CLIP_SHARE if linear else OTHER_CLIP_SHARE

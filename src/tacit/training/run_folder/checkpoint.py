@@ -59,12 +59,7 @@ class Checkpoint:
 def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> Path:
     """Write durably under a temporary name, then rename; then delete what is older.
 
-    The one before stays as well.
-
-    Args:
-        folder: of the run.
-        checkpoint: what to write.
-        keep: a step; its checkpoint and later ones are kept as well, however many they are.
+    The one before stays as well, and so do those of step `keep` and later, however many they are.
 
     Raises:
         InputError: it cannot be written; the older ones are as they were.
@@ -102,15 +97,10 @@ def whole(folder: Path) -> list[int]:
 
 
 def sound(folder: Path, digest: str, run: str | None = None) -> tuple[list[int], list[str]]:
-    """Which checkpoints of a run folder can be gone on from.
+    """Which checkpoints of a run folder can be gone on from, and the names of the damaged ones.
 
-    Args:
-        folder: of the run.
-        digest: that they must have.
-        run: likewise; None: any.
-
-    Returns:
-        Their steps, ascending, and the names of the damaged ones.
+    The first are given by their steps, ascending. All must have this `digest`, and belong to the
+    run of this identity; None: to any.
 
     Raises:
         InputError: one belongs to another experiment, data set or run; or all are damaged.
@@ -164,12 +154,9 @@ def latest(folder: Path) -> Path | None:
 
 
 def read(path: Path, digest: str, run: str | None = None) -> Checkpoint:
-    """Read a checkpoint.
+    """Read a checkpoint of the plan and nodes of this digest.
 
-    Args:
-        path: its file.
-        digest: of the plan and the nodes that it must belong to.
-        run: identity of the run that it must belong to; None: of any.
+    It must belong to the run of this identity; None: to any.
 
     Raises:
         DamagedError: it is not what was written, or has another format version.
@@ -185,11 +172,7 @@ def read(path: Path, digest: str, run: str | None = None) -> Checkpoint:
 
 
 def _read_whole(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """What a file holds, of whichever run it is.
-
-    Raises:
-        DamagedError: see `read`.
-    """
+    """What a file holds, of whichever run it is; raises a `DamagedError` as `read` does."""
     try:
         check_plain(path)
         with safe_open(str(path), framework="pt") as file:

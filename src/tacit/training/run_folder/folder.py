@@ -121,12 +121,7 @@ class RunFolder:
     def write_result(
         self, result: ResultDocument, models: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
-        """`result.json` and the models that it speaks of: all of them, or no result.
-
-        Args:
-            result: the content of `result.json`.
-            models: files of tensors, by name.
-        """
+        """`result.json` and the models that it speaks of, by file: all of them, or no result."""
         contents = {name: _safetensors(tensors) for name, tensors in models.items()}
         with plain_errors("out", self.path / RESULT):
             write_together(self.path, {**contents, RESULT: dump(result).encode()})
@@ -169,12 +164,8 @@ def created(
     """A new run folder, held by this process within.
 
     It is made under a temporary name beside its place and then renamed: it appears with all that
-    `fill` puts into it, or not at all. What a process that was killed left half made is removed.
-
-    Args:
-        path: of the folder.
-        config: the resolved experiment.
-        fill: writes what the folder must never be without.
+    `fill` writes, which it must never be without, or not at all. What a process that was killed
+    left half made is removed.
 
     Raises:
         InputError: it exists, or cannot be made.
@@ -270,13 +261,8 @@ def trusted_config(
     """The resolved experiment of a run folder, whose functions may then be imported and called.
 
     A run folder may be anybody's: what it records is data, and becomes code by the user's word
-    alone.
-
-    Args:
-        path: the run folder.
-        trust: whether that word was given.
-        unused: keys that are not looked at, such as `task.dataset`.
-        own: the user's own experiment: what it names is trusted.
+    alone, which `trust` says was given. Keys in `unused`, such as `task.dataset`, are not looked
+    at, and what the user's `own` experiment names is trusted.
 
     Raises:
         InputError: it names a function of a user, without that word.

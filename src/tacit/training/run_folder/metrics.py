@@ -29,13 +29,8 @@ from tacit.report.measures import ACCURACY, LOSS, Measure
 class Evaluation:
     """Accuracy (None where the loss has none), loss and metrics on public test data.
 
-    Args:
-        accuracy: `[nodes]`, shares in [0, 1].
-        loss: `[nodes]`.
-        consensus_accuracy: of the common model.
-        consensus_loss: likewise.
-        metrics: `[nodes]` for each metric of the task, in their order.
-        consensus_metrics: of the common model, one a metric.
+    `accuracy`, shares in [0, 1], and `loss` are `[nodes]`; `metrics` are `[nodes]` for each metric
+    of the task, in their order. What begins with `consensus` is of the common model.
     """
 
     accuracy: tuple[float, ...] | None
@@ -70,9 +65,8 @@ class Evaluation:
 class BatchStatistics:
     """Measured on the private records of one step's batches, over all nodes.
 
-    The augmented Lagrangian is over all records, where a method has one.
-
-    Records that are left out have no bound on their gradient, and contributed nothing.
+    The augmented Lagrangian is over all records, where a method has one. Records that are left out
+    have no bound on their gradient, and contributed nothing.
     """
 
     train_loss: float | None
@@ -118,15 +112,10 @@ def evaluate(
 ) -> Released[Evaluation]:
     """Every node's model and the common one on the same test records.
 
-    Args:
-        model: runs the stack.
-        loss: the task's.
-        models: de-biased parameters, `[nodes, d]`, or `[1, d]` where all nodes have the same.
-        consensus: the common model, `[d]`.
-        test: public test data, on the device and in the dtype of the models.
-        records: only the first so many; all by default.
-        nodes: how many nodes; by default one a row.
-        metrics: of the task. Each is of all the records together, model by model.
+    `models` are de-biased parameters, `[nodes, d]`, or `[1, d]` where all `nodes` have the same (by
+    default there is one node a row); `consensus` is the common model, `[d]`. `test` is on the
+    device and in the dtype of the models; of it only the first `records` are taken, by default all.
+    Each metric is of all the records together, model by model.
 
     Raises:
         LeakError: models are private: their scores say as much of the records as they do.
@@ -179,13 +168,7 @@ def _models_at_once(model: StackedModel, inputs: Tensor) -> int:
 def summaries(
     evaluation: Evaluation | None, metrics: Sequence[Metric], baselines: Baselines
 ) -> dict[str, Any]:
-    """What a result and a row of metrics say of the scores, by field.
-
-    Args:
-        evaluation: None without test records.
-        metrics: of the task.
-        baselines: likewise.
-    """
+    """What a result and a row of metrics say of the scores, by field; None: no test records."""
     if evaluation is None:
         return {"test_accuracy": None, "test_loss": None, "test_metrics": {}}
     return {
@@ -204,11 +187,8 @@ def private_metrics(
 ) -> Private[BatchStatistics]:
     """Loss, gradient norms, share of clipped records and left out ones of a step's batches.
 
-    Args:
-        batch: the last one.
-        mask: which of its slots hold records.
-        clip: the clipping bound.
-        losses: whether its losses are those of the task.
+    `mask` says which slots of the batch, the step's last one, hold records; `losses`, whether its
+    losses are those of the task.
     """
     if batch is None or mask is None or not bool(mask.any()):
         return Private(NOTHING_MEASURED)

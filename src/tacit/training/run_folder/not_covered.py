@@ -8,11 +8,8 @@ from tacit.config import GIVEN, Config
 def not_covered(config: Config) -> tuple[str, ...]:
     """What is seen of private records, or known of them, beside what epsilon is about.
 
-    Args:
-        config: an experiment whose epsilon is accounted for.
-
-    Returns:
-        Each in words for people, as a result and a statement have them.
+    The experiment is one whose epsilon is accounted for. Each entry is in words for people, as a
+    result and a statement have them.
     """
     task, algorithm = config.task, config.algorithm
     measured = ["training loss", "gradient norms", "share of clipped records"]

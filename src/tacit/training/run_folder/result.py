@@ -51,12 +51,10 @@ class Claim:
     """One row of the table of claims: what is said of a node's epsilon, at `delta`.
 
     Args:
-        node: its number.
         claimed: by the paper's formula for the noise that ran; None: no claim.
         certified: what provably holds for what ran; None: nothing is accounted.
         audited: what an attack extracted; None: no attack was run.
         budget: the epsilon asked for; None: none was.
-        delta: at which all of them are stated.
     """
 
     node: int
@@ -138,7 +136,6 @@ class Result:
         return summary.html_table(self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        """What there is to say of it first."""
         return summary.facts(
             self.plan,
             epsilon=self.epsilon,
@@ -153,9 +150,8 @@ class Result:
     def to_pandas(self, *, private: bool = False) -> Any:
         """The recorded series as a `pandas.DataFrame`, a row an evaluation, indexed by step.
 
-        Args:
-            private: whether what was measured on private records is among the columns, as
-                `private.train_loss` and so on: that is for the eyes of its nodes only.
+        With `private`, what was measured on private records is among the columns, as
+        `private.train_loss` and so on: that is for the eyes of its nodes only.
 
         Raises:
             InputError: pandas is not installed.
@@ -395,9 +391,7 @@ def shared_conditions(plan: Plan) -> tuple[FormulaCondition, ...]:
 def message_bytes(plan: Plan, size: int) -> float:
     """Bytes of one message of a node that sends, as `tacit.communication.compression` writes it.
 
-    Args:
-        plan: says what is sent.
-        size: bytes of a number.
+    A number has `size` bytes.
     """
     chosen, d = plan.config.algorithm, plan.parameters
     options: Any = chosen.options

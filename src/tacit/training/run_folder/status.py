@@ -44,11 +44,7 @@ class Standing:
 class StatusWriter:
     """Writes the status of a process into its folder until `end`.
 
-    Args:
-        folder: of the process.
-        peers: the other processes.
-        clock: the time, with its zone.
-        between: seconds between two looks.
+    There are `between` seconds between two looks; `clock` gives the time with its zone.
     """
 
     def __init__(
@@ -74,17 +70,14 @@ class StatusWriter:
     def follow(self, standing: Callable[[], Standing]) -> None:
         """Show from now on where this says that the run stands.
 
-        Args:
-            standing: called in the thread that writes; looks, and changes nothing.
+        It is called in the thread that writes; it looks, and changes nothing.
         """
         self._standing, self._state = standing, "running"
 
     def end(self, state: ProcessState, last_error: str | None = None) -> None:
-        """Write how the process ended, for good.
+        """Write how the process ended, for good: in a state of `FINAL`.
 
-        Args:
-            state: one of `FINAL`.
-            last_error: a line that is public.
+        `last_error` is a line that is public.
         """
         assert state in FINAL, state
         self._ending.set()
@@ -158,11 +151,8 @@ def _iso(moment: datetime) -> str:
 def written_status(folder: Path | None, peers: Peers) -> Iterator[StatusWriter | None]:
     """The status of a process, written within; of one that fails within, why.
 
-    Whoever leaves without an error has said before how the run ended.
-
-    Args:
-        folder: of the process; None: nothing is written.
-        peers: the other processes.
+    Without a folder nothing is written. Whoever leaves without an error has said before how the run
+    ended.
     """
     if folder is None:
         yield None
@@ -185,12 +175,7 @@ def say_done(folder: Path) -> None:
 
 
 def begun_by(out: Path, rank: int) -> int | None:
-    """How many processes have begun the run in this folder, as far as a status here says it.
-
-    Args:
-        out: the run folder.
-        rank: of the process that asks.
-    """
+    """How many processes have begun the run in this folder, as far as a status here says it."""
     for folder in (out / f"rank-{rank:04d}", out / "rank-0000", out):
         with suppress(InputError):
             return len(read_status(folder).sites) or 1

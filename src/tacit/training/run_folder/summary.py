@@ -28,15 +28,9 @@ def facts(
 ) -> list[tuple[str, str]]:
     """What there is to say of a result first, as names and values.
 
-    Args:
-        plan: of the run.
-        epsilon: certified, one a node.
-        accuracy: mean over nodes, worst node, consensus model; None: there is none.
-        loss: likewise.
-        metrics: those that were asked for, which come first.
-        steps: completed.
-        seconds: of training.
-        ended: how, in words.
+    `epsilon` is certified, one a node. `accuracy` and `loss` have mean over nodes, worst node and
+    consensus model, and are None where there are none; the `metrics` that were asked for come
+    first. `ended` says how it ended, in words.
     """
     rows = [("run", f"{_title(plan)}, {steps} of {plan.steps} steps in {seconds:.1f} s, {ended}")]
     for name, scores in metrics.items():
@@ -89,10 +83,8 @@ def html_table(rows: Facts) -> str:
 def columns(metrics: Mapping[str, Sequence[Any]], *, private: bool) -> dict[str, list[Any]]:
     """The series of a run as flat columns, `test_accuracy.mean` and so on.
 
-    Args:
-        metrics: a list a name, of numbers, mappings or None.
-        private: whether those that were measured on private records are among them, as
-            `private.train_loss` and so on.
+    Each of the metrics is a list of numbers, mappings or None. With `private`, those that were
+    measured on private records are among the columns, as `private.train_loss` and so on.
     """
     flat: dict[str, list[Any]] = {}
     for name, series in metrics.items():
