@@ -180,11 +180,9 @@ def check_dataset(
 ) -> None:
     """Refuse a data set without records, with numbers that are not finite, or wrong labels.
 
-    Args:
-        dataset: what is checked.
-        where: the key or argument that an error names.
-        classes: integer targets must lie in `[0, classes)`; None leaves their range open.
-        may_be_empty: whether it may have no records, as a node's: the plan says which have none.
+    Integer targets must lie in `[0, classes)`; where `classes` is None, their range is open.
+    `where` is the key or argument that an error names. The data of a node may be empty
+    (`may_be_empty`): the plan says which nodes have no records.
 
     Raises:
         InputError: saying how many records are at fault, and nothing else of them.
@@ -438,10 +436,7 @@ def stack(
 ) -> StackedData:
     """Lay the data sets of nodes in one tensor.
 
-    Args:
-        datasets: one a node.
-        dtype: of inputs and of floating targets; integers stay as they are.
-        device: where the result lies.
+    `dtype` is that of inputs and of floating targets; integers stay as they are.
 
     Raises:
         InputError: on `nodes` if there are none, on `nodes[i]` if a node differs from node 0 in
@@ -466,11 +461,8 @@ def stack_parts(
 ) -> StackedData:
     """What `stack` makes of the parts of a data set, each record copied once and not twice.
 
-    Args:
-        dataset: of all nodes' records.
-        parts: record numbers of each node, as `partition` gives them.
-        dtype: of inputs and of floating targets; integers stay as they are.
-        device: where the result lies.
+    `parts` are the record numbers of each node, as `partition` gives them; `dtype` is as in
+    `stack`.
     """
     order = torch.from_numpy(np.concatenate(parts))
     stored, as_bytes = _stored([dataset.inputs], dtype, device, order)

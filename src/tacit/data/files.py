@@ -59,9 +59,8 @@ class UnfitFileError(OSError):
 def check_size(size: int, packed: int | None = None) -> None:
     """Refuse what a file announces, if it cannot be so or would not fit in memory.
 
-    Args:
-        size: bytes that it announces.
-        packed: bytes of deflate that shall make them, if they are packed.
+    `size` is how many bytes it announces, and `packed` how many bytes of deflate shall make them,
+    if they are packed.
 
     Raises:
         UnfitFileError: it does not fit.
@@ -125,11 +124,7 @@ def content(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
 
 
 def read_content(path: Path, most: int) -> bytes:
-    """All of a file, decompressed if it is gzip.
-
-    Args:
-        path: the file.
-        most: how many bytes it may hold.
+    """All of a file, unpacked if it is gzip or bzip2; at most `most` bytes.
 
     Raises:
         OSError, EOFError, zlib.error: if it cannot be read or decompressed, or holds more.
@@ -202,17 +197,11 @@ def download(
     *,
     digest: Callable[[Path], str] | None = None,
 ) -> None:
-    """Download `url` to `target`, with progress on a terminal.
+    """Download `url` to `target`, with progress on a terminal (by default that of standard error).
 
-    The file appears under its name only when it is complete and right; whatever happens, no
+    The file appears under its name only when it is complete and its checksum is `sha256`, in
+    hexadecimal, as `digest` of a file gives it (`content_sha256` by default). Whatever happens, no
     part of it stays, nor a folder that was made for it.
-
-    Args:
-        url: where it is.
-        target: where it goes; its folder is made.
-        sha256: the checksum that the file must have.
-        console: where progress is shown, if it is a terminal; standard error by default.
-        digest: the checksum of a file, in hexadecimal; `content_sha256` by default.
 
     Raises:
         DownloadError: if there is no answer, the transfer breaks off, the checksum differs, or
@@ -342,11 +331,8 @@ def find_file(names: Iterable[str], folders: Iterable[Path]) -> Path | None:
 def obtain(file: PublishedFile, data_dir: Path, folders: Sequence[Path], advice: str) -> Path:
     """The path of a file, downloaded to the first of the folders if it is in none of them.
 
-    Args:
-        file: which.
-        data_dir: the folder that an error names as the value of `task.data_dir`.
-        folders: where it may lie, best first.
-        advice: what to do if it cannot be downloaded, after what was looked for and where.
+    `folders` are where it may lie, best first. An error names `data_dir` as the value of
+    `task.data_dir`, and gives `advice` on what to do after what was looked for and where.
 
     Raises:
         InputError: on `task.data_dir`, if it is nowhere and cannot be downloaded.

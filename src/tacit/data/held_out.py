@@ -15,12 +15,8 @@ from tacit.errors import InputError
 def hold_out(data: TaskData, share: float, seed: int) -> TaskData:
     """Move a share of the training records, drawn by the public seed, to the test records.
 
-    They are trained on by nobody, and epsilon covers nothing that is said of them.
-
-    Args:
-        data: without test records.
-        share: of the training records; at least one is moved, and one stays.
-        seed: the public seed.
+    They are trained on by nobody, and epsilon covers nothing that is said of them. At least one is
+    moved, and one stays.
 
     Raises:
         InputError: on `task.test_share`, if there are test records already, or too few records.

@@ -11,9 +11,7 @@ from tacit.errors import InputError
 def check_layout(values: Tensor, where: str) -> None:
     """Refuse tensors that are sparse, nested, quantised, or that have a shape and no numbers.
 
-    Args:
-        values: what is checked; none of its numbers is read.
-        where: the key or argument that an error names.
+    None of the numbers is read. `where` is the key or argument that an error names.
 
     Raises:
         InputError: saying which kind of tensor it is, and how to make a plain one of it.

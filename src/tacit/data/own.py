@@ -55,7 +55,7 @@ Arrays = Mapping[str, object]
 
 
 def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) -> list[Dataset]:
-    """Read the records of some nodes.
+    """Read the records of some nodes, a data set for each, in their order.
 
     Args:
         source: a path in which `{node}` stands for the node's number, relative to the current
@@ -64,9 +64,6 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
             `node=` its number and returns what `as_dataset` takes, or a frame.
         nodes: their numbers.
         schema: of tables and frames.
-
-    Returns:
-        One data set for each of `nodes`, in their order.
 
     Raises:
         InputError: on `nodes.source`, if a file is missing, has another form or lacks an array,
@@ -186,14 +183,11 @@ _ROWS = 4096  # converted at a time
 
 
 def record_digests(inputs: Tensor, key: bytes) -> NDArray[np.uint64]:
-    """The digest of every record.
+    """The digest of every record, `[records]`, in their order.
 
     Args:
         inputs: `[records, ...]`, real numbers of any type, on any device.
         key: secret, 1 to 64 bytes.
-
-    Returns:
-        `[records]`, in the order of the records.
     """
     rows = inputs.detach().reshape(len(inputs), math.prod(inputs.shape[1:]))
     found: list[bytes] = []

@@ -43,9 +43,6 @@ class Division:
     Args:
         kind: the partition as the experiment file names it.
         column: what follows the colon in `by:COLUMN`, or an empty string.
-        data: whose training records are divided.
-        nodes: among how many.
-        generator: the public generator of the division.
         alpha: concentration of the Dirichlet distribution.
         per_node: shards, or records, a node.
         names: whose records each node has; None: nobody said.

@@ -19,11 +19,8 @@ _AT_ONCE = 2**15  # numbers, which with their bytes fit a core's own cache
 def to_bytes(values: Tensor) -> Tensor | None:
     """The bytes of which all numbers are 255ths, bit for bit; None where a number is another.
 
-    Args:
-        values: `[records, ...]`, on the CPU, of any type; only float32 can be 255ths.
-
-    Returns:
-        uint8 of the same shape: `from_bytes` gives `values` back.
+    `values` `[records, ...]` are on the CPU, of any type, and only float32 can be 255ths. The bytes
+    are uint8 of the same shape: `from_bytes` gives `values` back.
     """
     if values.dtype != torch.float32 or not values.numel():
         return None

@@ -48,8 +48,7 @@ class Averages(NamedTuple):
 def step_weight(average: str, k: int, steps: int) -> float | None:
     """What the models after step k of K count for in the average of those so far.
 
-    Returns:
-        A number above 0 and up to 1; None: they are not in it.
+    Above 0 and up to 1; None: they are not in it.
     """
     kind, share = average_rule(average)
     if kind == "none":
@@ -68,11 +67,8 @@ def with_models(
 ) -> Averages:
     """The averages with the models after one more step; what was given is overwritten.
 
-    Args:
-        averages: before; None: there are none yet.
-        models: as in `Averages`, in the run's dtype.
-        common: likewise.
-        weight: of `step_weight`; 1 for the first.
+    Models are as in `Averages`, in the run's dtype; `weight` is that of `step_weight`. Before the
+    first models `averages` is None, and their weight is 1.
     """
     if averages is None:
         return Averages(models.to(torch.float64, copy=True), common.to(torch.float64, copy=True))

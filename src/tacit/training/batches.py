@@ -26,13 +26,9 @@ def automatic_batch(
 ) -> tuple[int | Literal["all"], str | None]:
     """The batch of an experiment that leaves it open, and why.
 
-    Args:
-        config: with `train.batch = "auto"`.
-        records: J of each node.
-        linear: whether the model is one linear layer, with closed-form gradients.
-
-    Returns:
-        The batch, and one line for the plan; None where it is `DEFAULT_BATCH` in any case.
+    `records` is J of each node; `linear`, whether the model is one linear layer, with closed-form
+    gradients. The reason is one line for the plan, and None where the batch is `DEFAULT_BATCH` in
+    any case.
     """
     chosen, settings, train = config.algorithm, config.privacy, config.train
     definition, options = chosen.definition, chosen.options

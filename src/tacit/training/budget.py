@@ -26,12 +26,7 @@ from tacit.training.shared_budgets import draws
 
 @dataclass(frozen=True)
 class RunLedger:
-    """The ledger of a run, and those of its nodes' data.
-
-    Args:
-        own: the run's.
-        shared: of the data; they never have less of this run than its own.
-    """
+    """The ledger of a run, and those of its nodes' data, which never have less of the run."""
 
     own: ledgers.Ledger
     shared: SharedLedgers
@@ -44,9 +39,8 @@ class RunLedger:
     def settle(self, used_until: int, charged_until: int | None = None) -> None:
         """Give back what this session reserved and did not use, at a clean stop.
 
-        Args:
-            used_until: the first step that was not sent.
-            charged_until: up to which step all stays charged; see `Ledger.settle`.
+        `used_until` is the first step that was not sent; up to `charged_until` all stays charged,
+        see `Ledger.settle`.
         """
         self.own.settle(used_until, charged_until)
         self.shared.settle(used_until, charged_until)
@@ -92,14 +86,9 @@ def open_ledger(
 ) -> RunLedger | None:
     """The ledger of an accounted run: its own in its folder, or in memory without one.
 
-    Args:
-        plan: of the run.
-        folder: of the run.
-        resume: whether the run goes on.
-        shared: the ledgers of the nodes' data, into which the run is entered; the result closes
-            them.
-        hosted: the nodes of this process; by default all.
-        run_id: of a new run that several processes enter; by default one of its own.
+    `hosted` are the nodes of this process, by default all. The run is entered into `shared`, the
+    ledgers of the nodes' data, and the result closes them. A new run that several processes enter
+    is given its `run_id`.
 
     Raises:
         InputError: a ledger cannot be opened or made, or is that of another run or other nodes.
@@ -325,10 +314,8 @@ def epsilon_spent(
 ) -> tuple[float | None, ...]:
     """Certified epsilon of what is in the ledger, one a node.
 
-    Args:
-        plan: of the run.
-        charged: the steps that each node has released, repeats included.
-        release: as other observers see it; by default the plan's.
+    `charged` has the steps that each node has released, repeats included; `release` is as other
+    observers see it, by default the plan's.
     """
     release = plan.release if release is None else release
     known: dict[tuple[Any, ...], float | None] = {}
@@ -355,22 +342,16 @@ def costs(
 ) -> Callable[[str, int], float | None]:
     """Gives the most and the least that a node has spent by a step: upper bounds.
 
-    The nodes of this process count beside the extremes of all, since what others have reserved is
-    their word. What one of them has spent at most stands as "own", too.
+    They are epsilon, by "most", "least" or "own" and a step. The nodes of this process (`hosted`)
+    count beside the extremes of all, since what others have reserved is their word. What one of
+    them has spent at most stands as "own".
 
     A value is found once, when it is asked for: that after the next evaluation, and of more than
-    200 evaluations after one with at most 2 % more steps. Epsilon never falls from step to step,
-    so that what holds after a later step, or after the last one, holds after an earlier one.
+    200 evaluations after one with at most 2 % more steps. Epsilon never falls from step to step, so
+    that what holds after a later step, or after the last one, holds after an earlier one.
 
-    Args:
-        plan: of the run.
-        hosted: nodes of this process.
-        charged: what each node was charged before.
-        first: the step up to which all of that is charged.
-        evaluation_steps: ascending; the last one is that of the run.
-
-    Returns:
-        Epsilon by "most", "least" or "own" and a step.
+    `charged` is what each node was charged before, all of it up to step `first`; `evaluation_steps`
+    ascend, and the last one is that of the run.
     """
     every, own, until = extremes(plan), extremes(plan, hosted), evaluation_steps[-1]
     marks = [until]
@@ -403,10 +384,7 @@ def epsilon_by_colluders(
     """Certified epsilon against 0, 1, 2 ... nodes who pool all that they know: a row a number.
 
     Up to one more than the plan's guarantee is about; no rows where it counts on nobody else.
-
-    Args:
-        plan: of the run.
-        charged: the steps that each node has released; by default all that are planned.
+    `charged` has the steps that each node has released, by default all that are planned.
     """
     shared = plan.release.shared
     if shared is None:

@@ -105,13 +105,9 @@ def noise_flow(
 ) -> NoiseFlow | None:
     """How the noise of a release moves models; None where that is not linear, or too much work.
 
-    Args:
-        release: what nodes release.
-        own: deviation of each node's own noise in the mean over its batch, at noise shape 1 and
-            clipping bound 1, `[nodes]`; its shape alone, where the figures are all that is wanted.
-        mixing: the weights.
-        rounds: of gossip, a step.
-        pairs: of nodes, whose noise cancels.
+    `own` `[nodes]` is the deviation of each node's own noise in the mean over its batch, at noise
+    shape 1 and clipping bound 1; its shape alone is enough where only figures are wanted. `pairs`
+    are those of nodes whose noise cancels.
     """
     path, options = release.algorithm.graph.noise_path, release.setup.options
     steps = release.setup.steps
@@ -155,13 +151,8 @@ def consensus_distances(plan: Plan, steps: Sequence[int]) -> list[float | None]:
     distance this is the mean over the noise; of d coordinates it is rarely off by more than a few
     times 1 / sqrt(d) of itself.
 
-    Args:
-        plan: of the run.
-        steps: how many were made, each from 0 to K.
-
-    Returns:
-        A distance for each; None where it cannot be said, see `consensus_forecast`, and of averages
-        (`[train] average`), since the forecast is of single models.
+    Each of `steps` is from 0 to K. None where a distance cannot be said, see `consensus_forecast`,
+    and of averages (`[train] average`), since the forecast is of single models.
     """
     flow, path = _flow_of(plan), plan.release.algorithm.graph.noise_path
     if flow is None or path is None:
@@ -181,12 +172,7 @@ def consensus_distances(plan: Plan, steps: Sequence[int]) -> list[float | None]:
 
 
 def consensus_warning(forecast: ConsensusForecast | None, rounds: int) -> str | None:
-    """What a plan should say of models that stand far apart; None where they do not.
-
-    Args:
-        forecast: of the plan.
-        rounds: of gossip, that it has.
-    """
+    """What a plan should say of models that stand far apart; None where they do not."""
     if forecast is None or forecast.figure <= WARNED_ABOVE:
         return None
     several = f"{rounds} gossip round" + ("s" if rounds > 1 else "")

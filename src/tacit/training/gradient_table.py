@@ -23,13 +23,7 @@ Seen = Callable[[BatchGradient, Tensor], None]
 class StackedTable:
     """What `tacit.algorithms.StepTable` asks for, of all nodes of this process.
 
-    Args:
-        plan: decides sampling and clipping.
-        model: computes clipped gradients for the stack.
-        data: every node's records.
-        keys: every node's secret key.
-        seen: is told of every batch, for the private metrics.
-        nodes: those of this process.
+    `seen` is told of every batch, for the private metrics.
     """
 
     def __init__(

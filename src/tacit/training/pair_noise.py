@@ -121,9 +121,7 @@ def root_mean_square(values: Sequence[float]) -> float:
 def partners(config: Config, schedule: GraphSchedule) -> tuple[Pair, ...]:
     """The pairs of nodes that share a secret, as `[topology].partners` says.
 
-    Args:
-        config: the experiment.
-        schedule: its graphs, for `"graph"`: who ever sends to whom, both ways.
+    For `"graph"` they are who ever sends to whom in `schedule`, both ways.
 
     Raises:
         InputError: on `topology.partners`, a node would have no partner.

@@ -42,10 +42,6 @@ class Plan:
     """Everything that is decided before the first step.
 
     Args:
-        config: the experiment.
-        release: what the nodes release.
-        nodes: one plan a node.
-        mixing: the mixing weights, step by step.
         contraction: factor by which disagreement shrinks a step; the spectral gap is 1 less it;
             None where it is not known, see `tacit.topology.contraction`.
         rounds: gossip rounds of a step, R.
@@ -129,8 +125,7 @@ class Plan:
     def digest(self, hosted: Sequence[int] | None = None) -> str:
         """Identifies what runs: of two plans with one digest, nodes release the same mechanism.
 
-        Args:
-            hosted: the nodes that it is about; by default all.
+        It is about the nodes `hosted`, by default all.
         """
         return hashlib.blake2b(
             json.dumps(self.identity(hosted), sort_keys=True).encode(), digest_size=16
@@ -139,12 +134,9 @@ class Plan:
     def identity(self, hosted: Sequence[int] | None = None) -> dict[str, Any]:
         """All that a resumed run must have in common with the first one.
 
-        The numbers of records and the noise are those of some nodes: each process answers for its
-        own, since it may have begun before it knew the others'. Where nodes share noise or sums,
-        those of all count.
-
-        Args:
-            hosted: these nodes; by default all.
+        The numbers of records and the noise are those of the nodes `hosted` (by default all): each
+        process answers for its own, since it may have begun before it knew the others'. Where nodes
+        share noise or sums, those of all count.
         """
         together = self.release.pairs is not None or self.release.sums is not None
         counted = range(len(self.nodes)) if hosted is None or together else hosted

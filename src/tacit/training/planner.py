@@ -76,13 +76,8 @@ def build_plan(
 
     What is released is stated first; noise is calibrated on it; then the plan is made, at once.
 
-    Args:
-        config: the experiment.
-        records: J of each node.
-        parameters: d.
-        notes: what else the plan comes to, each one line.
-        cautions: what else the user should know, each one line.
-        linear: whether the model is one linear layer, with closed-form gradients.
+    `records` is J of each node, `parameters` is d. `notes` and `cautions` are further lines for the
+    plan. `linear`: whether the model is one linear layer, with closed-form gradients.
 
     Raises:
         InputError: the settings contradict each other or the data.
@@ -524,11 +519,8 @@ def _with_pair_noise(
     more than enough are given less, and all are scaled again, as long as the mean gets less noise.
     A given noise (`privacy.noise_std`) stays as it is.
 
-    Args:
-        config: the experiment.
-        release: what nodes release, with its pairs.
-        nodes: with the noise that they need if it is independent.
-        ratio: deviation of a pair's noise over the root mean square of the nodes' own.
+    `nodes` have the noise that they need if it is independent; `ratio` is the deviation of a pair's
+    noise over the root mean square of the nodes' own.
 
     Raises:
         BudgetError: a given noise does not keep a node's budget.
@@ -753,14 +745,9 @@ def _calibrated(
     target: float | None,
     intervals: Sequence[Interval] | None = None,
 ) -> float:
-    """The least noise scale whose certified epsilon is within a node's budget.
+    """The least noise scale whose certified epsilon is within a node's budget, `target`.
 
-    Args:
-        release: what the nodes release.
-        node: with its delta.
-        start: a guess.
-        target: epsilon.
-        intervals: (first, until) pairs of steps; by default all.
+    It is that of the steps in `intervals`, by default all; `start` is a guess.
     """
     if target is None or node.delta is None:
         raise InputError("privacy.epsilon", target, "is needed to calibrate the noise")

@@ -65,15 +65,10 @@ class Job:
     """A run that could start now.
 
     Args:
-        plan: what will happen, and what it costs.
-        model: the gradient engine of the user's module.
-        train: every node's records, stacked.
         test: public test data on the run's device, or None.
-        loss: of the task.
         metrics: of the task, the leading one first; none were asked for where there are none.
         baselines: what a model that ignores its inputs scores on the public test records.
         outputs: numbers that the model gives for a record.
-        placement: which process hosts which node.
         authenticated: whether what processes tell each other is signed with their identities.
         hosted: the nodes of this process, whose records `train` holds, ascending.
         loaded: `train` as it was before `features` and `input_bound`: what ledgers tell records by,
@@ -365,10 +360,7 @@ def find_augmentation(config: Config, examples: Tensor) -> Augmentation | None:
     """What the views of a record are, as `[task].augmentation` and `[train].views` say.
 
     Views of a user's own stay within `input_bound`; those that are built in lengthen no record.
-
-    Args:
-        config: the experiment.
-        examples: inputs as the model takes them, `[few, ...]`.
+    `examples` `[few, ...]` are inputs as the model takes them.
 
     Raises:
         InputError: on `task.augmentation` for records that it is not for, and for a function that
@@ -462,7 +454,6 @@ def _imbalance(config: Config, loss: Loss, ignorant: Baselines) -> tuple[str, ..
 
 
 def _words(plan: Plan) -> str:
-    """A plan in a few words."""
     task, spent = plan.config.task, [node.epsilon for node in plan.nodes if node.epsilon]
     epsilon = f"epsilon {max(spent):.4g}" if spent else "no epsilon"
     return (
@@ -530,12 +521,7 @@ def _features(
 ) -> FeatureMap | None:
     """The feature map of the experiment, tried out on public or made-up records alone.
 
-    Args:
-        config: the experiment.
-        records: as they were loaded.
-        where: the public ones are from.
-        dtype: of the run.
-        device: of the run.
+    `where` is what an error calls the public ones.
     """
     if config.task.feature_map is None:
         if config.task.features_cache is not None:
@@ -580,13 +566,10 @@ def _check_outputs(config: Config, outputs: Tensor) -> None:
 def _check_fit(
     check: Callable[[Tensor, Tensor], None], outputs: Tensor, targets: Tensor, where: str
 ) -> None:
-    """Ask targets for a rule of the loss.
+    """Ask targets `[r, ...]` for a rule of the loss.
 
-    Args:
-        check: `check` of a loss, or `check_records` for private targets.
-        outputs: of a few records, `[few, ...]`.
-        targets: `[r, ...]`.
-        where: what an error calls them.
+    `check` is that of a loss, or its `check_records` for private targets; `outputs` `[few, ...]`
+    are of a few records. An error names `where`.
     """
     try:
         check(outputs, targets)

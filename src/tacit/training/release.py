@@ -38,12 +38,11 @@ class NodeRelease:
     """What is one node's own in what it releases, and the budget for it.
 
     Args:
-        node: its number.
         records: J, public.
         rate: q, share of the records that joins a mini-batch (1: every record every time).
         expected_batch: q J, which every sum is divided by; there is none of no records.
         noise_scale: factor of the noise shape, for the node's own noise; 0 adds no noise.
-        budget: (epsilon, delta) that must hold, if one was given.
+        budget: the epsilon that must hold at `delta`, if one was given.
         delta: the delta at which epsilon is stated; None where nothing is accounted.
         weight: n p_i, public, by which its noised mean counts; it changes nothing of what a record
             of its own can do to what is released.
@@ -75,7 +74,6 @@ class Release:
 
     Args:
         algorithm: its row, which states the mechanism.
-        setup: the experiment as its algorithm sees it.
         clip: norm and bound of each step.
         noise_shape: relative noise multiplier of each step, `[steps]`, as it runs.
         published_constant: the constant that a paper's formula leaves open.
@@ -205,10 +203,7 @@ class Release:
 
         With random allocation it draws the epochs anew in the middle of which it begins, and these
         are charged once more, from their first step on (`RandomAllocationGaussian.of_steps`).
-
-        Args:
-            nodes: of the ledger, which reserves the same steps for all of them.
-            first: the step.
+        `nodes` are those of the ledger, which reserves the same steps for all of them.
         """
         if self.setup.sampling != "allocation" or not self.setup.accounted:
             return ()
@@ -236,12 +231,9 @@ class Release:
     ) -> privacy.Mechanism:
         """What an observer sees of a node, if the steps of `intervals` are released.
 
-        A node that takes part in none of them is stated as if it had in the first: more than it
-        releases.
-
-        Args:
-            node: the node; it must add noise.
-            intervals: (first, until) pairs, repeats allowed; by default every planned step once.
+        `intervals` are (first, until) pairs, repeats allowed; by default every planned step once.
+        The node must add noise. Where it takes part in none of these steps, it is stated as if it
+        had in the first: more than it releases.
 
         Raises:
             InputError: on `algorithm.clip_norm`, where the bound is assumed: no mechanism with
@@ -321,9 +313,7 @@ class Release:
     def node_run(self, node: NodeRelease, steps: Sequence[int]) -> NodeRun:
         """What the algorithm states a node's mechanism and claim from; it must add noise.
 
-        Args:
-            node: the node.
-            steps: those whose messages it sends.
+        `steps` are those whose messages it sends.
         """
         setup = self.setup
         bounds = self.clip.bounds or (1.0,) * setup.steps
@@ -355,10 +345,7 @@ class Release:
     ) -> float | None:
         """What the paper's formula says of the first steps of a node; None without a claim.
 
-        Args:
-            node: the node; it must add noise.
-            steps: only the first so many; all by default.
-            delta: of the claim; by default the node's.
+        The node must add noise. By default all steps count, and delta is the node's.
         """
         formula = self.algorithm.claims.formula
         if formula is None or not self.claims or self.clip.bounds is None:
@@ -378,11 +365,8 @@ class Release:
     ) -> Any:
         """What the paper's formula reads of a node; it must add noise and clip.
 
-        Args:
-            node: the node.
-            steps: those whose messages it sends; all of its own by default.
-            delta: of the claim; by default the node's.
-            completed: how many steps were made, by this node or not; by default all.
+        `steps` are those whose messages it sends, by default all of its own; `delta` is by default
+        the node's. `completed` steps were made, by this node or not; by default all.
         """
         run = self.node_run(
             node, self.active_steps(node, self.planned[:1]) or [0] if steps is None else steps
@@ -409,13 +393,6 @@ def make_release(
     """State what the nodes release, if the algorithm's mechanism is proved for the clip.
 
     That is checked here and nowhere else: whatever has a release may rely on it.
-
-    Args:
-        algorithm: its row.
-        setup: the experiment as its algorithm sees it.
-        schedules: clip and noise shape, step by step.
-        activity: who takes part when; None: everybody always.
-        published_constant: the constant that a paper's formula leaves open.
 
     Raises:
         InputError: on `algorithm.clip_norm`, a norm for which nothing is proved; on

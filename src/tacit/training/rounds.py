@@ -41,14 +41,7 @@ def contraction_of_rounds(mixing: Mixing, rounds: int) -> float | None:
 
 
 def advanced(plan: Plan, state: Any, k: int, context: StepContext) -> Any:
-    """The state after step k and the rest of its gossip rounds.
-
-    Args:
-        plan: of the run.
-        state: of its algorithm, before step k.
-        k: the step.
-        context: of the nodes of this process.
-    """
+    """The algorithm's state after step k and the rest of its gossip rounds, from that before it."""
     chosen = plan.config.algorithm
     state = chosen.definition.step(state, k, chosen.options, context)
     return _mixed(plan, state, k, context, range(1, plan.rounds))

@@ -38,10 +38,6 @@ class DisjointBatches:
     """The records of one step for some nodes: what its mini-batches are read from.
 
     Args:
-        plan: says how.
-        keys: the nodes' secret keys.
-        step: whose records.
-        device: of the batches.
         rows: the nodes, in the order of the rows.
         batches: where the mini-batches share no record: of each node, those of each part.
         together: where these are all of one size: all parts, `[parts, nodes, width]`.
@@ -75,20 +71,13 @@ def disjoint_batches(
     *,
     nodes: Sequence[NodePlan] | None = None,
 ) -> DisjointBatches:
-    """The records of step k, for some nodes of the plan, once for all its mini-batches.
+    """The records of step k, for some nodes (by default all), once for all its mini-batches.
 
     Poisson: independent coins, never likelier than the planned rate. Fixed: a uniform subset of
     the planned size. Allocation: the records that drew this step of its epoch, each uniformly and
     for itself, anew for every epoch and every start of a process. A node at rate 1 takes every
     record. Where a step has several mini-batches that share no record, the step's records are drawn
     first, and then dealt out, here.
-
-    Args:
-        plan: says how.
-        keys: the nodes' secret keys.
-        k: the step.
-        device: of the batches.
-        nodes: of the plan, in the order of the rows; by default all.
     """
     rows = plan.nodes if nodes is None else tuple(nodes)
     parts, fixed = plan.release.local_steps, plan.config.train.sampling == "fixed"

@@ -103,13 +103,10 @@ class SecureSums:
 def most_value(bound: float, most: float) -> float:
     """The largest number that a client adds to a sum, without noise; for certain.
 
-    At most every record is drawn, and contributes at most `bound`, or twice that where differences
-    of gradients are added, to a sum that is divided by the share q of their number, and weighed.
-    Twice that leaves room for any rounding.
-
-    Args:
-        bound: C.
-        most: the largest weight / q of all clients.
+    At most every record is drawn, and contributes at most `bound` (C), or twice that where
+    differences of gradients are added, to a sum that is divided by the share q of their number, and
+    weighed. Twice that leaves room for any rounding. `most` is the largest weight / q of all
+    clients.
     """
     return 4.0 * bound * most
 
@@ -123,12 +120,8 @@ def check_range(
 ) -> None:
     """Refuse sums that could leave 64 bits; what is checked is public, and holds for certain.
 
-    Args:
-        sums: as they are planned.
-        clip: of the gradients.
-        deviations: a(k), of every step.
-        most: the largest weight / q of all clients.
-        records: J of each client.
+    `deviations` are a(k) of every step, `most` is the largest weight / q of all clients, and
+    `records` is J of each.
 
     Raises:
         InputError: on `privacy.aggregation`; on `algorithm.clip`, nothing is clipped.

@@ -29,8 +29,7 @@ _DIGITS = 3  # that of two machines the last bits differ, changes nothing but ne
 def with_rate(config: Config) -> tuple[Config, tuple[str, ...]]:
     """The experiment with a learning rate that is a number, and a line that says which.
 
-    Args:
-        config: whose nodes and steps are those of the run.
+    The nodes and steps of `config` are those of the run.
     """
     if config.algorithm.options.learning_rate != "sqrt(n/K)":
         return config, ()
@@ -45,10 +44,8 @@ def with_clip(
 ) -> tuple[Config, tuple[str, ...]]:
     """The experiment with a clipping bound that is a number, and a line that says which.
 
-    Args:
-        config: the experiment.
-        model: its engine, whose present weights are the public start.
-        public: test records as they are scored; None: there are none.
+    The present weights of `model` are the public start; `public` are the test records as they are
+    scored.
 
     Raises:
         InputError: on `algorithm.clip`: there are no public records, gradients are drawn anew at

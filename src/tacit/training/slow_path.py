@@ -85,11 +85,7 @@ def slow_path(
 ) -> SlowPath | None:
     """Try out what gradients cost, of a model whose path is `functional`; None of any other.
 
-    Args:
-        model: of the run.
-        inputs: a few records that are not private, `[few, ...]`, on the run's device.
-        targets: theirs.
-        dtype: of the run.
+    `inputs` `[few, ...]` and `targets` are of records that are not private, on the run's device.
     """
     if model.path != "functional":
         return None

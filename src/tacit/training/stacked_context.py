@@ -35,16 +35,9 @@ _FEW = 1 << 20  # numbers that are read before they are used
 class StackedContext:
     """What `tacit.algorithms.StepContext` asks for, from the plan.
 
-    Args:
-        plan: decides sampling, clipping and noise.
-        model: computes clipped gradients for the stack.
-        data: the nodes' records.
-        keys: the nodes' secret keys.
-        exchange: moves messages.
-        hosted: numbers of the nodes of this process, ascending, of which are the data and keys;
-            by default all of the plan.
-        pair_keys: the secret keys that these nodes share with their partners, where the plan has
-            noise of pairs.
+    `data` and the secret `keys` are those of the nodes `hosted` by this process, which ascend; by
+    default all of the plan. `pair_keys` are the secret keys that these nodes share with their
+    partners, where the plan has noise of pairs.
     """
 
     def __init__(
@@ -248,12 +241,8 @@ class StackedContext:
     ) -> Offsets | None:
         """What pairs of nodes add to `total` `[nodes, d]` so that it cancels in what is averaged.
 
-        Args:
-            total: of the nodes.
-            nodes: their numbers.
-            scales: how far each row of `total` moves when what is averaged (`divide`) does by one.
-            k: the step.
-            part: number of the release, where a step has several.
+        `scales` say how far each row of `total` moves when what is averaged (`divide`) does by one;
+        `part` is the number of the release, where a step has several.
         """
         if self._plan.release.pairs is None or self._pair_keys is None:
             return None

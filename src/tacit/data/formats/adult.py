@@ -219,14 +219,9 @@ def load_adult(
 ) -> TaskData:
     """Read Adult: inputs float32 `[records, 105]` of L2 norm 1, targets int64 0 / 1 `[records]`.
 
-    The categorical columns of the training records, missing values replaced, are columns to
-    divide by (`by:education`), beside `label`.
-
-    Args:
-        data_dir: the files lie in its folder `adult` or in itself, plain or gzip; what is missing
-            is downloaded to the former.
-        train_file: where the training records are published.
-        test_file: where the test records are published.
+    The categorical columns of the training records, missing values replaced, are columns to divide
+    by (`by:education`), beside `label`. The files lie in the folder `adult` of `data_dir`, or in
+    that itself, plain or gzip; what is missing is downloaded to the former.
 
     Raises:
         InputError: on `task.data_dir`, if a file is wrong, or missing and cannot be downloaded.

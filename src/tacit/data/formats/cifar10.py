@@ -180,10 +180,8 @@ VERSIONS = (
 def load_cifar10(data_dir: Path, archive: PublishedFile = ARCHIVE) -> TaskData:
     """Read CIFAR-10: inputs float32 `[records, 3, 32, 32]` in [0, 1], targets int64 `[records]`.
 
-    Args:
-        data_dir: a folder or archive of either version lies in its folder `cifar10` or in itself;
-            if none does, the binary archive is downloaded to the former.
-        archive: what is downloaded.
+    A folder or archive of either version lies in the folder `cifar10` of `data_dir`, or in that
+    itself; if none does, the binary archive is downloaded to the former.
 
     Raises:
         InputError: on `task.data_dir`, if a file is wrong, or missing and cannot be downloaded.

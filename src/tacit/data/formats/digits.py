@@ -27,8 +27,7 @@ _FILE = Path("datasets", "data", "digits.csv.gz")
 def load_digits(seed: int) -> TaskData:
     """Inputs float32 `[records, 1, 8, 8]` in [0, 1], targets int64; a fifth is the test set.
 
-    Args:
-        seed: the public seed, which draws the test set.
+    The test set is drawn by the public seed.
     """
     pixels, labels = _read()
     generator = public_generator(seed, TEST_SPLIT)

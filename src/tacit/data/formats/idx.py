@@ -30,9 +30,7 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 def read_idx(path: Path, rank: int | None = None) -> np.ndarray:
     """The array in an IDX file, plain or gzip, in native byte order.
 
-    Args:
-        path: the file.
-        rank: how many dimensions it must have; None for any number.
+    It must have `rank` dimensions; None takes any number.
 
     Raises:
         InputError: if the file cannot be read, is no IDX file, has another rank, or holds
@@ -188,7 +186,6 @@ def load_idx_images(source: IdxImages, data_dir: Path) -> TaskData:
     advice = f"put the four {source.name} files in {folders[0]}"
 
     def find(file: str) -> Path:
-        """The path of one file, downloaded if it is in none of the folders."""
         url = f"{source.url.rstrip('/')}/{file}.gz"
         published = PublishedFile(source.name, url, source.sha256[file])
         return obtain(published, data_dir, folders, advice)

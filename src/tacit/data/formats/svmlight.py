@@ -68,7 +68,6 @@ class _Records:
     """What a file holds.
 
     Args:
-        path: the file.
         sparse: float32 `[records, width]`, column i for the index i; an index that occurs is
             stored also where its value is 0.
         targets: float64 `[records]`.
@@ -82,16 +81,13 @@ class _Records:
 def load_svmlight(argument: str, data_dir: Path, declared: Declared) -> TaskData:
     """Read a file of records, and its public test records where they lie beside it.
 
+    The path in `argument` is plain, gzip (`.gz`) or bzip2 (`.bz2`). A relative one is looked for in
+    `data_dir` first, then in the current directory.
+
     Test records are those of `PATH.t`, as LIBSVM's data sets are named; for `PATH.gz` and
     `PATH.bz2` likewise of `PATH.t`, and each with any of these endings. What is not declared is
     that of the test records: their largest index, whether an index 0 occurs, and the labels that
     occur. Without them indices count from 1.
-
-    Args:
-        argument: the path, plain, gzip (`.gz`) or bzip2 (`.bz2`). A relative one is looked for in
-            `data_dir` first, then in the current directory.
-        data_dir: a folder.
-        declared: what is public of both files.
 
     Returns:
         Inputs dense float32 `[records, features]`. Targets `[records]`: int64, the class of each

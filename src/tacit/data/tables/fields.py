@@ -69,11 +69,8 @@ def read_each(
 ) -> list[_Read]:
     """Every field as `read` reads it, each distinct text once.
 
-    Args:
-        texts: of a column.
-        read: gives None for what breaks the rule.
-        where: the column, for the error.
-        rule: in plain words.
+    `read` gives None for what breaks the rule. An error names the column as `where`, and quotes the
+    rule.
 
     Raises:
         RecordsError: saying how many records break the rule.

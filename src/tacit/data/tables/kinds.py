@@ -38,7 +38,6 @@ _FALSE = frozenset({"false", "no", "0", "f", "n"})
 
 
 def _texts(value: Any) -> Any:
-    """The texts of a list of values."""
     return [field_text(one) for one in value] if isinstance(value, list | tuple) else value
 
 
@@ -105,7 +104,6 @@ class _Scaled(_Feature):
 
     @property
     def norm(self) -> float:
-        """The largest square of the l2 norm of what a field becomes."""
         return 1.0 if self.missing == "refuse" else 1.0 + self._filled() ** 2
 
     def features(self, name: str) -> list[str]:

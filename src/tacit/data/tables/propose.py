@@ -48,14 +48,10 @@ class Roles:
 
 
 def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -> Schema:
-    """A schema that fits some records.
+    """A schema that fits some records: a public sample, or the first ones of a private file.
 
-    Args:
-        table: a public sample, or the first records of a private file.
-        roles: which columns are no inputs.
-        public: whether the records are public: then their extremes are bounds, and all that is
-            declared counts as confirmed.
-        separator: between the fields of a line of the file.
+    Where these are `public`, their extremes are bounds, and all that is declared counts as
+    confirmed.
 
     Raises:
         InputError: on `--target` or `--node`, if there is no such column, or too little is found.
@@ -190,13 +186,7 @@ def _is_skewed(texts: Sequence[str | None]) -> bool:
 
 
 def schema_text(schema: Schema, table: str, source: str) -> str:
-    """A schema as a TOML file that says what a person has to do.
-
-    Args:
-        schema: what is proposed.
-        table: the file that it is for.
-        source: where it comes from, in words.
-    """
+    """A schema as a TOML file that says what a person has to do."""
     plain = schema.model_dump(exclude_none=True, exclude_defaults=True)
     checked = schema.confirmed_public
     head = [
@@ -229,7 +219,6 @@ def _part(title: str, values: Mapping[str, Any], kind: str | None) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")

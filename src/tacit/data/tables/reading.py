@@ -115,13 +115,10 @@ def read_header(path: Path, where: str, separator: str = ",") -> list[str]:
 
 
 def read_table(path: Path, where: str, separator: str = ",", most: int | None = None) -> Table:
-    """A file as texts.
+    """A file as texts, or its first `most` records.
 
-    Args:
-        path: its ending is one of `TABLE_READERS`; CSV may be packed by gzip (`.csv.gz`).
-        where: what an error names.
-        separator: between the fields of a line of CSV.
-        most: how many records are read; None reads all.
+    The ending of its name is one of `TABLE_READERS`; CSV may be packed by gzip (`.csv.gz`), and has
+    `separator` between the fields of a line.
 
     Raises:
         InputError: on `where`, if the file cannot be read as what its ending says.
@@ -134,11 +131,9 @@ class _Csv:
     """Comma-separated values, with a header; quotes as RFC 4180 has them."""
 
     def header(self, path: Path, where: str, separator: str) -> list[str]:
-        """The names of the columns."""
         return list(self.table(path, where, separator, 0))
 
     def table(self, path: Path, where: str, separator: str, most: int | None) -> Table:
-        """Columns as texts."""
         try:
             with content(path) as (stream, _):
                 text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
@@ -166,11 +161,9 @@ class _Parquet:
     """Apache Parquet."""
 
     def header(self, path: Path, where: str, separator: str) -> list[str]:
-        """The names of the columns."""
         return list(self._open(path, where).schema_arrow.names)
 
     def table(self, path: Path, where: str, separator: str, most: int | None) -> Table:
-        """Columns as texts."""
         file = self._open(path, where)
         sizes = [
             file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups)

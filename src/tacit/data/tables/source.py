@@ -28,14 +28,10 @@ def table_schema(dataset: str) -> str:
 
 
 def load_table(dataset: str, data_dir: Path, schema: Schema | None, test: str | None) -> TaskData:
-    """Read a table by its schema.
+    """Read a table by its schema, or, if none is given, by that beside its file.
 
-    Args:
-        dataset: `csv:FILE` or `parquet:FILE`; a relative path is seen from the current directory,
-            then from `data_dir`.
-        data_dir: a folder.
-        schema: what is declared; None reads that beside the file.
-        test: a table of public test records, likewise; None: there are none.
+    `dataset` and `test`, a table of public test records, are `csv:FILE` or `parquet:FILE`; a
+    relative path is seen from the current directory, then from `data_dir`.
 
     Raises:
         InputError: on `task.dataset`, `task.schema` or `task.test`.
