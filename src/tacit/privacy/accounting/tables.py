@@ -208,14 +208,8 @@ def resolve(
 ) -> Resolution:
     """The line and the cells for an answer near (epsilon, delta).
 
-    Args:
-        parts: the losses.
-        reverse: their direction.
-        loss_survey: their survey.
-        epsilon: about where delta is asked for.
-        log_delta: logarithm of about what it is there.
-        rough: about where is enough.
-        finer: what every error is divided by.
+    `epsilon` is about where delta is asked for, and `log_delta` the logarithm of about what it is
+    there. With `rough`, about where is enough; `finer` is what every error is divided by.
     """
     best = _best(loss_survey, epsilon, log_delta)
     order, window, above, below = _narrowest(loss_survey, best, epsilon, log_delta, steps_of(parts))
