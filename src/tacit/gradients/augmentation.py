@@ -200,7 +200,6 @@ _TRIED = 32  # views, and one more
 
 
 def _extremes(rows: Tensor) -> tuple[float, ...]:
-    """Values of an extreme record."""
     if rows.is_floating_point():
         return 1e30, -1e30, float("inf"), float("nan")
     return int(rows.min()), int(rows.max())

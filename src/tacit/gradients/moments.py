@@ -94,7 +94,7 @@ class Moments:
 
     Args:
         linear: the user's module, whose weights are solved for; `weight` and `bias` are the names
-            of its parameters.
+            of its parameters (None: no bias).
         module: whose parameter the moments are.
         loss: whose record gradients they are.
         scale: what fitted codes are multiplied by to be scores.

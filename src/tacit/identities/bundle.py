@@ -57,6 +57,8 @@ _Address = Annotated[str, StringConstraints(max_length=300), AfterValidator(_can
 
 
 class _Entry(BaseModel):
+    """A member as the file has it."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: _Name

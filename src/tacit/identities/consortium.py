@@ -70,8 +70,9 @@ def approve(
 ) -> Approval:
     """Give certificates to those who asked, all or none, and sign a new bundle.
 
-    The requests are files that `tacit site create` wrote. The consortium is made where the folder
-    is new. A member that is known already gets another certificate and keeps its rank.
+    The requests are files that `tacit site create` wrote; the certificates hold for so many days.
+    The consortium is made where the folder is new. A member that is known already gets another
+    certificate and keeps its rank.
 
     Raises:
         InputError: a request is damaged or asks for what no member is given, a name or key is taken

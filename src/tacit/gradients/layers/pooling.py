@@ -99,6 +99,5 @@ def _without_padding(module: nn.MaxPool2d) -> bool:
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
-    """Of rows and columns."""
     rows, columns = (size, size) if isinstance(size, int) else size
     return rows, columns

@@ -499,11 +499,9 @@ _LARGEST = 1e152  # of a level: its square is a number
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Different levels of one kind of step.
+    """Different levels of one kind of step: `values` `[levels]`, ascending and positive.
 
-    Args:
-        values: ascending, positive, `[levels]`.
-        counts: number of steps of each, `[levels]`.
+    `counts` `[levels]` are the numbers of steps of each.
     """
 
     values: Array

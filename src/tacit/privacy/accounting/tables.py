@@ -93,13 +93,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What an answer is computed with.
-
-    Args:
-        line: where transforms are taken.
-        cut: how steps are cut into cells.
-        rough: only about where the answer lies is asked.
-    """
+    """What an answer is computed with; `rough`: only about where the answer lies is asked."""
 
     line: Contour
     cut: Cut

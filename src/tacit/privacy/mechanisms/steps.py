@@ -146,6 +146,7 @@ class Gaussian(Scheduled):
     Args:
         noise_multiplier: one number, or one a step.
         steps: how many steps; with a schedule it may be left out.
+        relation: the neighbouring relation.
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 
@@ -185,6 +186,7 @@ class SampledGaussian(Scheduled):
         sample_rate: q in (0, 1], the same at every step; independent coins for every record.
         noise_multiplier: one number, or one a step.
         steps: how many steps; with a schedule it may be left out.
+        relation: the neighbouring relation.
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 
@@ -333,9 +335,10 @@ class PrivateState(Scheduled):
         undrawn_norm: that where it is not drawn, over C; at most `drawn_norm`.
         noise_multiplier: over C, of the sum; one number, or one a step.
         steps: how many steps; with a schedule it may be left out.
-        sampling: `poisson` (a coin for every record, independent of everything else), or `fixed` (a
-            batch of fixed size, one record included: replace-one only), or `groups` (a coin for
-            every group of records, which are drawn together).
+        sampling: `poisson` (a coin for every record, independent of everything else), or `fixed`
+            (a batch of fixed size, one record included: replace-one only), or `groups` (a coin
+            for every group of records, which are drawn together).
+        relation: the neighbouring relation.
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 
@@ -398,6 +401,7 @@ class PersistentState(Scheduled):
         sample_rate: q in (0, 1], chance that a step draws the record, independently.
         noise_multiplier: z_k of each step, as above; one number, or one a step.
         steps: how many steps; with a schedule it may be left out.
+        relation: the neighbouring relation.
         coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
     """
 

@@ -21,7 +21,9 @@ class BestOfTrials(Mechanism):
     delta)-DP at each of its points, whatever was released before, so that the sums of both bound
     all together (Dwork and Roth, *The algorithmic foundations of differential privacy*, Thm. B.1).
 
-    Its points are (epsilon, delta) pairs, each of which holds (`choosing_epsilon`).
+    Args:
+        points: (epsilon, delta) pairs, each of which holds (`choosing_epsilon`).
+        relation: the neighbouring relation.
     """
 
     kind = "best-of-trials"
