@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Start:
-    """What the user has said: `dataset`, `schema`, `test`, `metrics` and `model` as `[task]` has
-    them.
+    """What the user has said of dataset, schema, test, metrics and model, as `[task]` has them.
 
     `node` is the column of a table that says whose record it is, and `nodes` is how many there are
     where no column says it. `epsilon` is that of each node. Where `metrics` is empty they are those

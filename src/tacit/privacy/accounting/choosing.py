@@ -193,8 +193,7 @@ def draw_trials(trials: Trials, coin: int | None = None) -> int:
     The law is summed in decimals of 100 places and met by a coin of 256 bits, so that what is drawn
     differs from the law by less than 2^-120 in total variation, which every bound counts.
 
-    The coin, a number below 2^256, is by default from the operating system. Whoever knows it knows
-    K.
+    The coin is a number below 2^256, by default the operating system's. Whoever knows it knows K.
     """
     context = Context(prec=_PLACES)
     drawn = secrets.randbits(_BITS) if coin is None else coin
