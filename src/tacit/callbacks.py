@@ -96,10 +96,8 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 class MLflow(Callback):
     """Logs to MLflow, in a run of its own.
 
-    Args:
-        experiment: its name in MLflow; made where there is none.
-        tracking_uri: where; by default as MLflow itself is configured.
-        run_name: of the run; by default one that MLflow makes.
+    The experiment is made where there is none of that name. `tracking_uri` is by default as MLflow
+    itself is configured, and `run_name` one that MLflow makes.
 
     Raises:
         InputError: MLflow is not installed (`tacit.errors.optional`).
@@ -142,10 +140,7 @@ class MLflow(Callback):
 
 
 class TensorBoard(Callback):
-    """Writes event files that TensorBoard shows.
-
-    Args:
-        folder: for the event files.
+    """Writes event files that TensorBoard shows into a folder.
 
     Raises:
         InputError: TensorBoard is not installed.
@@ -182,9 +177,7 @@ class TensorBoard(Callback):
 class WeightsAndBiases(Callback):
     """Logs to Weights & Biases, in a run of its own.
 
-    Args:
-        project: its name there.
-        options: of `wandb.init`, such as `mode="offline"`, `name` or `dir`.
+    The options are those of `wandb.init`, such as `mode="offline"`, `name` or `dir`.
 
     Raises:
         InputError: wandb is not installed.

@@ -69,10 +69,7 @@ class InputError(TacitError, ValueError):
 class FormatError(InputError):
     """A file of a format that another version of tacit writes.
 
-    Args:
-        file: where it lies.
-        found: the version of its format.
-        known: the one that this version of tacit reads.
+    `found` is the version of its format, and `known` the one that this version of tacit reads.
     """
 
     def __init__(self, file: str, found: object, known: object) -> None:
@@ -213,9 +210,8 @@ def _bare(word: str) -> str:
 def plain_rule(faults: Sequence[Mapping[str, Any]]) -> str:
     """What would be right in the place of a value that pydantic refused, in plain words.
 
-    Args:
-        faults: as `ValidationError.errors` has them; of a value that may be of several kinds, why
-            it is none of each.
+    The faults are as `ValidationError.errors` has them; of a value that may be of several kinds,
+    they say why it is none of each.
     """
     first = faults[0]
     rules = dict.fromkeys(_rule(each) for each in faults if each["input"] is first["input"])

@@ -19,10 +19,6 @@ def host_bytes(*, proc: Path = _PROC, groups: Path = _GROUPS) -> int:
 
     The least of what the system could give (Linux's `MemAvailable`; elsewhere all memory there is)
     and what is left under every memory limit of the process's control groups (cgroup v1 and v2).
-
-    Args:
-        proc: where the proc file system lies.
-        groups: where the control groups lie.
     """
     return min([_system_bytes(proc), *_group_bytes(proc, groups)])
 

@@ -23,9 +23,7 @@ from tacit.free_memory import host_bytes, in_words
 def open_plain(path: str | Path, most: int | None = None) -> io.BufferedReader:
     """A plain file, to be read; nothing waits for a pipe, and no device is read.
 
-    Args:
-        path: the file.
-        most: how many bytes it may hold; by default any number.
+    It may hold `most` bytes, by default any number.
 
     Raises:
         OSError: it cannot be opened, is no plain file, or holds more.
@@ -48,11 +46,7 @@ def open_plain(path: str | Path, most: int | None = None) -> io.BufferedReader:
 
 
 def read_plain(path: str | Path, most: int) -> bytes:
-    """All of a plain file.
-
-    Args:
-        path: the file.
-        most: how many bytes it may hold.
+    """All of a plain file, which may hold `most` bytes.
 
     Raises:
         OSError: as `open_plain`.
@@ -88,10 +82,8 @@ _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:"[^"\n]*"|'[^'\n]*'|[\w-]++)[ \t]*+\.
 def read_toml(path: Path, where: str, wanted: str) -> dict[str, Any]:
     """Read a file of TOML.
 
-    Args:
-        path: of the file.
-        where: what an error names.
-        wanted: what it should be, `experiment` or `schema`.
+    `where` is what an error names, and `wanted` is what the file should be: `experiment` or
+    `schema`.
 
     Raises:
         InputError: it cannot be read, is no TOML, or is another file than the one that is wanted:

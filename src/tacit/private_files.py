@@ -46,10 +46,6 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
     All of them are on the disk before the first is replaced, so that a full disk changes nothing.
     The last one is removed before, and is there again only when all are: whoever finds it finds
     the others that were written with it.
-
-    Args:
-        folder: where they lie.
-        contents: of each, by name; the last one vouches.
     """
     *others, last = contents
     parts: list[Path] = []
@@ -142,10 +138,8 @@ def locked(
 ) -> Iterator[None]:
     """Hold a folder's lock within; the system releases it when the process ends, however it ends.
 
-    Args:
-        folder: whose.
-        where: the key or argument that named it.
-        expected: what is said where another process holds it.
+    `where` is the key or argument that named the folder, and `expected` is what is said where
+    another process holds the lock.
 
     Raises:
         InputError: another process holds it, or the folder cannot be written.
@@ -168,9 +162,7 @@ def locked(
 def plain_errors(where: str, path: Path) -> Iterator[None]:
     """Say in one plain line that something cannot be written: a full disk, a lost folder.
 
-    Args:
-        where: the key or argument that named the place.
-        path: what is to be written.
+    `where` is the key or argument that named the place.
 
     Raises:
         InputError: in place of every `OSError` within.

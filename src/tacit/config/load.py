@@ -158,9 +158,7 @@ class Config(Section):
     ) -> Config:
         """The same with values for keys that were left open, section by section.
 
-        Args:
-            defaults: section, key, value.
-            closed: whether nothing is open any more.
+        `closed` says that nothing is open any more.
         """
         update: dict[str, Any] = {}
         for name, values in defaults.items():
@@ -362,7 +360,7 @@ def load_config(
         names: of those nodes, where they were passed by name.
         given_model: whether the model was passed as an object.
         task: keys of `[task]` that were passed as arguments, which count more than the file's.
-        loss: that goes with the data that were passed as objects, where none is given.
+        loss: that goes with data passed as objects, where none is given.
         saved: whether this is the file of a run folder, whose data may have been objects.
         folder: that a relative `privacy.ledger` is seen from; by default that of the file, and the
             current one for a mapping and for overrides.
@@ -404,10 +402,7 @@ def read_sections(
 ) -> dict[str, dict[str, Any]]:
     """What an experiment says by itself, section by section: not completed, and not checked.
 
-    Args:
-        source: as in `load_config`.
-        overrides: likewise.
-        folder: likewise; `privacy.ledger` becomes absolute.
+    The arguments are those of `load_config`; `privacy.ledger` becomes absolute here, too.
 
     Raises:
         InputError: it cannot be read.

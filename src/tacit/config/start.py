@@ -11,17 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Start:
-    """What the user has said.
+    """What the user has said of dataset, schema, test, metrics and model, as `[task]` has them.
 
-    Args:
-        dataset: as `[task].dataset` names it.
-        schema: the file of the schema, of a table.
-        test: public test records of a table, as `[task].test` names them; None: there are none.
-        metrics: as `[task].metric` names them; empty: those of the loss.
-        node: the column of a table that says whose record it is; None: nothing does.
-        nodes: how many nodes, where no column says it.
-        epsilon: of each node.
-        model: as `[task].model` names it; None: it is left open.
+    `node` is the column of a table that says whose record it is, and `nodes` is how many there are
+    where no column says it. `epsilon` is that of each node. Where `metrics` is empty they are those
+    of the loss; where `model` is None it is left open.
     """
 
     dataset: str
@@ -35,12 +29,7 @@ class Start:
 
 
 def experiment_text(start: Start, file: str) -> str:
-    """An experiment file, with comments.
-
-    Args:
-        start: what the user has said.
-        file: where it will lie.
-    """
+    """An experiment file, with comments, which will lie at `file`."""
     task = [f"dataset = {_text(start.dataset)}"]
     if start.schema is not None:
         task += [f"schema = {_text(start.schema)}    # what is public of the table"]

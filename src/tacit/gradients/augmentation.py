@@ -50,11 +50,9 @@ class Augmentation:
     alone: bool = False
 
     def made(self, inputs: Tensor, coins: Tensor) -> tuple[Tensor, Tensor]:
-        """The views of records, a record's one after the other.
+        """The views of records `[nodes, b, ...]`, a record's one after the other.
 
-        Args:
-            inputs: `[nodes, b, ...]`, left as they are.
-            coins: of the records, int64 `[nodes, b]`.
+        The records are left as they are. Their coins are int64 `[nodes, b]`.
 
         Returns:
             The views `[nodes, b * views, ...]`, and a coin of each, int64 `[nodes, b * views]`, for
@@ -117,13 +115,9 @@ AUGMENTATIONS: Mapping[str, ViewFunction] = {
 
 
 def image_views(name: str, views: int, shape: tuple[int, ...], ids: bool) -> Augmentation:
-    """One of `AUGMENTATIONS`, for records of this shape.
+    """One of `AUGMENTATIONS`, for records whose inputs are of this shape.
 
-    Args:
-        name: of it.
-        views: of each record.
-        shape: of a record's inputs.
-        ids: whether the inputs are ids and no pixels.
+    `ids` says that the inputs are ids and no pixels.
 
     Raises:
         InputError: on `task.augmentation` if the records are no images.
@@ -140,19 +134,12 @@ def image_views(name: str, views: int, shape: tuple[int, ...], ids: bool) -> Aug
 
 
 def check_augmentation(augmentation: Augmentation, examples: Tensor) -> Augmentation:
-    """Try an augmentation out on records that are not private, as modules are.
+    """Try an augmentation out on examples `[few, ...]` that are not private, as modules are.
 
     Its views must be tensors of the shape, type and device of the records, finite where the records
     are; the same whenever it is called; and those of a record must be the same whoever else is in
     the batch, extreme records too. If the values of records decide what it computes, or
-    `torch.func.vmap` cannot tell, it is called for one view after the other.
-
-    Args:
-        augmentation: as it was given.
-        examples: `[few, ...]`.
-
-    Returns:
-        The same, `alone` or not.
+    `torch.func.vmap` cannot tell, what is returned is `alone`: called for one view after the other.
 
     Raises:
         InputError: on `task.augmentation`.
@@ -213,7 +200,6 @@ _TRIED = 32  # views, and one more
 
 
 def _extremes(rows: Tensor) -> tuple[float, ...]:
-    """Values of an extreme record."""
     if rows.is_floating_point():
         return 1e30, -1e30, float("inf"), float("nan")
     return int(rows.min()), int(rows.max())

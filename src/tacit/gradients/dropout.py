@@ -90,9 +90,8 @@ def drops(module: nn.Module) -> bool:
 def dropping(module: nn.Module, coins: Tensor | None) -> Iterator[None]:
     """Within, every `Dropout` of `module` uses these coins, each in a way of its own.
 
-    Args:
-        module: called within on `[records, ...]`; used by one thread.
-        coins: int64 `[records]`; None where it drops nothing.
+    The module is called within on `[records, ...]`, and used by one thread. Coins are int64
+    `[records]`; None where it drops nothing.
     """
     layers = [part for part in module.modules() if isinstance(part, Dropout)]
     try:
@@ -124,9 +123,7 @@ def record_coins(seed: int, k: int, part: int, nodes: Tensor, records: Tensor) -
 def view_coins(coins: Tensor, views: int) -> Tensor:
     """The coins of the views of records, int64 `[..., b * views]`, a record's one after the other.
 
-    Args:
-        coins: those of the records, int64 `[..., b]`.
-        views: how many a record has.
+    Those of the records are int64 `[..., b]`.
     """
     counters = torch.arange(1, views + 1, device=coins.device) * _VIEW
     return _mixed(coins.unsqueeze(-1) + counters).flatten(-2)

@@ -39,12 +39,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """A model's one layer, and the loss of its scores.
-
-    Attributes:
-        weight, bias: where its parameters lie; the weight is `[outputs, inputs]`.
-        formula: of the loss.
-    """
+    """A model's one layer, whose weight is `[outputs, inputs]`, and the formula of its loss."""
 
     weight: Slot
     bias: Slot | None

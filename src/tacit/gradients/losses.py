@@ -37,14 +37,11 @@ def natural_outputs(targets: Tensor, classes: int | None) -> int | None:
     """How many numbers a model gives for a record, going by what is public alone.
 
     The number of classes, at least 2, where targets are class labels: integers from 0, one a
-    record; else as many as a record has targets.
+    record; else as many as a record has targets. None where nothing says it.
 
     Args:
         targets: public ones, `[r, ...]`; where r is 0, only their shape and type are known.
         classes: how many are declared; None: nobody has said it, and public targets count.
-
-    Returns:
-        None where nothing says it.
     """
     width = math.prod(targets.shape[1:])
     if targets.is_floating_point() or width != 1:
@@ -253,13 +250,11 @@ Function = Callable[[Tensor, Tensor], Tensor]
 def loss_from_mean(name: str, mean_loss: Function) -> Loss:
     """A `Loss` from a user's function (outputs `[r, ...]`, targets `[r, ...]`) -> scalar mean.
 
-    Each record's loss is the function's value for a batch of that record alone. `check` of the
-    result raises `InputError` on `task.loss` if the function fails, returns anything but a finite
-    floating-point scalar that depends on the outputs, or is not the mean over the records.
-
-    Args:
-        name: what an error names, such as `module:function`.
-        mean_loss: must work in float32 and float64 and under `torch.func.vmap`.
+    Each record's loss is the function's value for a batch of that record alone. The function must
+    work in float32 and float64 and under `torch.func.vmap`. `check` of the result raises
+    `InputError` on `task.loss` if the function fails, returns anything but a finite floating-point
+    scalar that depends on the outputs, or is not the mean over the records. The name, such as
+    `module:function`, is what an error names.
 
     Raises:
         InputError: on `task.loss` for a loss of PyTorch that has weights of classes.
@@ -307,11 +302,8 @@ def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
     """The same loss, of which each record counts by the weight of its class.
 
     A record's loss is multiplied by its class's weight over the mean of all weights, so that
-    weights that are all equal change nothing. The weights are public: no labels are counted.
-
-    Args:
-        loss: whose targets are classes.
-        weights: positive, one a class; of `logistic` that of the negative class comes first.
+    weights that are all equal change nothing. The weights are public: no labels are counted. They
+    are positive, one a class; of `logistic` that of the negative class comes first.
 
     Returns:
         A loss whose checks raise `InputError` on `task.class_weights` where there are not as many

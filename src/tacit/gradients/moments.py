@@ -62,11 +62,8 @@ _HALF = math.sqrt(0.5)
 class MomentModule(nn.Module):
     """Outputs <M_1, a a'> and M_2 a of a record, `[records, 1 + outputs]`: linear in M.
 
-    Args:
-        inputs: numbers of a record, n.
-        outputs: of the linear model.
-        bound: B, the norm of a record's inputs.
-        constant: whether a constant stands beside the inputs (the layer has a bias).
+    A record has n = `inputs` numbers, of norm B = `bound` at most, and `outputs` are those of the
+    linear model. `constant` says that a constant stands beside the inputs (the layer has a bias).
     """
 
     def __init__(self, inputs: int, outputs: int, bound: float, *, constant: bool) -> None:
@@ -96,8 +93,8 @@ class Moments:
     """What makes a linear model of moments.
 
     Args:
-        linear: the user's module, whose weights are solved for.
-        weight, bias: names of its parameters; no bias: None.
+        linear: the user's module, whose weights are solved for; `weight` and `bias` are the names
+            of its parameters (None: no bias).
         module: whose parameter the moments are.
         loss: whose record gradients they are.
         scale: what fitted codes are multiplied by to be scores.
@@ -131,8 +128,7 @@ class Moments:
     def solved(self, moments: Tensor) -> tuple[Tensor, Tensor]:
         """Weights `[nodes, outputs, n]` and biases `[nodes, outputs]`, float64.
 
-        Args:
-            moments: `[nodes, (p + outputs) p]`, rows of M one after the other.
+        Moments are `[nodes, (p + outputs) p]`, rows of M one after the other.
         """
         p, constant = self.module.features, self.module.constant
         rows = moments.detach().double().reshape(len(moments), -1, p) / _HALF
@@ -170,19 +166,15 @@ def moments_of(
     target_bound: float,
     ridge: float | None,
 ) -> Moments:
-    """The moments that stand for a linear model.
+    """The moments that stand for a linear model: one linear layer, perhaps flattened before.
 
-    Args:
-        model: one linear layer, perhaps flattened before.
-        loss: `cross-entropy`, `logistic` or `mse`, by name.
-        bound: B, the public norm of a record's inputs.
-        target_bound: T, the public norm of a record's target under `mse`.
-        ridge: see `Moments`.
+    `bound` is B, the public norm of a record's inputs, and `target_bound` T, that of a record's
+    target under `mse`. For the ridge see `Moments`.
 
     Raises:
         InputError: on `task.model` for any other model, or one of too many inputs; on `task.loss`
-            for any other loss, or one with weights of classes; on `algorithm.target_bound`, given
-            for labels.
+            for any other loss than `cross-entropy`, `logistic` and `mse`, or one with weights of
+            classes; on `algorithm.target_bound`, given for labels.
     """
     found = only_layer(model)
     if found is None or not all(part.requires_grad for part in model.parameters()):

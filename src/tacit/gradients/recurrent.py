@@ -65,10 +65,7 @@ class Recurrent(nn.Module):
     """What an `nn.LSTM`, `nn.GRU` or `nn.RNN` computes, record by record; made by `tacit.fix`.
 
     Takes and returns what `like` does, but for packed sequences, and has its parameters: the same
-    names, in the same order. Dropout between layers is a `tacit.Dropout`.
-
-    Args:
-        like: whose parameters are copied.
+    names, in the same order, copied. Dropout between layers is a `tacit.Dropout`.
     """
 
     def __init__(self, like: nn.RNNBase) -> None:
@@ -166,10 +163,8 @@ class Recurrent(nn.Module):
     def project(self, kind: str, suffix: str, values: Tensor) -> Tensor:
         """`values` `[records, ..., in]` times the weight of this kind, plus its bias if it has one.
 
-        Args:
-            kind: `ih` for inputs, `hh` for the hidden state, `hr` for an LSTM's projection.
-            suffix: of the layer and direction, as in the names of the parameters.
-            values: what is multiplied.
+        `kind` is `ih` for inputs, `hh` for the hidden state, `hr` for an LSTM's projection;
+        `suffix` is of the layer and direction, as in the names of the parameters.
         """
         # Not `get_parameter`: in a functional call a weight is a tensor.
         weight = getattr(self, f"weight_{kind}{suffix}")

@@ -105,8 +105,6 @@ class StackedModel:
             inputs and output gradients, `functional` where the gradients of records are
             materialised.
         reason: why the path is `functional`; empty for others.
-        layout: where each parameter lies in the flat vector.
-        loss: the loss it was built for.
         memory_bytes: bound on what a call holds at once beside arguments and results.
         original: a copy of the user's module, as it was given.
         evaluated: a copy in evaluation mode, in the run's dtype and on its device; where images lie
@@ -319,18 +317,14 @@ class StackedModel:
     def records_at_once(self, parameters: Tensor, beside: int = 0) -> int:
         """How many slots a node fit the memory bound, at least one.
 
-        Args:
-            parameters: `[nodes, d]`.
-            beside: how many numbers the caller keeps for each record.
+        `beside` is how many numbers the caller keeps for each record.
         """
         return self._chunk(parameters.shape[0] * (self.numbers_per_record + beside), parameters)
 
     def outputs(self, parameters: Tensor, inputs: Tensor) -> Tensor:
         """Every node's outputs for the same records, `[nodes, records, ...]`, without grad.
 
-        Args:
-            parameters: `[nodes, d]`.
-            inputs: `[records, ...]`, such as a public test set.
+        Parameters are `[nodes, d]`, and inputs `[records, ...]`, such as a public test set.
         """
         if self.moments is not None:
             return self.moments.outputs(parameters, inputs)

@@ -70,10 +70,8 @@ class Shape:
 def _shape(outer: Outer, records: Tensor, before: Mapping[str, Shape]) -> Shape:
     """The cheapest way to keep gradients like these.
 
-    Args:
-        outer: of one parameter, at weights and records without accidental equalities.
-        records: the batch's inputs `[nodes, b, ...]`.
-        before: the shapes of the parameters before it, by name.
+    They are by one parameter, at weights and records (the batch's inputs, `[nodes, b, ...]`)
+    without accidental equalities; `before` are the shapes of the parameters before it, by name.
     """
     slot = outer.slot
     size = slot.stop - slot.start
@@ -102,11 +100,8 @@ def entries(
 ) -> Entry:
     """Gradients of a batch as a table with these shapes keeps them, clip factors multiplied in.
 
-    Args:
-        parts: finite wherever `factors` is zero.
-        shapes: of the table, one a part.
-        factors: `[nodes, b]`; zero where a record is not `keepable`.
-        records: the batch's inputs `[nodes, b, ...]`.
+    Parts are finite wherever `factors` `[nodes, b]` is zero, as it is where a record is not
+    `keepable`. `records` are the batch's inputs, `[nodes, b, ...]`.
     """
     found: dict[str, Outer] = {}
     for part, shape in zip(parts, shapes, strict=True):
@@ -220,7 +215,7 @@ def add(
     Args:
         parts: `[nodes, b]`, in float64.
         weights: of `sums`, `[nodes, b]`.
-        everything: of `running`, `[nodes, b]`; the same object where the weights are the same.
+        everything: weights of `running`, `[nodes, b]`; the same object where they are the same.
         sums: `[nodes, d]`, in float64.
         running: `[nodes, d]`, in float64.
         fresh: overwrite `sums`, whatever they hold.
@@ -300,11 +295,7 @@ def table_need(
 ) -> TableNeed:
     """What a table for nodes with these numbers of records takes; computes a few gradients.
 
-    Args:
-        model: whose gradients are kept.
-        records: how many each node has.
-        dtype: of the run.
-        mini_batch: records in a mini-batch; None for one entry a record.
+    `mini_batch` is the records in a mini-batch; None for one entry a record.
 
     Raises:
         InputError: on `algorithm.table_batch` if it is below 1.
@@ -324,10 +315,8 @@ def table_need(
 def entries_of(records: Sequence[int], mini_batch: int | None) -> list[int]:
     """How many entries each node has: what `indices` of `GradientTable.replace` number.
 
-    Args:
-        records: how many each node has.
-        mini_batch: records m in a mini-batch: entry e is the records e m, ..., e m + m - 1, the
-            last of a node maybe fewer. None for one entry a record.
+    With m records in a mini-batch, entry e is the records e m, ..., e m + m - 1, the last of a node
+    maybe fewer. None is for one entry a record.
 
     Raises:
         InputError: on `algorithm.table_batch` if it is below 1.
@@ -377,11 +366,6 @@ def available_bytes(
     """Bytes that could be allocated now without swapping, at most; an estimate, not a promise.
 
     On a CUDA device, its free memory; else the host's, see `tacit.free_memory`.
-
-    Args:
-        device: where the tensors would lie.
-        proc: where the proc file system lies.
-        groups: where the control groups lie.
     """
     device = torch.device(device)
     if device.type == "cuda":

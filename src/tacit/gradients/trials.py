@@ -19,11 +19,8 @@ from tacit.gradients.probe import Probe, mismatch
 def mixing(path: GradientPath, probe: Probe, original: nn.Module, exact: nn.Module) -> str:
     """Whether a record reaches what `path` computes of other records; empty if none does.
 
-    Args:
-        path: of `exact`, in float64.
-        probe: of it.
-        original: the module as it was given.
-        exact: the same in float64, without parameters that require grad.
+    `path` is of `exact`, which is `original`, the module as it was given, in float64 and without
+    parameters that require grad.
     """
     return (
         _reached(path, probe, _extremes(exact, probe))

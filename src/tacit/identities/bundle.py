@@ -97,7 +97,6 @@ class Member:
         role: a site takes part in runs; a relay passes messages on.
         rank: of a site, its place from 0 in the order of approval; None of a relay.
         certificate: the one that was approved last.
-        addresses: HOST:PORT at which it listens.
         revoked: whether its key was revoked; it keeps its rank.
     """
 
@@ -121,12 +120,7 @@ class Member:
 
 @dataclass(frozen=True)
 class RevokedKey:
-    """A key that no longer stands for a member.
-
-    Attributes:
-        name: whose it was.
-        key: the public key, in 64 hexadecimal digits.
-    """
+    """A public key, in 64 hexadecimal digits, that no longer stands for the member it was of."""
 
     name: str
     key: str
@@ -138,9 +132,9 @@ class Bundle:
 
     Attributes:
         authority: the certificate that signs all others.
-        issue: the number of this bundle; a later one has a higher number.
+        issue: rises by one with each change.
         members: in the order in which they were approved.
-        revoked: keys that were revoked, of earlier certificates as well.
+        revoked: keys of earlier certificates as well.
     """
 
     authority: x509.Certificate
@@ -175,9 +169,7 @@ class Bundle:
     def refusal(self, shown: Member | x509.Certificate, now: datetime) -> str | None:
         """Why a member, or whoever showed a certificate, is not accepted at a time; None: it is.
 
-        Args:
-            shown: a member, of this bundle or of another, or a certificate.
-            now: with a time zone.
+        The member may be one of another bundle. `now` has a time zone.
         """
         certificate = shown.certificate if isinstance(shown, Member) else shown
         if any(shown is member for member in self.members):  # checked when the bundle was read
@@ -249,12 +241,7 @@ def read_bundle(path: Path) -> tuple[Bundle, bytes]:
 
 
 def bundle_of(content: bytes, path: Path) -> Bundle:
-    """A bundle from the content of its file; see `read_bundle`.
-
-    Args:
-        content: as it came.
-        path: for the error.
-    """
+    """A bundle from the content of its file; see `read_bundle`. The path is for errors."""
     document = read_signed(_BundleDocument, content, path, "tacit consortium approve")
     try:
         return _checked(document)

@@ -53,14 +53,10 @@ _BUSY = "a folder that no other process changes: one is changing it now"
 
 @dataclass(frozen=True)
 class Approval:
-    """What `approve` did.
+    """What `approve` did: the bundle that is to be sent to all members, and its file.
 
-    Attributes:
-        bundle: to be sent to all members.
-        path: of its file.
-        is_new: whether the consortium was made.
-        changes: what became of each request, by the member's name: "new", "renewed" (the same key),
-            "new key", or "new key after it was revoked".
+    `is_new` says that the consortium was made. `changes` says what became of each request, by the
+    member's name: "new", "renewed" (the same key), "new key", or "new key after it was revoked".
     """
 
     bundle: Bundle
@@ -74,14 +70,9 @@ def approve(
 ) -> Approval:
     """Give certificates to those who asked, all or none, and sign a new bundle.
 
+    The requests are files that `tacit site create` wrote; the certificates hold for so many days.
     The consortium is made where the folder is new. A member that is known already gets another
     certificate and keeps its rank.
-
-    Args:
-        folder: of the consortium.
-        requests: files that `tacit site create` wrote.
-        days: for which the certificates hold.
-        now: for tests.
 
     Raises:
         InputError: a request is damaged or asks for what no member is given, a name or key is taken

@@ -31,14 +31,7 @@ _SCHEME = "tacit://"
 
 @dataclass(frozen=True)
 class MemberRequest:
-    """What somebody asks the coordinator to approve; its signature was checked.
-
-    Attributes:
-        name: of the member.
-        role: site or relay.
-        addresses: HOST:PORT, at which it listens.
-        key: its public key, which signed the request.
-    """
+    """What somebody asks the coordinator to approve; its signature, by `key`, was checked."""
 
     name: str
     role: Role

@@ -54,14 +54,9 @@ class _SignatureDocument(SignedDocument):
 
 @dataclass(frozen=True)
 class SignedFile:
-    """Who signed a file; the signature was checked.
+    """Who signed a file; the signature was checked. `date` is when, by the signer's own word.
 
-    Attributes:
-        name: of the member that signed it.
-        rank: its rank, if it is a site.
-        fingerprint: of its key.
-        consortium: to which it belongs.
-        date: when it signed, by its own word.
+    `rank` is None where it is no site.
     """
 
     name: str
@@ -77,15 +72,9 @@ def signature_path(path: Path) -> Path:
 
 
 def sign_file(site: Site, path: Path, now: datetime | None = None) -> Path:
-    """Sign a file as a member; a signature of the same content by the same key stays as it is.
+    """Sign a file as a member, and give the path of the signature.
 
-    Args:
-        site: who signs.
-        path: of the file.
-        now: for tests.
-
-    Returns:
-        The path of the signature.
+    A signature of the same content by the same key stays as it is.
 
     Raises:
         InputError: the file cannot be read, or another signature is there.
@@ -114,10 +103,6 @@ def sign_file(site: Site, path: Path, now: datetime | None = None) -> Path:
 
 def check_signed_file(path: Path, bundle: Bundle) -> SignedFile:
     """Check the signature that lies beside a file.
-
-    Args:
-        path: of the file.
-        bundle: of the consortium whose member signed it.
 
     Raises:
         InputError: there is no signature, or it is damaged, of another file or consortium, by

@@ -63,10 +63,7 @@ def write_signed(
 ) -> bytes:
     """The text of a signed document.
 
-    Args:
-        form: what it is.
-        values: its fields, but for kind, version and signature, as JSON has them.
-        key: that signs it.
+    The values are its fields, but for kind, version and signature, as JSON has them.
     """
     values = {"kind": form.KIND, "format_version": form.VERSION, **values}
     signature = sign_bytes(key, form.KIND, _text(values))
@@ -76,11 +73,7 @@ def write_signed(
 def read_signed(form: type[AnySigned], content: bytes, path: Path, writer: str) -> AnySigned:
     """A document of a known form, whose signature is not yet checked.
 
-    Args:
-        form: what it must be.
-        content: as it came, of limited size.
-        path: it came from, for errors.
-        writer: the command that wrote it, for errors.
+    The content is of limited size; path and `writer`, the command that wrote it, are for errors.
 
     Raises:
         InputError: it is another document, of another version, damaged or cut.

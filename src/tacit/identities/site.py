@@ -41,14 +41,7 @@ _BUSY = "a folder that no other process changes: one is changing it now"
 
 @dataclass(frozen=True)
 class Site:
-    """A member's own folder, loaded and checked.
-
-    Attributes:
-        folder: where it lies.
-        bundle: who belongs to the consortium.
-        own: this member.
-        key: its private key.
-    """
+    """A member's own folder, loaded and checked. `own` is this member."""
 
     folder: Path
     bundle: Bundle
@@ -96,11 +89,7 @@ def create_site(
 ) -> Path:
     """Make a member's folder with a new key, and the request that is sent to the coordinator.
 
-    Args:
-        folder: to be made.
-        name: of the member.
-        role: site or relay.
-        addresses: HOST:PORT at which others reach it; a relay needs one.
+    The addresses are HOST:PORT at which others reach it; a relay needs one.
 
     Returns:
         The request's path, beside the folder: `NAME.request.pem`.
@@ -165,11 +154,7 @@ def join(
 ) -> Site:
     """Take over a bundle that the coordinator sent, if it is a later one of the same consortium.
 
-    Args:
-        folder: of the member.
-        bundle: the file.
-        fingerprint: of the consortium, as the coordinator says it; None: not checked here.
-        now: for tests.
+    The fingerprint is that of the consortium, as the coordinator says it; None: not checked here.
 
     Raises:
         InputError: the bundle is damaged or changed, has no certificate for this folder's key and
@@ -243,10 +228,6 @@ def _check_own(bundle: Bundle, own: Member, path: Path, now: datetime | None) ->
 def load_site(folder: Path | str, now: datetime | None = None) -> Site:
     """A member's folder, checked: it has joined a consortium, in which it may take part.
 
-    Args:
-        folder: of the member.
-        now: for tests.
-
     Raises:
         InputError: there is no such folder, a file in it is damaged or open to everyone, the key
             does not fit, no bundle was joined, or the own certificate has expired, is not yet valid
@@ -275,10 +256,7 @@ def load_site(folder: Path | str, now: datetime | None = None) -> Site:
 def refusal(shown: Member | x509.Certificate, site: Site, now: datetime) -> str | None:
     """Why a member, or whoever showed a certificate, is not accepted at a time; None: it is.
 
-    Args:
-        shown: the member, or the certificate.
-        site: who asks.
-        now: with a time zone.
+    `now` has a time zone.
     """
     return site.bundle.refusal(shown, now)
 

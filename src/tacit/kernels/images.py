@@ -92,16 +92,11 @@ def fold(
 ) -> None:
     """Write the sums of patches at their places: the transpose of `unfold`, without groups.
 
-    Args:
-        columns: `[r, down, right, kernel rows, kernel columns, channels]`, contiguous.
-        images: `[r, height, width, channels]`, contiguous; overwritten. What falls on the padding
-            is left out.
-        signs: likewise; read if `rectified`.
-        rectified: whether the sum is zero where `signs` are not above zero.
-        kernel: of the patches, as the rest.
-        stride: from one patch to the next.
-        padding: zeros before the first and after the last row and column of an image.
-        dilation: from one number of a patch to the next.
+    Sizes are those of `unfold`. Arrays are contiguous: `columns`
+    `[r, down, right, kernel rows, kernel columns, channels]`, and `images`
+    `[r, height, width, channels]`, which are overwritten. What falls on the padding is left out. If
+    `rectified`, the sum is zero where `signs`, of the shape of the images, are not above zero; else
+    they are not read.
     """
     records, height, width, channels = images.shape
     down, right = columns.shape[1:3]
@@ -201,12 +196,8 @@ def spread(
 ) -> None:
     """Write the gradients by what `maxima` was given, from those by what it found.
 
-    Args:
-        gradients: `[r, down, right, channels]`, contiguous.
-        places: of `maxima`.
-        images: `[r, height, width, channels]`, contiguous; overwritten.
-        kernel: of the windows.
-        stride: from one window to the next.
+    Gradients are `[r, down, right, channels]`, and images `[r, height, width, channels]`, which are
+    overwritten; both are contiguous. Places, and the sizes of windows, are those of `maxima`.
     """
     records, height, width, channels = images.shape
     down, right = gradients.shape[1:3]

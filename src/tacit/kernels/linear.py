@@ -54,7 +54,6 @@ def _size(values: NDArray[Any]) -> float:
 
 @compiled
 def _add(total: NDArray[Any], factor: Any, values: NDArray[Any]) -> None:
-    """Add factor times `values` to `total`."""
     for j in range(len(total)):
         total[j] += factor * values[j]
 

@@ -20,12 +20,9 @@ def mirrored_moduli(
 ) -> None:
     """Write |s + i t| of all numbers, and then |s - i t| of the first of them.
 
-    Args:
-        s_real: `[r, s]`, contiguous, as all.
-        s_imaginary: likewise.
-        t_real: `[r, t]`, of the first numbers of s; of the others t is zero.
-        t_imaginary: likewise.
-        made: `[r, s + m]`, overwritten; m, at most t, is of how many numbers s - i t is asked for.
+    Arrays are contiguous: s is `[r, s]`, and t `[r, t]`, of the first numbers of s; of the others t
+    is zero. `made` is `[r, s + m]`, overwritten; m, at most t, is of how many numbers s - i t is
+    asked for.
     """
     rows, every = s_real.shape
     both, mirrored = t_real.shape[1], made.shape[1] - every

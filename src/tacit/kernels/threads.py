@@ -18,9 +18,8 @@ _MOST_THREADS = 256
 def over_threads(work: Callable[[_Share], None], shares: list[_Share]) -> None:
     """Call `work` with each share, all at once; an error of any is raised when all have ended.
 
-    Args:
-        work: lets go of the interpreter lock for most of its time, and does not call this itself.
-        shares: as many as threads are wanted.
+    There are as many shares as threads are wanted. `work` lets go of the interpreter lock for most
+    of its time, and does not call this itself.
     """
     if len(shares) == 1:
         work(shares[0])

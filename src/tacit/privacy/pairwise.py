@@ -84,14 +84,9 @@ def multipliers_of_steps(
 ) -> NDArray[np.float64]:
     """`pairwise_multipliers` of steps in which some nodes are silent: `[steps, nodes]`.
 
-    A pair has noise in the steps in which both its ends are active. A node that is silent has its
-    own multiplier there. Steps with the same active nodes cost nothing more.
-
-    Args:
-        own: as there.
-        pairs: as there.
-        colluding: as there.
-        active: who takes part when, `[steps, nodes]`.
+    A pair has noise in the steps in which both its ends are active: `active` `[steps, nodes]` says
+    who takes part when. A node that is silent has its own multiplier there. Steps with the same
+    active nodes cost nothing more.
 
     Raises:
         InputError: as there.

@@ -150,10 +150,8 @@ class Geometry:
     ) -> tuple[Tensor, tuple[int, ...], Tensor]:
         """Each node's images with its own kernels, and what `factors` needs of the inputs.
 
-        Args:
-            inputs: `[nodes * b, channels, ...]`.
-            weight: `[nodes, out, channels / groups, ...]`.
-            bias: `[nodes, out]` or None.
+        Inputs are `[nodes * b, channels, ...]`, weights `[nodes, out, channels / groups, ...]`, and
+        biases `[nodes, out]`.
 
         Returns:
             See `layers.Layer.forward`; what is kept are the unfolded inputs or the inputs.
@@ -183,11 +181,8 @@ class Geometry:
     ) -> tuple[Tensor, Tensor]:
         """What the gradients by the kernels are products of.
 
-        Args:
-            kept: of `forward`.
-            gradients: by the outputs, `[nodes * b, out, ...]`.
-            nodes: how many.
-            views: rows of a record, one after the other, whose positions are all its own.
+        `kept` is of `forward`, and gradients are by the outputs, `[nodes * b, out, ...]`. A record
+        is `views` rows, one after the other, whose positions are all its own.
 
         Returns:
             `[nodes, b, groups, positions, places * channels / groups]` (channels last) and
@@ -248,8 +243,8 @@ class Geometry:
         Args:
             columns: `[r, positions, places * channels]`.
             size: height and width of the images.
-            rectified: images `[r, channels, height, width]`, on the processor alone: where they
-                are not above zero, so is the sum.
+            rectified: images `[r, channels, height, width]`, on the processor alone: where they are
+                not above zero, so is the sum.
 
         Returns:
             `[r, channels, height, width]`.

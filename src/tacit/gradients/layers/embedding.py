@@ -110,9 +110,7 @@ class Lookup:
 def merged(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     """The same sums of rows, with every id of a record at one place only.
 
-    Args:
-        ids: int64 `[nodes, b, places]`.
-        gradients: `[nodes, b, places, size]`.
+    Ids are int64 `[nodes, b, places]`, and gradients `[nodes, b, places, size]`.
 
     Returns:
         Both in the order of ids; of places with one id, the first has the sum, others have zeros.
@@ -149,10 +147,8 @@ class Embedding:
     ) -> tuple[Tensor, tuple[int, ...], Tensor]:
         """The output `[nodes * b, ...]`, its shape, and the ids: see `layers.Layer.forward`.
 
-        Args:
-            ids: int32 or int64, `[nodes * b, ...]`.
-            weight: `[nodes, rows, size]`.
-            bias: None, as an embedding has no bias.
+        Ids are int32 or int64, `[nodes * b, ...]`, and the weight is `[nodes, rows, size]`. There
+        is no bias.
 
         Raises:
             InputError: on `task.model` if an id has no row.

@@ -33,12 +33,7 @@ class Normalisation:
     def forward(
         self, inputs: Tensor, weight: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, tuple[int, ...], Tensor]:
-        """Each node's records with its own weight and bias.
-
-        Args:
-            inputs: `[nodes * b, ...]`.
-            weight: `[nodes, ...]`.
-            bias: `[nodes, ...]` or None.
+        """Each node's records `[nodes * b, ...]` with its own weight and bias, `[nodes, ...]` each.
 
         Returns:
             See `layers.Layer.forward`; what is kept are the inputs normalised.
@@ -53,11 +48,9 @@ class Normalisation:
     def by_weight(self, normalised: Tensor, gradients: Tensor, nodes: int, views: int) -> Tensor:
         """Each record's gradient by the weight, `[nodes, b, size]`.
 
-        Args:
-            normalised: of `forward`; overwritten. Autograd has no use for it after a backward pass.
-            gradients: by the output, `[nodes * b, ...]`.
-            nodes: how many.
-            views: rows of a record, one after the other.
+        `normalised` is of `forward`, and is overwritten: autograd has no use for it after a
+        backward pass. Gradients are by the output, `[nodes * b, ...]`; a record is `views` rows,
+        one after the other.
         """
         return self.by_bias(normalised.mul_(gradients), nodes, views)
 

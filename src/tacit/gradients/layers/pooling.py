@@ -23,14 +23,7 @@ _LARGEST_WINDOW = 255  # numbers, so that a place in it takes a byte
 
 @dataclass(frozen=True)
 class MaxPooling:
-    """A max-pooling without padding.
-
-    Attributes:
-        name: of the child that pools.
-        kernel: of the windows.
-        stride: from one window to the next.
-        rectified: whether numbers below zero count as zero.
-    """
+    """A max-pooling without padding. `rectified` says that numbers below zero count as zero."""
 
     name: str
     kernel: tuple[int, int]
@@ -106,6 +99,5 @@ def _without_padding(module: nn.MaxPool2d) -> bool:
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
-    """Of rows and columns."""
     rows, columns = (size, size) if isinstance(size, int) else size
     return rows, columns

@@ -26,10 +26,8 @@ def serves(values: Tensor) -> bool:
 def over_records(records: int, numbers: int, work: Callable[[slice], None]) -> None:
     """Call `work`, a compiled loop, with slices that make up all records.
 
-    Args:
-        records: how many there are.
-        numbers: that all of them read or write, which decides how many threads pay.
-        work: called on several threads at once.
+    It is called on several threads at once. `numbers`, that all records read or write, decide how
+    many threads pay.
     """
     count = max(1, min(torch.get_num_threads(), records, numbers // _THREAD_NUMBERS))
     bounds = [records * part // count for part in range(count + 1)]

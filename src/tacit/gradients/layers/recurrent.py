@@ -40,9 +40,7 @@ Products = dict[str, list[Product]]  # by kind and suffix, in the order of the c
 class RecurrentLayer:
     """One tapped `Recurrent`, all of whose parameters are trained.
 
-    Attributes:
-        name: its path in the module.
-        slots: where its parameters lie, by their names in it.
+    `slots` say where they lie, by their names in it.
     """
 
     name: str
@@ -55,13 +53,10 @@ class RecurrentLayer:
         tap: Callable[[Tensor, Product], Tensor],
         products: Products,
     ) -> Callable[[str, str, Tensor], Tensor]:
-        """What `Recurrent.project` is replaced by for a pass over `count` records.
+        """What `Recurrent.project` is replaced by for a pass over `count` records of all nodes.
 
-        Args:
-            parameters: `[nodes, d]`.
-            count: of all nodes.
-            tap: the identity, which keeps the gradient by its first argument in its second.
-            products: filled with what is multiplied.
+        Parameters are `[nodes, d]`. `tap` is the identity, which keeps the gradient by its first
+        argument in its second; `products` is filled with what is multiplied.
         """
         views = {name: slot.view(parameters) for name, slot in self.slots.items()}
 

@@ -84,12 +84,8 @@ def describe(
 ) -> Layer | str:
     """The tapped form of a leaf module with trainable parameters, or why it has none.
 
-    Args:
-        name: of the leaf.
-        module: the leaf.
-        layout: of all parameters.
-        channels_last: whether convolutions may hand out images that lie so.
-        rectified: whether negative inputs count as zero, which is asked of convolutions alone.
+    `channels_last` says that convolutions may hand out images that lie so, and `rectified` that
+    negative inputs count as zero, which is asked of convolutions alone.
     """
     slots = {slot.name: slot for slot in layout.slots}
     prefix = f"{name}." if name else ""

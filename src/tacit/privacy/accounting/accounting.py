@@ -87,11 +87,7 @@ from tacit.privacy.noise.slack import (
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that holds for the mechanism at `delta`: an upper bound, never an estimate.
 
-    Infinite where none is known to hold.
-
-    Args:
-        mechanism: what is released.
-        delta: in (0, 1).
+    Infinite where none is known to hold. Delta lies in (0, 1).
 
     Raises:
         InputError: delta is outside its range, or no bound is known for the mechanism.
@@ -142,12 +138,7 @@ def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]
 def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -> tuple[float, ...]:
     """Epsilon after the first `m` steps, for each `m` of the ascending `marks`; 0 after none.
 
-    Each is an upper bound as `epsilon` gives.
-
-    Args:
-        mechanism: one with a schedule.
-        marks: numbers of steps.
-        delta: in (0, 1).
+    Each is an upper bound as `epsilon` gives. Delta lies in (0, 1).
 
     Raises:
         InputError: delta is outside its range, a mark is not a number of steps, or the mechanism
@@ -459,13 +450,7 @@ def _epsilon_bound(
 ) -> float:
     """An epsilon >= 0 that holds at delta (upper), or below which none holds (lower).
 
-    Args:
-        parts: the losses.
-        reverse: their direction.
-        upper: which bound.
-        log_delta: logarithm of delta.
-        guess: about what the answer is.
-        enough: an upper bound this low is not made any lower.
+    `guess` is about what the answer is. An upper bound as low as `enough` is not made any lower.
     """
     loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
     most = loss_survey.epsilon(log_delta)
@@ -534,15 +519,8 @@ def _root(
 ) -> float:
     """The end of the epsilons at which a bound on delta lies on the right side of delta.
 
-    Whatever it returns was tried: there an upper bound was at most delta, a lower one above it.
-
-    Args:
-        bound: on delta, at an epsilon.
-        upper: which.
-        delta: sought.
-        start: where to begin.
-        step: how far to go at first.
-        tolerance: relative.
+    Whatever it returns was tried: there an upper bound was at most delta, a lower one above it. The
+    search begins at `start` and goes `step` far at first; the tolerance is relative.
     """
 
     def excess(epsilon: float) -> float:

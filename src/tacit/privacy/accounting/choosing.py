@@ -190,12 +190,10 @@ class PoissonTrials:
 def draw_trials(trials: Trials, coin: int | None = None) -> int:
     """The secret number of trials.
 
-    The law is summed in decimals of 100 places and met by a coin of 256 bits, so that what is
-    drawn differs from the law by less than 2^-120 in total variation, which every bound counts.
+    The law is summed in decimals of 100 places and met by a coin of 256 bits, so that what is drawn
+    differs from the law by less than 2^-120 in total variation, which every bound counts.
 
-    Args:
-        trials: the law.
-        coin: a number below 2^256; by default from the operating system. Whoever knows it knows K.
+    The coin is a number below 2^256, by default the operating system's. Whoever knows it knows K.
     """
     context = Context(prec=_PLACES)
     drawn = secrets.randbits(_BITS) if coin is None else coin
@@ -288,10 +286,7 @@ def _lines(profile: Profile, trials: Trials) -> _Segments:
 def winner_delta(profile: Profile, trials: Trials, epsilon: float) -> float:
     """Delta of the winner at `epsilon`: an upper bound.
 
-    Args:
-        profile: of one trial.
-        trials: the law of their number.
-        epsilon: 0 or more.
+    The profile is that of one trial, and epsilon is 0 or more.
     """
     return _bound(profile, _lines(profile, trials), epsilon)
 
@@ -314,10 +309,7 @@ def _bound(profile: Profile, lines: _Segments, epsilon: float) -> float:
 def winner_epsilon(profile: Profile, trials: Trials, delta: float) -> float:
     """Epsilon of the winner at `delta`: an upper bound; infinite where none is proved.
 
-    Args:
-        profile: of one trial.
-        trials: the law of their number.
-        delta: in (0, 1).
+    The profile is that of one trial, and delta lies in (0, 1).
     """
     lines = _lines(profile, trials)
     if _bound(profile, lines, 0.0) <= delta:
@@ -341,13 +333,8 @@ def profile_of(
 ) -> tuple[Profile, Callable[[float], float]]:
     """The profile of one trial whose setting is drawn uniformly, as far as `delta` needs it.
 
-    The setting is part of the outcome, so that the profile is the mean of those of all settings.
-
-    Args:
-        mechanisms: of each setting.
-        trials: the law of their number.
-        delta: of the winner, in (0, 1).
-        points: how many, at least 2.
+    The setting is part of the outcome, so that the profile is the mean of those of all settings, of
+    which each has a mechanism. Delta is that of the winner, in (0, 1); there are at least 2 points.
 
     Returns:
         The profile at these points, and at any.
@@ -415,10 +402,7 @@ def choosing_delta(
 ) -> float:
     """Delta at `epsilon` of the best of a random number of trials: an upper bound.
 
-    Args:
-        mechanisms: as for `choosing_epsilon`.
-        trials: likewise.
-        epsilon: 0 or more.
+    The mechanisms and the law of their number are as for `choosing_epsilon`; epsilon is 0 or more.
 
     Raises:
         InputError: epsilon is negative or not finite; or as for `choosing_epsilon`.

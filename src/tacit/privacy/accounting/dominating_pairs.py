@@ -499,11 +499,9 @@ _LARGEST = 1e152  # of a level: its square is a number
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Different levels of one kind of step.
+    """Different levels of one kind of step: `values` `[levels]`, ascending and positive.
 
-    Args:
-        values: ascending, positive, `[levels]`.
-        counts: number of steps of each, `[levels]`.
+    `counts` `[levels]` are the numbers of steps of each.
     """
 
     values: Array
@@ -535,8 +533,7 @@ class Levels:
 class GaussianPart:
     """Gaussian steps on every record: together one of parameter mu, losses N(mu^2/2, mu^2).
 
-    Args:
-        square: mu^2.
+    `square` is mu^2.
     """
 
     square: float
@@ -546,8 +543,7 @@ class GaussianPart:
 class LaplacePart:
     """Laplace steps on every record.
 
-    Args:
-        levels: shift (l1 bound over scale) and number of steps.
+    Levels are shifts (l1 bound over scale), each with its number of steps.
     """
 
     levels: Levels
@@ -557,9 +553,8 @@ class LaplacePart:
 class StepsPart:
     """Steps whose losses are put into cells.
 
-    Args:
-        unit: the step at level 1.
-        levels: what the unit's means are multiplied by, and number of steps.
+    `unit` is the step at level 1. Levels are what its means are multiplied by, each with its number
+    of steps.
     """
 
     unit: Step
@@ -570,10 +565,7 @@ class StepsPart:
 class MixedPart:
     """Rounds in which something is released with a chance, which is seen; else nothing is.
 
-    Args:
-        inner: what.
-        share: the chance, in (0, 1].
-        rounds: how many.
+    `share` is the chance, in (0, 1], that `inner` is released in a round.
     """
 
     inner: tuple[Part, ...]

@@ -39,12 +39,8 @@ def gaussian_delta(mu: float, epsilon: float, *, upper: bool = True) -> float:
     """Delta of a Gaussian mechanism with sensitivity / standard deviation `mu`, rounded up.
 
     For a small `mu` the two terms nearly cancel, so what rounding may have taken is counted in
-    units of their logarithms, not of their difference.
-
-    Args:
-        mu: 0 or more.
-        epsilon: any number.
-        upper: round up; otherwise down.
+    units of their logarithms, not of their difference. Without `upper` it is rounded down. `mu` is
+    0 or more, and epsilon any number.
     """
     mu = max(mu, _LEAST)
     first, second = (

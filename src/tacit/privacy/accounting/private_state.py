@@ -349,11 +349,9 @@ def _greatest(function: Callable[[float], float], low: float, high: float) -> fl
 def _chances(mechanism: PrivateState, ratio: float) -> tuple[float, float]:
     """The chance that some message exceeds its threshold, rounded down, and the other's logarithm.
 
-    The other is the same chance without the record (or with its mirror image), rounded up.
-
-    Args:
-        mechanism: a table of gradients.
-        ratio: logarithm of the likelihood ratio of a shift by `drawn_norm` at every threshold.
+    The other is the same chance without the record (or with its mirror image), rounded up. The
+    mechanism is a table of gradients; `ratio` is the logarithm of the likelihood ratio of a shift
+    by `drawn_norm` at every threshold.
     """
     drawn, undrawn = mechanism.drawn_norm, mechanism.undrawn_norm
     if abs(drawn + undrawn - 2) > 1e-9:

@@ -158,13 +158,9 @@ class Cut:
 
 @lru_cache(maxsize=512)
 def atoms(step: Step, reverse: bool, upper: bool, cut: Cut) -> Atoms:
-    """A step's losses in cells.
+    """The losses of a step (P, Q), or of (Q, P) in `reverse`, in cells.
 
-    Args:
-        step: the pair (P, Q).
-        reverse: take (Q, P).
-        upper: dominate the pair; otherwise be dominated by it.
-        cut: how fine.
+    Its atoms dominate the pair if `upper`; otherwise they are dominated by it.
     """
     edges = design(step.alike, reverse, cut.tilt, cut.reach).edges(cut.cells, cut.width, cut.most)
     binned = step.binned(edges)

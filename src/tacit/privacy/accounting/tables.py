@@ -93,13 +93,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What an answer is computed with.
-
-    Args:
-        line: where transforms are taken.
-        cut: how steps are cut into cells.
-        rough: only about where the answer lies is asked.
-    """
+    """What an answer is computed with; `rough`: only about where the answer lies is asked."""
 
     line: Contour
     cut: Cut
@@ -208,14 +202,8 @@ def resolve(
 ) -> Resolution:
     """The line and the cells for an answer near (epsilon, delta).
 
-    Args:
-        parts: the losses.
-        reverse: their direction.
-        loss_survey: their survey.
-        epsilon: about where delta is asked for.
-        log_delta: logarithm of about what it is there.
-        rough: about where is enough.
-        finer: what every error is divided by.
+    `epsilon` is about where delta is asked for, and `log_delta` the logarithm of about what it is
+    there. With `rough`, about where is enough; `finer` is what every error is divided by.
     """
     best = _best(loss_survey, epsilon, log_delta)
     order, window, above, below = _narrowest(loss_survey, best, epsilon, log_delta, steps_of(parts))

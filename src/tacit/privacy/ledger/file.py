@@ -52,11 +52,7 @@ _MOST_KEY_BYTES = 2**16
 
 @dataclass(frozen=True)
 class LedgerKey:
-    """A secret key.
-
-    Args:
-        secret: its 32 bytes.
-    """
+    """A secret key of 32 bytes."""
 
     secret: bytes = field(repr=False)
 
@@ -247,11 +243,7 @@ def write_new(
 ) -> None:
     """Fill an empty file with a ledger, durably.
 
-    Args:
-        connection: to the file.
-        path: of the file, for messages.
-        key: that signs it.
-        entries: at least one, which follow the ledger's own.
+    The entries, at least one, follow the ledger's own. The path is for messages.
 
     Raises:
         InputError: the file cannot be written.
@@ -278,11 +270,7 @@ def write_records(
 ) -> None:
     """Add digests of records, durably; the chain, which may be shown, does not tell of them.
 
-    Args:
-        connection: to the ledger.
-        path: its file, for messages.
-        key: that signs it.
-        records: digests, as in `Log`.
+    The digests are as in `Log`, and the path is for messages.
 
     Raises:
         InputError: the file cannot be written.
@@ -316,12 +304,8 @@ def append(
 ) -> None:
     """Add entries to the log, durably when this returns, all or none.
 
-    Args:
-        connection: to the ledger.
-        path: its file, for messages.
-        key: that signs it.
-        entries: data that JSON can hold.
-        seal: whether the file's bytes are digested as well, which takes as long again.
+    The entries are data that JSON can hold, and the path is for messages. `seal` says that the
+    file's bytes are digested as well, which takes as long again.
 
     Raises:
         InputError: the file cannot be written.

@@ -88,7 +88,6 @@ class DataAccount(NamedTuple):
     """A source of records and the budget it has: public, whatever its records are.
 
     Args:
-        source: its name, as it was declared.
         first: the lowest node that the process had which made the file; processes of one run that
             share a source have a file each.
         epsilon_budget: the most that may be spent of it.
@@ -124,7 +123,6 @@ class EnteredRun:
         run_id: its random identity, 32 hexadecimal digits.
         digest: of its plan.
         created: when it was entered, ISO 8601, UTC.
-        tacit_version: of the software that entered it.
         statements: its mechanism at each node.
         charged: the reserved intervals of each node, in the order of reservation, repeats included.
         apart: whether its nodes hold different records of a source, since tacit has divided them.
@@ -148,7 +146,6 @@ class Snapshot:
 
     Args:
         created: when the file was made, ISO 8601, UTC.
-        tacit_version: of the software that made it.
         public_key: with which its signature is checked, hexadecimal.
         heads: the head of the chain after each entry, hexadecimal; the last one stands for all.
         accounts: of a run's ledger, by node.
@@ -224,11 +221,7 @@ class _Block:
 
 
 def snapshot(log: Log, path: str) -> Snapshot:
-    """What the entries of a verified ledger come to.
-
-    Args:
-        log: what is in its file.
-        path: of the file, for messages.
+    """What the entries of a verified ledger come to; the path is for messages.
 
     Raises:
         InputError: an entry is none that this version writes.
@@ -354,11 +347,8 @@ class Ledger(Closing):
     ) -> None:
         """Take over a connection whose content is verified; use the class methods instead.
 
-        Args:
-            connection: to a ledger, locked unless it is in memory.
-            path: its file, for messages.
-            key: that signs it.
-            run_id: of the run that it reserves for; None until `enter` says.
+        The ledger is locked unless it is in memory; its path is for messages. `run_id` is that of
+        the run that it reserves for; None until `enter` says.
         """
         self._connection = connection
         self._path = path
@@ -401,9 +391,7 @@ class Ledger(Closing):
     def open(cls, path: str | Path, *, digest: str | None) -> Self:
         """The ledger of a run's earlier session, to be continued.
 
-        Args:
-            path: a ledger's file.
-            digest: the plan's; None accepts any.
+        The digest is the plan's; None accepts any.
 
         Raises:
             InputError: the file or its key is missing, is no ledger of a run, is damaged or edited,
@@ -442,11 +430,8 @@ class Ledger(Closing):
     def create_account(cls, path: str | Path, key: LedgerKey, account: DataAccount) -> None:
         """Make the ledger of a source without records, whole or not at all; it does not stay open.
 
-        Args:
-            path: a file that does not exist, in a folder that does, on a file system with hard
-                links.
-            key: that signs it.
-            account: the source and its budget.
+        The file must not exist, but its folder must, on a file system with hard links. The key
+        signs it.
 
         Raises:
             InputError: the file exists or cannot be written.

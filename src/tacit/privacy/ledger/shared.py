@@ -172,7 +172,6 @@ class WantedAccount:
     """The budget that a run expects of a node's data.
 
     Args:
-        node: the node.
         sources: names of those that its records are of, at least one; records that no source holds
             yet are the first one's from then on.
         digests: of its records, `[records]`, in any order.
@@ -196,7 +195,6 @@ class Strangers:
     """Records of a node that are of sources which it does not name; for its own eyes.
 
     Args:
-        node: the node.
         records: how many of its different records.
         of: its different records.
         sources: all that hold records of it, which it would have to name.
@@ -349,11 +347,8 @@ class SharedLedgers(Closing):
     ) -> None:
         """Enter a run into every ledger, or go on with it where it was entered before.
 
-        Args:
-            run_id: the identity that the run's own ledger has.
-            digest: of its plan.
-            statements: its mechanism at each node.
-            sent: what the run's own ledger has charged each node so far.
+        `run_id` and `digest` are those of the run's own ledger, `statements` its mechanism at each
+        node, and `sent` is what its own ledger has charged each node so far.
 
         Raises:
             InputError: the run has sent more than is in these ledgers, or a file cannot be written.

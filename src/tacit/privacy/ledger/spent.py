@@ -42,14 +42,8 @@ _AGREE = ("relation", "unit", "trust_model")
 def released(mechanism: Mechanism, steps: Sequence[StepRun]) -> Mechanism | None:
     """What is released when only some steps of a mechanism run, some of them repeatedly.
 
-    What that is, the mechanism says: `Mechanism.of_steps`.
-
-    Args:
-        mechanism: of all planned steps.
-        steps: which of them ran, disjoint, with their multiplicity.
-
-    Returns:
-        The mechanism; None where no step ran.
+    What that is, the mechanism of all planned steps says: `Mechanism.of_steps`. The steps that ran
+    are disjoint, each with its multiplicity; where none ran, the result is None.
 
     Raises:
         InputError: a step lies beyond the last.
@@ -77,10 +71,7 @@ def combined(mechanisms: Iterable[Mechanism | None]) -> Mechanism | None:
 def run_mechanism(run: EnteredRun, node: int, more: Iterable[Interval] = ()) -> Mechanism | None:
     """What a run released from a node's data, by the ledger; None where nothing was charged.
 
-    Args:
-        run: the run.
-        node: the node.
-        more: steps that it is about to release on top.
+    `more` are steps that it is about to release on top.
 
     Raises:
         InputError: the statement is none that this version can read, or lacks a charged step.
@@ -97,9 +88,6 @@ def dominating(nodes: Sequence[Mechanism]) -> Mechanism | None:
     because its pair is the mixture, with weight q'/q, of the pair of q and of one identical
     distribution, and hockey-stick divergences are jointly convex. Of random allocations with epochs
     of equal length likewise the one with the smallest multipliers.
-
-    Args:
-        nodes: mechanisms.
     """
     distinct = list(dict.fromkeys(nodes))
     if len(distinct) < 2:
@@ -132,11 +120,8 @@ def cost(mechanism: Mechanism | None, delta: float) -> float:
 def check_agreement(mechanism: Mechanism, run: EnteredRun, node: int, where: str) -> None:
     """Refuse a mechanism that cannot be composed with what an earlier run released.
 
-    Args:
-        mechanism: what a node is to release.
-        run: that released something from some of the same records.
-        node: that is to release, for the message.
-        where: the run's ledger, likewise.
+    The run released something from some of the same records. `node`, which is to release, and
+    `where`, the run's ledger, are for the message.
 
     Raises:
         InputError: relation, unit or trust model differ.
@@ -159,9 +144,8 @@ MOST_WAYS = 16  # of one source; beyond, nodes of a run are taken together
 def alternatives(nodes: Iterable[Mechanism | None], *, apart: bool) -> tuple[Mechanism, ...]:
     """What a run may have released of one record of a source: each of them, at most once.
 
-    Args:
-        nodes: what its nodes released of the source; None: nothing.
-        apart: as in `EnteredRun`.
+    `nodes` are what its nodes released of the source, None for nothing; `apart` is as in
+    `EnteredRun`.
     """
     possible = nodes if apart else [combined(nodes)]
     return tuple(dict.fromkeys(one for one in possible if one is not None))
@@ -170,9 +154,8 @@ def alternatives(nodes: Iterable[Mechanism | None], *, apart: bool) -> tuple[Mec
 def compositions(runs: Iterable[Sequence[Mechanism]], delta: float) -> tuple[Mechanism | None, ...]:
     """What one record of a source may have been through: at least as revealing as every choice.
 
-    Args:
-        runs: the alternatives of each.
-        delta: of the account, at which the cheaper of two bounds is taken.
+    `runs` are the alternatives of each. Delta is that of the account, at which the cheaper of two
+    bounds is taken.
 
     Returns:
         At least one, for `cost`; at most `MOST_WAYS`, or as many as one run has alternatives.

@@ -99,8 +99,7 @@ class Mechanism(ABC):
     def explain(self, number_text: Callable[[float], str]) -> str:
         """What is released, in words for someone who has to answer for it.
 
-        Args:
-            number_text: writes a number for people.
+        `number_text` writes a number for people.
         """
 
     @abstractmethod

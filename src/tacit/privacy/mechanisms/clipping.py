@@ -64,11 +64,9 @@ class Clipping:
         under `replace-one`: by the difference of two of them (triangle inequality). Both hold for
         the sum that the machine returns: `docs/proofs/clipped-sums.md`.
 
-        Args:
-            relation: the neighbouring relation.
-            norm: in which the distance is measured, that of the noise. In l2 every clip has a
-                bound; in l1 only that of the l1 norm: the others allow sqrt(d) C_k, for which no
-                noise is calibrated here.
+        `norm` is that in which the distance is measured, that of the noise. In l2 every clip has a
+        bound; in l1 only that of the l1 norm: the others allow sqrt(d) C_k, for which no noise is
+        calibrated here.
 
         Returns:
             The distances, in units of the gradient: infinite where the bound is assumed.

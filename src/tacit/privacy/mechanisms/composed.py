@@ -43,12 +43,9 @@ class Composed(Mechanism):
     """Several mechanisms on the same data, one after the other, each seeing what went before.
 
     What an adaptive composition costs does not depend on the order of its steps, so the parts are
-    kept in one form, and equal compositions are equal: nested ones are flattened, those that
-    differ in their schedules only become one with all of their steps, and those that differ in
-    their rounds only one with all rounds.
-
-    Args:
-        parts: what is released, of one relation, unit and trust model.
+    kept in one form, and equal compositions are equal: nested ones are flattened, those that differ
+    in their schedules only become one with all of their steps, and those that differ in their
+    rounds only one with all rounds. The parts are of one relation, unit and trust model.
     """
 
     kind = "composed"

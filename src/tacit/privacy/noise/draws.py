@@ -49,15 +49,13 @@ _MOST_CIPHERS = 1 << 14
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NodeKeys:
-    """The secret keys of the nodes that this process hosts.
+    """The secret keys of the nodes that this process hosts, 32 bytes each.
 
-    Whoever has a node's key can subtract its noise. Keys are therefore never shown, pickled,
-    copied or sent: `repr` hides them, and pickling and copying raise `TypeError`. A child
-    that this process forks holds none of them: every use there raises `InputError`.
+    Whoever has a node's key can subtract its noise. Keys are therefore never shown, pickled, copied
+    or sent: `repr` hides them, and pickling and copying raise `TypeError`. A child that this
+    process forks holds none of them: every use there raises `InputError`.
 
-    Args:
-        secret: the 32-byte key of each node.
-        seeded: whether the keys derive from a public number; such a run is not private.
+    `seeded` says that the keys derive from a public number; such a run is not private.
 
     Raises:
         InputError: a key is not 32 bytes long.
@@ -111,14 +109,9 @@ class NodeKeys:
     def read(self, node: int, purpose: str, counter: int, zeros: bytes, buffer: memoryview) -> None:
         """Write the keystream of one purpose of one node from the block `counter` on.
 
-        Safe from several threads at once; the interpreter lock is released meanwhile.
-
-        Args:
-            node: whose key.
-            purpose: for which the key is derived, see `purpose_key`.
-            counter: the first counter block, see `position`.
-            zeros: as many zeros as bytes are wanted.
-            buffer: what is written; it has room for one block more.
+        Safe from several threads at once; the interpreter lock is released meanwhile. The key is
+        that of `purpose_key`, and the block one as `position` gives. There are as many zeros as
+        bytes are wanted, and the buffer that is written has room for one block more.
 
         Raises:
             InputError: the node's key is not held, or `purpose` is empty.
@@ -135,12 +128,8 @@ class NodeKeys:
     def blocks(self, node: int, purpose: str, counters: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Single blocks of the keystream of one purpose of one node, from anywhere in it.
 
-        A block of AES-CTR is its counter, encrypted.
-
-        Args:
-            node: whose key.
-            purpose: for which the key is derived, see `purpose_key`.
-            counters: the counter blocks, `[blocks, 16]`, see `position`.
+        A block of AES-CTR is its counter, encrypted. The key is that of `purpose_key`, and the
+        counter blocks `[blocks, 16]` are as `position` gives them.
 
         Returns:
             `[blocks, 16]`.
@@ -235,10 +224,7 @@ def _fits(where: str, value: int, bits: int) -> int:
 def aes_ctr(key: bytes, counter: int, count_bytes: int) -> NDArray[np.uint8]:
     """The first bytes of the AES-CTR keystream of `key` from the 128-bit block `counter` on.
 
-    Args:
-        key: 16, 24 or 32 bytes.
-        counter: the first counter block as a big-endian number.
-        count_bytes: how many bytes, at least 0.
+    The key has 16, 24 or 32 bytes, and the first counter block is given as a big-endian number.
 
     Returns:
         `[count_bytes]`, as NIST SP 800-38A, section 6.5, defines it for a plaintext of zeros.

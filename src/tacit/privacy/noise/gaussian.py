@@ -140,9 +140,6 @@ def add_normal(
         offsets: what is added to the exact sum beside the noise, on the total's device, below
             2^26 spacings; it must not depend on what is to be hidden.
 
-    Returns:
-        `total`.
-
     Raises:
         InputError: a node's key is not held, a position is out of range, a standard deviation is
             not between 2^-500 and 2^500, the shapes differ, the dtype is another one, or an offset

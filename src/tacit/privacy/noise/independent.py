@@ -58,9 +58,6 @@ class Noise(Protocol):
             offsets: what else is added before all is rounded to the lattice, such as
                 `tacit.privacy.noise.pairwise.pair_sums`.
 
-        Returns:
-            `total`.
-
         Raises:
             InputError: offsets are given, and this noise has none.
         """

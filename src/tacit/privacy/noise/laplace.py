@@ -86,10 +86,7 @@ def laplace_slack(values: int) -> Slack:
     `total_delta(epsilon, delta)`)-DP, for any epsilon; a pure epsilon stays pure. Every
     probability, and hence every mixture of them over coins and histories, is within a factor
     e^(2^-116) a value of the ideal one: `docs/proofs/finite-arithmetic.md`. For 10^9 values it is
-    1.2e-26.
-
-    Args:
-        values: noised values of one node in all steps, d times K.
+    1.2e-26. The values are those of one node in all steps, d times K.
 
     Raises:
         InputError: `values` is not in 0 .. 2^60.
@@ -116,12 +113,9 @@ def add_laplace(
     same noise, its first m values are those of a row of length m, and the noise of float32 totals
     is that of float64 totals.
 
-    Args, as of `add_normal`, but for:
-        total: `[nodes, d]`, float32 or float64, finite, on any device; noised on the CPU.
-        scales: scale b of each row (the mean of the noise's absolute value; variance 2 b^2).
-
-    Returns:
-        `total`.
+    Arguments are those of `add_normal`, but for `total`, which is `[nodes, d]`, float32 or float64,
+    finite, on any device, and noised on the CPU; and for `scales`, the scale b of each row (the
+    mean of the noise's absolute value; variance 2 b^2).
 
     Raises:
         InputError: a node's key is not held, a position is out of range, a scale is not between

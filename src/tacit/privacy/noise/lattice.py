@@ -87,13 +87,8 @@ def over_rows(rows: int, length: int, work: Callable[[range], None]) -> None:
 class Pieces:
     """How `[rows, length]` values are cut: short rows together, long ones in parts.
 
-    What lies in a piece is contiguous: whole rows, or a part of one.
-
-    Args:
-        rows: how many rows there are.
-        length: of a row, in values.
-        height: rows of a piece, at most.
-        pairs: of a row of a piece.
+    What lies in a piece is contiguous: whole rows, `height` of them at most, or a part of one.
+    `pairs` are those of a row of a piece.
     """
 
     rows: int
@@ -151,9 +146,7 @@ _SIZE_RANGE = (2.0**-500, 2.0**500)
 def lattice_spacing(what: str, size: float) -> float:
     """The lattice's spacing at this size of the noise: a power of two, size / 128 to size / 64.
 
-    Args:
-        what: the size's name, for the message.
-        size: standard deviation, or scale.
+    The size is a standard deviation, or a scale; `what` is its name, for the message.
 
     Raises:
         InputError: the size is not between 2^-500 and 2^500.
@@ -177,11 +170,8 @@ def check_total(
 ) -> None:
     """Refuse a total that is not `[nodes, d]` of float32 or float64, with a noise size a row.
 
-    Args:
-        total: what is to be released.
-        nodes: which nodes, in the order of the rows.
-        sizes: standard deviations or scales.
-        size_word: what they are, for the message.
+    Rows are in the order of the nodes. Sizes are standard deviations or scales: `size_word` says
+    which, for the message.
 
     Raises:
         InputError: the shapes differ, or the dtype is another one.
@@ -198,8 +188,8 @@ def check_total(
 def host_rows(total: Tensor) -> Iterator[NDArray[Any]]:
     """The rows of a total, to be changed in place on the host; the total has the change at the end.
 
-    Args:
-        total: on any device; where it lies contiguous on the CPU, the rows are its own memory.
+    The total may be on any device; where it lies contiguous on the CPU, the rows are its own
+    memory.
     """
     in_place = total.device.type == "cpu" and total.is_contiguous()
     host = total if in_place else total.cpu().contiguous()

@@ -42,11 +42,8 @@ class PairKeys:
     """The secret keys of pairs of nodes (i, j), i < j, of which this process hosts an end.
 
     They are held as the keys of nodes are, and protected alike: never shown, pickled, copied,
-    stored or sent, and a child that this process forks holds none of them.
-
-    Args:
-        pairs: whose keys are held.
-        keys: of the pairs, by their places among `pairs`.
+    stored or sent, and a child that this process forks holds none of them. `keys` go by the places
+    of the pairs among `pairs`.
     """
 
     pairs: tuple[Pair, ...]

@@ -36,13 +36,9 @@ _FIRST_SHARE = 2.0**-20
 
 @dataclass(frozen=True)
 class Slack:
-    """What finite arithmetic may add to a mechanism's (epsilon, delta).
+    """What finite arithmetic may add to a mechanism's (epsilon, delta), in one exchange of laws.
 
     The law of what is released and the ideal one are (`epsilon`, `delta`)-close, both ways round.
-
-    Args:
-        epsilon: of one exchange of laws.
-        delta: of one exchange of laws.
     """
 
     epsilon: float

@@ -129,13 +129,8 @@ def decor_noise(
 ) -> float:
     """The noise multiplier at which a formula of DECOR prints an epsilon.
 
-    Args:
-        formula: `DECOR` (one record) or `DECOR_USER` (a user's whole data).
-        epsilon: of the claim, between 1e-6 and 1e3.
-        steps: T.
-        batch: B.
-        records: J.
-        delta: of the claim.
+    The formula is `DECOR` (one record) or `DECOR_USER` (a user's whole data). Epsilon, of the
+    claim, lies between 1e-6 and 1e3; other symbols are those of `DecorRun`.
 
     Raises:
         InputError: a number is out of range.

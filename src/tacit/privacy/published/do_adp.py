@@ -75,13 +75,7 @@ def do_adp_noise(
 ) -> float:
     """The theorem's sigma / G = sqrt(160 (k/d) p^2 T log(1.25 / delta_0)) / (q eps).
 
-    Args:
-        records: q.
-        steps: T.
-        epsilon: of the claim.
-        activation: p.
-        kept: k / d.
-        failure: delta_0.
+    Symbols are those of `DoAdpRun`; epsilon is that of the claim.
     """
     positive(records=records, steps=steps, epsilon=epsilon, activation=activation, kept=kept)
     variance = 160 * kept * activation**2 * steps * math.log(1.25 / failure)

@@ -382,13 +382,8 @@ def repaired_multiplier(run: FedspdRun) -> float:
 def _sum_over_draws(run: FedspdRun, terms: Array, *, up: bool) -> tuple[Array, Array]:
     """The sum of a term for every round that draws the record: values and probabilities.
 
-    A round draws it with probability Q b / m, at a local step that is uniform. Terms are rounded to
-    a lattice, up or down.
-
-    Args:
-        run: gives the probability.
-        terms: `[rounds, Q]`.
-        up: the direction of rounding.
+    A round draws it with probability Q b / m, at a local step that is uniform. Terms `[rounds, Q]`
+    are rounded to a lattice, up or down.
     """
     span = float(np.maximum(terms.max(axis=1), 0).sum() - np.minimum(terms.min(axis=1), 0).sum())
     step = span / _LATTICE

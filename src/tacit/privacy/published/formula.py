@@ -157,10 +157,8 @@ class Reading:
 def certified_bounds(mechanism: Mechanism, *, bound_is_tight: bool) -> Bounds:
     """The certified bound of a mechanism, and the lower one where the algorithm attains it.
 
-    Args:
-        mechanism: what an observer sees.
-        bound_is_tight: whether an instance of the algorithm is known to attain the mechanism's
-            pair, as linear losses do; where none is, no lower bound is stated.
+    `bound_is_tight` says that an instance of the algorithm is known to attain the mechanism's pair,
+    as linear losses do; where none is, no lower bound is stated.
     """
     return partial(_tight_bounds if bound_is_tight else _upper_bound, mechanism)
 

@@ -117,14 +117,8 @@ def growing_mu(
 ) -> tuple[float, ...]:
     """mu_k = mu_0 rho_mu^{k/K} of Dyn-D2P and Dyn[mu], mu_0 solved for as printed, `[steps]`.
 
-    mu_tot = (1/J) sqrt(sum_k (e^{mu_k^2} - 1)) is solved in the logarithm.
-
-    Args:
-        records: J.
-        steps: K.
-        epsilon: of the claim.
-        delta: of the claim.
-        growth: rho_mu.
+    mu_tot = (1/J) sqrt(sum_k (e^{mu_k^2} - 1)) is solved in the logarithm. `records` is J, `steps`
+    K, and `growth` rho_mu; epsilon and delta are those of the claim.
     """
     positive(records=records, steps=steps, growth=growth)
     shape = growth ** (np.arange(steps) / steps)

@@ -30,12 +30,7 @@ THEOREM = "PrivSGP-VR, Theorem 1"
 class BoundConstants:
     """What Theorem 1 of PrivSGP-VR reads of task, model and start.
 
-    Args:
-        smoothness: L.
-        heterogeneity: b^2.
-        start_gap: F0.
-        start_norm: the squared norm of x^0.
-        parameters: d.
+    Symbols are those of the module's table.
 
     Raises:
         InputError: L or d is not positive and finite, or another is negative or not finite.
@@ -87,11 +82,8 @@ def convergence_bound(constants: BoundConstants, variances: Sequence[float], ste
     size sqrt(n / K) and K of at least `least_steps`. It falls with K for a given noise; with the
     noise that a budget needs, it has a least value: see `published_steps`.
 
-    Args:
-        constants: of the task.
-        variances: noise variance in one coordinate of the batch mean, `[nodes]`; its mean over
-            the steps where it varies.
-        steps: K.
+    `steps` is K. `variances` `[nodes]` are those of the noise in one coordinate of the batch mean;
+    of each, its mean over the steps where it varies.
     """
     nodes = len(variances)
     noise = 24 * constants.smoothness * constants.parameters * math.fsum(variances) / nodes
@@ -116,11 +108,7 @@ def claimed_variances(
 def optimal_steps(constants: BoundConstants, variances_a_step: Sequence[float]) -> float:
     """The K that minimises Theorem 1's bound where each sigma_i^2 is K times a constant.
 
-    (A + K s) / sqrt(n K) is least at K = A / s.
-
-    Args:
-        constants: of the task.
-        variances_a_step: sigma_i^2 / K, `[nodes]`.
+    (A + K s) / sqrt(n K) is least at K = A / s. `variances_a_step` are sigma_i^2 / K, `[nodes]`.
     """
     nodes = len(variances_a_step)
     noise = 24 * constants.smoothness * constants.parameters * math.fsum(variances_a_step) / nodes
@@ -174,15 +162,10 @@ def least_steps(
 
     The largest of 4 n L^2 (J^2 (1 + J) / n + 12 (1 + J) C^2 / (1 - q)^2),
     144 n^3 L^2 C^4 / (1 - q)^4, 16 (4 J + 5)^2 L^2 / n, 4 L^2 C^2 (48 J + 66) n / (1 - q)^2 and
-    64 J^4 (1 + J)^2 L^2 n / 9, at the smallest J. Without C and q it is what every graph needs at
-    the least, since all that they multiply only adds.
-
-    Args:
-        smoothness: L.
-        records: J of each node.
-        push_sum_constant: C.
-        push_sum_rate: q = lambda^(1 / (Delta B + 1)), lambda = 1 - n e^(Delta B), with e the least
-            weight that is not zero.
+    64 J^4 (1 + J)^2 L^2 n / 9, at the smallest J (`records` are those of each node). Without C and
+    q it is what every graph needs at the least, since all that they multiply only adds. Here
+    q = lambda^(1 / (Delta B + 1)), lambda = 1 - n e^(Delta B), with e the least weight that is not
+    zero.
 
     Raises:
         InputError: C is negative, or q lies outside [0, 1).
@@ -222,13 +205,7 @@ def utility_order(
     it compares itself with; sqrt(n) times that for A(DP)2SGD. Orders are for comparing how a bound
     moves with n, J, d and the budget: two of them say nothing about which bound is smaller.
 
-    Args:
-        nodes: n.
-        records: J of every node.
-        parameters: d.
-        epsilon: of every node.
-        delta: of every node.
-        method: whose.
+    `nodes` is n, `records` J and `parameters` d; J and the budget are those of every node.
 
     Raises:
         InputError: a number is out of range, or the method is unknown.
