@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -13,8 +12,7 @@ from pathlib import Path
 from unicodedata import normalize
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-from playwright.sync_api import Page as Tab
+from playwright.sync_api import sync_playwright
 from pypdf import PdfReader
 
 SCREENS = ((390, 844), (1280, 900))  # CSS pixels: of a telephone and of a computer
@@ -40,7 +38,7 @@ class Findings:
     console: list[str] = field(default_factory=list)
     paper: list[str] = field(default_factory=list)
 
-    def add(self, found: dict[str, list[str]], where: str, *, but: str = "") -> None:
+    def add(self, found, where, *, but=""):
         """Take what the checks of `browser_checks.js` found, except one kind."""
         for kind, sentences in found.items():
             if kind != but:
@@ -48,7 +46,7 @@ class Findings:
 
 
 @contextmanager
-def running_browser() -> Iterator[Browser]:
+def running_browser():
     """The browser of the machine; without one tests are skipped, or fail where `CI` is set."""
     path = os.environ.get("TACIT_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
     if path is None:
@@ -62,7 +60,7 @@ def running_browser() -> Iterator[Browser]:
         browser.close()
 
 
-def look_at(browser: Browser, file: Path) -> Findings:
+def look_at(browser, file):
     """Open a page at both widths, light and dark, and print it."""
     found = Findings()
     tab = browser.new_page()
@@ -90,14 +88,14 @@ def look_at(browser: Browser, file: Path) -> Findings:
     return found
 
 
-def _unfold(tab: Tab, unfolded: bool) -> None:
+def _unfold(tab, unfolded):
     tab.evaluate(
         "(open) => document.querySelectorAll('details').forEach((part) => { part.open = open; })",
         unfolded,
     )
 
 
-def _print(tab: Tab, found: Findings) -> None:
+def _print(tab, found):
     """From a screen that is dark, which paper never is, and where all is folded away."""
     headings = tab.evaluate(
         "[...document.querySelectorAll('h1, h2, h3, summary')].map((one) => one.textContent)"
@@ -122,6 +120,6 @@ def _print(tab: Tab, found: Findings) -> None:
     found.add(tab.evaluate(_CHECKS, PAPER), "paper")
 
 
-def _letters(text: str) -> str:
+def _letters(text):
     """Without the spaces, which lines that are broken add or lose, and without ligatures."""
     return "".join(normalize("NFKC", text).split())

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -30,7 +29,7 @@ LIMIT = 900.0  # seconds of one command, on a machine that is busy; most take a 
 _SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
-def requirements(extras: Iterable[str] = ()) -> list[str]:
+def requirements(extras=()):
     """What the project itself requires, with these of its extras."""
     named = PROJECT["project"]["optional-dependencies"]
     return [
@@ -39,7 +38,7 @@ def requirements(extras: Iterable[str] = ()) -> list[str]:
     ]
 
 
-def required(wanted: Iterable[str]) -> dict[str, metadata.Distribution]:
+def required(wanted):
     """The installed distributions that requirements ask for, and those that these ask for."""
     found: dict[str, metadata.Distribution] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -60,7 +59,7 @@ def required(wanted: Iterable[str]) -> dict[str, metadata.Distribution]:
     return found
 
 
-def link(distribution: metadata.Distribution, environment: Path) -> None:
+def link(distribution, environment):
     """Put an installed distribution into another environment; its programs start that Python."""
     site = environment / _SITE
     for file in distribution.files or ():
@@ -82,7 +81,7 @@ def link(distribution: metadata.Distribution, environment: Path) -> None:
             shutil.copy2(source, target)
 
 
-def as_wheel(distribution: metadata.Distribution, folder: Path) -> Path:
+def as_wheel(distribution, folder):
     """A wheel of an installed distribution of Python alone, which needs no index then."""
     name = distribution.metadata["Name"].replace("-", "_")
     path = folder / f"{name}-{distribution.version}-py3-none-any.whl"
@@ -94,7 +93,7 @@ def as_wheel(distribution: metadata.Distribution, folder: Path) -> Path:
     return path
 
 
-def builders(folder: Path) -> Path:
+def builders(folder):
     """A folder of wheels of what builds the project."""
     folder.mkdir()
     tools = [*PROJECT["build-system"]["requires"], "editables"]  # the latter for `--editable`
@@ -103,7 +102,7 @@ def builders(folder: Path) -> Path:
     return folder
 
 
-def tracked() -> list[Path]:
+def tracked():
     """The files of the working tree that git does not ignore."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
@@ -111,7 +110,7 @@ def tracked() -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def clone(folder: Path) -> None:
+def clone(folder):
     """Copy the working tree, as a clone has it."""
     for path in tracked():
         target = folder / path.relative_to(ROOT)
@@ -125,7 +124,7 @@ class Shell:
     Before a command that installs, what it would fetch is linked into `.venv`.
     """
 
-    def __init__(self, folder: Path, wheels: Path) -> None:
+    def __init__(self, folder, wheels):
         self.folder = folder
         self.clone = folder / "tacit"
         self.clone.mkdir()
@@ -147,14 +146,14 @@ class Shell:
         }
 
     @property
-    def environment(self) -> Path:
+    def environment(self):
         return self.clone / ".venv"
 
-    def keep(self) -> None:
+    def keep(self):
         """Remember what is installed and exported now, for `again`."""
         shutil.copy2(self._state, self._kept)
 
-    def again(self) -> None:
+    def again(self):
         """A clone as it was when it was kept: what has been made in it since is gone."""
         for path in self.clone.iterdir():
             if path.is_symlink() or path.is_file():
@@ -164,12 +163,12 @@ class Shell:
         clone(self.clone)
         shutil.copy2(self._kept, self._state)
 
-    def _command(self, line: str) -> list[str]:
+    def _command(self, line):
         """The words that run a line of the shell with what was exported before."""
         kept = shlex.quote(str(self._state))
         return ["bash", "-c", f"[ ! -e {kept} ] || . {kept}\nset -e\n{line}\nexport -p >{kept}"]
 
-    def run(self, line: str, limit: float = LIMIT) -> subprocess.CompletedProcess[str]:
+    def run(self, line, limit=LIMIT):
         """Run a line to its end."""
         self._fetch(line)
         with subprocess.Popen(
@@ -190,7 +189,7 @@ class Shell:
                 raise
         return subprocess.CompletedProcess(line, process.returncode, out, err)
 
-    def start(self, words: list[str], log: Path, kept: tuple[int, ...]) -> subprocess.Popen[str]:
+    def start(self, words, log, kept):
         """Start a program that goes on, writes to a log, and has these descriptors."""
         with log.open("w") as written:
             return subprocess.Popen(
@@ -204,7 +203,7 @@ class Shell:
                 text=True,
             )
 
-    def _fetch(self, line: str) -> None:
+    def _fetch(self, line):
         """Have at hand what a line would fetch."""
         distributions = required(fetched(line)).values()
         if "pip wheel" in line:
@@ -217,7 +216,7 @@ class Shell:
             link(distribution, self.environment)
 
 
-def fetched(line: str) -> list[str]:
+def fetched(line):
     """What a command would fetch, as requirements."""
     if re.search(r"\bmake demo\b", line):
         return requirements()
@@ -236,7 +235,7 @@ def fetched(line: str) -> list[str]:
     return found
 
 
-def installed(environment: Path) -> set[str]:
+def installed(environment):
     """The names of what an environment holds."""
     found = metadata.distributions(path=[str(environment / _SITE)])
     return {canonicalize_name(each.metadata["Name"]) for each in found}

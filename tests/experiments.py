@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import patch
 
 import tomli_w
@@ -43,7 +42,7 @@ SEEDED = (
 _numbers = itertools.count()
 
 
-def experiment(**changes: Mapping[str, Any]) -> Sections:
+def experiment(**changes):
     """The base experiment with some keys changed; a key that is None is left out."""
     sections: Sections = {}
     for section in {**BASE, **changes}:
@@ -52,14 +51,14 @@ def experiment(**changes: Mapping[str, Any]) -> Sections:
     return sections
 
 
-def write_experiment(folder: Path, **changes: Mapping[str, Any]) -> Path:
+def write_experiment(folder, **changes):
     """`experiment` as a file in a folder."""
     path = folder / "experiment.toml"
     path.write_text(tomli_w.dumps(experiment(**changes)), encoding="utf-8")
     return path
 
 
-def write_module(folder: Path, source: str) -> str:
+def write_module(folder, source):
     """A module of the user's in a folder, under a name that was never imported before."""
     name = f"user_experiment_{next(_numbers)}"
     header = "import torch\nfrom torch import nn\nfrom tacit.data import Dataset, TaskData\n"
@@ -76,7 +75,7 @@ class Answer:
     err: str
 
     @property
-    def refusal(self) -> str:
+    def refusal(self):
         """The one line on standard error that says why it failed.
 
         A run that is not private and fails after a step has warned of that before, and a site says
@@ -92,13 +91,13 @@ class Answer:
         return line
 
     @property
-    def json(self) -> Any:
+    def json(self):
         """Standard output as JSON proper: neither NaN nor Infinity."""
         assert self.code == 0, self.err
         return strict_json(self.out)
 
 
-def tacit(*arguments: object) -> Answer:
+def tacit(*arguments):
     """The command line in this process."""
     out, err = StringIO(), StringIO()
     with (
@@ -114,7 +113,7 @@ def tacit(*arguments: object) -> Answer:
     return Answer(code, out.getvalue(), err.getvalue())
 
 
-def start_tacit(*arguments: object) -> subprocess.Popen[str]:
+def start_tacit(*arguments):
     """The command line in a process of its own, on one thread."""
     return subprocess.Popen(
         [sys.executable, "-m", "tacit", *map(str, arguments)],
@@ -125,23 +124,23 @@ def start_tacit(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_tacit(*arguments: object) -> Answer:
+def wait_tacit(*arguments):
     """The command line in a process of its own, to its end."""
     process = start_tacit(*arguments)
     out, err = process.communicate(timeout=120)
     return Answer(process.returncode, out, err)
 
 
-def strict_json(text: str) -> Any:
+def strict_json(text):
     """JSON as its standard has it."""
     return json.loads(text, parse_constant=_refuse)
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse(constant):
     raise AssertionError(f"{constant} is no JSON")
 
 
-def tree(folder: Path) -> set[str]:
+def tree(folder):
     """The files and folders below a folder, but for what Python caches."""
     found = (path.relative_to(folder) for path in folder.rglob("*"))
     return {str(path) for path in found if "__pycache__" not in path.parts}

@@ -29,9 +29,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any
 
 from forks import load_everything
 
@@ -53,7 +51,7 @@ class Ended:
 class ForkServer:
     """The server, as tests see it."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -63,17 +61,12 @@ class ForkServer:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind, error, trace):
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=LIMIT)
 
-    def tacit(self, *arguments: object, **request: Any) -> Ended:
+    def tacit(self, *arguments, **request):
         """`tacit` with these arguments, to its end; see the module."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -83,7 +76,7 @@ class ForkServer:
         return Ended(**json.loads(self._process.stdout.readline()))
 
 
-def exchanged(witness: Path) -> Counter[int]:
+def exchanged(witness):
     """How often each step was exchanged, from the file of a witness."""
     content = witness.read_bytes() if witness.exists() else b""
     return Counter(step for (step,) in struct.iter_unpack(">i", content))
@@ -95,15 +88,15 @@ def exchanged(witness: Path) -> Counter[int]:
 class Writes:
     """Counts the writes of a run folder, and makes one of them fail."""
 
-    def __init__(self, kind: str | None, number: int) -> None:
+    def __init__(self, kind, number):
         self.made, self._kind, self._number = 0, kind, number
 
-    def due(self) -> bool:
+    def due(self):
         """Count a write; whether it is to fail."""
         self.made += 1
         return self.made == self._number or (self._kind == "full" and self.made > self._number > 0)
 
-    def fail(self) -> NoReturn:
+    def fail(self):
         """End the process, or say that there is no room."""
         if self._kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -113,15 +106,15 @@ class Writes:
 class FaultyFiles:
     """`os`, as the module that writes files sees it."""
 
-    def __init__(self, writes: Writes) -> None:
+    def __init__(self, writes):
         self._writes = writes
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         real = getattr(os, name)
         if name not in COUNTED:
             return real
 
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def counted(*arguments, **options):
             if self._writes.due():
                 if name == "write":
                     descriptor, content = arguments
@@ -135,17 +128,17 @@ class FaultyFiles:
 class FaultyDatabases:
     """`sqlite3`, as the ledger sees it."""
 
-    def __init__(self, writes: Writes) -> None:
+    def __init__(self, writes):
         self._writes = writes
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(sqlite3, name)
 
-    def connect(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
+    def connect(self, *arguments, **options):
         writes = self._writes
 
         class Connection(sqlite3.Connection):
-            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+            def execute(self, statement, *parameters):
                 if statement in TRANSACTION and writes.due():
                     try:
                         writes.fail()
@@ -156,7 +149,7 @@ class FaultyDatabases:
         return sqlite3.connect(*arguments, factory=Connection, **options)
 
 
-def patch(request: dict[str, Any]) -> Writes:
+def patch(request):
     """Put the faults and the witness in place."""
     kind, number = request.get("fault") or (None, 0)
     writes = Writes(kind, number)
@@ -172,20 +165,20 @@ def patch(request: dict[str, Any]) -> Writes:
     return writes
 
 
-def testify(path: str) -> None:
+def testify(path):
     """Write down every step before its exchange."""
     from tacit.communication.exchange.in_process import InProcessExchange
 
     file, real = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), InProcessExchange.mix
 
-    def mix(self: InProcessExchange, k: int, *values: Any, **options: Any) -> Any:
+    def mix(self, k, *values, **options):
         os.write(file, struct.pack(">i", k))
         return real(self, k, *values, **options)
 
     InProcessExchange.mix = mix  # type: ignore[method-assign]
 
 
-def child(request: dict[str, Any], count: int) -> NoReturn:
+def child(request, count):
     """The command line; the number of writes goes to the descriptor `count`."""
     code, writes = 70, None
     try:
@@ -205,7 +198,7 @@ def child(request: dict[str, Any], count: int) -> NoReturn:
         os._exit(code)
 
 
-def serve(request: dict[str, Any]) -> Ended:
+def serve(request):
     """Fork, wait, and say how it ended."""
     ends = [os.pipe() for _ in range(3)]  # not files, whose size may be bounded
     began = time.monotonic()
@@ -229,7 +222,7 @@ def serve(request: dict[str, Any]) -> Ended:
     return Ended(os.waitstatus_to_exitcode(ended[1]), out, err, int(made or 0))
 
 
-def main() -> None:
+def main():
     """Load everything once, then serve until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
     load_everything()

@@ -1,17 +1,14 @@
 """Runs a function in a forked child of this process, with a limit."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
 import warnings
-from collections.abc import Callable
 
 _SECONDS = 30
 
 
-def said_in_fork(ask: Callable[[], object]) -> str:
+def said_in_fork(ask):
     """What a function returns in a forked child, or what it raises, as text."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():

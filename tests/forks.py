@@ -6,16 +6,12 @@ for it instead of all of them. What is loaded on first use (compiled kernels, ta
 accountant) is loaded by a run of one step.
 """
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from multiprocessing import forkserver
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -53,9 +49,7 @@ _EXPERIMENT = {
 }
 
 
-def forked_process(
-    target: Callable[..., object], *args: object, daemon: bool = False
-) -> BaseProcess:
+def forked_process(target, *args, daemon=False):
     """A process that calls a function of a module, forked when it is started."""
     with pytest.MonkeyPatch.context() as patch:  # of a server, at its first start
         patch.setenv(_PATH, str(Path(__file__).parent), prepend=os.pathsep)
@@ -63,7 +57,7 @@ def forked_process(
     return _FORKS.Process(target=target, args=args, daemon=daemon)
 
 
-def load_everything() -> None:
+def load_everything():
     """Load what processes of tests need; no thread is left, which would not survive a fork."""
     os.environ["OMP_NUM_THREADS"] = "1"
     # As `tacit` sets it where it is one of many processes; torch reads it when it is loaded.

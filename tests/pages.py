@@ -36,7 +36,7 @@ class Block:
     line: int
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page):
     text = page.read_text(encoding="utf-8")
     return [
         Block(
@@ -49,17 +49,17 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
-def name_of(file: Path) -> str:
+def name_of(file):
     """Its path within the repository."""
     return str(file.relative_to(ROOT))
 
 
-def prose(page: Path) -> str:
+def prose(page):
     """A page without its blocks."""
     return _BLOCK.sub("", page.read_text(encoding="utf-8"))
 
 
-def typed(block: Block) -> list[tuple[str, str]]:
+def typed(block):
     """What a person types at a shell, command by command, each with what is printed below it."""
     if block.language not in ("console", "sh", "text"):
         return []
@@ -72,7 +72,7 @@ def typed(block: Block) -> list[tuple[str, str]]:
     return [(command, printed.strip()) for command, printed in found]
 
 
-def plain_words(output: str) -> list[str]:
+def plain_words(output):
     """Words of an output without the lines of tables, every number as #."""
     without_lines = re.sub("[\u2500-\u257f]", " ", output)
     return _NUMBER.sub("#", without_lines).split()

@@ -31,7 +31,7 @@ SCHEMA: dict[str, Any] = {
 Row = list[str]
 
 
-def write_tables(folder: Path, count: int = 300, **schema: Any) -> None:
+def write_tables(folder, count=300, **schema):
     """`patients.csv`, another hundred in `sample.csv`, and the schema of the first."""
     program = runpy.run_path(str(PROGRAM))
     make = cast("Callable[[int, int], list[Row]]", program["patients"])

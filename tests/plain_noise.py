@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.noise.draws import NodeKeys, keystream
+from tacit.privacy.noise.draws import keystream
 from tacit.privacy.noise.gaussian import careful_normals, uniform
 
 GROUP = 32
@@ -25,9 +25,7 @@ class Words(NamedTuple):
     pair: NDArray[np.int64]
 
 
-def words_of(
-    keys: NodeKeys, node: int, purpose: str, step: int, count: int, part: int = 0
-) -> Words:
+def words_of(keys, node, purpose, step, count, part=0):
     """The words of a node's first `count` values."""
     groups = -(-count // (2 * GROUP))
     drawn = keystream(keys, node, purpose, step, groups * 8 * GROUP, part).view("<u4")
@@ -37,7 +35,7 @@ def words_of(
     number = np.arange(groups * GROUP).reshape(groups, GROUP)
     half = np.zeros((groups, GROUP), np.bool_)
 
-    def of_values(first: NDArray, second: NDArray) -> NDArray:
+    def of_values(first, second):
         return np.stack([first, second], axis=1).reshape(-1)[:count]
 
     return Words(
@@ -48,9 +46,7 @@ def words_of(
     )
 
 
-def normals(
-    keys: NodeKeys, node: int, purpose: str, step: int, count: int, part: int = 0
-) -> NDArray[np.float64]:
+def normals(keys, node, purpose, step, count, part=0):
     """A node's first standard normals, `[count]`, in double precision."""
     drawn = words_of(keys, node, purpose, step, count, part)
     more = np.stack([drawn.radius_bits, drawn.angle_bits], axis=1)
@@ -58,9 +54,7 @@ def normals(
     return careful_normals(uniforms, drawn.word, drawn.angle, more, drawn.second)
 
 
-def exact_normal(
-    word: int, angle: int, bits: tuple[int, int], second: bool, tail: int = 0
-) -> mpmath.mpf:
+def exact_normal(word, angle, bits, second, tail=0):
     """A value by the formulas, to the digits that are set; `tail` are 512 bits, where h is 0."""
     half = mpmath.mpf(1) / 2
     cell = word >> 2

@@ -13,7 +13,7 @@ import socket
 _KEPT: list[socket.socket] = []
 
 
-def free_port() -> int:
+def free_port():
     """A port of 127.0.0.1 at which nobody listens."""
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -22,6 +22,6 @@ def free_port() -> int:
     return int(kept.getsockname()[1])
 
 
-def free_address() -> str:
+def free_address():
     """The same as HOST:PORT."""
     return f"127.0.0.1:{free_port()}"

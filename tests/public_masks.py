@@ -1,17 +1,11 @@
 """Which coordinates a compressor with a public mask lets through."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import torch
 
 from tacit.communication.compression import compress
 
 
-def public_mask(
-    d: int, *, compressor: str, keep: float, seed: int, step: int, nodes: Sequence[int], part: int
-) -> torch.Tensor:
+def public_mask(d, *, compressor, keep, seed, step, nodes, part):
     """Bool `[nodes, d]`: what is left of ones, since such a mask does not look at the values."""
     ones = torch.ones(len(nodes), d)
     made = compress(

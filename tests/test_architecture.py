@@ -6,9 +6,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import tacit
@@ -25,7 +23,7 @@ WAYS = ("## One epsilon", "## One gradient")
 _DOTTED = re.compile(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)+)`")
 
 
-def named() -> set[str]:
+def named():
     """Every dotted name of the page and of its drawing, relative to `tacit`."""
     page = set(_DOTTED.findall(PAGE.read_text(encoding="utf-8"))) - set(NOT_NAMES)
     drawn = re.findall(r'class="name"[^>]*>([^<]+)<', DRAWING.read_text(encoding="utf-8"))
@@ -33,7 +31,7 @@ def named() -> set[str]:
     return page | set(drawn)
 
 
-def resolved(name: str) -> Any:
+def resolved(name):
     """What a dotted name stands for; a field of a dataclass is its name."""
     parts = name.removeprefix("tacit.").split(".")
     for length in range(len(parts), 0, -1):
@@ -51,7 +49,7 @@ def resolved(name: str) -> Any:
     raise AttributeError(name)
 
 
-def told(heading: str) -> list[str]:
+def told(heading):
     """The names in the first column under a heading, in order."""
     _, _, section = PAGE.read_text(encoding="utf-8").partition(f"{heading}\n")
     section = section.partition("\n## ")[0]
@@ -60,7 +58,7 @@ def told(heading: str) -> list[str]:
     return names
 
 
-def test_every_name_exists() -> None:
+def test_every_name_exists():
     missing = []
     for name in sorted(named()):
         try:
@@ -70,18 +68,18 @@ def test_every_name_exists() -> None:
     assert missing == []
 
 
-def code_of(name: str) -> CodeType:
+def code_of(name):
     """The code of a function, whatever wraps it."""
     function: Any = inspect.unwrap(resolved(name))
     return getattr(function, "__func__", function).__code__
 
 
-def calls_of(run: Callable[[], object], names: set[str]) -> list[str]:
+def calls_of(run, names):
     """Which of these functions a run calls, call by call."""
     by_code = {code_of(name): name for name in names}
     calls: list[str] = []
 
-    def note(frame: FrameType, event: str, argument: object) -> None:
+    def note(frame, event, argument):
         if event == "call" and frame.f_code in by_code:
             calls.append(by_code[frame.f_code])
 
@@ -94,13 +92,13 @@ def calls_of(run: Callable[[], object], names: set[str]) -> list[str]:
     return calls
 
 
-def test_a_run_goes_the_ways_that_the_page_tells(tmp_path: Path) -> None:
+def test_a_run_goes_the_ways_that_the_page_tells(tmp_path):
     """In their order, though what is called often may be called before and after as well."""
     privacy = {"noise_std": None, "noise_seed": None, "epsilon": 3.0, "delta": 1e-4}
     changes = {"task": {"model": "mlp"}, "train": {"steps": 1, "batch": 20}}
     file = write_experiment(tmp_path, privacy=privacy, **changes)
 
-    def run() -> None:
+    def run():
         tacit.train(load_config(file), out=tmp_path / "run")
         statement, _ = write_statement(tmp_path / "run")
         check_statement(statement)
@@ -113,7 +111,7 @@ def test_a_run_goes_the_ways_that_the_page_tells(tmp_path: Path) -> None:
         assert missing is None, f"{missing} is not called after what stands before it"
 
 
-def test_newcomers_are_led_to_the_page() -> None:
+def test_newcomers_are_led_to_the_page():
     for page in ("README.md", "CONTRIBUTING.md"):
         assert "(docs/concepts/architecture.md)" in (ROOT / page).read_text(encoding="utf-8")
     assert "(../images/architecture.svg)" in PAGE.read_text(encoding="utf-8")

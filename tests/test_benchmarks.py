@@ -39,7 +39,7 @@ SMALL = Workload(
 Array = NDArray[np.float64]
 
 
-def clipped_sum(workload: Workload, node: int, rows: NDArray[np.int64], at: Array) -> Array:
+def clipped_sum(workload, node, rows, at):
     """Record by record, in NumPy: a network of one hidden layer, its weights one vector."""
     records = records_of(workload)
     size, hidden = math.prod(workload.shape), 128
@@ -64,21 +64,21 @@ def clipped_sum(workload: Workload, node: int, rows: NDArray[np.int64], at: Arra
     return total
 
 
-def start_of(workload: Workload) -> Array:
+def start_of(workload):
     parts = [part.detach().double().flatten() for part in model_of(workload).parameters()]
     return np.asarray(torch.cat(parts).numpy())
 
 
-def agreed_sums(workload: Workload) -> Array:
+def agreed_sums(workload):
     batches, at = records_of(workload).batch(workload, 0), start_of(workload)
     return np.stack([clipped_sum(workload, i, rows, at) for i, rows in enumerate(batches)])
 
 
-def children(pid: int) -> list[int]:
+def children(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def await_end(pids: list[int], seconds: float) -> list[int]:
+def await_end(pids, seconds):
     """Those of the processes that still run when the time is over."""
     deadline = time.monotonic() + seconds
     while (left := [pid for pid in pids if running(pid)]) and time.monotonic() < deadline:
@@ -86,7 +86,7 @@ def await_end(pids: list[int], seconds: float) -> list[int]:
     return left
 
 
-def running(pid: int) -> bool:
+def running(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -94,7 +94,7 @@ def running(pid: int) -> bool:
     return state != "Z"  # one that has ended and that nobody has asked after
 
 
-def test_a_process_a_node_does_push_sum_and_ends() -> None:
+def test_a_process_a_node_does_push_sum_and_ends():
     import gloo
 
     steps = 4
@@ -127,9 +127,7 @@ def test_a_process_a_node_does_push_sum_and_ends() -> None:
     assert np.abs(x - start_of(workload)).max() > 1e-3
 
 
-def test_a_process_a_node_agrees_with_tacit_and_none_is_left_when_the_worker_is_killed(
-    tmp_path: Path,
-) -> None:
+def test_a_process_a_node_agrees_with_tacit_and_none_is_left_when_the_worker_is_killed(tmp_path):
     from tacit_stacked import build
 
     workload = replace(SMALL, nodes=2)
@@ -150,7 +148,7 @@ def test_a_process_a_node_agrees_with_tacit_and_none_is_left_when_the_worker_is_
     worker.stop()
 
 
-def test_tacit_takes_the_plain_step_where_it_is_not_private() -> None:
+def test_tacit_takes_the_plain_step_where_it_is_not_private():
     from tacit_stacked import build
 
     plain = SMALL.plain()
@@ -159,7 +157,7 @@ def test_tacit_takes_the_plain_step_where_it_is_not_private() -> None:
 
 
 @pytest.mark.parametrize("clip", [0.5, None])
-def test_a_node_of_a_process_clips_convolutions(clip: float | None) -> None:
+def test_a_node_of_a_process_clips_convolutions(clip):
     import gloo
 
     workload = Workload("cnn", model="cnn", nodes=1, batch=3, records=6, clip=clip, data_dir="none")
@@ -177,7 +175,7 @@ def test_a_node_of_a_process_clips_convolutions(clip: float | None) -> None:
     torch.testing.assert_close(node.gradient(rows), expected, rtol=0, atol=1e-6)
 
 
-def fake(folder: Path, name: str, value: float) -> Contender:
+def fake(folder, name, value):
     """A contender that does nothing, and whose check is `value`."""
     (folder / f"{name}.py").write_text(
         "import numpy\n"
@@ -195,9 +193,7 @@ def fake(folder: Path, name: str, value: float) -> Contender:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_comparison_tells_who_disagrees_and_who_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
-) -> None:
+def test_a_comparison_tells_who_disagrees_and_who_is_missing(tmp_path, monkeypatch, together):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     ours, same, other = (
         fake(tmp_path, name, value)
@@ -232,9 +228,7 @@ def test_a_comparison_tells_who_disagrees_and_who_is_missing(
     assert len(said) == 2
 
 
-def test_a_contender_that_fails_is_told_with_what_it_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_contender_that_fails_is_told_with_what_it_said(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "broken.py").write_text("raise ValueError('broken on purpose')\n")
     with (
@@ -244,7 +238,7 @@ def test_a_contender_that_fails_is_told_with_what_it_said(
         pass
 
 
-def test_disagreement_is_relative_to_the_largest_norm() -> None:
+def test_disagreement_is_relative_to_the_largest_norm():
     expected = np.array([[3, 4], [0, 1]], dtype=np.float32)
     assert disagreement(expected, expected) == 0
     assert disagreement(expected + np.float32([[0, 0], [0, 0.5]]), expected) == pytest.approx(0.1)
@@ -252,7 +246,7 @@ def test_disagreement_is_relative_to_the_largest_norm() -> None:
     assert not disagreement(expected * np.float32(math.nan), expected) <= 1
 
 
-def test_a_ratio_is_the_median_of_ratios_within_rounds() -> None:
+def test_a_ratio_is_the_median_of_ratios_within_rounds():
     seconds = {"theirs": [4.0, 90.0, 8.0], "ours": [1.0, 30.0, 1.0]}
     memory = {"theirs": 400, "ours": 10}
     faster = Ratio("times as fast", "theirs", "ours", at_least=4)
@@ -279,7 +273,7 @@ def test_a_ratio_is_the_median_of_ratios_within_rounds() -> None:
         (Line("r", "n", math.nan, at_most=1), False, "<= 1.00"),
     ],
 )
-def test_goals(line: Line, met: bool | None, goal: str) -> None:
+def test_goals(line, met, goal):
     assert (line.met, line.goal) == (met, goal)
 
 
@@ -294,11 +288,11 @@ def test_goals(line: Line, met: bool | None, goal: str) -> None:
         (1e9, "1e+09"),
     ],
 )
-def test_numbers(value: float, text: str) -> None:
+def test_numbers(value, text):
     assert number(value) == text
 
 
-def test_the_table_is_plain_text() -> None:
+def test_the_table_is_plain_text():
     lines = [
         Line("one", "faster", 5.0, at_least=4, detail="why"),
         Line("one", "memory", 2.5, "MiB", at_most=1),
@@ -317,7 +311,7 @@ two  faster  1.00"""
     assert "yes" not in unjudged
 
 
-def test_long_remarks_follow_the_table() -> None:
+def test_long_remarks_follow_the_table():
     rows = [["a", "short"], ["b", "much too long"], ["c", "as long as that"]]
     expected = """\
 x  y
@@ -331,7 +325,7 @@ c  [2]
     assert formatted(["x", "y"], rows, widest=10) == expected
 
 
-def test_rows_have_unique_names_and_goals_that_name_contenders() -> None:
+def test_rows_have_unique_names_and_goals_that_name_contenders():
     rows = comparisons("data", "python")
     assert len({row.workload.name for row in rows}) == len(rows)
     for row in rows:
@@ -347,18 +341,18 @@ def test_rows_have_unique_names_and_goals_that_name_contenders() -> None:
         assert quick.source() == "generated"
 
 
-def test_the_plain_step_is_not_private() -> None:
+def test_the_plain_step_is_not_private():
     plain = Workload("w", algorithm="dyn-d2p").plain()
     assert (plain.algorithm, plain.clip, plain.noise) == ("sgp", None, 0.0)
 
 
-def test_machine_and_versions_are_told() -> None:
+def test_machine_and_versions_are_told():
     assert machine()["cores"] >= 1
     assert json.loads(json.dumps(machine()))["processor"]
     assert versions()["torch"] == torch.__version__
 
 
-def test_a_row_that_does_not_exist_is_named() -> None:
+def test_a_row_that_does_not_exist_is_named():
     found = subprocess.run(
         [sys.executable, str(SPEED), "--only", "nonsense"], capture_output=True, text=True
     )
@@ -366,7 +360,7 @@ def test_a_row_that_does_not_exist_is_named() -> None:
     assert "no row nonsense; there are privsgp-one" in found.stderr
 
 
-def test_wide_models_are_timed_beside_plain_products_and_agree_with_taps() -> None:
+def test_wide_models_are_timed_beside_plain_products_and_agree_with_taps():
     import wide
 
     found = wide.measure(1, quick=True)

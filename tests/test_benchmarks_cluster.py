@@ -1,7 +1,5 @@
 """The cluster benchmark: what it counts is what was sent, what it fits is right, and it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -25,7 +23,7 @@ from tacit.communication.peers import place  # noqa: E402
 pytestmark = pytest.mark.process
 
 
-def test_the_forecast_counts_the_bytes_that_a_real_channel_sends() -> None:
+def test_the_forecast_counts_the_bytes_that_a_real_channel_sends():
     work = Work(nodes=6, inputs=5, hidden=3, batch=2, records=4, steps=20)
     # A whole number of the periods of its graph, which are 3 steps.
     found = measure(work, 2, timing=Timing(rounds=1, steps=6, warm=3, limit=240))
@@ -40,7 +38,7 @@ def test_the_forecast_counts_the_bytes_that_a_real_channel_sends() -> None:
     )
 
 
-def test_costs_are_found_again_and_are_never_negative() -> None:
+def test_costs_are_found_again_and_are_never_negative():
     points = [(2.0, size, 2.0 * 1e-4 + size * 2e-9) for size in (1e2, 1e4, 1e6, 1e8)]
     found = fitted(points)
     assert (found.per_message, found.per_byte) == pytest.approx((1e-4, 2e-9))
@@ -50,7 +48,7 @@ def test_costs_are_found_again_and_are_never_negative() -> None:
     assert falling.per_message > 0
 
 
-def test_lines_carry_one_packet_at_a_time_after_the_delay() -> None:
+def test_lines_carry_one_packet_at_a_time_after_the_delay():
     lines = Lines(3, rate=8000.0, delay=0.5)  # 1000 bytes a second
     assert lines.arrival(0, 1, 100, now=1.0) == pytest.approx(1.6)
     assert lines.arrival(0, 2, 100, now=1.0) == pytest.approx(1.7)  # its turn out
@@ -60,7 +58,7 @@ def test_lines_carry_one_packet_at_a_time_after_the_delay() -> None:
     assert lines.arrival(0, 1, 1, now=2.5) is None  # 2.5 s behind
 
 
-def test_what_a_process_said_is_told_and_none_is_left() -> None:
+def test_what_a_process_said_is_told_and_none_is_left():
     with pytest.raises(RuntimeError, match="no luck"):
         _answers([[sys.executable, "-c", "import sys; sys.exit('no luck')"]], 1, 30.0)
     wait = "import json, os, time; print(json.dumps(os.getpid()), flush=True); time.sleep(60)"
@@ -71,14 +69,14 @@ def test_what_a_process_said_is_told_and_none_is_left() -> None:
     assert [name for name in names if "time.sleep(60)" in name] == []
 
 
-def test_answers_are_in_the_order_of_ranks_and_the_port_is_handed_on() -> None:
+def test_answers_are_in_the_order_of_ranks_and_the_port_is_handed_on():
     first = "import json; print(json.dumps({'port': 7})); print(json.dumps({'rank': 0}))"
     second = "import json; print(json.dumps({'rank': 1, 'heard': json.loads(input())}))"
     found = _answers([[sys.executable, "-c", code] for code in (first, second)], 1, 30.0)
     assert found == [{"rank": 0}, {"rank": 1, "heard": {"port": 7}}]
 
 
-def test_no_namespace_is_left_whether_or_not_links_can_be_shaped() -> None:
+def test_no_namespace_is_left_whether_or_not_links_can_be_shaped():
     why = why_not_shaped()
     assert why is None or json.dumps(why)
     left = Path("/var/run/netns")

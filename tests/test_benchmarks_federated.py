@@ -1,7 +1,5 @@
 """The federated contenders of `benchmarks/speed` do the same work, and take turns."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace
@@ -54,7 +52,7 @@ FEDAVG = Workload(
 CLIP = 0.05
 
 
-def sent_by_fedspd(workload: Workload) -> np.ndarray:
+def sent_by_fedspd(workload):
     """Round one without noise, record by record, in double precision: `[active, d]`."""
     rho, gamma, threshold = (
         FEDSPD_OPTIONS[name] for name in ("penalty", "inverse_step", "regularisation")
@@ -82,7 +80,7 @@ def sent_by_fedspd(workload: Workload) -> np.ndarray:
     return np.stack(rows)
 
 
-def changes_by_fedavg(workload: Workload) -> np.ndarray:
+def changes_by_fedavg(workload):
     """Each client's clipped change by plain SGD, one client after the other: `[active, d]`."""
     records = records_of(workload)
     rows = []
@@ -104,7 +102,7 @@ def changes_by_fedavg(workload: Workload) -> np.ndarray:
 
 @pytest.mark.parametrize("way", fedspd_sequential.WAYS)
 @pytest.mark.parametrize("clip", [0.4, 100.0])
-def test_every_sequential_way_of_fedspd_is_the_recursion(way: str, clip: float) -> None:
+def test_every_sequential_way_of_fedspd_is_the_recursion(way, clip):
     workload = replace(FEDSPD, clip=clip)
     runner = fedspd_sequential.build(workload, way=way, threads=1)
     expected = sent_by_fedspd(workload)
@@ -114,7 +112,7 @@ def test_every_sequential_way_of_fedspd_is_the_recursion(way: str, clip: float) 
 
 
 @pytest.mark.parametrize("clip", [0.4, 100.0])
-def test_tacit_sends_what_the_sequential_fedspd_sends(clip: float) -> None:
+def test_tacit_sends_what_the_sequential_fedspd_sends(clip):
     workload = replace(FEDSPD, clip=clip)
     sequential = fedspd_sequential.build(workload, threads=1).check()
     np.testing.assert_allclose(
@@ -123,7 +121,7 @@ def test_tacit_sends_what_the_sequential_fedspd_sends(clip: float) -> None:
 
 
 @pytest.mark.parametrize("clip", [CLIP, 100.0])
-def test_tacit_sends_the_clipped_changes_of_plain_sgd(clip: float) -> None:
+def test_tacit_sends_the_clipped_changes_of_plain_sgd(clip):
     workload = replace(FEDAVG, clip=clip)
     found = tacit_federated.build(workload).check()
     np.testing.assert_allclose(found, changes_by_fedavg(workload), rtol=1e-5, atol=1e-9)
@@ -131,7 +129,7 @@ def test_tacit_sends_the_clipped_changes_of_plain_sgd(clip: float) -> None:
     np.testing.assert_array_equal(norms > 1.001 * CLIP, clip > CLIP)
 
 
-def test_rounds_of_the_sequential_fedspd_leave_the_check_alone() -> None:
+def test_rounds_of_the_sequential_fedspd_leave_the_check_alone():
     runner = fedspd_sequential.build(FEDSPD)
     before, server = runner.check(), runner._server.clone()
     runner.run(3)
@@ -141,14 +139,12 @@ def test_rounds_of_the_sequential_fedspd_leave_the_check_alone() -> None:
     assert torch.equal(runner._server, moved)
 
 
-def test_every_round_of_the_sequential_fedspd_is_of_distinct_records(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_round_of_the_sequential_fedspd_is_of_distinct_records(monkeypatch):
     runner = fedspd_sequential.build(replace(FEDSPD, noise=0.0), threads=1)
     seen = []
     local = runner._local
 
-    def noted(client: int, chosen: torch.Tensor) -> torch.Tensor:
+    def noted(client, chosen):
         seen.append((client, chosen.tolist()))
         return local(client, chosen)
 
@@ -162,7 +158,7 @@ def test_every_round_of_the_sequential_fedspd_is_of_distinct_records(
         assert set(records) <= set(range(FEDSPD.records))
 
 
-def test_the_sequential_fedspd_releases_a_noised_average(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sequential_fedspd_releases_a_noised_average(monkeypatch):
     """A message is 2 x~ less what is known: noise on x~ counts twice in it."""
     workload = replace(FEDSPD, noise=3.0, active=FEDSPD.nodes)
     runner = fedspd_sequential.build(workload, threads=1)
@@ -181,7 +177,7 @@ def test_the_sequential_fedspd_releases_a_noised_average(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("workload", [FEDSPD, replace(FEDAVG, nodes=4, active=2)])
-def test_a_run_of_tacit_takes_turns_and_ends(workload: Workload) -> None:
+def test_a_run_of_tacit_takes_turns_and_ends(workload):
     runner = tacit_federated.build(workload)
     before = runner.check()
     for rounds in (1, 3, 2):
@@ -191,10 +187,10 @@ def test_a_run_of_tacit_takes_turns_and_ends(workload: Workload) -> None:
     assert not runner._gate._thread.is_alive()
 
 
-def test_a_gate_lets_through_as_many_steps_as_asked_for() -> None:
+def test_a_gate_lets_through_as_many_steps_as_asked_for():
     passed = []
 
-    def loop() -> None:
+    def loop():
         while not gate.stopped:
             passed.append(len(passed))
             gate.passed()
@@ -211,8 +207,8 @@ def test_a_gate_lets_through_as_many_steps_as_asked_for() -> None:
     assert len(passed) == 7
 
 
-def test_a_gate_tells_why_its_loop_ended() -> None:
-    def fails() -> None:
+def test_a_gate_tells_why_its_loop_ended():
+    def fails():
         raise ValueError("no such record")
 
     with pytest.raises(ValueError, match="no such record"):
@@ -221,14 +217,14 @@ def test_a_gate_tells_why_its_loop_ended() -> None:
         Gate(lambda: None).run(1)
 
 
-def test_generated_clients_have_unit_records_and_two_classes() -> None:
+def test_generated_clients_have_unit_records_and_two_classes():
     records = clients_of(FEDSPD)
     assert records.inputs.shape == (5, 30, 7)
     np.testing.assert_allclose(np.linalg.norm(records.inputs, axis=2), 1.0, rtol=1e-6)
     assert set(records.labels.flatten().tolist()) == {0, 1}
 
 
-def test_clients_of_adult_have_its_records() -> None:
+def test_clients_of_adult_have_its_records():
     folder = Path(os.environ.get("TACIT_DATA_DIR", ROOT.parent / "shared" / "data"))
     if not (folder / "adult").is_dir():
         pytest.skip(f"no folder {folder / 'adult'}: set TACIT_DATA_DIR to the real files")

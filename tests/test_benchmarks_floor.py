@@ -1,7 +1,5 @@
 """What the speed benchmarks count, fit and clock, against counting by hand."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from workloads import Workload  # noqa: E402
 from models import model_of  # noqa: E402
 
 
-def test_layers_are_found_in_order_with_their_sizes() -> None:
+def test_layers_are_found_in_order_with_their_sizes():
     model = nn.Sequential(
         nn.Conv2d(2, 6, 3, padding=1, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 20, 7)
     )
@@ -31,7 +29,7 @@ def test_layers_are_found_in_order_with_their_sizes() -> None:
 
 
 @pytest.mark.parametrize(("batch", "records"), [(1, 12), (8, 40)])
-def test_a_step_is_counted_as_by_hand(batch: int, records: int) -> None:
+def test_a_step_is_counted_as_by_hand(batch, records):
     workload = Workload("w", nodes=50, batch=batch, records=records)
     layers = layers_of(model_of(workload), workload.shape)
     parameters = 784 * 128 + 128 + 128 * 10 + 10
@@ -50,7 +48,7 @@ def test_a_step_is_counted_as_by_hand(batch: int, records: int) -> None:
     assert plain["norms and clipped sum"].operations == products
 
 
-def test_a_round_counts_active_clients_and_their_local_steps() -> None:
+def test_a_round_counts_active_clients_and_their_local_steps():
     workload = Workload("w", nodes=100, active=20, local_steps=5, batch=10, shape=(6,))
     layers = [Layer(6, 3, 1, 6)]
     found = parts_of(workload, layers, 21)
@@ -59,12 +57,12 @@ def test_a_round_counts_active_clients_and_their_local_steps() -> None:
     assert found["update"].bytes == 4 * 20 * 21 * 3 * 5
 
 
-def test_a_convolution_takes_the_cheaper_way_to_its_norm() -> None:
+def test_a_convolution_takes_the_cheaper_way_to_its_norm():
     assert Layer(9, 6, 20, 40).norm == 2 * 9 * 6
     assert Layer(900, 600, 2, 40).norm == 2 * 2 * 2 * 1500
 
 
-def test_a_line_is_found_and_what_bends_is_seen() -> None:
+def test_a_line_is_found_and_what_bends_is_seen():
     sizes = (10, 20, 50, 100, 1000)
     fixed, each = line_through({nodes: 300.0 + 4.0 * nodes for nodes in sizes})
     assert (fixed, each) == pytest.approx((300.0, 4.0))
@@ -75,7 +73,7 @@ def test_a_line_is_found_and_what_bends_is_seen() -> None:
     assert linearity([0.0, 1.0]) == float("inf")
 
 
-def test_a_part_within_a_part_is_clocked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_within_a_part_is_clocked_once(monkeypatch):
     now = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
     monkeypatch.setattr(profile_step.time, "perf_counter", lambda: next(now))
     clocks = profile_step.Clocks()  # 0
@@ -85,7 +83,7 @@ def test_a_part_within_a_part_is_clocked_once(monkeypatch: pytest.MonkeyPatch) -
     assert clocks.reset() == {"update": 1.0 + 5.0, "gather": 2.0 + 4.0, "forward": 3.0}
 
 
-def test_a_profile_adds_up_to_the_step() -> None:
+def test_a_profile_adds_up_to_the_step():
     workload = Workload(
         "w", nodes=3, batch=4, records=20, shape=(6,), dataset="generated", data_dir="none"
     )
@@ -97,7 +95,7 @@ def test_a_profile_adds_up_to_the_step() -> None:
     assert all(part["seconds"] > 0 for part in found["parts"].values())
 
 
-def test_a_table_is_counted_and_really_built() -> None:
+def test_a_table_is_counted_and_really_built():
     workload = Workload(
         "w", nodes=2, batch=1, records=12, shape=(30,), dataset="generated", data_dir="none"
     )

@@ -1,7 +1,5 @@
 """The forecast of a step's time: by hand, and how it moves with what it depends on."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +27,7 @@ LINKS = ClusterLinks(bandwidth=1e6, latency=0.01, processes=2)
 FREE = Costs(per_message=0.0, per_byte=0.0, measured_by="nothing")
 
 
-def phase(messages: list[list[int]], rows: list[list[int]], hops: int = 2) -> Phase:
+def phase(messages, rows, hops=2):
     """Two processes that send each other; what one sends the other receives."""
     out, rows_out = np.array(messages), np.array(rows)
     return Phase(hops, 920.0, out, out[:, ::-1], rows_out, rows_out[:, ::-1])
@@ -38,7 +36,7 @@ def phase(messages: list[list[int]], rows: list[list[int]], hops: int = 2) -> Ph
 BUSY = Traffic((phase([[1, 1]], [[1, 3]]),))
 
 
-def test_a_step_by_hand() -> None:
+def test_a_step_by_hand():
     found = forecast(
         BUSY, LINKS, compute=0.5, nodes=3, steps=10, costs=Costs(1e-3, 1e-6, "this test")
     )
@@ -54,7 +52,7 @@ def test_a_step_by_hand() -> None:
     assert found.bytes_run == pytest.approx(10 * 3840)
 
 
-def test_phases_follow_each_other() -> None:
+def test_phases_follow_each_other():
     twice = Traffic(BUSY.phases * 2)
     one, two = (
         forecast(traffic, LINKS, compute=0.0, nodes=1, steps=1) for traffic in (BUSY, twice)
@@ -62,27 +60,27 @@ def test_phases_follow_each_other() -> None:
     assert two.seconds_a_step == pytest.approx(2 * one.seconds_a_step)
 
 
-def test_a_phase_that_was_waited_for_takes_one_hop() -> None:
+def test_a_phase_that_was_waited_for_takes_one_hop():
     ready = Traffic((phase([[1, 1]], [[1, 1]], hops=1),))
     found = forecast(ready, LINKS, compute=0.0, nodes=1, steps=1)
     assert found.latency == pytest.approx(0.01)
 
 
-def test_steps_in_which_nothing_is_sent_have_no_latency() -> None:
+def test_steps_in_which_nothing_is_sent_have_no_latency():
     half = Traffic((phase([[1, 0], [0, 0]], [[1, 0], [0, 0]]),))
     found = forecast(half, LINKS, compute=0.0, nodes=1, steps=1, costs=FREE)
     assert found.latency == pytest.approx(0.01)
     assert found.transfer == pytest.approx(0.5 * 1000 * 8 / 1e6)
 
 
-def test_every_step_waits_for_its_own_slowest() -> None:
+def test_every_step_waits_for_its_own_slowest():
     turns = Traffic((phase([[1, 0], [0, 1]], [[1, 0], [0, 1]]),))
     one_way = replace(turns.phases[0], messages_in=np.zeros((2, 2)), rows_in=np.zeros((2, 2)))
     found = forecast(Traffic((one_way,)), LINKS, compute=0.0, nodes=1, steps=1, costs=FREE)
     assert found.transfer == pytest.approx(1000 * 8 / 1e6)  # though each sends in half of them
 
 
-def test_one_process_only_computes() -> None:
+def test_one_process_only_computes():
     silent = np.zeros((1, 1), np.int64)
     alone = Traffic((Phase(2, 100.0, silent, silent, silent, silent),))
     found = forecast(alone, replace(LINKS, processes=1), compute=0.25, nodes=4, steps=8)
@@ -95,10 +93,8 @@ def test_one_process_only_computes() -> None:
     factor=st.floats(1, 100),
     more=st.floats(0, 1),
 )
-def test_better_links_never_take_longer(
-    bandwidth: float, latency: float, factor: float, more: float
-) -> None:
-    def seconds(links: ClusterLinks) -> float:
+def test_better_links_never_take_longer(bandwidth, latency, factor, more):
+    def seconds(links):
         return forecast(BUSY, links, compute=0.1, nodes=1, steps=1).seconds_a_step
 
     base = ClusterLinks(bandwidth, latency, 2)
@@ -107,7 +103,7 @@ def test_better_links_never_take_longer(
     assert seconds(base) >= 0.1 + 2 * latency
 
 
-def test_links_are_read_in_any_order_and_unit() -> None:
+def test_links_are_read_in_any_order_and_unit():
     expected = ClusterLinks(1e10, 1e-3, 64)
     assert parse_links("bandwidth=10Gbit,latency=1ms,processes=64") == expected
     assert parse_links("processes=64, latency=1000us, bandwidth=10000 Mbit") == expected
@@ -136,7 +132,7 @@ def test_links_are_read_in_any_order_and_unit() -> None:
         ("bandwidth=1Gbit,", "", "known are"),
     ],
 )
-def test_what_is_wrong_with_links_is_named(text: str, value: str | None, says: str) -> None:
+def test_what_is_wrong_with_links_is_named(text, value, says):
     with pytest.raises(InputError) as refused:
         parse_links(text)
     assert refused.value.where == "LINKS"
@@ -144,7 +140,7 @@ def test_what_is_wrong_with_links_is_named(text: str, value: str | None, says: s
     assert says in refused.value.expected
 
 
-def test_the_document_holds_every_part() -> None:
+def test_the_document_holds_every_part():
     found = forecast(BUSY, LINKS, compute=0.5, nodes=3, steps=10)
     document = forecast_document(found)
     parts = ("compute", "messages", "copying", "transfer", "latency")

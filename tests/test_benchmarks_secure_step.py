@@ -1,7 +1,5 @@
 """The benchmark of a step over TLS runs, and counts what was sent."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -14,7 +12,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "cluster" / "secur
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
-def test_a_step_is_measured_over_gloo_a_relay_and_directly(tmp_path: Path) -> None:
+def test_a_step_is_measured_over_gloo_a_relay_and_directly(tmp_path):
     out = tmp_path / "found.json"
     command = [sys.executable, str(SCRIPT), "--quick", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

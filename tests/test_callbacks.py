@@ -7,8 +7,6 @@ import math
 import re
 import struct
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +29,7 @@ EVERY = {"evaluate_every": 2}
 PRIVATE_WORDS = ("train_loss", "gradient_norm", "clip_rate", "left_out", "lagrangian")
 
 
-def expected(result: tacit.Result) -> dict[tuple[str, int], float]:
+def expected(result):
     """Every public number of a run by its name and step, from the series of the result."""
     points = {}
     for name in PublicMeasurement.model_fields:
@@ -43,7 +41,7 @@ def expected(result: tacit.Result) -> dict[tuple[str, int], float]:
     return points
 
 
-def final(result: tacit.Result) -> dict[str, float]:
+def final(result):
     assert result.test_accuracy is not None
     assert result.test_loss is not None
     spent = [epsilon for epsilon in result.epsilon if epsilon is not None]
@@ -57,7 +55,7 @@ def final(result: tacit.Result) -> dict[str, float]:
     }
 
 
-def test_settings_leave_out_where_a_site_keeps_its_things() -> None:
+def test_settings_leave_out_where_a_site_keeps_its_things():
     result = tacit.train(experiment())
     said = settings(result.plan)
     assert said["privacy.noise_std"] == 0.05
@@ -68,7 +66,7 @@ def test_settings_leave_out_where_a_site_keeps_its_things() -> None:
     assert outcome(result) == final(result)
 
 
-def test_mlflow_gets_what_is_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_gets_what_is_public(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow = pytest.importorskip("mlflow")
     uri = f"file:{tmp_path / 'mlruns'}"
@@ -94,7 +92,7 @@ def test_mlflow_gets_what_is_public(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_tensorboard_gets_what_is_public(tmp_path: Path) -> None:
+def test_tensorboard_gets_what_is_public(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -114,9 +112,7 @@ def test_tensorboard_gets_what_is_public(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_weights_and_biases_gets_what_is_public(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_biases_gets_what_is_public(tmp_path, monkeypatch):
     """Offline: what it would send lies in a file, which its own reader opens."""
     wandb = pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
@@ -144,7 +140,7 @@ def test_weights_and_biases_gets_what_is_public(
     assert not any(word in file.read_bytes().decode("latin1") for word in PRIVATE_WORDS)
 
 
-def leveldb_log(content: bytes, place: int) -> Iterator[bytes]:
+def leveldb_log(content, place):
     """The records of a log as LevelDB writes it, in blocks of 32 KiB; `place` bytes come before."""
     whole, at = b"", 0
     while at + 7 <= len(content):
@@ -160,21 +156,21 @@ def leveldb_log(content: bytes, place: int) -> Iterator[bytes]:
             whole = b""
 
 
-def _key(item: Any) -> str:
+def _key(item):
     return item.key or "/".join(item.nested_key)
 
 
-def _json(text: str) -> Any:
+def _json(text):
     return json.loads(text)
 
 
-def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(InputError, match=re.escape("pip install '.[mlflow]'")):
         MLflow()
 
 
-def test_numbers_that_are_not_finite_are_left_out() -> None:
+def test_numbers_that_are_not_finite_are_left_out():
     result = tacit.train(experiment())
     assert result.metrics["step"][-1] == 6
     row = PublicMeasurement(
@@ -188,7 +184,7 @@ def test_numbers_that_are_not_finite_are_left_out() -> None:
     assert numbers(row) == {}
 
 
-def test_the_progress_bar_falls_back_to_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_falls_back_to_text(capsys):
     tacit.train(experiment(train={"steps": 20}), callbacks=[ProgressBar()])
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 11
@@ -196,12 +192,12 @@ def test_the_progress_bar_falls_back_to_text(capsys: pytest.CaptureFixture[str])
     assert " epsilon " in lines[-1]
 
 
-def test_the_progress_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_in_a_notebook(monkeypatch):
     display = pytest.importorskip("IPython.display")
     shown: list[str] = []
 
     class Handle:
-        def update(self, html: Any) -> None:
+        def update(self, html):
             shown.append(html.data)
 
     shell = type("Shell", (), {"kernel": object()})()

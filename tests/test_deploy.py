@@ -34,7 +34,7 @@ UNITS = ("tacit-site@.service", "tacit-relay.service")
 RUN = "wards"
 
 
-def parsed(words: list[str]) -> dict[str, Any]:
+def parsed(words):
     """The arguments and options of a command, as the command line reads them; nothing is done."""
     group = get_command(app)
     command = group.commands[words[0]]  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def parsed(words: list[str]) -> dict[str, Any]:
         return dict(context.params)
 
 
-def mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
+def mounts(service):
     """Where things of the machine are in a container: their place there, and if read-only."""
     found = {}
     for volume in service["volumes"]:
@@ -51,20 +51,20 @@ def mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
     return found
 
 
-def unit(name: str) -> configparser.ConfigParser:
+def unit(name):
     read = configparser.ConfigParser(strict=False, interpolation=None)
     read.optionxform = str  # type: ignore[assignment,method-assign]
     read.read_string((DEPLOY / name).read_text(encoding="utf-8"))
     return read
 
 
-def test_there_are_three_sites_and_a_relay() -> None:
+def test_there_are_three_sites_and_a_relay():
     assert len(SITES) == 3
     assert [SERVICES[name]["command"][0] for name in SERVICES if name not in SITES] == ["relay"]
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_a_site_is_started_and_started_again_with_one_command(name: str) -> None:
+def test_a_site_is_started_and_started_again_with_one_command(name):
     given = parsed(SERVICES[name]["command"])
     assert given["resume_if_there"]
     assert not given["resume"]
@@ -77,7 +77,7 @@ def test_a_site_is_started_and_started_again_with_one_command(name: str) -> None
     assert str(given["out"]) not in inside
 
 
-def test_the_relay_listens_where_sites_are_told_that_it_does() -> None:
+def test_the_relay_listens_where_sites_are_told_that_it_does():
     given = parsed(SERVICES["relay"]["command"])
     assert str(given["site"]) in mounts(SERVICES["relay"])
     (address,) = given["listen"]
@@ -87,7 +87,7 @@ def test_the_relay_listens_where_sites_are_told_that_it_does() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_container_sees_its_own_folders_alone_and_changes_only_what_it_must(name: str) -> None:
+def test_a_container_sees_its_own_folders_alone_and_changes_only_what_it_must(name):
     service, inside = SERVICES[name], mounts(SERVICES[name])
     own = {source for source, _ in inside.values()} - {"/experiment.toml"}
     assert own == {f"/{kind}/{name}" for kind in ("sites", "data", "runs")[: len(own)]}
@@ -104,21 +104,21 @@ def test_a_container_sees_its_own_folders_alone_and_changes_only_what_it_must(na
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_the_health_of_a_site_is_what_watch_says_of_its_run(name: str) -> None:
+def test_the_health_of_a_site_is_what_watch_says_of_its_run(name):
     _, program, *words = SERVICES[name]["healthcheck"]["test"]
     assert program == "tacit"
     assert parsed(words)["once"]
     assert str(parsed(words)["run"]) == str(parsed(SERVICES[name]["command"])["out"])
 
 
-def instructions(file: Path) -> list[tuple[str, str]]:
+def instructions(file):
     """The instructions of a container file, in order; lines that go on are put together."""
     text = re.sub(r"\\\n", " ", file.read_text(encoding="utf-8"))
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines]
 
 
-def test_an_image_is_made_of_the_program_alone_and_runs_as_nobody_special() -> None:
+def test_an_image_is_made_of_the_program_alone_and_runs_as_nobody_special():
     read = instructions(DEPLOY / "Containerfile")
     copied = [
         word
@@ -134,7 +134,7 @@ def test_an_image_is_made_of_the_program_alone_and_runs_as_nobody_special() -> N
     assert all((ROOT / word).exists() for word in copied)
     assert not [path for path in ROOT.glob("src/**/*") if path.suffix in (".pem", ".key")]
 
-    def last(wanted: str) -> str:
+    def last(wanted):
         return [rest for name, rest in read if name == wanted][-1]
 
     assert last("USER") == "1000:1000"
@@ -144,7 +144,7 @@ def test_an_image_is_made_of_the_program_alone_and_runs_as_nobody_special() -> N
     assert COMPOSE["x-service"]["build"]["dockerfile"] == "deploy/Containerfile"
 
 
-def test_an_image_is_built_on_a_base_by_its_digest_alone() -> None:
+def test_an_image_is_built_on_a_base_by_its_digest_alone():
     read = instructions(DEPLOY / "Containerfile")
     assert {rest.split()[0] for name, rest in read if name == "FROM"} == {"${BASE}"}
     assert read[0] == ("ARG", "BASE")  # without a default
@@ -157,7 +157,7 @@ def test_an_image_is_built_on_a_base_by_its_digest_alone() -> None:
     assert set(build) == {rest.partition("=")[0] for name, rest in read if name == "ARG"}
 
 
-def pinned(name: str) -> dict[str, str]:
+def pinned(name):
     """Name to version of a requirements file, each of whose lines has digests."""
     found = {}
     text = (DEPLOY / name).read_text(encoding="utf-8").replace("\\\n", "")
@@ -171,7 +171,7 @@ def pinned(name: str) -> dict[str, str]:
     return found
 
 
-def needed(requirements: list[str]) -> set[str]:
+def needed(requirements):
     """Names that requirements ask for here, without extras."""
     asked = [Requirement(each) for each in requirements]
     return {
@@ -181,7 +181,7 @@ def needed(requirements: list[str]) -> set[str]:
     }
 
 
-def test_all_that_is_installed_has_a_digest_and_the_version_that_was_tested() -> None:
+def test_all_that_is_installed_has_a_digest_and_the_version_that_was_tested():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     site, build = pinned("requirements.txt"), pinned("requirements-build.txt")
     extras = project["project"]["optional-dependencies"]["sites"]
@@ -200,8 +200,8 @@ def test_all_that_is_installed_has_a_digest_and_the_version_that_was_tested() ->
             assert "--require-hashes" in command or "--no-deps --no-index" in command
 
 
-def test_pins_are_made_from_what_pip_would_install(tmp_path: Path) -> None:
-    def report(name: str, *found: tuple[str, str, str]) -> Path:
+def test_pins_are_made_from_what_pip_would_install(tmp_path):
+    def report(name, *found):
         items = [
             {
                 "metadata": {"name": package, "version": version},
@@ -216,7 +216,7 @@ def test_pins_are_made_from_what_pip_would_install(tmp_path: Path) -> None:
     one = report("one", ("An_Example", "1.0+cpu", "a"), ("other", "2", "b"))
     two = report("two", ("an.example", "1.0", "c"), ("more", "3", "d"))
 
-    def made(*options: str) -> list[str]:
+    def made(*options):
         command = [sys.executable, DEPLOY / "pin.py", *options, one, two]
         run = subprocess.run(command, capture_output=True, text=True, check=True)
         return run.stdout.replace(" \\\n   ", "").splitlines()
@@ -229,13 +229,13 @@ def test_pins_are_made_from_what_pip_would_install(tmp_path: Path) -> None:
     assert made("--only-in") == ["more==3 --hash=sha256:d"]
 
 
-def test_the_experiment_to_begin_with_has_a_node_for_each_site() -> None:
+def test_the_experiment_to_begin_with_has_a_node_for_each_site():
     assert load_config(DEPLOY / "wards.toml").nodes.count == len(SITES)
     assert tacit("plan", DEPLOY / "wards.toml", "--json").code == 0
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_file_starts_the_command_itself(name: str) -> None:
+def test_a_unit_file_starts_the_command_itself(name):
     service = unit(name)["Service"]
     program, *words = shlex.split(service["ExecStart"].replace("%i", RUN))
     assert program.endswith("/bin/tacit")
@@ -256,7 +256,7 @@ def test_a_unit_file_starts_the_command_itself(name: str) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 @pytest.mark.parametrize("name", UNITS)
-def test_systemd_knows_every_line_of_a_unit_file(name: str, tmp_path: Path) -> None:
+def test_systemd_knows_every_line_of_a_unit_file(name, tmp_path):
     path = tmp_path / name.replace("@", "@wards")
     text = (DEPLOY / name).read_text(encoding="utf-8")
     path.write_text(text.replace("/opt/tacit/bin/tacit", sys.executable))
@@ -266,7 +266,7 @@ def test_systemd_knows_every_line_of_a_unit_file(name: str, tmp_path: Path) -> N
     assert name.partition("@")[0] not in found.stderr, found.stderr
 
 
-def test_a_site_is_not_started_again_where_that_mends_nothing() -> None:
+def test_a_site_is_not_started_again_where_that_mends_nothing():
     """A lost peer (4) is the only error that goes away by itself; kills are no exit codes."""
     prevented = set(map(int, unit(UNITS[0])["Service"]["RestartPreventExitStatus"].split()))
     lasting = (InputError, BudgetError, DivergenceError, LeakError)

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,7 +38,7 @@ _FILE = re.compile(
 _COMMANDS = re.compile(r"^```console\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def until(found: Callable[[], bool], what: str) -> None:
+def until(found, what):
     deadline = time.monotonic() + LIMIT
     while not found():
         assert time.monotonic() < deadline, what
@@ -49,13 +48,13 @@ def until(found: Callable[[], bool], what: str) -> None:
 class Machines:
     """Folders, and what was started in them."""
 
-    def __init__(self, folder: Path, address: str, programs: Path) -> None:
+    def __init__(self, folder, address, programs):
         self.folder, self.address, self.programs = folder, address, programs
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         for name in MACHINES:
             (folder / name).mkdir()
 
-    def do(self, machine: str, command: str) -> None:
+    def do(self, machine, command):
         for printed in ("relay.example.org:443", "0.0.0.0:443"):
             command = command.replace(printed, self.address)
         words = shlex.split(command.removesuffix("&"))
@@ -89,29 +88,29 @@ class Machines:
         )
         assert answer.returncode == 0, f"{machine}$ {command}\n{answer.stdout}{answer.stderr}"
 
-    def step(self, machine: str) -> int:
+    def step(self, machine):
         for file in (self.folder / machine).glob("runs/wards/rank-*/status.json"):
             return int(json.loads(file.read_text())["step"])
         assert self.running[machine].poll() is None, self.log(machine)
         return -1
 
-    def goes_on(self, machine: str) -> int:
+    def goes_on(self, machine):
         """Its step, while west goes on a moment at a time: all wait for it, and the run lasts."""
         self.running["west"].send_signal(signal.SIGCONT)
         time.sleep(0.02)
         self.running["west"].send_signal(signal.SIGSTOP)
         return self.step(machine)
 
-    def wait_for_the_end(self) -> None:
+    def wait_for_the_end(self):
         for name in SITES:
             assert self.running[name].wait(LIMIT) == 0, self.log(name)
 
-    def log(self, machine: str) -> str:
+    def log(self, machine):
         return f"{machine}: {(self.folder / machine / 'log.txt').read_text()[-2000:]}"
 
 
 @contextmanager
-def machines(folder: Path, programs: Path) -> Iterator[Machines]:
+def machines(folder, programs):
     found = Machines(folder, free_address(), programs)
     try:
         yield found
@@ -122,7 +121,7 @@ def machines(folder: Path, programs: Path) -> Iterator[Machines]:
 
 
 @pytest.fixture
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(tmp_path_factory):
     """Where the page's own commands have put `tacit` and `python`."""
     folder = tmp_path_factory.mktemp("installed")
     shell = Shell(folder, builders(folder / "wheels"))
@@ -139,9 +138,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(2400)
-def test_the_page_does_what_it_says(
-    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_does_what_it_says(tmp_path, programs, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)

@@ -24,7 +24,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -39,7 +38,7 @@ import tacit
 from experiments import experiment, tree, wait_tacit
 from experiments import tacit as command_line
 from pages import FOLLOWED as LITERALLY
-from pages import Block, blocks, name_of, plain_words, prose
+from pages import blocks, name_of, plain_words, prose
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.tune.search import load_search
@@ -79,7 +78,7 @@ _NOT_SET = "–"
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread():
     """The tensors are tiny: threads would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -88,7 +87,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """The current directory of a page, where its own modules can be imported."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "data").symlink_to(DATA)
@@ -103,7 +102,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Algorithm[Any, Any]:
+def example(folder, monkeypatch):
     """The algorithm that CONTRIBUTING.md adds, with its row in the table."""
     (source,) = [
         block.code for block in blocks(ROOT / "CONTRIBUTING.md") if block.file == f"{EXAMPLE}.py"
@@ -118,7 +117,7 @@ def example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Algorithm[Any, Any
 # Pages run.
 
 
-def run_page(page: Path, folder: Path, languages: Collection[str]) -> None:
+def run_page(page, folder, languages):
     """Every block of a page that is in one of these languages, in order."""
     for name in _IMAGES.findall(page.read_text(encoding="utf-8")):
         if not (DATA / name).is_dir():
@@ -137,7 +136,7 @@ def run_page(page: Path, folder: Path, languages: Collection[str]) -> None:
             runners[block.language](block)
 
 
-def run_python(block: Block, *, namespace: dict[str, Any], page: Path) -> None:
+def run_python(block, *, namespace, page):
     if not block.code.startswith(">>>"):
         source = "\n" * (block.line - 1) + block.code  # errors then name the line of the page
         exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
@@ -152,7 +151,7 @@ def run_python(block: Block, *, namespace: dict[str, Any], page: Path) -> None:
     namespace.update(test.globs)  # a doctest runs in a copy
 
 
-def run_toml(block: Block, *, planned: bool) -> None:
+def run_toml(block, *, planned):
     raw = {"task": {"dataset": "digits"}, **tomllib.loads(block.code)}
     if "tune" in raw:
         file = Path("shown-search.toml")
@@ -168,7 +167,7 @@ def run_toml(block: Block, *, planned: bool) -> None:
         prepare(config)
 
 
-def run_console(block: Block) -> None:
+def run_console(block):
     for command, printed in commands(block.code):
         words = shlex.split(command)
         if words[0] == "python":
@@ -185,7 +184,7 @@ def run_console(block: Block) -> None:
             assert plain_words(answer.out) == plain_words(printed), command
 
 
-def commands(code: str) -> list[tuple[str, str]]:
+def commands(code):
     """The tacit commands of a block, each with the output that is printed below it."""
     found: list[tuple[str, str]] = []
     for line in code.replace("\\\n", " ").splitlines():
@@ -201,16 +200,16 @@ FOLLOWED = [*LITERALLY, DOCS / "how-to" / "deploy.md"]
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES} - {*FOLLOWED}), ids=name_of)
-def test_a_page_runs(page: Path, folder: Path, example: Algorithm[Any, Any]) -> None:
+def test_a_page_runs(page, folder, example):
     run_page(page, folder, ("python", "toml", "console", "sh"))
 
 
 @pytest.mark.parametrize("page", LITERALLY, ids=name_of)
-def test_experiments_of_a_page_are_read(page: Path, folder: Path) -> None:
+def test_experiments_of_a_page_are_read(page, folder):
     run_page(page, folder, ("toml",))
 
 
-def test_each_kind_of_block_is_found() -> None:
+def test_each_kind_of_block_is_found():
     """A block that no rule recognises would silently not be run."""
     found = [block for page in PAGES for block in blocks(page)]
     assert {"python", "toml", "console", "sh"} <= {block.language for block in found}
@@ -222,7 +221,7 @@ def test_each_kind_of_block_is_found() -> None:
 # The example of CONTRIBUTING.md keeps the table's contract.
 
 
-def trained(name: str, **changes: dict[str, Any]) -> tacit.Result:
+def trained(name, **changes):
     images, labels = load_digits(return_X_y=True)
     nodes = [(images[part] / 16, labels[part]) for part in (slice(0, 40), slice(40, 75))]
     sections = {
@@ -234,7 +233,7 @@ def trained(name: str, **changes: dict[str, Any]) -> tacit.Result:
     return tacit.train({**sections, **changes}, nodes=nodes)
 
 
-def test_the_example_algorithm_keeps_the_contract(example: Algorithm[Any, Any]) -> None:
+def test_the_example_algorithm_keeps_the_contract(example):
     result = trained(example.name)
     assert result.parameters.shape == (2, 650)
     assert bool(torch.isfinite(result.parameters).all())
@@ -248,7 +247,7 @@ def test_the_example_algorithm_keeps_the_contract(example: Algorithm[Any, Any]) 
         trained(example.name, algorithm={"step_decay": 2.0})
 
 
-def test_the_example_algorithm_is_written_as_the_house_is(example: Algorithm[Any, Any]) -> None:
+def test_the_example_algorithm_is_written_as_the_house_is(example):
     source = Path(f"{EXAMPLE}.py").read_text(encoding="utf-8")
     there = f"src/tacit/algorithms/{EXAMPLE}.py"
     for task in (["check"], ["format", "--check"]):
@@ -263,7 +262,7 @@ def test_the_example_algorithm_is_written_as_the_house_is(example: Algorithm[Any
         assert linted.returncode == 0, linted.stdout
 
 
-def test_the_shown_diff_is_that_of_the_repository() -> None:
+def test_the_shown_diff_is_that_of_the_repository():
     """Three files: of each, the lines that it adds stand there one after another."""
     shown = [b.code for b in blocks(ROOT / "CONTRIBUTING.md") if b.language == "diff"]
     files = [re.findall(r"^\+\+\+ b/(\S+)$", code, re.MULTILINE) for code in shown]
@@ -279,7 +278,7 @@ def test_the_shown_diff_is_that_of_the_repository() -> None:
             assert f"{line}\n" in there
 
 
-def test_what_is_quoted_from_a_file_stands_in_it() -> None:
+def test_what_is_quoted_from_a_file_stands_in_it():
     quotes = [match for page in PAGES for match in _QUOTE.finditer(page.read_text("utf-8"))]
     assert quotes
     wrong = [
@@ -293,13 +292,13 @@ def test_what_is_quoted_from_a_file_stands_in_it() -> None:
 # Every key, option and file is documented.
 
 
-def rows(text: str) -> list[list[str]]:
+def rows(text):
     """The cells of every table row."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def section(page: Path, heading: str) -> str:
+def section(page, heading):
     """What stands under a heading of a page, up to the next heading."""
     found = re.search(
         rf"^{re.escape(heading)}$(.*?)(?=^#|\Z)", prose(page), re.MULTILINE | re.DOTALL
@@ -308,17 +307,17 @@ def section(page: Path, heading: str) -> str:
     return found[1]
 
 
-def table(page: Path, heading: str) -> dict[str, list[str]]:
+def table(page, heading):
     """The rows under a heading whose first cell is `code`, by that."""
     return {row[0].strip("`"): row for row in rows(section(page, heading)) if row[0][0] == "`"}
 
 
-def value(cell: str) -> Any:
+def value(cell):
     """The TOML value of a cell; None where it says that nothing is set."""
     return None if cell == _NOT_SET else tomllib.loads(f"cell = {cell.strip('`')}")["cell"]
 
 
-def defaults(cell: str, names: set[str]) -> dict[str, Any]:
+def defaults(cell, names):
     """The default of each algorithm, of a cell such as `1`; `some`, `other`: `2`."""
     common, *others = cell.split("; ")
     found = dict.fromkeys(names, value(common))
@@ -332,7 +331,7 @@ DEFAULTS = load_config({"task": {"dataset": "digits"}})
 
 
 @pytest.mark.parametrize("name", [name for name in Config.model_fields if name != "algorithm"])
-def test_every_key_is_documented_with_its_default(name: str) -> None:
+def test_every_key_is_documented_with_its_default(name):
     documented = table(KEYS, f"## `[{name}]`")
     defaults = getattr(DEFAULTS, name).model_dump(mode="json")
     if name == "task":
@@ -341,7 +340,7 @@ def test_every_key_is_documented_with_its_default(name: str) -> None:
     assert {key: value(row[2]) for key, row in documented.items()} == defaults
 
 
-def test_every_algorithm_and_option_is_documented() -> None:
+def test_every_algorithm_and_option_is_documented():
     known = {key for row in ALGORITHMS.values() for key in row.options.model_fields}
     documented = table(KEYS, "### Options")
     assert set(documented) == known | {"name"}
@@ -373,13 +372,13 @@ def test_every_algorithm_and_option_is_documented() -> None:
         ("### Weights", WEIGHTS),
     ],
 )
-def test_every_name_is_documented(where: str, known: dict[str, Any]) -> None:
+def test_every_name_is_documented(where, known):
     names = {name for row in table(KEYS, where).values() for name in row[0].split("`") if name}
     assert set(known) <= names
     assert names - set(known) <= {", ", "module:function", "module:factory", "file:PATH"}
 
 
-def test_the_page_of_the_algorithms_lists_them_as_the_table_has_them() -> None:
+def test_the_page_of_the_algorithms_lists_them_as_the_table_has_them():
     listed = table(DOCS / "concepts" / "which-algorithm.md", "## The table")
     assert {name: row[1:4] for name, row in listed.items()} == {
         name: [
@@ -392,14 +391,14 @@ def test_the_page_of_the_algorithms_lists_them_as_the_table_has_them() -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     """The folder of a finished run."""
     out = tmp_path_factory.mktemp("documented") / "run"
     tacit.train(experiment(train={"checkpoint_every": 6}), out=out)
     return out
 
 
-def test_pages_count_the_algorithms_right() -> None:
+def test_pages_count_the_algorithms_right():
     counts = {
         (file, int(count))
         for file in ("README.md", "docs/concepts/index.md", "docs/concepts/which-algorithm.md")
@@ -411,20 +410,20 @@ def test_pages_count_the_algorithms_right() -> None:
     assert f"{private} of them private" in (ROOT / "README.md").read_text()
 
 
-def test_every_file_of_a_run_is_documented(run: Path) -> None:
+def test_every_file_of_a_run_is_documented(run):
     listed = set(table(RUN_FOLDER, "## The run folder"))
     found = {re.sub(r"-\d{8}\.", "-STEP.", name) for name in tree(run)}
     assert listed == found
 
 
-def test_everything_in_a_result_is_documented(run: Path) -> None:
+def test_everything_in_a_result_is_documented(run):
     content = json.loads((run / "result.json").read_text(encoding="utf-8"))
     assert set(table(REPORT, "## result.json")) == set(content)
     line = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert set(table(REPORT, "## metrics.jsonl")) == set(line)
 
 
-def test_every_part_of_the_report_is_documented(run: Path) -> None:
+def test_every_part_of_the_report_is_documented(run):
     page = (run / "report.html").read_text(encoding="utf-8")
     charts = re.findall(r"<figure id=\"[^\"]+\"><h3>([^<]+)</h3>", page)
     parts = re.findall(r"<section><h2>([^<]+)</h2>", page)
@@ -437,7 +436,7 @@ def test_every_part_of_the_report_is_documented(run: Path) -> None:
     assert missing == []
 
 
-def test_the_exit_codes_are_documented() -> None:
+def test_the_exit_codes_are_documented():
     listed = {int(row[0]) for row in rows(section(RUN_FOLDER, "## Exit codes")) if row[0].isdigit()}
     raised = {error.exit_code for error in tacit.TacitError.__subclasses__()}
     assert listed == raised | {0, 1, 130}
@@ -446,7 +445,7 @@ def test_the_exit_codes_are_documented() -> None:
 # Links, commands and files.
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """The anchors of a page's headings."""
     texts = (match["text"].lower() for match in _HEADING.finditer(prose(page)))
     return {re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-") for text in texts}
@@ -456,7 +455,7 @@ LINKED = [*PAGES, ROOT / "papers" / "README.md", *PAPERS]
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     for match in _LINK.finditer(prose(page)):
         target, _, anchor = match["target"].partition("#")
         if target.startswith(("https://", "http://")):
@@ -467,14 +466,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_symbols_with_a_star_are_not_read_as_italics(page: Path) -> None:
+def test_symbols_with_a_star_are_not_read_as_italics(page):
     """Of two in a paragraph, both stars would vanish."""
     text = re.sub(r"`[^`]*`|^ {4}.*$", "", prose(page), flags=re.MULTILINE)
     stars = [match[0] for match in re.finditer(r"(?<![\w*\\])[A-Z]\*(?=[_ ,.;:)('|]|$).*", text)]
     assert stars == []
 
 
-def test_pages_that_the_code_names_exist() -> None:
+def test_pages_that_the_code_names_exist():
     named = {
         page
         for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
@@ -483,13 +482,13 @@ def test_pages_that_the_code_names_exist() -> None:
     assert [page for page in sorted(named) if not (ROOT / page).is_file()] == []
 
 
-def test_every_proof_is_linked() -> None:
+def test_every_proof_is_linked():
     text = (DOCS / "concepts" / "epsilon.md").read_text(encoding="utf-8")
     proofs = {path.name for path in (DOCS / "proofs").glob("*.md")}
     assert {name for name in proofs if f"(../proofs/{name})" in text} == proofs - {"index.md"}
 
 
-def test_pages_link_to_each_other_and_to_the_picture() -> None:
+def test_pages_link_to_each_other_and_to_the_picture():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in (
         "docs/how-to/deploy.md",
@@ -505,7 +504,7 @@ def test_pages_link_to_each_other_and_to_the_picture() -> None:
     assert picture.stat().st_size < 400_000
 
 
-def test_make_commands_exist() -> None:
+def test_make_commands_exist():
     targets = set(
         re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     )
@@ -524,13 +523,13 @@ SINGLE = [file for file in EXPERIMENTS if file not in FIGURES]
 
 
 @pytest.mark.parametrize("file", SINGLE, ids=name_of)
-def test_an_experiment_of_the_repository_is_valid(file: Path) -> None:
+def test_an_experiment_of_the_repository_is_valid(file):
     config = load_config(file)
     assert config.privacy.epsilon != "none"
     assert config.privacy.accounting == "certified"
 
 
-def test_the_noise_of_dyn_d2p_is_what_its_page_says() -> None:
+def test_the_noise_of_dyn_d2p_is_what_its_page_says():
     script = runpy.run_path(str(ROOT / "papers" / "dyn-d2p" / "first_noise.py"))
     page = (DOCS / "papers" / "dyn-d2p.md").read_text()
     table = page[page.index("| 1/rho_mu | 1 |") :].splitlines()[:4]
@@ -541,7 +540,7 @@ def test_the_noise_of_dyn_d2p_is_what_its_page_says() -> None:
         assert [f"{noise[k]:#.3g}" for k in (0, -1)] == printed
 
 
-def test_equation_8_and_theorem_1_of_dyn_d2p_are_what_its_page_says() -> None:
+def test_equation_8_and_theorem_1_of_dyn_d2p_are_what_its_page_says():
     page = (DOCS / "papers" / "dyn-d2p.md").read_text()
     for row in page[page.index("| K | mu-bar at 0.3 |") :].splitlines()[2:6]:
         steps, *printed = (cell.strip() for cell in row.split("|")[1:-1])
@@ -567,7 +566,7 @@ WITHOUT_EPSILON = {
 
 @pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
 @pytest.mark.parametrize("file", FIGURES, ids=name_of)
-def test_a_figure_of_the_papers_is_valid(file: Path, quick: bool) -> None:
+def test_a_figure_of_the_papers_is_valid(file, quick):
     figure = load_figure([file], FigureOptions(quick=quick))
     runs = [run for line in figure.lines for setting in line.settings for run in setting.runs]
     accounted = any(run.privacy.noisy and run.privacy.accounting != "none" for run in runs)

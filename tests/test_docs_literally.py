@@ -19,14 +19,13 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from environments import LIMIT, OURS, Shell, builders, fetched, installed, required
 from pages import FOLLOWED as PAGES
-from pages import Block, blocks, name_of, plain_words, typed
+from pages import blocks, name_of, plain_words, typed
 
 pytestmark = pytest.mark.timeout(3000)
 
@@ -65,17 +64,17 @@ _IMAGES = re.compile(r'^dataset = "((?:fashion-)?mnist|adult)"', re.MULTILINE)
 _PYTHON = (ROOT / "tests" / "page_python.py").read_text(encoding="utf-8")
 
 
-def commands(page: Path) -> list[str]:
+def commands(page):
     return [command for block in blocks(page) for command, _ in typed(block)]
 
 
-def prelude(page: Path) -> list[str]:
+def prelude(page):
     """What is typed before a page that makes no environment: the first steps, if none is made."""
     made = any("venv .venv" in line or line == "make demo" for line in commands(page))
     return [] if made else commands(START)
 
 
-def installs(page: Path) -> bool:
+def installs(page):
     """Whether a page installs anything itself, so that its environment is its own."""
     return not prelude(page) or any("pip install" in line for line in commands(page))
 
@@ -83,10 +82,10 @@ def installs(page: Path) -> bool:
 class Followed:
     """A page that is being followed."""
 
-    def __init__(self, page: Path, shell: Shell) -> None:
+    def __init__(self, page, shell):
         self.page, self.shell = page, shell
 
-    def type(self, command: str, printed: str = "") -> None:
+    def type(self, command, printed=""):
         if command in NOT_RUN:
             return
         answer = self.shell.run(f"{command} {SHORTENED.get(command, '')}".strip())
@@ -96,7 +95,7 @@ class Followed:
         if printed:
             assert plain_words(answer.stdout) == plain_words(printed), said
 
-    def follow(self) -> None:
+    def follow(self):
         python: Python | None = None
         try:
             for block in blocks(self.page):
@@ -115,14 +114,14 @@ class Followed:
 class Python:
     """The interpreter of a page, which runs its blocks one after another."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell):
         read, write = os.pipe()
         self._log = shell.folder / "python.txt"
         self._process = shell.start(["python", "-c", _PYTHON, str(write)], self._log, (write,))
         os.close(write)
         self._answers = os.fdopen(read)
 
-    def run(self, block: Block, page: str) -> None:
+    def run(self, block, page):
         assert self._process.stdin is not None
         asked = {"code": block.code, "line": block.line, "page": page}
         timer = threading.Timer(LIMIT, self._process.kill)
@@ -133,19 +132,19 @@ class Python:
         timer.cancel()
         assert answer == "done\n", f"{page}, line {block.line}:\n{self._log.read_text()[-3000:]}"
 
-    def end(self) -> None:
+    def end(self):
         self._process.kill()
         self._process.communicate()
         self._answers.close()
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheels(tmp_path_factory):
     return builders(tmp_path_factory.mktemp("tools") / "wheels")
 
 
 @pytest.fixture(scope="session")
-def started(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[Shell]:
+def started(tmp_path_factory, wheels):
     """A clone where someone has done what `docs/start/index.md` says, and nothing more."""
     made = Shell(tmp_path_factory.mktemp("started"), wheels)
     Followed(START, made).follow()
@@ -155,7 +154,7 @@ def started(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[
 
 
 @pytest.fixture
-def shell(page: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
+def shell(page, request):
     """Of a page that installs nothing, the environment is that of the first steps, unchanged."""
     if installs(page):
         folder = request.getfixturevalue("tmp_path")
@@ -172,14 +171,14 @@ def shell(page: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
         shutil.rmtree(shell.folder)
 
 
-def marked(page: Path) -> object:
+def marked(page):
     """A page with the tier of its test: all of them take longer than a change should wait for."""
     every = name_of(page) in EVERY_CHANGE
     return pytest.param(page, marks=pytest.mark.slow if every else pytest.mark.pages)
 
 
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES], ids=[*map(name_of, PAGES)])
-def test_a_page_is_followed_to_the_letter(page: Path, shell: Shell) -> None:
+def test_a_page_is_followed_to_the_letter(page, shell):
     for name in _IMAGES.findall(page.read_text(encoding="utf-8")):
         if not (DATA / name).is_dir():
             pytest.skip(f"no folder {DATA / name}: set TACIT_DATA_DIR to the real files")
@@ -190,6 +189,6 @@ def test_a_page_is_followed_to_the_letter(page: Path, shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_every_exception_is_of_a_command_that_stands_on_a_page() -> None:
+def test_every_exception_is_of_a_command_that_stands_on_a_page():
     every = {command for page in PAGES for command in commands(page)}
     assert {*NOT_RUN, *SHORTENED, *ENDS} <= every

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -21,19 +20,19 @@ HOSTILE = st.recursive(
 
 
 @given(where=st.text(), value=HOSTILE, expected=st.text())
-def test_a_message_is_one_line_that_can_be_printed(where: str, value: Any, expected: str) -> None:
+def test_a_message_is_one_line_that_can_be_printed(where, value, expected):
     error = InputError(where, value, expected)
     assert str(error).isprintable()
     assert (error.where, error.expected) == (where, expected)
     assert repr(error.value) == repr(value)
 
 
-def test_a_short_value_is_quoted_as_it_is() -> None:
+def test_a_short_value_is_quoted_as_it_is():
     assert str(InputError("train.steps", "ten", "a number")) == "train.steps = 'ten': a number"
     assert str(InputError("a", "b\x1b[31m\n", "c")) == r"a = 'b\x1b[31m\n': c"
 
 
-def nested(depth: int) -> list[Any]:
+def nested(depth):
     value: list[Any] = []
     for _ in range(depth):
         value = [value]
@@ -45,12 +44,12 @@ def nested(depth: int) -> list[Any]:
     ["/long" * 10_000 + "/name.toml", [1.0] * 100_000, 1 << 100_000, nested(100_000)],
     ids=["text", "list", "integer", "nested"],
 )
-def test_a_long_value_is_cut_short(value: Any) -> None:
+def test_a_long_value_is_cut_short(value):
     assert sys.getrecursionlimit() < 100_000
     assert len(str(InputError("task.dataset", value, "name one"))) < 160
 
 
-def test_the_end_of_a_long_path_can_still_be_read() -> None:
+def test_the_end_of_a_long_path_can_still_be_read():
     assert "/name.toml'" in str(InputError("file", "/long" * 10_000 + "/name.toml", "give one"))
     assert len(str(InputError("k" * 10_000, 1, "e" * 10_000))) < 1300
 
@@ -72,12 +71,10 @@ def test_the_end_of_a_long_path_can_still_be_read() -> None:
         ("perplexity", MEASURES, None),
     ],
 )
-def test_a_slip_is_recognised_and_another_word_is_not(
-    word: str, known: Iterable[str], meant: str | None
-) -> None:
+def test_a_slip_is_recognised_and_another_word_is_not(word, known, meant):
     assert is_meant(word, known) == meant
 
 
-def test_the_nearest_word_or_all() -> None:
+def test_the_nearest_word_or_all():
     assert nearest("epsilo", ["epsilon", "delta"]) == "did you mean 'epsilon'?"
     assert nearest("x", ["epsilon", "delta"]) == "known are: delta, epsilon"

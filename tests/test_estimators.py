@@ -39,13 +39,13 @@ CHECKED = {"epsilon": 200.0, "delta": 1e-3, "steps": 50, "n_nodes": 1, "noise_se
         TacitRegressor(**CHECKED),
     ]
 )
-def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+def test_the_checks_of_scikit_learn(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of classes taken from y
         check(estimator)
 
 
-def test_a_classifier_learns_within_its_budget() -> None:
+def test_a_classifier_learns_within_its_budget():
     model = TacitClassifier(epsilon=5.0, classes=CLASSES, n_nodes=2, **SEEDED).fit(X, LABELS)
     assert model.score(X, LABELS) > 0.75
     assert model.epsilon_ == max(model.result_.epsilon)
@@ -60,13 +60,13 @@ def test_a_classifier_learns_within_its_budget() -> None:
     np.testing.assert_allclose(shares, outputs.softmax(1).detach().numpy())
 
 
-def test_a_regressor_learns_within_its_budget() -> None:
+def test_a_regressor_learns_within_its_budget():
     model = TacitRegressor(epsilon=5.0, n_nodes=2, **{**SEEDED, "learning_rate": 0.3})
     assert model.fit(X[:, :3], WIDTHS).score(X[:, :3], WIDTHS) > 0.5
     assert 4.9 < model.epsilon_ <= 5.0
 
 
-def test_nodes_are_named_record_by_record() -> None:
+def test_nodes_are_named_record_by_record():
     hospitals = np.array(["north", "south", "south"])[np.arange(len(X)) % 3]
     budgets = {"south": 4.0, "north": 1.0}
     model = TacitClassifier(epsilon=budgets, classes=CLASSES, **SEEDED)
@@ -97,15 +97,15 @@ FOUR = {"north": 1.0, "south": 4.0}
     ],
 )
 def test_budgets_that_are_nobodys_are_refused_and_no_name_of_a_record_is_quoted(
-    epsilon: Any, nodes: Any, error: type[InputError], words: str
-) -> None:
+    epsilon, nodes, error, words
+):
     model = TacitClassifier(epsilon=epsilon, classes=CLASSES, **SEEDED)
     with pytest.raises(error, match=words) as caught:
         model.fit(X, LABELS, nodes=nodes)
     assert "south" not in str(caught.value).replace("north, south", "")
 
 
-def test_nodes_with_numbers_have_lists_or_tables() -> None:
+def test_nodes_with_numbers_have_lists_or_tables():
     numbers = np.arange(len(X)) % 3
     for epsilon in ([1.0, 2.0, 4.0], {2: 4.0, 0: 1.0, 1: 2.0}):
         model = TacitClassifier(epsilon=epsilon, classes=CLASSES, **SEEDED)
@@ -113,7 +113,7 @@ def test_nodes_with_numbers_have_lists_or_tables() -> None:
         assert budgets == [1.0, 2.0, 4.0]
 
 
-def test_classes_are_declared_or_the_fit_says_that_they_were_not() -> None:
+def test_classes_are_declared_or_the_fit_says_that_they_were_not():
     declared = TacitClassifier(classes=[*CLASSES, "none of these"], **SEEDED)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -130,7 +130,7 @@ def test_classes_are_declared_or_the_fit_says_that_they_were_not() -> None:
     assert "virginica" not in str(caught.value)
 
 
-def test_nothing_is_fitted_to_the_inputs() -> None:
+def test_nothing_is_fitted_to_the_inputs():
     """One record more at one node changes nothing that is computed at the other: no scaler."""
     nodes = np.arange(len(X)) % 2
     changed = X.copy()
@@ -145,11 +145,11 @@ def test_nothing_is_fitted_to_the_inputs() -> None:
     np.testing.assert_allclose(batches[0].numpy(), X[nodes == 0].astype("float32"))
 
 
-def test_in_a_pipeline_and_in_a_search_every_fit_spends_its_own_epsilon() -> None:
+def test_in_a_pipeline_and_in_a_search_every_fit_spends_its_own_epsilon():
     spent: list[float | None] = []
 
     class Spends(tacit.callbacks.Callback):
-        def on_end(self, result: tacit.Result) -> None:
+        def on_end(self, result):
             spent.append(result.epsilon[0])
 
     estimator = TacitClassifier(
@@ -164,7 +164,7 @@ def test_in_a_pipeline_and_in_a_search_every_fit_spends_its_own_epsilon() -> Non
     assert spent == pytest.approx([5.0] * 6, rel=0.01)
 
 
-def test_a_module_of_ones_own_is_the_start() -> None:
+def test_a_module_of_ones_own_is_the_start():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     start = [parameter.clone() for parameter in module.parameters()]
@@ -174,7 +174,7 @@ def test_a_module_of_ones_own_is_the_start() -> None:
     assert all(map(torch.equal, start, module.parameters()))
 
 
-def test_a_pickled_estimator_has_no_records() -> None:
+def test_a_pickled_estimator_has_no_records():
     model = TacitClassifier(classes=CLASSES, **SEEDED).fit(X, LABELS)
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict(X) == model.predict(X)).all()

@@ -1,12 +1,9 @@
 """Every program in `examples/` runs, and says what it is there to show."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,7 +46,7 @@ IN_OTHERS = {"several_processes": r"node 3: certified epsilon [34]\.\d\d, by: ra
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(tmp_path, monkeypatch):
     """An empty folder, and nothing left of a program afterwards, its own algorithm included."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)  # as when Python is given the file
@@ -59,7 +56,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sys.modules.pop(name, None)
 
 
-def test_every_example_is_run() -> None:
+def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
         *IN_THIS_PROCESS,
         *WITH_EXTRAS,
@@ -69,16 +66,14 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", IN_THIS_PROCESS)
-def test_an_example_runs(name: str, alone: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_runs(name, alone, capsys):
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert re.search(IN_THIS_PROCESS[name], capsys.readouterr().out)
     assert list(Path().iterdir()) == []  # what it writes, it removes
 
 
 @pytest.mark.parametrize("name", WRITE)
-def test_an_example_writes_the_same_files_again(
-    name: str, alone: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_example_writes_the_same_files_again(name, alone, capsys):
     files, printed = WRITE[name]
     written = []
     for _ in range(2):
@@ -91,9 +86,7 @@ def test_an_example_writes_the_same_files_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_EXTRAS)
-def test_an_example_with_packages_of_others_runs(
-    name: str, alone: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_example_with_packages_of_others_runs(name, alone, capsys):
     packages, printed = WITH_EXTRAS[name]
     for package in packages:
         pytest.importorskip(package, reason=f"{package} is not installed (the extra huggingface)")
@@ -104,7 +97,7 @@ def test_an_example_with_packages_of_others_runs(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IN_OTHERS)
-def test_an_example_of_several_processes_runs(name: str, tmp_path: Path) -> None:
+def test_an_example_of_several_processes_runs(name, tmp_path):
     ended = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],
         cwd=tmp_path,

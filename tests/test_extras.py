@@ -3,8 +3,6 @@
 Each door is a process in which the package cannot be imported, nor in any process that it starts.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -81,7 +79,7 @@ REMEDY |= {module: f"'{row[1]}'" for module, row in OPTIONAL.items()}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("extras")
     consortium(made)
     write_experiment(made)
@@ -98,9 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def without(
-    module: str, folder: Path, arguments: tuple[str, ...]
-) -> subprocess.CompletedProcess[str]:
+def without(module, folder, arguments):
     return subprocess.run(
         [sys.executable, "-W", "ignore", *arguments],
         cwd=folder,
@@ -119,9 +115,7 @@ def without(
 
 @pytest.mark.process
 @pytest.mark.parametrize(("module", "door"), ONE_FROM, ids=list(map(" by ".join, ONE_FROM)))
-def test_a_missing_package_is_one_line_that_says_what_to_install(
-    module: str, door: str, folder: Path
-) -> None:
+def test_a_missing_package_is_one_line_that_says_what_to_install(module, door, folder):
     ended = without(module, folder, ONE_FROM[module, door])
     said = [line for line in ended.stderr.splitlines() if "NOT PRIVATE" not in line]
     lines = [*{line.replace("tacit: rank 1: ", "tacit: ") for line in said}]  # each says its own
@@ -134,14 +128,14 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
 
 
 @pytest.mark.process
-def test_a_run_of_one_process_needs_nothing_of_sites(folder: Path) -> None:
+def test_a_run_of_one_process_needs_nothing_of_sites(folder):
     words = ("train", "experiment.toml", "--out", "runs/alone", "--resume-if-there", "--quiet")
     for _ in range(2):
         ended = without("zenoh", folder, (*CLI, *words))
         assert ended.returncode == 0, ended.stderr
 
 
-def test_each_extra_has_a_door_and_what_is_said_is_what_the_project_names() -> None:
+def test_each_extra_has_a_door_and_what_is_said_is_what_the_project_names():
     named = {extra for extra, _ in OPTIONAL.values() if extra}
     assert named == {*EXTRAS} - NO_DOOR - {"huggingface"}
     for module, (extra, requirement) in OPTIONAL.items():
@@ -151,7 +145,7 @@ def test_each_extra_has_a_door_and_what_is_said_is_what_the_project_names() -> N
         assert [door for missing, door in ONE_FROM if missing in (module, extra)], module
 
 
-def imported(tree: ast.AST) -> set[str]:
+def imported(tree):
     """The top packages that a module imports, by a statement or by name."""
     found = set()
     for node in ast.walk(tree):
@@ -168,7 +162,7 @@ def imported(tree: ast.AST) -> set[str]:
     return {name.partition(".")[0] for name in found}
 
 
-def test_what_is_imported_is_required_or_asked_for_by_the_one_function() -> None:
+def test_what_is_imported_is_required_or_asked_for_by_the_one_function():
     """Elsewhere a missing package would end as a defect of ours."""
     direct = {canonicalize_name(Requirement(line).name) for line in requirements()}
     of_project = {

@@ -1,13 +1,9 @@
 """Records of integer ids end to end: from what a user gives to a trained and evaluated model."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import tacit as library
 from experiments import experiment, tacit, write_experiment, write_module
@@ -23,29 +19,29 @@ VOCABULARY, PLACES, NODES = 12, 8, 4
 class Words(nn.Module):
     """The mean of embedded words, normalised, classified."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, 6)
         self.norm, self.head = nn.LayerNorm(6), nn.Linear(6, 2)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids):
         return self.head(self.norm(self.embed(ids).mean(dim=1)))
 
 
 class Counts(nn.Module):
     """The same function of how often each word is there."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words):
         super().__init__()
         self.embed = nn.Linear(VOCABULARY, 6, bias=False)
         self.norm, self.head = words.norm, words.head
         self.embed.weight = nn.Parameter(words.embed.weight.detach().t().contiguous())
 
-    def forward(self, counts: Tensor) -> Tensor:
+    def forward(self, counts):
         return self.head(self.norm(self.embed(counts / PLACES)))
 
 
-def texts(seed: int, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
+def texts(seed, count=60):
     """Words of which half tell the class."""
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, 2, count)
@@ -54,12 +50,12 @@ def texts(seed: int, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
     return np.where(distinguishing, 5 * labels[:, None] + 1, words), labels
 
 
-def counted(given: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def counted(given):
     ids, labels = given
     return (ids[:, :, None] == np.arange(VOCABULARY)).sum(axis=1), labels
 
 
-def model() -> Words:
+def model():
     with torch.random.fork_rng():
         torch.manual_seed(2)
         return Words()
@@ -69,7 +65,7 @@ TEXTS = [texts(node) for node in range(NODES)]
 TEST = texts(99, 200)
 
 
-def given(**changes: dict[str, object]) -> dict[str, dict[str, object]]:
+def given(**changes):
     task = {"dataset": None, "model": None}
     return experiment(task=task, **{"nodes": {"count": None}, **changes})
 
@@ -77,7 +73,7 @@ def given(**changes: dict[str, object]) -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize(
     ("name", "kind"), [("privsgp", np.uint8), ("privsgp", np.int64), ("privsgp-vr", np.int32)]
 )
-def test_a_classifier_of_words_learns_within_its_budget(name: str, kind: type) -> None:
+def test_a_classifier_of_words_learns_within_its_budget(name, kind):
     config = given(
         algorithm={"name": name, "learning_rate": 0.5, "clip": 1.0},
         privacy={"epsilon": 8.0, "delta": 1e-3, "noise_std": None},
@@ -95,7 +91,7 @@ def test_a_classifier_of_words_learns_within_its_budget(name: str, kind: type) -
     assert found.test_accuracy["consensus"] > 0.9
 
 
-def test_ids_train_as_counts_of_words_do() -> None:
+def test_ids_train_as_counts_of_words_do():
     config = given(
         algorithm={"name": "d-psgd"},
         privacy={"noise_std": None, "noise_seed": None},
@@ -112,9 +108,7 @@ def test_ids_train_as_counts_of_words_do() -> None:
     )
 
 
-def test_a_users_module_of_ids_is_trained_and_evaluated_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_module_of_ids_is_trained_and_evaluated_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     name = write_module(
@@ -140,7 +134,7 @@ def test_a_users_module_of_ids_is_trained_and_evaluated_by_name(
     assert result.loss == pytest.approx(score["loss"])
 
 
-def test_only_what_fails_on_numbers_takes_ids() -> None:
+def test_only_what_fails_on_numbers_takes_ids():
     ids, words, dtype = torch.arange(6).view(2, 3), nn.Embedding(7, 2), torch.float64
     for kind in (torch.uint8, torch.int32, torch.int64):
         assert input_dtype(words, ids.to(kind), dtype) == torch.int64
@@ -149,7 +143,7 @@ def test_only_what_fails_on_numbers_takes_ids() -> None:
         assert input_dtype(numbers, ids, dtype) == dtype
 
 
-def test_an_id_without_a_row_is_refused_before_anything_is_sent() -> None:
+def test_an_id_without_a_row_is_refused_before_anything_is_sent():
     bad = TEXTS[1][0].copy()
     bad[40, 3] = VOCABULARY
     nodes = [TEXTS[0], (bad, TEXTS[1][1]), *TEXTS[2:]]

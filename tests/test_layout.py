@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -49,22 +48,22 @@ ORDER = (
 NOT_OURS = {"runs", "data", "build", "dist", "__pycache__", "node_modules"}
 
 
-def unit(module: str) -> str:
+def unit(module):
     """The package or top-level module that a file belongs to: `privacy/keys.py` to `privacy`."""
     return Path(module).parts[0].removesuffix(".py")
 
 
-def _dotted(module: str) -> str:
+def _dotted(module):
     return ".".join(("tacit", *Path(module).with_suffix("").parts)).removesuffix(".__init__")
 
 
-def imported_units(path: Path) -> set[str]:
+def imported_units(path):
     """The units of tacit that a file imports, anywhere in it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return set(filter(None, (_unit_of(name) for name in _imported_names(tree))))
 
 
-def _imported_names(tree: ast.Module) -> Iterator[str]:
+def _imported_names(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -73,14 +72,14 @@ def _imported_names(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _unit_of(name: str) -> str | None:
+def _unit_of(name):
     first, _, rest = name.partition(".")
     found = rest.partition(".")[0]
     is_module = (SOURCE / found).is_dir() or (SOURCE / f"{found}.py").is_file()
     return found if first == "tacit" and found and is_module else None
 
 
-def exported(tree: ast.Module) -> list[str] | None:
+def exported(tree):
     """The names in `__all__`; None without one."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
@@ -88,7 +87,7 @@ def exported(tree: ast.Module) -> list[str] | None:
     return None
 
 
-def test_imports_go_one_way() -> None:
+def test_imports_go_one_way():
     above = [
         f"{name} imports tacit.{used}"
         for name, path in MODULES.items()
@@ -99,7 +98,7 @@ def test_imports_go_one_way() -> None:
     assert above == []
 
 
-def test_no_modules_import_each_other() -> None:
+def test_no_modules_import_each_other():
     dotted = {_dotted(name): path for name, path in MODULES.items()}
     graph = {
         name: {used for used in _imported_names(ast.parse(path.read_text())) if used in dotted}
@@ -109,16 +108,16 @@ def test_no_modules_import_each_other() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_few_files_stand_at_the_top() -> None:
+def test_few_files_stand_at_the_top():
     assert len(list(SOURCE.glob("*.py"))) <= 8
 
 
-def test_modules_say_what_they_are_and_what_they_offer() -> None:
+def test_modules_say_what_they_are_and_what_they_offer():
     wrong = {name: problem for name, path in MODULES.items() if (problem := _unsaid(path))}
     assert wrong == {}
 
 
-def of_rows() -> set[str]:
+def of_rows():
     """The files of algorithms: those from which the table takes its rows, and nothing else."""
     table = ast.parse(MODULES["algorithms/__init__.py"].read_text(encoding="utf-8"))
     return {
@@ -128,12 +127,12 @@ def of_rows() -> set[str]:
     }
 
 
-def test_only_files_of_algorithms_offer_rows_in_place_of_names() -> None:
+def test_only_files_of_algorithms_offer_rows_in_place_of_names():
     assert {"tacit.algorithms.privsgp", "tacit.algorithms.fedspd_dp"} <= of_rows()
     assert not of_rows() & {"tacit.algorithms.base", "tacit.algorithms.parts"}
 
 
-def _unsaid(path: Path) -> str:
+def _unsaid(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if not ast.get_docstring(tree):
         return "needs a docstring"
@@ -160,7 +159,7 @@ def _unsaid(path: Path) -> str:
     return "needs no __all__: it offers its names without an underscore"
 
 
-def test_no_class_name_stands_for_two_things() -> None:
+def test_no_class_name_stands_for_two_things():
     places: dict[str, list[str]] = {}
     for name, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -169,12 +168,12 @@ def test_no_class_name_stands_for_two_things() -> None:
     assert {key: files for key, files in places.items() if len(files) > 1} == {}
 
 
-def test_files_have_one_job() -> None:
+def test_files_have_one_job():
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name: count for name, count in lines.items() if count > LONGEST} == {}
 
 
-def test_names_that_are_offered_exist() -> None:
+def test_names_that_are_offered_exist():
     for name, path in MODULES.items():
         if name == "__main__.py":
             continue
@@ -184,14 +183,14 @@ def test_names_that_are_offered_exist() -> None:
         assert [key for key in names if not hasattr(module, key)] == [], dotted
 
 
-def test_test_files_have_names_of_their_own() -> None:
+def test_test_files_have_names_of_their_own():
     """Without packages, two test files of one name would shadow each other."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
     assert sorted(set(names)) == sorted(names)
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
-def our_files() -> Iterator[Path]:
+def our_files():
     """Every file of the repository, without what tools and runs leave."""
     for folder, folders, files in os.walk(ROOT):
         at_root = Path(folder) == ROOT
@@ -205,7 +204,7 @@ def our_files() -> Iterator[Path]:
         yield from (Path(folder) / name for name in files)
 
 
-def test_no_file_names_the_host_of_a_package_registry() -> None:
+def test_no_file_names_the_host_of_a_package_registry():
     """Where packages come from is for whoever installs: pip's own settings decide it."""
     hosts = [
         ("pypi", "org"),
@@ -233,18 +232,18 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
 @pytest.mark.parametrize(
     "module", ["tacit", "tacit.cli.main", "tacit.privacy", "tacit.privacy.ledger.ledger"]
 )
-def test_importing_does_not_load_torch(module: str) -> None:
+def test_importing_does_not_load_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def test_the_version_is_printed() -> None:
+def test_the_version_is_printed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     answer = tacit("--version")
     assert (answer.code, answer.out, answer.err) == (0, f"tacit {project['version']}\n", "")
 
 
-def test_help_lists_the_commands() -> None:
+def test_help_lists_the_commands():
     answer = tacit("--help")
     assert (answer.code, answer.err) == (0, "")
     commands = ("train", "plan", "compare", "audit", "algorithms", "evaluate", "report", "privacy")

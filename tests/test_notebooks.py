@@ -1,14 +1,11 @@
 """Notebooks of the documentation run from top to bottom, and show what they say."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import nbformat
 import pytest
@@ -30,26 +27,24 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s#:]+)[^)\s]*\)")
 named = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-def read(path: Path) -> Any:
+def read(path):
     return nbformat.read(path, as_version=4)
 
 
-def printed(notebook: Any) -> list[list[str]]:
+def printed(notebook):
     """The words that each cell printed; numbers, and bars of #, may differ from run to run."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = ["".join(part.get("text", "") for part in cell.outputs) for cell in cells]
     return [_NUMBER.sub("0", re.sub(r"#+", "", text)).split() for text in texts]
 
 
-def test_there_are_notebooks() -> None:
+def test_there_are_notebooks():
     assert len(NOTEBOOKS) >= 3
 
 
 @pytest.mark.slow
 @named
-def test_a_notebook_runs_and_prints_what_it_holds(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_runs_and_prints_what_it_holds(path, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     here = str(Path(sys.executable).parent)  # where the `tacit` is that cells call
@@ -76,7 +71,7 @@ def test_a_notebook_runs_and_prints_what_it_holds(
 
 
 @named
-def test_a_notebook_was_run_from_top_to_bottom_and_is_small(path: Path) -> None:
+def test_a_notebook_was_run_from_top_to_bottom_and_is_small(path):
     notebook = read(path)
     nbformat.validate(notebook)
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
@@ -90,7 +85,7 @@ def test_a_notebook_was_run_from_top_to_bottom_and_is_small(path: Path) -> None:
 
 
 @named
-def test_links_of_a_notebook_lead_somewhere(path: Path) -> None:
+def test_links_of_a_notebook_lead_somewhere(path):
     texts = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
     targets = [match["target"] for text in texts for match in _LINK.finditer(text)]
     assert targets
@@ -98,7 +93,7 @@ def test_links_of_a_notebook_lead_somewhere(path: Path) -> None:
 
 
 @named
-def test_a_notebook_is_a_page_with_its_code_and_outputs(path: Path) -> None:
+def test_a_notebook_is_a_page_with_its_code_and_outputs(path):
     notebook = read(path)
     page = as_markdown(path.read_text(encoding="utf-8"))
     assert page.startswith("# ")

@@ -1,10 +1,7 @@
 """Plain files: no pipe, no device, no more than is allowed; TOML in bounded time."""
 
-from __future__ import annotations
-
 import os
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +10,7 @@ from tacit.errors import InputError
 from tacit.plain_files import check_plain, open_plain, parse_toml, read_plain, read_toml
 
 
-def test_a_plain_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+def test_a_plain_file_is_read_up_to_its_bound(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"12345678")
     assert read_plain(path, 8) == read_plain(str(path), 100) == b"12345678"
@@ -24,7 +21,7 @@ def test_a_plain_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
         read_plain(path, 7)
 
 
-def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, reason in (
         (tmp_path / "pipe", "is no plain file"),
@@ -39,9 +36,7 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
             assert refusal.value.strerror
 
 
-def test_what_memory_does_not_hold_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_memory_does_not_hold_is_refused_before_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(2**20)
@@ -55,6 +50,6 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_read(
 
 
 @pytest.mark.parametrize("text", ["a." * 40 + "b = 1", "a = " + "[" * 5000, f"a = {'9' * 5000}"])
-def test_toml_that_would_take_for_ever_is_none(text: str) -> None:
+def test_toml_that_would_take_for_ever_is_none(text):
     with pytest.raises(tomllib.TOMLDecodeError):
         parse_toml(text)

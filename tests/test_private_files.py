@@ -1,13 +1,9 @@
 """Private files: whole or not there, nobody else's to read; a lock that dies with its process."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,11 +21,11 @@ from tacit.private_files import (
 )
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_writing_replaces_the_whole_file_or_nothing(tmp_path: Path) -> None:
+def test_writing_replaces_the_whole_file_or_nothing(tmp_path):
     path = tmp_path / "file"
     write_private(path, b"first, and longer")
     path.chmod(0o644)
@@ -43,7 +39,7 @@ def test_writing_replaces_the_whole_file_or_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == b"second"
 
 
-def test_what_lies_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+def test_what_lies_under_the_temporary_name_is_not_followed(tmp_path):
     (tmp_path / "other").write_bytes(b"another's")
     (tmp_path / "file.part").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic links"):
@@ -51,7 +47,7 @@ def test_what_lies_under_the_temporary_name_is_not_followed(tmp_path: Path) -> N
     assert (tmp_path / "other").read_bytes() == b"another's"
 
 
-def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
+def test_files_are_replaced_together_or_not_at_all(tmp_path):
     write_together(tmp_path, {"a": b"1", "b": b"1", "last": b"1"})
     (tmp_path / "last.part").mkdir()  # so that the last one cannot be written
     with pytest.raises(IsADirectoryError):
@@ -60,7 +56,7 @@ def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path) == {"a", "b", "last", "last.part"}
 
 
-def test_lines_begin_where_lines_begin(tmp_path: Path) -> None:
+def test_lines_begin_where_lines_begin(tmp_path):
     path = tmp_path / "lines"
     append_line(path, b"one")
     with path.open("ab") as file:
@@ -69,7 +65,7 @@ def test_lines_begin_where_lines_begin(tmp_path: Path) -> None:
     assert path.read_bytes() == b"one\nto\nthree\n"
 
 
-def test_a_folder_that_is_there_stays_and_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_folder_that_is_there_stays_and_a_file_is_no_folder(tmp_path):
     make_private_folder(tmp_path / "new")
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
     (tmp_path / "new").chmod(0o750)
@@ -82,7 +78,7 @@ def test_a_folder_that_is_there_stays_and_a_file_is_no_folder(tmp_path: Path) ->
     assert names(tmp_path) == {"new"}
 
 
-def test_errors_of_the_system_are_one_plain_line(tmp_path: Path) -> None:
+def test_errors_of_the_system_are_one_plain_line(tmp_path):
     with (
         pytest.raises(InputError, match=r"cannot be written \(No such file or directory\)"),
         plain_errors("out", tmp_path),
@@ -90,7 +86,7 @@ def test_errors_of_the_system_are_one_plain_line(tmp_path: Path) -> None:
         write_private(tmp_path / "missing" / "file", b"")
 
 
-def test_a_lock_is_one_processes_and_dies_with_it(tmp_path: Path) -> None:
+def test_a_lock_is_one_processes_and_dies_with_it(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from tacit.private_files import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
@@ -110,18 +106,18 @@ def test_a_lock_is_one_processes_and_dies_with_it(tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o777])
-def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+def umask(request):
     before = os.umask(request.param)
     yield
     os.umask(before)
 
 
-def mode(path: Path) -> int:
+def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.usefixtures("umask")
-def test_nobody_else_may_read_whatever_the_umask(tmp_path: Path) -> None:
+def test_nobody_else_may_read_whatever_the_umask(tmp_path):
     make_private_folder(tmp_path / "folder")
     os.close(new_private_file(tmp_path / "folder" / "one"))
     with appearing(tmp_path / "folder" / "two") as aside:
@@ -131,14 +127,14 @@ def test_nobody_else_may_read_whatever_the_umask(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "two").read_text() == "content"
 
 
-def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_is_there_is_left_as_it_is(tmp_path):
     tmp_path.chmod(0o750)
     make_private_folder(tmp_path)
     assert mode(tmp_path) == 0o750
 
 
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    def cut_short() -> None:
+def test_a_file_is_there_whole_or_not_at_all(tmp_path):
+    def cut_short():
         with appearing(tmp_path / "file") as aside:
             aside.write_text("half")
             assert not (tmp_path / "file").exists()
@@ -149,7 +145,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_there_is_never_replaced(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_never_replaced(tmp_path):
     (tmp_path / "file").write_text("first")
     with pytest.raises(FileExistsError), appearing(tmp_path / "file") as aside:
         aside.write_text("second")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,17 @@ sys.path.insert(0, str(ROOT / "docs" / "hooks"))
 from generated_reference import algorithms, commands  # noqa: E402
 
 
-def read(name: str) -> str:
+def read(name):
     return (REFERENCE / name).read_text(encoding="utf-8")
 
 
-def first_cells(text: str) -> set[str]:
+def first_cells(text):
     """What stands as code in the first cell of a table's row."""
     cells = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
     return {name for cell in cells for name in CODE.findall(cell)}
 
 
-def under(text: str, heading: str) -> str:
+def under(text, heading):
     """What stands under a heading, up to the next one of its rank."""
     _, found, rest = text.partition(f"\n{heading}\n")
     assert found, heading
@@ -50,7 +49,7 @@ def under(text: str, heading: str) -> str:
 
 
 @pytest.mark.parametrize("module", [tacit, callbacks, privacy], ids=lambda module: module.__name__)
-def test_every_public_name_is_described(module: Any) -> None:
+def test_every_public_name_is_described(module):
     page = read(DESCRIBED[module.__name__])
     described = set(re.findall(rf"^::: {re.escape(module.__name__)}\.(\w+)$", page, re.MULTILINE))
     described |= {"__version__"} if "`tacit.__version__`" in page else set()
@@ -61,7 +60,7 @@ def test_every_public_name_is_described(module: Any) -> None:
     assert described <= {*module.__all__, "__version__"}
 
 
-def test_every_key_of_every_section_is_described() -> None:
+def test_every_key_of_every_section_is_described():
     page = read("experiment-file.md")
     for section, field in Config.model_fields.items():
         if section == "algorithm":
@@ -71,7 +70,7 @@ def test_every_key_of_every_section_is_described() -> None:
         assert set(model.model_fields) <= keys, section
 
 
-def test_every_option_of_every_algorithm_is_described_and_listed() -> None:
+def test_every_option_of_every_algorithm_is_described_and_listed():
     options = {name for row in ALGORITHMS.values() for name in row.options.model_fields}
     assert options <= first_cells(under(read("experiment-file.md"), "### Options"))
     sections = re.split(r"^## ", algorithms(), flags=re.MULTILINE)[1:]
@@ -82,7 +81,7 @@ def test_every_option_of_every_algorithm_is_described_and_listed() -> None:
         assert row.title in section
 
 
-def every_command(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
+def every_command(command, *path):
     yield path
     for name, inner in getattr(command, "commands", {}).items():
         if not inner.hidden:
@@ -104,7 +103,7 @@ def test_every_command_and_option_of_the_help_is_described(path: tuple[str, ...]
     assert [name for name in names if name not in described] == []
 
 
-def test_a_mark_on_a_page_is_replaced() -> None:
+def test_a_mark_on_a_page_is_replaced():
     from generated_reference import on_page_markdown
 
     for name in ("command-line.md", "algorithms.md"):
@@ -119,7 +118,7 @@ add-or-remove-one, replace-one, privacy loss distribution, trust model, epsilon,
 certified epsilon, claimed epsilon, audited epsilon, ledger, statement, plan, run folder"""
 
 
-def test_the_glossary_has_the_words_of_the_field_in_order() -> None:
+def test_the_glossary_has_the_words_of_the_field_in_order():
     terms = re.findall(r"^\*\*([^*]+)\*\*", read("glossary.md"), re.MULTILINE)
     named = {part.strip() for term in terms for part in term.split(",")}
     assert {" ".join(word.split()) for word in WORDS.split(",")} <= named
@@ -128,7 +127,7 @@ def test_the_glossary_has_the_words_of_the_field_in_order() -> None:
     assert len(explained) == len(terms)
 
 
-def test_every_pitfall_has_a_severity_and_a_way_out() -> None:
+def test_every_pitfall_has_a_severity_and_a_way_out():
     page = read("pitfalls.md")
     for severity in ("Privacy lost", "Result wrong", "Time lost"):
         assert f"- **{severity.lower()}**:" in page
@@ -141,11 +140,11 @@ def test_every_pitfall_has_a_severity_and_a_way_out() -> None:
         assert all(len(row) == 4 and all(cell.strip() for cell in row) for row in rows)
 
 
-def up(value: float, digits: int) -> float:
+def up(value, digits):
     return math.ceil(value * 10**digits - 1e-9) / 10**digits
 
 
-def test_the_probabilities_for_a_lawyer_are_those_of_the_definition() -> None:
+def test_the_probabilities_for_a_lawyer_are_those_of_the_definition():
     """Rounded up: (e^epsilon + delta) / (e^epsilon + 1) of guesses; odds grow by e^epsilon."""
     page = (ROOT / "docs" / "concepts" / "epsilon-for-a-lawyer.md").read_text(encoding="utf-8")
     guesses = re.findall(r"^\| ([\d.]+) \| ([\d.]+) % \|$", page, re.MULTILINE)

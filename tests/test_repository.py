@@ -1,7 +1,5 @@
 """The files that tools and newcomers read first agree with the project."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -16,13 +14,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 TEMPLATES = ROOT / ".github" / "ISSUE_TEMPLATE"
 
 
-def values(name: str, key: str) -> list[str]:
+def values(name, key):
     """What stands behind a key of a YAML file, wherever the key begins a line."""
     text = (ROOT / name).read_text(encoding="utf-8")
     return re.findall(rf"^[ -]*{key}: *(.+)$", text, re.MULTILINE)
 
 
-def test_the_citation_is_of_this_version() -> None:
+def test_the_citation_is_of_this_version():
     assert values("CITATION.cff", "version") == [tacit.__version__] == [PROJECT["version"]]
     assert values("CITATION.cff", "license") == [PROJECT["license"]]
     authors = [author["name"] for author in PROJECT["authors"]]
@@ -32,7 +30,7 @@ def test_the_citation_is_of_this_version() -> None:
     assert keywords == PROJECT["keywords"]
 
 
-def test_a_commit_is_checked_as_make_check_does() -> None:
+def test_a_commit_is_checked_as_make_check_does():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(r"^check:.*\n((?:\t.+\n)+)", makefile, re.MULTILINE)
     assert recipe is not None
@@ -40,7 +38,7 @@ def test_a_commit_is_checked_as_make_check_does() -> None:
     assert values(".pre-commit-config.yaml", "entry") == commands
 
 
-def test_hosted_ci_runs_what_a_change_must_pass_on_every_python_that_is_named() -> None:
+def test_hosted_ci_runs_what_a_change_must_pass_on_every_python_that_is_named():
     workflow = ".github/workflows/ci.yml"
     named = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
     (tested,) = [re.findall(r"3\.\d+", line) for line in values(workflow, "python")]
@@ -50,7 +48,7 @@ def test_hosted_ci_runs_what_a_change_must_pass_on_every_python_that_is_named() 
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
 
 
-def test_a_privacy_bug_is_led_to_the_private_way() -> None:
+def test_a_privacy_bug_is_led_to_the_private_way():
     security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert "## How to report one" in security
     assert "before anything is published" in security
@@ -81,7 +79,7 @@ _LINE = re.compile(  # of requirements, of a list in YAML or TOML
 _OF_REQUIREMENTS = re.compile(r"(?:require|constraint|environment|peers|packages)[^/]*$")
 
 
-def asked_for(text: str, name: str = "") -> list[str]:
+def asked_for(text, name=""):
     """Where a text has someone install `tacit` by its name."""
     plain = re.sub(r"\\+\r?\n|\\n(?=[\"' ])", " ", text)  # lines that go on; lines of a notebook
     plain = re.sub(r"[\"',]+(?=[\s\w.\[\])=<>~!-]|$)", " ", plain)  # words of a list
@@ -143,16 +141,16 @@ NOT_ASKED = [
 
 
 @pytest.mark.parametrize("text", ASKED)
-def test_it_is_noticed_where_someone_is_told_to_install_tacit_by_name(text: str) -> None:
+def test_it_is_noticed_where_someone_is_told_to_install_tacit_by_name(text):
     assert asked_for(text)
 
 
 @pytest.mark.parametrize("text", NOT_ASKED)
-def test_other_words_are_not_mistaken_for_that(text: str) -> None:
+def test_other_words_are_not_mistaken_for_that(text):
     assert asked_for(text) == []
 
 
-def test_nobody_is_told_to_install_tacit_by_name() -> None:
+def test_nobody_is_told_to_install_tacit_by_name():
     """In no file: pages, messages, examples, notebooks, `deploy/`, workflows."""
     own = Path(__file__).resolve()
     files = {path: read for path in tracked() if path != own and (read := _text(path))}
@@ -166,14 +164,14 @@ def test_nobody_is_told_to_install_tacit_by_name() -> None:
     } == {}
 
 
-def _text(path: Path) -> str:
+def _text(path):
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:  # a picture, or what is packed
         return ""
 
 
-def test_the_project_has_a_name_of_its_own_and_does_not_require_the_other() -> None:
+def test_the_project_has_a_name_of_its_own_and_does_not_require_the_other():
     assert PROJECT["name"] == "tacit-dp"
     extras = PROJECT["optional-dependencies"].values()
     required = [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]

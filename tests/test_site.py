@@ -1,7 +1,5 @@
 """The site of the documentation: every page has a place in it, and it asks nobody for anything."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -30,22 +28,22 @@ from table_labels import labelled  # noqa: E402
         ('<a href="https://host/">a link that a reader follows</a>', []),
     ],
 )
-def test_what_a_page_would_load_from_elsewhere_is_found(page: str, found: list[str]) -> None:
+def test_what_a_page_would_load_from_elsewhere_is_found(page, found):
     assert external_assets(page) == found
 
 
-def test_what_a_style_would_load_from_elsewhere_is_found() -> None:
+def test_what_a_style_would_load_from_elsewhere_is_found():
     style = "a{background:url(https://host/a.png)} b{background:url('b.svg')} @import 'https://h/c'"
     assert external_assets(style, styles=True) == ["https://host/a.png", "https://h/c"]
 
 
-def test_our_own_scripts_and_styles_name_no_host() -> None:
+def test_our_own_scripts_and_styles_name_no_host():
     for path in [*(DOCS / "assets").iterdir(), *DOCS.rglob("*.svg")]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"(?:src|href|url\(|fetch\()\s*=?\s*[\"']?https?:", text), path.name
 
 
-def test_links_are_changed_outside_blocks_alone() -> None:
+def test_links_are_changed_outside_blocks_alone():
     text = "[a](x.md#one) [b](https://h/x.md)\n```text\n[c](x.md)\n```\n![d](x.md)\n"
     changed = relinked(text, lambda target: f"../{target}")
     assert changed == (
@@ -53,7 +51,7 @@ def test_links_are_changed_outside_blocks_alone() -> None:
     )
 
 
-def test_files_outside_the_docs_that_pages_link_to_become_pages() -> None:
+def test_files_outside_the_docs_that_pages_link_to_become_pages():
     linked = linked_files({"docs/performance.md", "docs/concepts/noise.md"})
     assert {"benchmarks/README.md", "src/tacit/kernels/compile.py"} <= linked
     assert not any(file.startswith("docs/") for file in linked)
@@ -62,7 +60,7 @@ def test_files_outside_the_docs_that_pages_link_to_become_pages() -> None:
     assert page_of("docs/concepts/noise.md") == "concepts/noise.md"
 
 
-def test_cells_carry_the_head_of_their_column() -> None:
+def test_cells_carry_the_head_of_their_column():
     table = "<table><thead><tr><th>key</th><th>a &lt; b</th><th><code>c</code></th></tr></thead>"
     table += "<tbody><tr><td>1</td><td>2</td><td></td></tr></tbody></table>"
     made = labelled(table)
@@ -74,7 +72,7 @@ def test_cells_carry_the_head_of_their_column() -> None:
     assert labelled("<table><tr><td>no head</td></tr></table>").count("data-label") == 0
 
 
-def test_every_page_stands_in_the_navigation_once() -> None:
+def test_every_page_stands_in_the_navigation_once():
     named = re.findall(r"([\w/.-]+\.(?:md|ipynb))\s*$", _nav(), re.MULTILINE)
     pages = {
         str(path.relative_to(DOCS))
@@ -86,11 +84,11 @@ def test_every_page_stands_in_the_navigation_once() -> None:
     assert set(named) == pages
 
 
-def _nav() -> str:
+def _nav():
     return (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
 
 
-def test_ci_builds_the_site() -> None:
+def test_ci_builds_the_site():
     assert "\nmake docs\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndocs:")[2]
     build = next(line for line in recipe.splitlines() if "mkdocs build" in line)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page as Tab
 
 from browser import SCREENS, running_browser
 
@@ -29,7 +27,7 @@ HIDDEN = """() => [...document.querySelectorAll(".md-typeset__scrollwrap")]
 
 
 @pytest.fixture(scope="module")
-def tab() -> Iterator[Tab]:
+def tab():
     if not (SITE / "index.html").is_file():
         message = "no site in build/site: `make docs` builds it"
         if os.environ.get("CI"):
@@ -41,7 +39,7 @@ def tab() -> Iterator[Tab]:
         context.close()
 
 
-def test_pages_fit_every_screen_and_load_files_of_the_site_alone(tab: Tab) -> None:
+def test_pages_fit_every_screen_and_load_files_of_the_site_alone(tab):
     asked: set[str] = set()
     wrong: list[str] = []
     tab.on("request", lambda request: asked.add(request.url))
@@ -58,7 +56,7 @@ def test_pages_fit_every_screen_and_load_files_of_the_site_alone(tab: Tab) -> No
     assert (wrong, outside) == ([], [])
 
 
-def test_the_search_finds_a_page_without_a_server(tab: Tab) -> None:
+def test_the_search_finds_a_page_without_a_server(tab):
     width, height = SCREENS[-1]
     tab.set_viewport_size({"width": width, "height": height})
     tab.goto((SITE / "index.html").as_uri())

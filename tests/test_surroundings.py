@@ -1,7 +1,5 @@
 """The tests that are about signals and terminals, however the test run itself was started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -29,7 +27,7 @@ SURROUNDINGS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
-def test_the_suite_passes_in(surroundings: str, tmp_path: Path) -> None:
+def test_the_suite_passes_in(surroundings, tmp_path):
     options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-k", CHOSEN]
     command = [sys.executable, "-m", "pytest", *options]
     files = [str(TESTS / file) for file in FILES]

@@ -4,16 +4,12 @@ The stranger's wheel is made here. It has what the one of the package index has:
 with a module `errors`, and no command.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -46,7 +42,7 @@ ORDERS = {
 }
 
 
-def stranger(folder: Path) -> Path:
+def stranger(folder):
     path = folder / "tacit-9.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         for name, content in {**FILES, "tacit-9.0.dist-info/RECORD": RECORD}.items():
@@ -55,7 +51,7 @@ def stranger(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def shell(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     wheels = builders(folder / "wheels")
     made = Shell(folder, wheels)
@@ -84,7 +80,7 @@ STEPS = {
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_projects_of_one_name_do_not_half_work(order: str, shell: Shell) -> None:
+def test_two_projects_of_one_name_do_not_half_work(order, shell):
     for step in ("without both", *order.split(", ")):
         done = shell.run(STEPS[step])
         assert done.returncode == 0, f"{step}: {done.stderr}"
@@ -105,7 +101,7 @@ def test_two_projects_of_one_name_do_not_half_work(order: str, shell: Shell) -> 
 
 
 @pytest.mark.slow
-def test_what_was_called_tacit_before_does_no_harm(shell: Shell) -> None:
+def test_what_was_called_tacit_before_does_no_harm(shell):
     """An editable installation of this project under its first name owns no file of `tacit`."""
     assert shell.run(STEPS["without both"]).returncode == 0
     project = shell.clone / "pyproject.toml"
@@ -128,14 +124,14 @@ def test_what_was_called_tacit_before_does_no_harm(shell: Shell) -> None:
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Path:
+def beside(tmp_path):
     """A folder on the import path in which the stranger's project is installed."""
     with zipfile.ZipFile(stranger(tmp_path)) as wheel:
         wheel.extractall(tmp_path / "there")
     return tmp_path / "there"
 
 
-def said(beside: Path, *words: str, paths: tuple[Path, ...]) -> tuple[int, list[str]]:
+def said(beside, *words, paths):
     ended = subprocess.run(
         [sys.executable, *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
@@ -148,7 +144,7 @@ def said(beside: Path, *words: str, paths: tuple[Path, ...]) -> tuple[int, list[
     return ended.returncode, ended.stderr.strip().splitlines()
 
 
-def test_ours_is_found_first_and_theirs_lies_elsewhere(beside: Path) -> None:
+def test_ours_is_found_first_and_theirs_lies_elsewhere(beside):
     paths = (ROOT / "src", beside)
     code, (line,) = said(beside, "-c", "import tacit_dp; tacit_dp.main()", paths=paths)
     assert code == 2
@@ -162,7 +158,7 @@ def test_ours_is_found_first_and_theirs_lies_elsewhere(beside: Path) -> None:
         assert re.match(f"ImportError: {OVERLAP}: {re.escape(REMEDY)}", lines[-1])
 
 
-def test_theirs_is_found_first(beside: Path) -> None:
+def test_theirs_is_found_first(beside):
     command = "import tacit_dp; tacit_dp.main()"
     code, (line,) = said(beside, "-c", command, paths=(beside, ROOT / "src"))
     assert code == 2
@@ -172,7 +168,7 @@ def test_theirs_is_found_first(beside: Path) -> None:
     assert said(beside, "-c", command, paths=(beside, ROOT / "src"))[1] == [line]
 
 
-def test_ours_without_its_first_file_is_refused(tmp_path: Path) -> None:
+def test_ours_without_its_first_file_is_refused(tmp_path):
     copy = tmp_path / "src"
     shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "tacit" / "__init__.py").unlink()
@@ -182,7 +178,7 @@ def test_ours_without_its_first_file_is_refused(tmp_path: Path) -> None:
         assert re.match(f"tacit: {GONE}: ", line)
 
 
-def test_a_package_of_another_distribution_of_that_name_is_no_matter(beside: Path) -> None:
+def test_a_package_of_another_distribution_of_that_name_is_no_matter(beside):
     """It installs no package `tacit`: nothing overlaps."""
     shutil.rmtree(beside / "tacit")
     record = beside / "tacit-9.0.dist-info" / "RECORD"

@@ -12,8 +12,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from tacit.report.charts import Chart
-
 EVIL = "\"'></script></style></title><script>alert(1)</script><img src=x onerror=alert(2)>&lt;"
 """A name that becomes markup wherever it is not escaped."""
 
@@ -24,7 +22,7 @@ _WITHOUT_END = ("meta", "link", "br", "img", "input")
 _LOADING = {"src", "href", "srcset", "action", "background", "data"}
 
 
-def drawn(chart: Chart) -> go.Figure:
+def drawn(chart):
     """A chart's figure as plotly reads it, which refuses attributes that it does not know."""
     assert chart.figure is not None
     return go.Figure(list(chart.figure.data), chart.figure.layout)
@@ -38,7 +36,7 @@ class Page(HTMLParser):
         has_charts: whether the code of plotly must be in it.
     """
 
-    def __init__(self, html: str, *, has_charts: bool = True) -> None:
+    def __init__(self, html, *, has_charts=True):
         super().__init__()
         code = b64encode(PLOTLY.read_bytes()).decode()
         assert html.count(code) == has_charts, "plotly.js is embedded once"
@@ -53,7 +51,7 @@ class Page(HTMLParser):
         self.close()
         assert self._open == [], "every element is closed"
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag not in _WITHOUT_END:
             self._open.append(self.tags[-1])
@@ -62,10 +60,10 @@ class Page(HTMLParser):
         elif tag in ("td", "th"):
             self.rows[-1].append("")
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self._open.pop()[0] == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         tag, attributes = self._open[-1] if self._open else ("", {})
         if tag == "script":
             self.scripts.append(data)
@@ -80,17 +78,17 @@ class Page(HTMLParser):
                 self.rows[-1][-1] += data
 
     @property
-    def text(self) -> str:
+    def text(self):
         """What is read, with a single plain space between words."""
         return re.sub(r"\s+", " ", " ".join(self.words))
 
-    def count(self, tag: str, **attributes: str) -> int:
+    def count(self, tag, **attributes):
         """How many elements have this name and these attributes."""
         return sum(
             name == tag and attributes.items() <= present.items() for name, present in self.tags
         )
 
-    def assert_loads_nothing(self) -> None:
+    def assert_loads_nothing(self):
         """A page is one file: nothing in it names another."""
         assert _LOADING.isdisjoint(name for _, attributes in self.tags for name in attributes)
         assert "link" not in {tag for tag, _ in self.tags}
@@ -99,15 +97,15 @@ class Page(HTMLParser):
         assert policy is not None
         assert "default-src 'none'" in policy
 
-    def assert_has_the_elements_of(self, harmless: Page) -> None:
+    def assert_has_the_elements_of(self, harmless):
         """No text of this page has become an element or an attribute."""
         assert Counter(self._shapes()) == Counter(harmless._shapes())
 
-    def _shapes(self) -> list[tuple[str, ...]]:
+    def _shapes(self):
         return [(tag, *sorted(attributes)) for tag, attributes in self.tags]
 
 
-def poisoned(content: Any, keep: tuple[str, ...] = ()) -> Any:
+def poisoned(content, keep=()):
     """A document whose texts all end with markup, except empty ones and those under some keys."""
     if isinstance(content, dict):
         return {

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import torch
 from battery_table import ROWS, Array
-from torch import Tensor
 
 from tacit.algorithms import ALGORITHMS
-from tacit.communication.colours import Outgoing
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import Descent
-from tacit.data import Dataset, StackedData, stack
+from tacit.data import Dataset, stack
 from tacit.training.budget import node_keys
-from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
 
 DELTA = 1e-5
@@ -24,17 +18,17 @@ DECAY, GROWTH = 3.0, 4.0
 OUTPUTS = {"cross-entropy": {"outputs": 10}}
 
 
-def levels(steps: int) -> list[float]:
+def levels(steps):
     """An uneven noise schedule for the general form."""
     return [1.0 + k % 3 for k in range(steps)]
 
 
-def bounds(steps: int) -> list[float]:
+def bounds(steps):
     """An uneven clipping schedule for the general form."""
     return [2.0 / (1 + k) for k in range(steps)]
 
 
-def schedule_options(case: str, steps: int) -> dict[str, Any]:
+def schedule_options(case, steps):
     """Schedules that vary, for the methods that have any."""
     known = {
         "clip_decay": DECAY,
@@ -46,25 +40,25 @@ def schedule_options(case: str, steps: int) -> dict[str, Any]:
     return {key: known[key] for key in ALGORITHMS[name].options.model_fields if key in known}
 
 
-def clipped_schedules(case: str, steps: int, clip: float) -> dict[str, Any]:
+def clipped_schedules(case, steps, clip):
     """`schedule_options`, and a clipping bound where they have none for each step."""
     options = schedule_options(case, steps)
     return options if "clip_schedule" in options else {"clip": clip, **options}
 
 
 def experiment(
-    case: str,
+    case,
     *,
-    loss: str = "cross-entropy",
-    model: str = "logistic",
-    steps: int = 3,
-    batch: int | str = "all",
-    dtype: str = "float64",
-    sampling: str = "poisson",
-    graph: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    privacy: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    loss="cross-entropy",
+    model="logistic",
+    steps=3,
+    batch="all",
+    dtype="float64",
+    sampling="poisson",
+    graph=None,
+    options=None,
+    privacy=None,
+):
     """Of a row of the table; a graph is for algorithms without a server."""
     row = ROWS[case]
     given = {"epsilon": 3.0, "delta": DELTA, "noise_seed": 1} if privacy is None else privacy
@@ -91,7 +85,7 @@ class OpenExchange(InProcessExchange):
 
     messages: list[Array]
 
-    def mix(self, k: int, *values: Outgoing[Tensor], **rest: Any) -> tuple[Tensor, ...]:
+    def mix(self, k, *values, **rest):
         sent = [value.value for value in values]
         if rest.get("descent") is not None:
             direction, step = rest["descent"]
@@ -99,11 +93,11 @@ class OpenExchange(InProcessExchange):
         self._keep(sent)
         return super().mix(k, *values, **rest)
 
-    def swap(self, k: int, partner: Tensor, *values: Outgoing[Tensor]) -> tuple[Tensor, ...]:
+    def swap(self, k, partner, *values):
         self._keep([value.value for value in values])
         return super().swap(k, partner, *values)
 
-    def average(self, k: int, *values: Outgoing[Tensor], **rest: Any) -> tuple[Tensor, ...]:
+    def average(self, k, *values, **rest):
         clients = len(self.bytes_sent)
         flags = self._active(k)
         sent = torch.ones(clients, dtype=torch.bool) if flags is None else torch.tensor(flags)
@@ -114,14 +108,14 @@ class OpenExchange(InProcessExchange):
             self._keep([whole])
         return super().average(k, *values, **rest)
 
-    def _keep(self, values: list[Tensor]) -> None:
+    def _keep(self, values):
         self.messages = [
             *getattr(self, "messages", []),
             *(value.clone().numpy() for value in values),
         ]
 
 
-def single_step(job: Job, k: int) -> tuple[Any, Any, list[Array]]:
+def single_step(job, k):
     """States before and after step k, made from the start, and what was sent in it."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     plan = job.plan
@@ -136,20 +130,20 @@ def single_step(job: Job, k: int) -> tuple[Any, Any, list[Array]]:
     return before, after, getattr(exchange, "messages", [])
 
 
-def active(job: Job, k: int) -> np.ndarray:
+def active(job, k):
     """Which nodes take part in step k, `[nodes]`."""
     flags = job.plan.release.active(k)
     return np.ones(len(job.plan.nodes), dtype=bool) if flags is None else flags
 
 
-def part_of(train: StackedData, hosted: Sequence[int]) -> StackedData:
+def part_of(train, hosted):
     """The records of some nodes."""
     rows = [torch.arange(int(train.sizes[node])) + int(train.offsets[node]) for node in hosted]
     parts = [Dataset(train.inputs[own], train.targets[own]) for own in rows]
     return stack(parts, train.inputs.dtype, "cpu")
 
 
-def quadratic(nodes: int, *, shared: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def quadratic(nodes, *, shared):
     """Records of a linear regression; `shared` inputs give every node the same curvature."""
     draw = torch.Generator().manual_seed(4)
     made = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +35,11 @@ class Seen:
     messages: Sequence[Array]
 
 
-def _batch_mean(records: int, k: int) -> float:
+def _batch_mean(records, k):
     return 1 / records
 
 
-def _as_planned(k: int, steps: int) -> float:
+def _as_planned(k, steps):
     return 1.0
 
 
@@ -112,14 +112,14 @@ class Row:
 # Where the noise is seen.
 
 
-def _averaged(noise: Array) -> Array:
+def _averaged(noise):
     return np.tile(noise.mean(axis=0), (len(noise), 1))
 
 
 _ANCHORS = {"state": "public", "anchor_every": 10, "anchor_share": 0.5}
 
 
-def _other_steps(k: int, steps: int) -> float:
+def _other_steps(k, steps):
     """For these anchors in up to ten steps, and differences of up to twice the clipping bound."""
     return 1.0 if k or steps == 1 else math.sqrt(1 / (steps - 1)) / 2
 
@@ -129,7 +129,7 @@ KEPT = Release(lambda seen: -seen.state.x.numpy())
 SENT = Release(lambda seen: seen.messages[0], models=lambda noise: -_averaged(noise))
 
 
-def _anchored(release: Release) -> Release:
+def _anchored(release):
     return Release(
         release.noise,
         relative=_other_steps,
@@ -141,7 +141,7 @@ def _anchored(release: Release) -> Release:
 _FEDSPD = 21.0  # gamma + rho at learning rate 1, of which the message holds twice the model's noise
 
 
-def _fedspd(shift: Callable[[int, int], float] | None) -> Release:
+def _fedspd(shift):
     return Release(
         lambda seen: seen.messages[0] * _FEDSPD / 2,
         shift=shift,
@@ -162,7 +162,7 @@ COMPRESSED = "test_algorithms_do_adp.py::"
 PRIMAL_DUAL = "test_algorithms_fedspd_dp.py::"
 
 
-def _push_sum(name: str, **rest: Any) -> Row:
+def _push_sum(name, **rest):
     settings: dict[str, Any] = {
         "recursion": PLAIN + "test_push_sum_recursion",
         "release": PUSHED,
@@ -173,11 +173,11 @@ def _push_sum(name: str, **rest: Any) -> Row:
     return Row(name, **{**settings, **rest})
 
 
-def _gossip(name: str, release: Release | None) -> Row:
+def _gossip(name, release):
     return Row(name, recursion=PLAIN + "test_gossip_recursion", release=release, mean={})
 
 
-def _compressed(name: str, release: Release | None, **more: Any) -> Row:
+def _compressed(name, release, **more):
     return Row(
         name,
         recursion=COMPRESSED + "test_recursion",
@@ -188,7 +188,7 @@ def _compressed(name: str, release: Release | None, **more: Any) -> Row:
     )
 
 
-def _local_steps(name: str, release: Release | None) -> Row:
+def _local_steps(name, release):
     return Row(
         name,
         recursion=FEDERATED + "test_fedavg_recursion",
@@ -201,7 +201,7 @@ def _local_steps(name: str, release: Release | None) -> Row:
     )
 
 
-def _primal_dual(state: Literal["public", "private"], release: Release) -> Row:
+def _primal_dual(state, release):
     return Row(
         "fedspd-dp",
         recursion=PRIMAL_DUAL + "test_recursion",
@@ -213,9 +213,7 @@ def _primal_dual(state: Literal["public", "private"], release: Release) -> Row:
     )
 
 
-def _graph_admm(
-    name: str, mean: Options | None, growth: float = 1.0, quadratic: float = 0.3
-) -> Row:
+def _graph_admm(name, mean, growth=1.0, quadratic=0.3):
     """At learning rate 1 and penalty eta a model moves by the gradient over 1 + 2 eta."""
     return Row(
         name,
@@ -235,12 +233,12 @@ def _graph_admm(
 _TENTH = {"learning_rate": 0.125}  # at penalty 1, a step of 1 / 10
 
 
-def _sent_once(seen: Seen) -> Array:
+def _sent_once(seen):
     """Zero, as one row for all, where nobody sends."""
     return seen.messages[0] if seen.messages else np.zeros(seen.state.x.shape)
 
 
-def _moments(name: str, release: Release, **rest: Any) -> Row:
+def _moments(name, release, **rest):
     """One release, from which a linear model is solved."""
     return Row(
         name,
@@ -254,7 +252,7 @@ def _moments(name: str, release: Release, **rest: Any) -> Row:
     )
 
 
-def _soteria(name: str, options: Options, release: Release) -> Row:
+def _soteria(name, options, release):
     return Row(
         name,
         recursion=SOTERIA + "test_recursion",
@@ -269,7 +267,7 @@ def _soteria(name: str, options: Options, release: Release) -> Row:
 _NEVER = 10**9  # after the first step
 
 
-def _refreshed(name: str, moved: float, every: int = _NEVER, **rest: Any) -> Row:
+def _refreshed(name, moved, every=_NEVER, **rest):
     """A refreshed direction of the server; `moved`: by a record in other rounds, over the clip."""
     return Row(
         name,
@@ -393,7 +391,7 @@ ROWS: Mapping[str, Row] = {
 TRAINED = [case for case, row in ROWS.items() if row.trains]
 
 
-def rate(name: str, learning_rate: float) -> dict[str, float]:
+def rate(name, learning_rate):
     """The learning rate as options of an algorithm; nothing for one that has none to choose."""
     steps = any(row.trains for row in ROWS.values() if row.name == name)
     return {"learning_rate": learning_rate} if steps else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,14 +9,13 @@ import numpy as np
 import recursion_oracle as oracle
 import torch
 
-import tacit
 from tacit.training import sampling
 from tacit.training.budget import node_keys
 
 Array = oracle.Array
 
 
-def shortened(vector: Array, bound: float | None) -> Array:
+def shortened(vector, bound):
     """Scaled down to l2 norm `bound` if it is longer."""
     norm = float(np.sqrt((vector**2).sum()))
     return vector if bound is None or norm <= bound else vector * (bound / norm)
@@ -45,28 +43,28 @@ class Estimator:
     stored: dict[tuple[int, int], Array] = field(default_factory=dict)
     point: dict[int, Array] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.keys = node_keys(self.plan)
         for node in range(len(self.task.nodes)):
             for entry in range(self.entries(node)):
                 self.stored[node, entry] = self.entry(node, entry, self.task.start)
 
-    def records(self, node: int) -> int:
+    def records(self, node):
         return len(self.task.nodes[node][0])
 
-    def entries(self, node: int) -> int:
+    def entries(self, node):
         return -(-self.records(node) // (self.group or 1))
 
-    def gradient(self, node: int, record: int, at: Array) -> Array:
+    def gradient(self, node, record, at):
         inputs, targets = (values.numpy()[[record]] for values in self.task.nodes[node])
         return shortened(self.task.gradients(at, inputs, targets)[0], self.clip)
 
-    def entry(self, node: int, entry: int, at: Array) -> Array:
+    def entry(self, node, entry, at):
         size = self.group or 1
         members = range(entry * size, min((entry + 1) * size, self.records(node)))
         return np.sum([self.gradient(node, record, at) for record in members], axis=0)
 
-    def drawn(self, k: int, node: int) -> list[int]:
+    def drawn(self, k, node):
         cpu = torch.device("cpu")
         batch = (
             sampling.draw(self.plan, self.keys, k, cpu)
@@ -76,12 +74,12 @@ class Estimator:
         chosen: list[int] = batch.indices[node][batch.mask[node]].tolist()
         return chosen
 
-    def __call__(self, node: int, at: Array, k: int) -> Array:
+    def __call__(self, node, at, k):
         """The estimate of step k at `at`, without noise."""
         mean = self.by_table(node, at, k) if self.every is None else self.by_anchor(node, at, k)
         return mean * oracle.weight(self.task, node)
 
-    def by_table(self, node: int, at: Array, k: int) -> Array:
+    def by_table(self, node, at, k):
         plan = self.plan.nodes[node]
         all_old = np.sum([self.stored[node, entry] for entry in range(self.entries(node))], axis=0)
         total = plan.expected_batch / plan.records * all_old
@@ -91,7 +89,7 @@ class Estimator:
             self.stored[node, entry] = new
         return total / plan.expected_batch
 
-    def by_anchor(self, node: int, at: Array, k: int) -> Array:
+    def by_anchor(self, node, at, k):
         assert self.every is not None
         if k % self.every == 0:
             self.point[node] = at
@@ -106,7 +104,7 @@ class Estimator:
         return mean + total / self.plan.nodes[node].expected_batch
 
 
-def estimator(result: tacit.Result, task: oracle.Problem, options: Mapping[str, Any]) -> Estimator:
+def estimator(result, task, options):
     """For the options of a run."""
     table = result.plan.config.algorithm.definition.table(result.plan.config.algorithm.options)
     every = result.plan.config.algorithm.options

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import recursion_oracle as oracle
@@ -20,7 +19,7 @@ Prox = Callable[[Array, float], Array]
 """(x `[d]`, step) -> prox `[d]`."""
 
 
-def proximal(name: str, lam: float) -> Prox:
+def proximal(name, lam):
     """Closed forms, one coordinate at a time."""
     forms: Mapping[str, Callable[[float, float], float]] = {
         "none": lambda x, step: x,
@@ -54,28 +53,26 @@ class Rounds:
     rates: list[float]
     clip: float | None = None
 
-    def gradient(self, client: int, at: Array, k: int, part: int, clip: float | None) -> Array:
+    def gradient(self, client, at, k, part, clip):
         """Mean over a mini-batch, of gradients clipped one by one."""
         inputs, targets = (values.numpy() for values in self.task.nodes[client])
         chosen = self.batches(k, part, client)
         rows = self.task.gradients(at, inputs[chosen], targets[chosen])
         return np.asarray(oracle.clipped(rows, clip).sum(axis=0) / self.divisors[client])
 
-    def weight(self, client: int) -> float:
+    def weight(self, client):
         """By records, among the clients that ever take part."""
         ever = sorted({i for clients in self.active for i in clients})
         return oracle.weight(self.task, client, ever)
 
 
-def rounds_of(
-    result: tacit.Result, task: oracle.Problem, rates: list[float], clip: float | None = None
-) -> Rounds:
+def rounds_of(result, task, rates, clip=None):
     """Read who was active and what was drawn from a run's plan and keys."""
     plan, keys = result.plan, node_keys(result.plan)
     everyone = list(range(len(plan.nodes)))
     flags = None if plan.release.activity is None else plan.release.activity.active
 
-    def batches(k: int, part: int, client: int) -> Array:
+    def batches(k, part, client):
         drawn = sampling.draw(plan, keys, k, torch.device("cpu"), part=part)
         return drawn.indices[client][drawn.mask[client]].numpy()
 
@@ -92,7 +89,7 @@ def rounds_of(
     )
 
 
-def dp_sgd(run: Rounds, prox: Prox) -> Array:
+def dp_sgd(run, prox):
     """The server's model after all rounds, `[d]`."""
     x = run.task.start
     for k, clients in enumerate(run.active):
@@ -101,7 +98,7 @@ def dp_sgd(run: Rounds, prox: Prox) -> Array:
     return np.asarray(x)
 
 
-def fedavg(run: Rounds, local_steps: int, prox: Prox) -> Array:
+def fedavg(run, local_steps, prox):
     """The server's model after all rounds, `[d]`; each client's change is clipped if asked."""
     server = run.task.start
     for k, clients in enumerate(run.active):
@@ -119,7 +116,7 @@ def fedavg(run: Rounds, local_steps: int, prox: Prox) -> Array:
     return np.asarray(server)
 
 
-def admm(run: Rounds, rho: float, subgradient: Callable[[Array], Array]) -> tuple[Array, Array]:
+def admm(run, rho, subgradient):
     """The clients' models `[clients, d]` and the server's `[d]`, after all rounds."""
     count = len(run.task.nodes)
     x = [run.task.start] * count
@@ -135,9 +132,7 @@ def admm(run: Rounds, rho: float, subgradient: Callable[[Array], Array]) -> tupl
     return np.array(x), np.asarray(server)
 
 
-def train(
-    task: oracle.Problem, name: str, options: Mapping[str, Any], **settings: Any
-) -> tacit.Result:
+def train(task, name, options, **settings):
     """A run without noise in float64."""
     return tacit.train(
         {
@@ -152,6 +147,6 @@ def train(
     )
 
 
-def assert_same(found: torch.Tensor, right: Array) -> None:
+def assert_same(found, right):
     """To 1e-9."""
     np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)

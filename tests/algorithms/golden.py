@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ import torch
 import typer
 from battery_experiments import experiment, schedule_options
 from battery_table import ROWS
-from torch import Tensor
 
 import tacit
 from experiments import tacit as command_line
@@ -29,7 +28,6 @@ from tacit.analysis.compare.figure import load_figure
 from tacit.analysis.statement import statement_document
 from tacit.cli import main as cli
 from tacit.cli.tables import plan_document
-from tacit.config import Config
 from tacit.errors import NotPrivateWarning, TacitError
 from tacit.report.documents.base import plain_json
 from tacit.training.prepare import prepare
@@ -40,21 +38,21 @@ STEPS = 4
 SIZES = (7, 5, 6, 8)
 
 
-def records(seed: int, size: int, classes: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def records(seed, size, classes, shape):
     """Inputs that are no ties for any order of sums, and labels."""
     draw = torch.Generator().manual_seed(seed)
     inputs = torch.randn(size, *shape, generator=draw, dtype=torch.float64)
     return inputs, torch.randint(classes, (size,), generator=draw)
 
 
-def summary(model: Tensor) -> list[float]:
+def summary(model):
     """Norm, weighted sum and first entries: no change of a model leaves all as they are."""
     weights = torch.linspace(0.5, 1.5, model.numel(), dtype=torch.float64)
     flat = model.double().flatten()
     return [flat.norm().item(), (flat @ weights).item(), *flat[:3].tolist()]
 
 
-def ran(case: str, folder: Path) -> dict[str, Any]:
+def ran(case, folder):
     """A seeded run of one row of the battery in float64, on mini-batches."""
     options = {**schedule_options(case, STEPS), **ROWS[case].resumed}
     network = ROWS[case].network
@@ -79,7 +77,7 @@ def ran(case: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def stated(folder: Path) -> dict[str, Any]:
+def stated(folder):
     """What stands in the statement of a private run, whose noise is secret: names alone."""
     nodes = [records(node, size, 10, (1, 8, 8)) for node, size in enumerate(SIZES)]
     settings = experiment("privsgp", privacy={"epsilon": 3.0, "delta": 1e-5})
@@ -87,7 +85,7 @@ def stated(folder: Path) -> dict[str, Any]:
     return {"statement": keys(plain_json(statement_document(folder)))}
 
 
-def keys(document: Any) -> Any:
+def keys(document):
     """A document with every value that is no mapping or list of them left out."""
     if isinstance(document, Mapping):
         return {name: keys(value) for name, value in document.items()}
@@ -96,12 +94,12 @@ def keys(document: Any) -> Any:
     return None
 
 
-def figures() -> list[str]:
+def figures():
     """The figure files of the papers, relative to their folder."""
     return sorted(path.relative_to(FIGURES).as_posix() for path in FIGURES.rglob("*.toml"))
 
 
-def planned(figure: str) -> dict[str, Any]:
+def planned(figure):
     """The plan of the first line of each algorithm of a figure, on generated records."""
     found: dict[str, Any] = {}
     for line in load_figure([FIGURES / figure]).lines:
@@ -117,7 +115,7 @@ def planned(figure: str) -> dict[str, Any]:
     return found
 
 
-def _smaller(config: Config) -> Config:
+def _smaller(config):
     """The same experiment with few nodes, and a model that is built in no time."""
     task: dict[str, Any] = {"model": "mlp"} if config.task.model in ("resnet18", "cnn3") else {}
     if config.task.features is not None and ":" in config.task.features:
@@ -132,7 +130,7 @@ def _smaller(config: Config) -> Config:
     )
 
 
-def _data(config: Config) -> Mapping[str, Any]:
+def _data(config):
     binary = config.task.loss == "logistic" or config.task.dataset == "adult"
     shape = (12,) if binary else (1, 28, 28)
     size = 2000 if binary else 400
@@ -142,7 +140,7 @@ def _data(config: Config) -> Mapping[str, Any]:
     return {"nodes": made[1:], "test": made[0]}
 
 
-def helped() -> dict[str, str]:
+def helped():
     """What every command says of itself, eighty columns wide."""
     os.environ["COLUMNS"] = "80"
     return {
@@ -151,13 +149,13 @@ def helped() -> dict[str, str]:
     }
 
 
-def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _commands(command, words):
     yield words
     for name, inner in getattr(command, "commands", {}).items():
         yield from _commands(inner, (*words, name))
 
 
-def main(cases: Sequence[str]) -> None:
+def main(cases):
     """Write the file: anew, or with these cases, in the order of the battery."""
     torch.set_num_threads(1)
     kept: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if cases else {}

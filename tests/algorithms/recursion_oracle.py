@@ -23,7 +23,7 @@ RecordGradients = Callable[[Array, Array, Array], Array]
 # Mixing: P[i, j] weighs what i receives from j.
 
 
-def exponential(nodes: int, k: int) -> Array:
+def exponential(nodes, k):
     """Half stays, half goes 2^(k mod T) hops ahead, T = floor(log2(n - 1)) + 1."""
     ahead = 2 ** (k % (math.floor(math.log2(nodes - 1)) + 1))
     matrix = np.eye(nodes) / 2
@@ -32,7 +32,7 @@ def exponential(nodes: int, k: int) -> Array:
     return matrix
 
 
-def splitting(nodes: int, edges: Edges) -> Array:
+def splitting(nodes, edges):
     """Each node splits equally between itself and its out-neighbours."""
     matrix = np.zeros((nodes, nodes))
     for source in range(nodes):
@@ -42,14 +42,14 @@ def splitting(nodes: int, edges: Edges) -> Array:
     return matrix
 
 
-def _neighbours(nodes: int, edges: Edges) -> list[set[int]]:
+def _neighbours(nodes, edges):
     return [
         {b for a, b in edges if a == node} | {a for a, b in edges if b == node}
         for node in range(nodes)
     ]
 
 
-def metropolis(nodes: int, edges: Edges) -> Array:
+def metropolis(nodes, edges):
     """w_ij = 1 / (1 + max(d_i, d_j)), each node keeps the rest."""
     near = _neighbours(nodes, edges)
     matrix = np.zeros((nodes, nodes))
@@ -60,7 +60,7 @@ def metropolis(nodes: int, edges: Edges) -> Array:
     return matrix
 
 
-def laplacian(nodes: int, edges: Edges) -> Array:
+def laplacian(nodes, edges):
     """I - L / (d_max + 1)."""
     near = _neighbours(nodes, edges)
     graph_laplacian = np.zeros((nodes, nodes))
@@ -70,7 +70,7 @@ def laplacian(nodes: int, edges: Edges) -> Array:
     return np.eye(nodes) - graph_laplacian / (1 + max(len(row) for row in near))
 
 
-def uniform(nodes: int, edges: Edges) -> Array:
+def uniform(nodes, edges):
     """1 / (degree + 1) for each neighbour and for the node itself."""
     near = _neighbours(nodes, edges)
     matrix = np.zeros((nodes, nodes))
@@ -82,33 +82,33 @@ def uniform(nodes: int, edges: Edges) -> Array:
 # Gradients of one record each; parameters are those of a linear layer: weight, then bias.
 
 
-def logistic_gradients(parameters: Array, inputs: Array, targets: Array) -> Array:
+def logistic_gradients(parameters, inputs, targets):
     """Of log(1 + exp(-y (w x + b))), y in {-1, 1}."""
     scores = inputs @ parameters[:-1] + parameters[-1]
     slope = -targets / (1 + np.exp(targets * scores))
     return np.column_stack([slope[:, None] * inputs, slope])
 
 
-def _through_linear(slopes: Array, inputs: Array) -> Array:
+def _through_linear(slopes, inputs):
     """Gradients of a linear layer from those of its outputs, `[records, outputs]`."""
     weights = slopes[:, :, None] * inputs[:, None, :]
     flat = weights.reshape(len(inputs), slopes.shape[1] * inputs.shape[1])
     return np.concatenate([flat, slopes], axis=1)
 
 
-def _outputs(parameters: Array, inputs: Array, count: int) -> Array:
+def _outputs(parameters, inputs, count):
     weight = parameters[:-count].reshape(count, inputs.shape[1])
     return inputs @ weight.T + parameters[-count:]
 
 
-def mse_gradients(parameters: Array, inputs: Array, targets: Array) -> Array:
+def mse_gradients(parameters, inputs, targets):
     """Of the mean over outputs of (W x + b - y)^2."""
     count = targets.shape[1]
     slopes = 2 * (_outputs(parameters, inputs, count) - targets) / count
     return _through_linear(slopes, inputs)
 
 
-def softmax_gradients(parameters: Array, inputs: Array, targets: Array) -> Array:
+def softmax_gradients(parameters, inputs, targets):
     """Of -log softmax(W x + b)[y]."""
     count = len(parameters) // (inputs.shape[1] + 1)
     outputs = _outputs(parameters, inputs, count)
@@ -137,11 +137,11 @@ class Problem:
     gradients: RecordGradients
 
     @property
-    def empty(self) -> list[int] | None:
+    def empty(self):
         """The nodes without records, as `[nodes]` names them."""
         return [node for node, (inputs, _) in enumerate(self.nodes) if not len(inputs)] or None
 
-    def without(self, *nodes: int) -> Problem:
+    def without(self, *nodes):
         """The same, where these nodes have no records."""
         pairs = enumerate(self.nodes)
         return replace(
@@ -149,18 +149,18 @@ class Problem:
         )
 
     @property
-    def start(self) -> Array:
+    def start(self):
         """x^0, `[d]`."""
         return np.concatenate(
             [weight.detach().numpy().reshape(-1) for weight in self.module.parameters()]
         )
 
 
-def record_counts(nodes: int) -> list[int]:
+def record_counts(nodes):
     return [2 + (3 * node) % 5 for node in range(nodes)]
 
 
-def problem(loss: str, nodes: int, seed: int = 7) -> Problem:
+def problem(loss, nodes, seed=7):
     """A linear model with 3 inputs under one of the losses, for nodes of 2 to 6 records."""
     draw = np.random.default_rng(seed)
     outputs = {"logistic": 1, "mse": 2, "cross-entropy": 4}[loss]
@@ -169,7 +169,7 @@ def problem(loss: str, nodes: int, seed: int = 7) -> Problem:
         for weight in module.parameters():
             weight.copy_(torch.from_numpy(draw.normal(size=tuple(weight.shape))))
 
-    def targets(count: int) -> Array | NDArray[np.int64]:
+    def targets(count):
         match loss:
             case "logistic":
                 return draw.choice([-1.0, 1.0], count)
@@ -190,13 +190,13 @@ def problem(loss: str, nodes: int, seed: int = 7) -> Problem:
     return Problem(loss, module, records, gradients[loss])
 
 
-def weight(task: Problem, node: int, among: Sequence[int] | None = None) -> float:
+def weight(task, node, among=None):
     """n p_i of the objective sum p_i f_i: J_i over the mean number of records, of these nodes."""
     counts = [len(task.nodes[i][0]) for i in (among or range(len(task.nodes)))]
     return len(task.nodes[node][0]) * len(counts) / sum(counts)
 
 
-def clipped(gradients: Array, bound: float | None) -> Array:
+def clipped(gradients, bound):
     """Each record's gradient scaled down to l2 norm `bound` if it is longer."""
     if bound is None:
         return gradients
@@ -206,7 +206,7 @@ def clipped(gradients: Array, bound: float | None) -> Array:
     ).reshape(gradients.shape)
 
 
-def clipped_share(task: Problem, bound: float) -> float:
+def clipped_share(task, bound):
     """Share of all records whose gradient at the start is longer than `bound`."""
     norms = [
         np.linalg.norm(task.gradients(task.start, x.numpy(), y.numpy()), axis=1)
@@ -239,7 +239,7 @@ class Run:
     divisors: Sequence[float] | None = None
     equal: bool = False
 
-    def mean_gradient(self, node: int, at: Array, k: int) -> Array:
+    def mean_gradient(self, node, at, k):
         inputs, targets = (values.numpy() for values in self.task.nodes[node])
         if not len(inputs):
             return np.zeros_like(at)
@@ -253,7 +253,7 @@ class Run:
         return np.asarray(clipped(gradients, bound).sum(axis=0) / divisor * share)
 
 
-def push_sum(run: Run, momentum: float = 0.0, final_mixing: int = 0) -> tuple[Array, Array]:
+def push_sum(run, momentum=0.0, final_mixing=0):
     """PrivSGP (Algorithm 2) without noise: x `[nodes, d]` and w `[nodes]` at the end."""
     count = len(run.task.nodes)
     x = np.tile(run.task.start, (count, 1))
@@ -270,12 +270,12 @@ def push_sum(run: Run, momentum: float = 0.0, final_mixing: int = 0) -> tuple[Ar
     return x, w
 
 
-def de_biased(x: Array, w: Array) -> Array:
+def de_biased(x, w):
     """z = x / w."""
     return x / w[:, None]
 
 
-def gossip(run: Run) -> Array:
+def gossip(run):
     """D-PSGD: x_i^{k+1} = sum_j W_ij x_j^k - gamma g_i(x_i^k); x `[nodes, d]` at the end."""
     count = len(run.task.nodes)
     x = np.tile(run.task.start, (count, 1))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from dp_accounting.pld import PLDAccountant
 
 from tacit.communication.exchange import InProcessExchange
 from tacit.training.budget import node_keys
-from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
 
 STEPS, RATE, CLIP = 7, 0.3, 0.4
 PRIVATE = {"state": "private"}
 
 
-def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dict[str, Any]:
+def experiment(options, **sections):
     made: dict[str, dict[str, Any]] = {
         "task": {"loss": "logistic"},
         "topology": {"graph": "exponential"},
@@ -29,12 +27,12 @@ def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dic
     return made
 
 
-def context_of(job: Job) -> StackedContext:
+def context_of(job):
     exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
     return StackedContext(job.plan, job.model, job.train, node_keys(job.plan), exchange)
 
 
-def least_epsilon(delta_at: Any, delta: float) -> float:
+def least_epsilon(delta_at, delta):
     low, high = 0.0, 200.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -42,7 +40,7 @@ def least_epsilon(delta_at: Any, delta: float) -> float:
     return high
 
 
-def pld(*events: Any, delta: float = 1e-4) -> float:
+def pld(*events, delta=1e-4):
     accountant = PLDAccountant(value_discretization_interval=3e-3)
     for event, count in events:
         accountant.compose(event, count)

@@ -1,7 +1,5 @@
 """A(DP)2SGD: waves against one event after the other, what the clock does, and what it costs."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -13,23 +11,23 @@ from hypothesis import strategies as st
 import tacit
 from tacit import privacy
 from tacit.algorithms import Setup
-from tacit.algorithms.adp2_sgd import AsynchronousOptions, Event, events, waves
+from tacit.algorithms.adp2_sgd import AsynchronousOptions, events, waves
 from tacit.errors import InputError
 
 RATE = 0.2
 
 
-def ring(nodes: int) -> tuple[tuple[int, ...], ...]:
+def ring(nodes):
     """Neighbours on a ring."""
     around = [{(node - 1) % nodes, (node + 1) % nodes} - {node} for node in range(nodes)]
     return tuple(tuple(sorted(near)) for near in around)
 
 
-def speeds(spread: float, stragglers: float, factor: float) -> AsynchronousOptions:
+def speeds(spread, stragglers, factor):
     return AsynchronousOptions(speed_spread=spread, stragglers=stragglers, straggler_factor=factor)
 
 
-def setup(nodes: int, steps: int, seed: int, options: AsynchronousOptions) -> Setup:
+def setup(nodes, steps, seed, options):
     return Setup(
         options=options,
         nodes=nodes,
@@ -47,7 +45,7 @@ def setup(nodes: int, steps: int, seed: int, options: AsynchronousOptions) -> Se
     )
 
 
-def sequential(task: oracle.Problem, listed: list[Event]) -> np.ndarray:
+def sequential(task, listed):
     """The events one after the other, each node with the copy that its gradient is computed at."""
     count = len(task.nodes)
     x = np.tile(task.start, (count, 1))
@@ -63,7 +61,7 @@ def sequential(task: oracle.Problem, listed: list[Event]) -> np.ndarray:
     return x
 
 
-def experiment(task: oracle.Problem, steps: int, **options: float) -> dict[str, object]:
+def experiment(task, steps, **options):
     return {
         "task": {"loss": task.loss},
         "algorithm": {"name": "adp2-sgd", "learning_rate": RATE, **options},
@@ -74,7 +72,7 @@ def experiment(task: oracle.Problem, steps: int, **options: float) -> dict[str, 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 8])
 @pytest.mark.parametrize("options", [{}, {"stragglers": 0.3, "speed_spread": 1.0}])
-def test_waves_are_one_event_after_the_other(nodes: int, options: dict[str, float]) -> None:
+def test_waves_are_one_event_after_the_other(nodes, options):
     task, steps = oracle.problem("logistic", nodes), 15
     found = tacit.train(experiment(task, steps, **options), model=task.module, nodes=task.nodes)
     listed = events(ring(nodes), steps, 5, AsynchronousOptions(**options))
@@ -86,9 +84,7 @@ def test_waves_are_one_event_after_the_other(nodes: int, options: dict[str, floa
 
 @settings(max_examples=30, deadline=None)
 @given(nodes=st.integers(1, 9), steps=st.integers(1, 25), seed=st.integers(0, 2**32))
-def test_a_wave_holds_disjoint_pairs_and_every_wave_has_one(
-    nodes: int, steps: int, seed: int
-) -> None:
+def test_a_wave_holds_disjoint_pairs_and_every_wave_has_one(nodes, steps, seed):
     found = waves(setup(nodes, steps, seed, speeds(0.5, 0.2, 4.0)))
     assert found.partner is not None
     own = np.arange(nodes)
@@ -99,7 +95,7 @@ def test_a_wave_holds_disjoint_pairs_and_every_wave_has_one(
         assert (active | active[partner] | (partner == own)).all()
 
 
-def test_the_clock_is_deterministic_and_slow_nodes_finish_less() -> None:
+def test_the_clock_is_deterministic_and_slow_nodes_finish_less():
     one, same = (waves(setup(10, 200, 3, speeds(0.0, 0.2, 6.0))) for _ in range(2))
     other = waves(setup(10, 200, 4, speeds(0.0, 0.2, 6.0)))
     assert (one.active == same.active).all()
@@ -108,7 +104,7 @@ def test_the_clock_is_deterministic_and_slow_nodes_finish_less() -> None:
     assert counts[:2].max() * 3 < counts[2:].min()
 
 
-def test_staleness_counts_the_averagings_in_between() -> None:
+def test_staleness_counts_the_averagings_in_between():
     listed = events(ring(6), 60, 3, speeds(0.3, 0.0, 1.0))
     since = dict.fromkeys(range(6), 0)
     for event in listed:
@@ -118,12 +114,12 @@ def test_staleness_counts_the_averagings_in_between() -> None:
     assert max(event.staleness for event in listed) > 1
 
 
-def test_more_waves_begin_with_the_same_history() -> None:
+def test_more_waves_begin_with_the_same_history():
     few, many = (events(ring(7), steps, 3, speeds(0.4, 0.1, 3.0)) for steps in (20, 50))
     assert few == [event for event in many if event.wave < 20]
 
 
-def test_each_node_pays_for_its_own_events() -> None:
+def test_each_node_pays_for_its_own_events():
     task = oracle.problem("logistic", 6)
     config = {
         **experiment(task, 40),
@@ -140,7 +136,7 @@ def test_each_node_pays_for_its_own_events() -> None:
     assert any("staleness" in note for note in result.plan.notes)
 
 
-def test_bytes_are_a_model_for_each_pair() -> None:
+def test_bytes_are_a_model_for_each_pair():
     task = oracle.problem("logistic", 6)
     result = tacit.train(experiment(task, 40), model=task.module, nodes=task.nodes)
     activity = result.plan.release.activity
@@ -150,7 +146,7 @@ def test_bytes_are_a_model_for_each_pair() -> None:
     assert result.bytes_sent == tuple(paired * task.start.size * 8)
 
 
-def test_on_a_quadratic_it_converges() -> None:
+def test_on_a_quadratic_it_converges():
     task = oracle.problem("mse", 4)
     same = dataclasses.replace(task, nodes=[task.nodes[3]] * 4)
     result = tacit.train(experiment(same, 900), model=same.module, nodes=same.nodes)
@@ -165,7 +161,7 @@ def test_on_a_quadratic_it_converges() -> None:
     ("options", "key"),
     [({"stragglers": 1.5}, "stragglers"), ({"straggler_factor": 0.5}, "straggler_factor")],
 )
-def test_bad_speeds_are_refused(options: dict[str, float], key: str) -> None:
+def test_bad_speeds_are_refused(options, key):
     task = oracle.problem("logistic", 3)
     with pytest.raises(InputError, match=key):
         tacit.train(experiment(task, 2, **options), model=task.module, nodes=task.nodes)

@@ -6,7 +6,6 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from battery_experiments import (
     schedule_options,
     single_step,
 )
-from battery_table import NOISED, ROWS, SPECIAL, TRAINED, Special
+from battery_table import NOISED, ROWS, SPECIAL, TRAINED
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -42,13 +41,13 @@ Nodes = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @functools.cache
-def all_digits() -> tuple[torch.Tensor, torch.Tensor]:
+def all_digits():
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16
     return images, torch.from_numpy(bunch.target).long()
 
 
-def digits(*records: int) -> Nodes:
+def digits(*records):
     """Images `[records, 1, 8, 8]` and labels; node 0 sees a nine, so that all classes are known."""
     images, labels = all_digits()
     first = int((labels == 9).nonzero()[0])
@@ -60,7 +59,7 @@ def digits(*records: int) -> Nodes:
 # The table.
 
 
-def test_every_state_has_a_row() -> None:
+def test_every_state_has_a_row():
     for name, row in ALGORITHMS.items():
         if "state" in row.options.model_fields:
             default = row.options.model_fields["state"].default
@@ -72,7 +71,7 @@ def test_every_state_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_a_recursion_is_compared_with_a_loop(case: str) -> None:
+def test_a_recursion_is_compared_with_a_loop(case):
     file, _, function = ROWS[case].recursion.partition("::")
     folder = Path(__file__).parent
     source = (folder / file).read_text(encoding="utf-8")
@@ -90,7 +89,7 @@ def test_a_recursion_is_compared_with_a_loop(case: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
 @pytest.mark.parametrize("case", TRAINED)
-def test_trains_each_model_in_each_dtype(case: str, model: str, dtype: str) -> None:
+def test_trains_each_model_in_each_dtype(case, model, dtype):
     steps = ROWS[case].moved
     options = schedule_options(case, steps)
     config = experiment(case, model=model, dtype=dtype, steps=steps, options=options)
@@ -109,7 +108,7 @@ def test_trains_each_model_in_each_dtype(case: str, model: str, dtype: str) -> N
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", ROWS)
-def test_a_step_keeps_shapes_and_types(case: str, dtype: str) -> None:
+def test_a_step_keeps_shapes_and_types(case, dtype):
     options = {**clipped_schedules(case, 3, 1.0), **ROWS[case].resumed}
     config = experiment(case, dtype=dtype, batch=2, options=options, privacy=given_noise(5))
     job = prepare(load_config(config, count=3), nodes=digits(5, 4, 6))
@@ -126,7 +125,7 @@ def test_a_step_keeps_shapes_and_types(case: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("case", NOISED)
-def test_single_and_double_precision_agree(case: str) -> None:
+def test_single_and_double_precision_agree(case):
     single, double = (
         tacit.train(
             experiment(case, dtype=dtype, options=ROWS[case].smooth), nodes=digits(5, 5, 5, 5)
@@ -139,13 +138,13 @@ def test_single_and_double_precision_agree(case: str) -> None:
     assert float(apart.max()) < 1e-3
 
 
-def given_noise(seed: int) -> dict[str, Any]:
+def given_noise(seed):
     return {"noise_std": 0.2, "accounting": "none", "noise_seed": seed}
 
 
 @pytest.mark.parametrize("batch", ["all", 2], ids=["whole", "sampled"])
 @pytest.mark.parametrize("case", ROWS)
-def test_a_noise_seed_repeats_the_run(case: str, batch: int | str) -> None:
+def test_a_noise_seed_repeats_the_run(case, batch):
     config = experiment(case, batch=batch, privacy=given_noise(5))
     first, second = (tacit.train(config, nodes=digits(5, 5, 5, 5)) for _ in range(2))
     assert torch.equal(first.parameters, second.parameters)
@@ -154,7 +153,7 @@ def test_a_noise_seed_repeats_the_run(case: str, batch: int | str) -> None:
 
 
 @pytest.mark.parametrize("case", NOISED)
-def test_seeds_and_secret_keys_give_different_noise(case: str) -> None:
+def test_seeds_and_secret_keys_give_different_noise(case):
     common = {"epsilon": 3.0, "delta": DELTA}
     settings = [{**common, "noise_seed": 1}, {**common, "noise_seed": 2}, common, common]
     steps = ROWS[case].moved
@@ -170,7 +169,7 @@ def test_seeds_and_secret_keys_give_different_noise(case: str) -> None:
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("records", [1, 4])
 @pytest.mark.parametrize("case", ROWS)
-def test_few_nodes_and_few_records(case: str, nodes: int, records: int) -> None:
+def test_few_nodes_and_few_records(case, nodes, records):
     result = tacit.train(experiment(case, steps=4, batch=1), nodes=digits(*[records] * nodes))
     assert result.parameters.shape == (nodes, result.plan.parameters)
     assert (result.plan.parameters == SIZES["logistic"]) == ROWS[case].trains
@@ -181,7 +180,7 @@ def test_few_nodes_and_few_records(case: str, nodes: int, records: int) -> None:
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_the_plan_says_what_a_step_sends(case: str) -> None:
+def test_the_plan_says_what_a_step_sends(case):
     """Also where only some nodes take part: those of a graph may go on mixing without them."""
     options = {**schedule_options(case, 4), **ROWS[case].resumed}
     result = tacit.train(experiment(case, steps=4, options=options), nodes=digits(5, 5, 5, 5))
@@ -194,7 +193,7 @@ def test_the_plan_says_what_a_step_sends(case: str) -> None:
 
 @pytest.mark.parametrize("batch", ["all", 2], ids=["whole", "sampled"])
 @pytest.mark.parametrize("case", ROWS)
-def test_unequal_nodes(case: str, batch: int | str) -> None:
+def test_unequal_nodes(case, batch):
     """One with a single record, which a batch of two takes always."""
     privacy = None if batch == "all" else given_noise(3)
     config = experiment(case, steps=4, batch=batch, privacy=privacy)
@@ -209,7 +208,7 @@ def test_unequal_nodes(case: str, batch: int | str) -> None:
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_one_step(case: str) -> None:
+def test_one_step(case):
     job = prepare(load_config(experiment(case, steps=1), count=3), nodes=digits(4, 5, 2))
     result = execute(job)
     assert result.steps == 1
@@ -222,7 +221,7 @@ def test_one_step(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", TRAINED)
-def test_one_step_of_one_node_is_one_gradient_step(case: str) -> None:
+def test_one_step_of_one_node_is_one_gradient_step(case):
     draw = torch.Generator().manual_seed(0)
     inputs = torch.randn(6, 3, generator=draw, dtype=torch.float64)
     targets = torch.randn(6, 1, generator=draw, dtype=torch.float64)
@@ -240,7 +239,7 @@ def test_one_step_of_one_node_is_one_gradient_step(case: str) -> None:
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 @pytest.mark.parametrize("case", ROWS)
-def test_sampled_batches_with_noise(case: str, sampling: str) -> None:
+def test_sampled_batches_with_noise(case, sampling):
     config = experiment(
         case,
         batch=2,
@@ -255,10 +254,10 @@ def test_sampled_batches_with_noise(case: str, sampling: str) -> None:
 
 
 @pytest.mark.parametrize("case", NOISED)
-def test_epsilon_falls_with_noise_and_rises_with_steps(case: str) -> None:
+def test_epsilon_falls_with_noise_and_rises_with_steps(case):
     few = ROWS[case].moved
 
-    def epsilon(noise_std: float, steps: int) -> Sequence[float]:
+    def epsilon(noise_std, steps):
         privacy = {"noise_std": noise_std, "delta": DELTA}
         config = load_config(experiment(case, steps=steps, privacy=privacy), count=2)
         plan = prepare(config, nodes=digits(4, 4)).plan
@@ -279,14 +278,14 @@ def test_epsilon_falls_with_noise_and_rises_with_steps(case: str) -> None:
 @pytest.mark.parametrize(
     "special", SPECIAL, ids=lambda each: f"{each.name}-{each.options}-{each.other}-{each.batch}"
 )
-def test_under_some_settings_it_is_another_one(special: Special) -> None:
+def test_under_some_settings_it_is_another_one(special):
     privacy: dict[str, Any] = EXACT
     if special.noise:
         privacy = {"noise_std": 0.3, "noise_seed": 8, "delta": DELTA}
         if special.batch != "all":
             privacy["accounting"] = "none"
 
-    def run(name: str, options: Mapping[str, Any]) -> tacit.Result:
+    def run(name, options):
         case = next(each for each, row in ROWS.items() if row.name == name)
         clip = {"clip": 0.7} if special.noise else {}
         config = experiment(
@@ -307,7 +306,7 @@ def test_under_some_settings_it_is_another_one(special: Special) -> None:
 
 
 @pytest.mark.parametrize("name", ["const-d2p", "dyn-d2p"])
-def test_a_budget_buys_the_same_noise_without_schedules(name: str) -> None:
+def test_a_budget_buys_the_same_noise_without_schedules(name):
     factors = {"clip_decay": 1.0, "budget_growth": 1.0} if name == "dyn-d2p" else {}
     found, right = (
         tacit.train(
@@ -318,7 +317,7 @@ def test_a_budget_buys_the_same_noise_without_schedules(name: str) -> None:
     assert torch.equal(found, right)
 
 
-def gradient_descent(data: Nodes, steps: int, learning_rate: float) -> torch.Tensor:
+def gradient_descent(data, steps, learning_rate):
     """Weight and bias `[4]` after steps on the mean squared error of all records, from zero."""
     inputs = torch.cat([torch.column_stack([x, torch.ones(len(x))]) for x, _ in data])
     targets = torch.cat([y for _, y in data])[:, 0]
@@ -328,7 +327,7 @@ def gradient_descent(data: Nodes, steps: int, learning_rate: float) -> torch.Ten
     return point
 
 
-def regression(case: str, data: Nodes, *, steps: int = 9, **settings: Any) -> tacit.Result:
+def regression(case, data, *, steps=9, **settings):
     config = experiment(
         case, loss="mse", model="linear", steps=steps, privacy=EXACT, **settings
     )  # fmt: skip
@@ -336,7 +335,7 @@ def regression(case: str, data: Nodes, *, steps: int = 9, **settings: Any) -> ta
 
 
 @pytest.mark.parametrize("case", CENTRAL)
-def test_on_a_complete_graph_it_is_central_gradient_descent(case: str) -> None:
+def test_on_a_complete_graph_it_is_central_gradient_descent(case):
     data = quadratic(4, shared=False)
     found = regression(case, data, graph="complete", options=ROWS[case].central)
     right = gradient_descent(data, 9, 0.1)
@@ -345,7 +344,7 @@ def test_on_a_complete_graph_it_is_central_gradient_descent(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", MEAN)
-def test_under_equal_curvature_the_mean_model_is_central_gradient_descent(case: str) -> None:
+def test_under_equal_curvature_the_mean_model_is_central_gradient_descent(case):
     data = quadratic(4, shared=True)
     result = regression(case, data, graph="ring", options=ROWS[case].mean)
     right = gradient_descent(data, 9, 0.1)
@@ -355,7 +354,7 @@ def test_under_equal_curvature_the_mean_model_is_central_gradient_descent(case: 
 
 
 @pytest.mark.parametrize("case", POOLED)
-def test_under_equal_curvature_the_mean_model_is_that_of_one_node_with_all_data(case: str) -> None:
+def test_under_equal_curvature_the_mean_model_is_that_of_one_node_with_all_data(case):
     data = quadratic(4, shared=True)
     together = [(torch.cat([x for x, _ in data]), torch.cat([y for _, y in data]))]
     many, one = (regression(case, nodes, options=ROWS[case].smooth) for nodes in (data, together))
@@ -364,7 +363,7 @@ def test_under_equal_curvature_the_mean_model_is_that_of_one_node_with_all_data(
 
 
 @pytest.mark.parametrize("case", TRAINED)
-def test_converges_on_a_strongly_convex_quadratic(case: str) -> None:
+def test_converges_on_a_strongly_convex_quadratic(case):
     optimum = torch.tensor([0.5, -1.0, 2.0, 0.3], dtype=torch.float64)
     data = [(x, x @ optimum[:3, None] + optimum[3]) for x, _ in quadratic(5, shared=False)]
     row = ROWS[case]

@@ -4,12 +4,8 @@ Threads stand for processes here: the same exchange, messages and checks, over q
 groups are started in `tests/cluster/`.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,7 @@ import torch
 from battery_experiments import experiment, part_of, quadratic
 from battery_table import ROWS
 
-from communication.cluster.ranks import Outcome, Seat, ThreadChannel, run_threads
+from communication.cluster.ranks import ThreadChannel, run_threads
 from tacit.algorithms import ALGORITHMS
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
@@ -26,7 +22,7 @@ from tacit.communication.peers import Placement, place
 from tacit.config import load_config
 from tacit.privacy.noise.pairwise import fresh_pair_keys
 from tacit.training.budget import node_keys
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.processes.communication import graphs_of, local_exchange
 from tacit.training.rounds import advanced
 from tacit.training.stacked_context import StackedContext
@@ -35,12 +31,12 @@ NODES, STEPS = 5, 4
 CPU = torch.device("cpu")
 
 
-def may_have_rounds(name: str) -> bool:
+def may_have_rounds(name):
     row = ALGORITHMS[name]
     return row.graph.weights != "server" and not row.graph.one_round
 
 
-def job_of(case: str, empty: Sequence[int] = (), **changes: Any) -> Job:
+def job_of(case, empty=(), **changes):
     """A regression on five nodes, some without records, in float64, with seeded noise."""
     config = experiment(case, loss="mse", model="linear", steps=STEPS, batch=3, **changes)
     config["nodes"] = {"without_records": list(empty) or None}
@@ -51,7 +47,7 @@ def job_of(case: str, empty: Sequence[int] = (), **changes: Any) -> Job:
     return prepare(load_config(config, count=NODES), nodes=nodes)
 
 
-def run(job: Job, exchange: Any, hosted: Sequence[int]) -> tuple[Any, Any]:
+def run(job, exchange, hosted):
     """The state after every step on some of the nodes, and the exchange."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     model = copy.deepcopy(job.model)
@@ -64,11 +60,11 @@ def run(job: Job, exchange: Any, hosted: Sequence[int]) -> tuple[Any, Any]:
     return state, exchange
 
 
-def on_threads(job: Job, placement: Placement, tolerate: bool = False) -> list[Outcome]:
+def on_threads(job, placement, tolerate=False):
     parties = [placement.hosted(rank)[0] for rank in range(placement.processes)]
     keys = fresh_pair_keys(itertools.combinations(sorted(parties), 2))
 
-    def sit(seat: Seat) -> Any:
+    def sit(seat):
         exchange = BetweenProcesses(
             seat.channel,
             placement.ranks,
@@ -83,7 +79,7 @@ def on_threads(job: Job, placement: Placement, tolerate: bool = False) -> list[O
     return run_threads(sit, placement.processes)
 
 
-def together(parts: Sequence[torch.Tensor], placement: Placement) -> torch.Tensor:
+def together(parts, placement):
     """Rows of all nodes, in their order; of a server's state, which all share, one."""
     if all(len(part) == 1 for part in parts) and len(placement.ranks) > len(parts):
         for part in parts:
@@ -93,7 +89,7 @@ def together(parts: Sequence[torch.Tensor], placement: Placement) -> torch.Tenso
     return torch.cat(list(parts))[np.argsort(nodes)]
 
 
-def compare(job: Job, placement: Placement) -> None:
+def compare(job, placement):
     """State and bytes of all nodes, against the simulator's."""
     alone, simulated = run(job, local_exchange(job), range(NODES))
     outcomes = on_threads(job, placement)
@@ -112,12 +108,12 @@ def compare(job: Job, placement: Placement) -> None:
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_three_processes_give_the_simulators_numbers(case: str) -> None:
+def test_three_processes_give_the_simulators_numbers(case):
     compare(job_of(case), place(NODES, 3))
 
 
 @pytest.mark.parametrize("case", [case for case in ROWS if may_have_rounds(ROWS[case].name)])
-def test_several_gossip_rounds_and_lost_messages_give_the_simulators_numbers(case: str) -> None:
+def test_several_gossip_rounds_and_lost_messages_give_the_simulators_numbers(case):
     graph = (
         "exponential" if ALGORITHMS[ROWS[case].name].graph.weights == "column-stochastic" else None
     )
@@ -134,24 +130,20 @@ KINDS = ["privsgp", "choco-sgd", "dp-fedavg", "adp2-sgd", "fedspd-dp", "do-adp",
 
 @pytest.mark.parametrize("placement", [(0, 0, 0, 1, 1), (0, 1, 2, 3, 4), (1, 0, 2, 0, 1)])
 @pytest.mark.parametrize("case", [case for case in ROWS if ROWS[case].name in KINDS])
-def test_any_placement_gives_the_simulators_numbers(case: str, placement: tuple[int, ...]) -> None:
+def test_any_placement_gives_the_simulators_numbers(case, placement):
     compare(job_of(case), Placement(placement))
 
 
 @pytest.mark.parametrize("placement", [(0, 1, 2, 3, 4), (1, 0, 2, 0, 1)])
 @pytest.mark.parametrize("case", [case for case in ROWS if ROWS[case].name in EMPTY_KINDS])
-def test_a_process_without_records_gives_the_simulators_numbers(
-    case: str, placement: tuple[int, ...]
-) -> None:
+def test_a_process_without_records_gives_the_simulators_numbers(case, placement):
     compare(job_of(case, empty=(2, 4)), Placement(placement))
 
 
 @pytest.mark.parametrize("placement", [(0, 1, 2, 3, 4), (0, 1, 1, 2, 0), (1, 0, 2, 0, 1)])
 @pytest.mark.parametrize("few", [{}, {"clients_per_round": 2}], ids=["everybody", "two"])
 @pytest.mark.parametrize("name", ["dp-sgd", "dp-fedavg"])
-def test_secure_sums_give_the_simulators_bits(
-    name: str, few: dict[str, Any], placement: tuple[int, ...]
-) -> None:
+def test_secure_sums_give_the_simulators_bits(name, few, placement):
     case = next(case for case, row in ROWS.items() if row.name == name)
     config = experiment(case, loss="mse", model="linear", steps=STEPS, batch=3, options=few)
     config["privacy"] = {**config["privacy"], "aggregation": "secure-sum"}
@@ -169,14 +161,14 @@ def test_secure_sums_give_the_simulators_bits(
 
 
 @pytest.mark.parametrize("graph", ["ring", "exponential", "complete", "directed-ring"])
-def test_graphs_that_change_and_graphs_that_are_dense(graph: str) -> None:
+def test_graphs_that_change_and_graphs_that_are_dense(graph):
     compare(job_of("privsgp", graph=graph), Placement((0, 1, 1, 2, 0)))
 
 
 class Corrupting(ThreadChannel):
     """Rank 1 makes the first number of its second message one that is not finite."""
 
-    def send(self, rank: int, message: torch.Tensor) -> None:
+    def send(self, rank, message):
         self.count = getattr(self, "count", 0) + 1
         if self.rank == 1 and self.count == 2:
             message = message.clone()
@@ -184,8 +176,8 @@ class Corrupting(ThreadChannel):
         super().send(rank, message)
 
 
-def corrupted(job: Job, placement: Placement, *, tolerate: bool) -> list[Outcome]:
-    def sit(seat: Seat) -> Any:
+def corrupted(job, placement, *, tolerate):
+    def sit(seat):
         exchange = BetweenProcesses(
             seat.channel, placement.ranks, graphs_of(job),
             dtype=job.dtype, device=CPU, tolerate=tolerate,
@@ -196,14 +188,14 @@ def corrupted(job: Job, placement: Placement, *, tolerate: bool) -> list[Outcome
 
 
 @pytest.mark.parametrize("case", ["privsgp", "dp2-sgd", "adp2-sgd", "dp-fedavg"])
-def test_a_bad_number_ends_the_run_and_names_its_sender(case: str) -> None:
+def test_a_bad_number_ends_the_run_and_names_its_sender(case):
     outcomes = corrupted(job_of(case), Placement((0, 0, 0, 1, 1)), tolerate=False)
     assert outcomes[0].code == 4
     assert outcomes[0].value.startswith("rank 1 sent a bad message at step ")
     assert outcomes[0].value.endswith("of node 3 are not finite")
 
 
-def test_push_sum_loses_the_mass_of_a_message_that_is_dropped() -> None:
+def test_push_sum_loses_the_mass_of_a_message_that_is_dropped():
     """On a directed ring, node 4's halves go to node 0, in another process."""
     job, placement = job_of("privsgp", graph="directed-ring"), Placement((0, 0, 0, 0, 1))
     outcomes = corrupted(job, placement, tolerate=True)
@@ -216,7 +208,7 @@ def test_push_sum_loses_the_mass_of_a_message_that_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("case", ["dp2-sgd", "adp2-sgd", "dp-fedavg", "fedspd-dp"])
-def test_other_methods_go_on_without_a_message_that_is_dropped(case: str) -> None:
+def test_other_methods_go_on_without_a_message_that_is_dropped(case):
     outcomes = corrupted(job_of(case), Placement((0, 0, 0, 1, 1)), tolerate=True)
     states = [outcome.value[0] for outcome in outcomes]
     assert outcomes[0].value[1].dropped == {3: 1}
@@ -226,20 +218,20 @@ def test_other_methods_go_on_without_a_message_that_is_dropped(case: str) -> Non
 
 @pytest.mark.parametrize("compressor", ["none", "top-k", "rand-k", "bernoulli"])
 @pytest.mark.parametrize("case", ["do-adp", "cpgt", "soteriafl-svrg"])
-def test_compressed_messages_travel_compressed(case: str, compressor: str) -> None:
+def test_compressed_messages_travel_compressed(case, compressor):
     """With a node a process, the wire carries what nodes are said to send, headers aside."""
     keep = {} if compressor == "none" else {"keep": 0.4}
     job = job_of(case, options={"compressor": compressor, **keep})
     placement, sent = place(NODES, NODES), dict.fromkeys(range(NODES), 0)
 
     class Weighing(ThreadChannel):
-        def send(self, rank: int, message: torch.Tensor) -> None:
+        def send(self, rank, message):
             kind = int(message[12:16].view(torch.int32))
             if kind in (1, 3):  # mixed, or for the server
                 sent[self.rank] += len(message) - HEADER_BYTES
             super().send(rank, message)
 
-    def sit(seat: Seat) -> Any:
+    def sit(seat):
         exchange = BetweenProcesses(
             seat.channel, placement.ranks, graphs_of(job), dtype=job.dtype, device=CPU
         )

@@ -10,7 +10,6 @@ import ast
 import functools
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +18,7 @@ import golden
 import pytest
 from battery_table import CLIP, NOISED, ROWS, SPECIAL
 
-from tacit.algorithms import ALGORITHMS, Algorithm
+from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.config import load_config
@@ -30,7 +29,7 @@ CHOICE = ROOT / "docs" / "concepts" / "which-algorithm.md"
 
 
 @functools.cache
-def in_experiments() -> frozenset[str]:
+def in_experiments():
     """The algorithms that an example or a figure of a paper runs."""
     files = [*ROOT.glob("examples/*.toml"), *ROOT.glob("papers/**/*.toml")]
     figures = [file for file in files if "[figure]" in file.read_text(encoding="utf-8")]
@@ -41,14 +40,14 @@ def in_experiments() -> frozenset[str]:
     return frozenset(names)
 
 
-def first_cells(page: Path, heading: str) -> set[str]:
+def first_cells(page, heading):
     """The names in the first cells of the table under a heading of a page."""
     text = page.read_text(encoding="utf-8").partition(f"\n{heading}\n")[2]
     text = re.split(r"^#", text, maxsplit=1, flags=re.MULTILINE)[0]
     return set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
 
 
-def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
+def missing(row):
     """One line for each thing that an algorithm still needs."""
     table = "tests/algorithms/battery_table.py"
     cases = {case: way for case, way in ROWS.items() if way.name == row.name}
@@ -82,12 +81,12 @@ def missing(row: Algorithm[Any, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_nothing_that_an_algorithm_needs_is_missing(name: str) -> None:
+def test_nothing_that_an_algorithm_needs_is_missing(name):
     if lines := list(missing(ALGORITHMS[name])):
         pytest.fail("\n".join([f"{name} still needs", *lines]), pytrace=False)
 
 
-def named_elsewhere(source: Path) -> Iterator[str]:
+def named_elsewhere(source):
     """Places where an algorithm is named, but for files of algorithms and the published formulas.
 
     In small or capital letters, by its name, its title, or that of its module; a word that is part
@@ -113,18 +112,18 @@ def named_elsewhere(source: Path) -> Iterator[str]:
                 yield f"{file.relative_to(source)}:{number}: {found.group()}"
 
 
-def test_an_algorithm_is_named_in_its_file_alone() -> None:
+def test_an_algorithm_is_named_in_its_file_alone():
     assert list(named_elsewhere(ROOT / "src")) == []
 
 
-def test_only_algorithms_of_the_table_have_rows() -> None:
+def test_only_algorithms_of_the_table_have_rows():
     named = {way.name for way in ROWS.values()}
     named |= {same.name for same in SPECIAL} | {same.other for same in SPECIAL}
     assert named <= set(ALGORITHMS)
     assert all(ALGORITHMS[ROWS[case].name].private for case in NOISED)
 
 
-def test_a_newcomer_reads_all_that_is_missing_at_once() -> None:
+def test_a_newcomer_reads_all_that_is_missing_at_once():
     class Options(PushSumOptions):
         step_decay: float = 0.5
 
@@ -145,9 +144,7 @@ def test_a_newcomer_reads_all_that_is_missing_at_once() -> None:
     ]
 
 
-def test_a_row_that_names_no_test_or_no_release_is_told_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_row_that_names_no_test_or_no_release_is_told_so(monkeypatch):
     wrong = replace(
         ROWS["privsgp"], recursion="test_algorithms_recursion.py::nowhere", release=None
     )
@@ -159,7 +156,7 @@ def test_a_row_that_names_no_test_or_no_release_is_told_so(
     ]
 
 
-def test_summary_and_paper_come_from_the_docstring() -> None:
+def test_summary_and_paper_come_from_the_docstring():
     row = replace(
         PRIVSGP,
         title="A(DP)2SGD, mine",
@@ -191,10 +188,10 @@ A(DP)2SGD, mine: pairs average: gradients are stale. It says more.
         "PrivSGP: none (A, 1)",
     ],
 )
-def test_a_docstring_without_summary_or_paper_is_refused(documentation: str) -> None:
+def test_a_docstring_without_summary_or_paper_is_refused(documentation):
     with pytest.raises(ValueError, match=r"^PrivSGP: .* must begin 'PrivSGP: SUMMARY \(PAPER\)\.'"):
         replace(PRIVSGP, documentation=documentation)
 
 
-def test_no_text_of_the_table_is_empty() -> None:
+def test_no_text_of_the_table_is_empty():
     assert all(row.summary and row.paper for row in ALGORITHMS.values())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,14 +15,14 @@ import torch
 
 import tacit
 from public_masks import public_mask
-from tacit.algorithms.do_adp import CompressedState, spectrum
+from tacit.algorithms.do_adp import spectrum
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.published.utility.do_adp import do_adp_consensus_step
 from tacit.training import sampling
 from tacit.training.budget import node_keys
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.run_folder.result import bytes_per_step, message_bytes
 from tacit.training.stacked_context import StackedContext
 
@@ -36,22 +35,22 @@ OPTIONS = {"compressor": "top-k", "keep": 0.3, "momentum": 0.15}
 COMPRESSORS = ["none", "top-k", "rand-k", "bernoulli"]
 
 
-def sending(name: str, keep: float) -> dict[str, Any]:
+def sending(name, keep):
     """The options of a compressor."""
     return {"compressor": name, "keep": 1.0 if name == "none" else keep}
 
 
-def compressor(name: str, keep: float) -> Compress:
+def compressor(name, keep):
     """(difference `[d]`, step, node) -> what is sent of it."""
 
-    def top_k(values: Array, step: int, node: int) -> Array:
+    def top_k(values, step, node):
         count = int(np.ceil(keep * len(values)))
         chosen = np.argsort(-np.abs(values), kind="stable")[:count]
         sent = np.zeros_like(values)
         sent[chosen] = values[chosen]
         return sent
 
-    def masked(values: Array, step: int, node: int) -> Array:
+    def masked(values, step, node):
         mask = public_mask(
             len(values), compressor=name, keep=keep, seed=SEED, step=step, nodes=[node], part=0
         )
@@ -61,14 +60,7 @@ def compressor(name: str, keep: float) -> Compress:
     return known.get(name, masked)
 
 
-def recursion(
-    run: oracle.Run,
-    active: Array,
-    compress: Compress,
-    beta: float,
-    gamma: float,
-    decay: float = 0.0,
-) -> Array:
+def recursion(run, active, compress, beta, gamma, decay=0.0):
     """x `[nodes, d]` at the end, as the paper has it; every node keeps every copy."""
     count = len(run.task.nodes)
     x = np.tile(run.task.start, (count, 1))
@@ -89,7 +81,7 @@ def recursion(
 
 @pytest.mark.parametrize("graph", ["ring", "complete", "k-regular"])
 @pytest.mark.parametrize(("keep", "p"), [(1.0, 1.0), (0.3, 0.8)])
-def test_the_consensus_step_of_the_theorem(graph: str, keep: float, p: float) -> None:
+def test_the_consensus_step_of_the_theorem(graph, keep, p):
     """gamma from the spectrum of the W that runs, by the paper's formula in its own symbols."""
     config = experiment(
         None, "do-adp", consensus_step="paper", activation=p, **sending("top-k", keep)
@@ -114,7 +106,7 @@ def test_the_consensus_step_of_the_theorem(graph: str, keep: float, p: float) ->
     assert torch.equal(same.parameters, result.parameters)
 
 
-def test_the_theorems_consensus_step_is_zero_where_nothing_mixes() -> None:
+def test_the_theorems_consensus_step_is_zero_where_nothing_mixes():
     """A graph of two nodes, whose W has the eigenvalues 1 and -1 with weights 0 and 1."""
     weights = SimpleNamespace(matrix=lambda: np.array([[0.0, 1.0], [1.0, 0.0]]))
     mixing: Any = SimpleNamespace(weights=(weights,))
@@ -123,7 +115,7 @@ def test_the_theorems_consensus_step_is_zero_where_nothing_mixes() -> None:
     assert do_adp_consensus_step(gap, distance, 1.0) == pytest.approx(0)
 
 
-def experiment(folder: Path | None, name: str, **changes: Any) -> dict[str, Any]:
+def experiment(folder, name, **changes):
     """On an irregular graph if there is a folder to describe it in, else on a ring."""
     graph = "ring"
     if folder is not None:
@@ -140,21 +132,21 @@ def experiment(folder: Path | None, name: str, **changes: Any) -> dict[str, Any]
     }
 
 
-def trained(task: oracle.Problem, config: Mapping[str, Any]) -> tacit.Result:
+def trained(task, config):
     return tacit.train(config, model=task.module, nodes=task.nodes)
 
 
-def a_run(task: oracle.Problem, **changes: Any) -> oracle.Run:
+def a_run(task, **changes):
     matrix = changes.pop("matrix", IRREGULAR)
     return replace(oracle.Run(task, lambda k: matrix, STEPS, RATE), **changes)
 
 
-def assert_same(found: torch.Tensor, right: Array) -> None:
+def assert_same(found, right):
     np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
-def test_recursion_with_a_ridge_term(name: str, tmp_path: Path) -> None:
+def test_recursion_with_a_ridge_term(name, tmp_path):
     """The gradient of 0.2 ||x||^2 / 2 at x itself, of active nodes, after the clip."""
     task = oracle.problem("cross-entropy", 5)
     options = {**sending(name, 0.3), "momentum": 0.4, "consensus_step": 0.6, "weight_decay": 0.2}
@@ -170,7 +162,7 @@ def test_recursion_with_a_ridge_term(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("clip", [None, 0.4], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("p", [1.0, 0.6])
 @pytest.mark.parametrize("name", COMPRESSORS)
-def test_recursion(name: str, p: float, clip: float | None, tmp_path: Path) -> None:
+def test_recursion(name, p, clip, tmp_path):
     task = oracle.problem("cross-entropy", 5)
     options = {**sending(name, 0.3), "momentum": 0.4, "consensus_step": 0.6}
     config = experiment(tmp_path, "do-adp", **options, activation=p, clip=clip)
@@ -187,7 +179,7 @@ def test_recursion(name: str, p: float, clip: float | None, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("method", ["poisson", "fixed"])
-def test_recursion_of_batches(method: str, tmp_path: Path) -> None:
+def test_recursion_of_batches(method, tmp_path):
     task = oracle.problem("mse", 5)
     config = experiment(
         tmp_path,
@@ -200,7 +192,7 @@ def test_recursion_of_batches(method: str, tmp_path: Path) -> None:
     result = trained(task, config)
     keys = node_keys(result.plan)
 
-    def batch(k: int, node: int) -> Array:
+    def batch(k, node):
         drawn = sampling.draw(result.plan, keys, k, torch.device("cpu"))
         return np.asarray(drawn.indices[node][drawn.mask[node]].numpy())
 
@@ -210,7 +202,7 @@ def test_recursion_of_batches(method: str, tmp_path: Path) -> None:
     assert_same(result.parameters, recursion(run, always, compressor("top-k", 0.3), 0.15, 0.3))
 
 
-def test_choco_sgd_is_do_adp_of_active_nodes_without_noise(tmp_path: Path) -> None:
+def test_choco_sgd_is_do_adp_of_active_nodes_without_noise(tmp_path):
     task = oracle.problem("cross-entropy", 5)
     first, second = (
         trained(task, experiment(tmp_path, name, **OPTIONS)).parameters
@@ -221,9 +213,7 @@ def test_choco_sgd_is_do_adp_of_active_nodes_without_noise(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("gamma", [1.0, 0.4])
 @pytest.mark.parametrize("name", COMPRESSORS)
-def test_where_everything_is_sent_it_is_gossip_with_momentum(
-    name: str, gamma: float, tmp_path: Path
-) -> None:
+def test_where_everything_is_sent_it_is_gossip_with_momentum(name, gamma, tmp_path):
     """x <- (1 - gamma) x + gamma W x - alpha m; D-PSGD itself with gamma = 1 and beta = 0."""
     task = oracle.problem("cross-entropy", 5)
     options = {"compressor": name, "keep": 1.0, "consensus_step": gamma}
@@ -241,7 +231,7 @@ def test_where_everything_is_sent_it_is_gossip_with_momentum(
         torch.testing.assert_close(plain, d_psgd, rtol=1e-9, atol=1e-9)
 
 
-def least_squares(task: oracle.Problem) -> Array:
+def least_squares(task):
     """The minimiser of the mean squared error of all records."""
     inputs, targets = (np.concatenate(part) for part in zip(*task.nodes, strict=True))
     rows = np.column_stack([inputs, np.ones(len(inputs))])
@@ -250,7 +240,7 @@ def least_squares(task: oracle.Problem) -> Array:
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
-def test_converges_on_a_strongly_convex_quadratic(name: str) -> None:
+def test_converges_on_a_strongly_convex_quadratic(name):
     """Records differ from node to node, half of the nodes are active, a third is sent."""
     task = oracle.problem("mse", 8)
     best = least_squares(task)
@@ -269,7 +259,7 @@ def test_converges_on_a_strongly_convex_quadratic(name: str) -> None:
     assert off.max() < 0.06 * np.linalg.norm(task.start - best)
 
 
-def walk(job: Job, steps: int) -> tuple[list[CompressedState], InProcessExchange]:
+def walk(job, steps):
     """The states of the first steps, and the exchange that counted their bytes."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     plan = job.plan
@@ -283,14 +273,14 @@ def walk(job: Job, steps: int) -> tuple[list[CompressedState], InProcessExchange
     return states, exchange
 
 
-def ready(task: oracle.Problem, config: Mapping[str, Any]) -> Job:
+def ready(task, config):
     settings = load_config(config, count=len(task.nodes), given_model=True)
     return prepare(settings, model=task.module, nodes=task.nodes)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", COMPRESSORS)
-def test_bytes_and_copies(name: str, dtype: str, tmp_path: Path) -> None:
+def test_bytes_and_copies(name, dtype, tmp_path):
     task = oracle.problem("cross-entropy", 5)
     if dtype == "float32":
         nodes = [(inputs.float(), targets) for inputs, targets in task.nodes]
@@ -315,7 +305,7 @@ def test_bytes_and_copies(name: str, dtype: str, tmp_path: Path) -> None:
     assert exchange.bytes_sent.tolist() == right.tolist()
 
 
-def test_one_compressed_step_takes_a_share_of_a_dense_one(tmp_path: Path) -> None:
+def test_one_compressed_step_takes_a_share_of_a_dense_one(tmp_path):
     """p k / d, and a bit for each coordinate: the last is 1/32 of a dense float32 message."""
     task = oracle.problem("cross-entropy", 5)
     options = {**sending("top-k", 0.25), "activation": 0.8}
@@ -330,7 +320,7 @@ def test_one_compressed_step_takes_a_share_of_a_dense_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("steps", [1, 4])
-def test_few_nodes_and_steps_and_one_record(nodes: int, steps: int) -> None:
+def test_few_nodes_and_steps_and_one_record(nodes, steps):
     task = oracle.problem("mse", 3)
     some = replace(task, nodes=[(x[: 1 + node], y[: 1 + node]) for node, (x, y) in
                                 enumerate(task.nodes[:nodes])])  # fmt: skip
@@ -356,13 +346,13 @@ def test_few_nodes_and_steps_and_one_record(nodes: int, steps: int) -> None:
         ({"final_mixing": 3}, "final_mixing"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], key: str) -> None:
+def test_options_that_cannot_be(options, key):
     with pytest.raises(InputError, match=rf"algorithm\.{key}"):
         load_config(experiment(None, "do-adp", **options), count=3)
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
-def test_a_consensus_step_that_outruns_random_masks_is_warned_of(name: str) -> None:
+def test_a_consensus_step_that_outruns_random_masks_is_warned_of(name):
     task = oracle.problem("cross-entropy", 5)
     for gamma, warned in ((0.2, name in ("rand-k", "bernoulli")), (0.15, False)):
         options = {**sending(name, 0.3), "activation": 0.5, "consensus_step": gamma}
@@ -370,13 +360,13 @@ def test_a_consensus_step_that_outruns_random_masks_is_warned_of(name: str) -> N
         assert any("consensus_step" in line for line in warnings) == warned
 
 
-def test_a_share_without_a_compressor_is_refused() -> None:
+def test_a_share_without_a_compressor_is_refused():
     task = oracle.problem("cross-entropy", 5)
     with pytest.raises(InputError, match=r"algorithm\.keep = 0\.3: needs a compressor"):
         ready(task, experiment(None, "choco-sgd", keep=0.3))
 
 
-def test_graphs_that_cannot_be(tmp_path: Path) -> None:
+def test_graphs_that_cannot_be(tmp_path):
     task = oracle.problem("cross-entropy", 5)
     changing = experiment(tmp_path, "do-adp")
     first, second = (f"{a} {b}\n{b} {a}\n" for a, b in ((0, 1), (1, 2)))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from tacit.communication.colours import Released
 from tacit.config import load_config
 from tacit.privacy.published import do_adp_noise, do_adp_theorem_delta
 from tacit.training.budget import node_keys
 from tacit.training.loop import execute
-from tacit.training.plan import Plan
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 DELTA, STEPS, NODES = 1e-5, 12, 4
@@ -31,7 +27,7 @@ WIDTH = 2 * INPUTS + 2
 Records = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-def records(inputs: int = INPUTS, count: int = 20) -> Records:
+def records(inputs=INPUTS, count=20):
     draw = torch.Generator().manual_seed(3)
     return [
         (
@@ -44,12 +40,12 @@ def records(inputs: int = INPUTS, count: int = 20) -> Records:
 
 def job_of(
     *,
-    name: str = "do-adp",
-    data: Records | None = None,
-    privacy: Mapping[str, Any] | None = None,
-    train: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Job:
+    name="do-adp",
+    data=None,
+    privacy=None,
+    train=None,
+    **options,
+):
     asked = {"epsilon": 1.0, "delta": DELTA, **(privacy or {})}
     config = {
         "task": {"loss": "mse", "model": "linear"},
@@ -61,23 +57,23 @@ def job_of(
     return prepare(load_config(config, count=NODES), nodes=data or records())
 
 
-def plan_of(**changes: Any) -> Plan:
+def plan_of(**changes):
     return job_of(**changes).plan
 
 
-def active_steps(plan: Plan) -> list[int]:
+def active_steps(plan):
     assert plan.release.activity is not None
     counts: list[int] = plan.release.activity.active.sum(axis=0).tolist()
     return counts
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
+def gaussian_delta(mu, epsilon):
     tail = norm.cdf(-epsilon / mu - mu / 2)
     return float(norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * tail)
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
-def test_only_active_steps_are_charged_and_compression_earns_nothing(relation: str) -> None:
+def test_only_active_steps_are_charged_and_compression_earns_nothing(relation):
     """Closed form: K_active Gaussian releases of sensitivity C, or 2 C."""
     found = []
     for options in (
@@ -103,7 +99,7 @@ def test_only_active_steps_are_charged_and_compression_earns_nothing(relation: s
     assert found[0] == found[1] == found[2]
 
 
-def test_a_budget_is_met_by_each_nodes_own_active_steps() -> None:
+def test_a_budget_is_met_by_each_nodes_own_active_steps():
     plan = plan_of(activation=0.5)
     for node, count in zip(plan.nodes, active_steps(plan), strict=True):
         mu = math.sqrt(count) / node.noise_scale
@@ -111,7 +107,7 @@ def test_a_budget_is_met_by_each_nodes_own_active_steps() -> None:
         assert gaussian_delta(mu, 1.0) <= DELTA
 
 
-def test_sampled_batches_against_dp_accounting() -> None:
+def test_sampled_batches_against_dp_accounting():
     privacy = {"epsilon": None, "noise_std": 0.3}
     plan = plan_of(activation=0.5, privacy=privacy, train={"batch": 5})
     node, count = plan.nodes[1], active_steps(plan)[1]
@@ -121,8 +117,8 @@ def test_sampled_batches_against_dp_accounting() -> None:
     assert node.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
 
 
-def test_epsilon_falls_with_noise_and_rises_with_steps() -> None:
-    def cost(noise: float, steps: int) -> float:
+def test_epsilon_falls_with_noise_and_rises_with_steps():
+    def cost(noise, steps):
         plan = plan_of(privacy={"epsilon": None, "noise_std": noise}, train={"steps": steps})
         return plan.nodes[0].epsilon or 0.0
 
@@ -134,7 +130,7 @@ def test_epsilon_falls_with_noise_and_rises_with_steps() -> None:
 
 
 @pytest.mark.parametrize(("p", "keep"), [(1.0, 1.0), (0.8, 0.3)])
-def test_published_accounting_gives_the_papers_noise(p: float, keep: float) -> None:
+def test_published_accounting_gives_the_papers_noise(p, keep):
     plan = plan_of(
         activation=p,
         compressor="top-k",
@@ -157,7 +153,7 @@ def test_published_accounting_gives_the_papers_noise(p: float, keep: float) -> N
     assert any(f"own delta at this epsilon is {do_adp_theorem_delta(run):.3g}" in t for t in said)
 
 
-def test_a_claim_about_the_first_steps_counts_silent_ones_too() -> None:
+def test_a_claim_about_the_first_steps_counts_silent_ones_too():
     plan = plan_of(activation=0.5)
     whole, half = (plan.release.claimed(plan.nodes[2], steps) for steps in (None, STEPS // 2))
     assert whole is not None
@@ -165,7 +161,7 @@ def test_a_claim_about_the_first_steps_counts_silent_ones_too() -> None:
     assert plan.release.claimed(plan.nodes[2], STEPS) == whole
 
 
-def test_choco_sgd_offers_no_epsilon() -> None:
+def test_choco_sgd_offers_no_epsilon():
     plan = plan_of(name="choco-sgd", privacy={"epsilon": "none", "delta": None})
     assert not plan.noisy
     assert plan.nodes[0].epsilon is None
@@ -174,7 +170,7 @@ def test_choco_sgd_offers_no_epsilon() -> None:
 # Noise, where it enters.
 
 
-def test_noise_of_active_nodes_alone() -> None:
+def test_noise_of_active_nodes_alone():
     """From zero, with zero targets, the first step is noise and nothing else."""
     data = [(x, torch.zeros_like(y)) for x, y in records(inputs=2000)]
     job = job_of(
@@ -210,12 +206,12 @@ def test_noise_of_active_nodes_alone() -> None:
 class Recorder:
     """An exchange that mixes and keeps what was sent."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan):
         self.matrix = torch.tensor(plan.mixing.at(0).matrix())
         self.sent: list[torch.Tensor] = []
         self.sizes: list[Any] = []
 
-    def mix(self, k: int, *messages: Released[torch.Tensor], coding: Any = None) -> Any:
+    def mix(self, k, *messages, coding=None):
         values = [message.value for message in messages]
         self.sent.append(values[0].clone())
         self.sizes.append(None if coding is None else coding.bytes)
@@ -227,7 +223,7 @@ class Recorder:
 NORMS = ("l2", "l1", "coordinate")
 
 
-def clipped(gradient: np.ndarray, clip_norm: str, bound: float) -> np.ndarray:
+def clipped(gradient, clip_norm, bound):
     if clip_norm == "coordinate":
         most = bound / math.sqrt(len(gradient))
         return np.clip(gradient, -most, most)
@@ -235,7 +231,7 @@ def clipped(gradient: np.ndarray, clip_norm: str, bound: float) -> np.ndarray:
     return np.asarray(gradient * min(1.0, bound / size))
 
 
-def sum_of(job: Job, at: torch.Tensor) -> np.ndarray:
+def sum_of(job, at):
     context = StackedContext(
         job.plan, job.model, job.train, node_keys(job.plan), Recorder(job.plan)
     )
@@ -243,7 +239,7 @@ def sum_of(job: Job, at: torch.Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("clip_norm", NORMS)
-def test_the_world_clips_in_the_norm_that_is_asked_for(clip_norm: str) -> None:
+def test_the_world_clips_in_the_norm_that_is_asked_for(clip_norm):
     job = job_of(clip_norm=clip_norm, clip=0.8)
     at = torch.randn(NODES, WIDTH, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     right = np.zeros((NODES, WIDTH))
@@ -263,9 +259,7 @@ def test_the_world_clips_in_the_norm_that_is_asked_for(clip_norm: str) -> None:
     exponent=st.floats(-8, 8),
     bad=st.sampled_from([1.0, -1.0, 1e300]),
 )
-def test_one_record_moves_the_sum_by_the_bound_at_most(
-    clip_norm: str, seed: int, exponent: float, bad: float
-) -> None:
+def test_one_record_moves_the_sum_by_the_bound_at_most(clip_norm, seed, exponent, bad):
     """Left out: C. Replaced: 2 C. In l2 always, in l1 too where that is what is clipped."""
     draw = torch.Generator().manual_seed(seed)
     at = torch.randn(NODES, WIDTH, generator=draw, dtype=torch.float64) * 10 ** (exponent / 2)
@@ -293,7 +287,7 @@ def test_one_record_moves_the_sum_by_the_bound_at_most(
 # Resuming.
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path):
     sent = {"activation": 0.6, "compressor": "rand-k", "keep": 0.4, "momentum": 0.3}
     common = {**sent, "privacy": {"noise_seed": 3}, "train": {"batch": 4}}
     whole = execute(job_of(**common))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import federated_oracle as federated
 import numpy as np
@@ -28,14 +27,14 @@ RATES: dict[str, Callable[[int], float]] = {
 }
 
 
-def options(**more: Any) -> dict[str, Any]:
+def options(**more):
     return {"learning_rate": RATE, "penalty": RHO, **more}
 
 
 @pytest.mark.parametrize("batch", ["all", 2])
 @pytest.mark.parametrize("clip", [None, 0.4])
 @pytest.mark.parametrize("clients", [None, 2])
-def test_recursion(clients: int | None, clip: float | None, batch: int | str) -> None:
+def test_recursion(clients, clip, batch):
     task = oracle.problem("cross-entropy", 5)
     chosen = options(**({"clip": clip} if clip else {}))
     chosen |= {"clients_per_round": clients} if clients else {}
@@ -53,7 +52,7 @@ def test_recursion(clients: int | None, clip: float | None, batch: int | str) ->
 
 @pytest.mark.parametrize("regulariser", SUBGRADIENTS)
 @pytest.mark.parametrize("schedule", RATES)
-def test_regularisers_and_schedules(schedule: str, regulariser: str) -> None:
+def test_regularisers_and_schedules(schedule, regulariser):
     task = oracle.problem("mse", 3)
     weight = {} if regulariser == "none" else {"regularisation": LAMBDA}
     chosen = options(learning_rate_schedule=schedule, regulariser=regulariser, **weight)
@@ -64,7 +63,7 @@ def test_regularisers_and_schedules(schedule: str, regulariser: str) -> None:
     federated.assert_same(result.consensus, server)
 
 
-def test_the_first_round_is_a_gradient_step() -> None:
+def test_the_first_round_is_a_gradient_step():
     """With x~_i = x_0 and no dual variable: of length 1 / (rho + 1 / eta)."""
     task = oracle.problem("mse", 1)
     inputs, targets = (values.numpy() for values in task.nodes[0])
@@ -77,7 +76,7 @@ def test_the_first_round_is_a_gradient_step() -> None:
 
 
 @pytest.mark.parametrize("clients", [None, 2])
-def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(clients: int | None) -> None:
+def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(clients):
     draw = torch.Generator().manual_seed(4)
     data = [
         (
@@ -112,7 +111,7 @@ def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(clients: int | 
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(minimiser, (3, 1)), atol=1e-6)
 
 
-def test_a_model_that_is_not_convex_is_warned_of() -> None:
+def test_a_model_that_is_not_convex_is_warned_of():
     config = {
         "task": {"dataset": "digits", "model": "mlp"},
         "nodes": {"count": 2},

@@ -1,10 +1,6 @@
 """DP-DDA against a NumPy recursion, with partial activity and regularisers."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ GAMMA, STEPS = 0.3, 9
 EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
 
 
-def shrunk(x: np.ndarray, by: float) -> np.ndarray:
+def shrunk(x, by):
     return np.sign(x) * np.maximum(np.abs(x) - by, 0)
 
 
@@ -30,9 +26,7 @@ PROX = {
 }
 
 
-def recursion(
-    task: oracle.Problem, matrix: np.ndarray, active: np.ndarray, p: float, name: str, weight: float
-) -> np.ndarray:
+def recursion(task, matrix, active, p, name, weight):
     """x `[nodes, d]` at the end, without noise."""
     count = len(task.nodes)
     x0 = np.tile(task.start, (count, 1))
@@ -52,7 +46,7 @@ def recursion(
     return x
 
 
-def experiment(folder: Path, **options: Any) -> dict[str, Any]:
+def experiment(folder, **options):
     path = folder / "graph.txt"
     path.write_text("\n".join(f"{a} {b}\n{b} {a}" for a, b in EDGES))
     return {
@@ -66,7 +60,7 @@ def experiment(folder: Path, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("p", [1.0, 0.6])
 @pytest.mark.parametrize("name", PROX)
-def test_recursion(name: str, p: float, tmp_path: Path) -> None:
+def test_recursion(name, p, tmp_path):
     task = oracle.problem("logistic", 5)
     weight = 0.0 if name == "none" else 0.05
     given = {} if name == "none" else {"regularisation": weight}
@@ -81,7 +75,7 @@ def test_recursion(name: str, p: float, tmp_path: Path) -> None:
     np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
 
 
-def test_l1_makes_models_sparse(tmp_path: Path) -> None:
+def test_l1_makes_models_sparse(tmp_path):
     task = oracle.problem("logistic", 5)
     model = task.module
     for weight in model.parameters():
@@ -91,7 +85,7 @@ def test_l1_makes_models_sparse(tmp_path: Path) -> None:
     assert bool((found == 0).any())
 
 
-def test_only_active_steps_cost(tmp_path: Path) -> None:
+def test_only_active_steps_cost(tmp_path):
     task = oracle.problem("logistic", 5)
     config = experiment(tmp_path, activation=0.5)
     config["privacy"] = {"noise_std": 1.0, "delta": 1e-4, "noise_seed": 2}
@@ -103,7 +97,7 @@ def test_only_active_steps_cost(tmp_path: Path) -> None:
         assert epsilon == pytest.approx(right, rel=1e-5)
 
 
-def test_the_noise_enters_where_a_node_is_active(tmp_path: Path) -> None:
+def test_the_noise_enters_where_a_node_is_active(tmp_path):
     """The first step alone: z is the noised gradient, x = x^0 - gamma z."""
     inputs = np.zeros((3, 5000))
     config = experiment(tmp_path, activation=0.6, clip=0.5)
@@ -122,13 +116,13 @@ def test_the_noise_enters_where_a_node_is_active(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{"activation": 0.0}, {"activation": 1.5}, {"regulariser": "x"}]
 )
-def test_bad_options(options: dict[str, Any], tmp_path: Path) -> None:
+def test_bad_options(options, tmp_path):
     task = oracle.problem("logistic", 5)
     with pytest.raises(InputError, match=next(iter(options))):
         tacit.train(experiment(tmp_path, **options), model=task.module, nodes=task.nodes)
 
 
-def test_a_model_that_is_not_convex_is_warned_of(tmp_path: Path) -> None:
+def test_a_model_that_is_not_convex_is_warned_of(tmp_path):
     config = experiment(tmp_path)
     config["task"] = {"loss": "mse", "model": "mlp"}
     nodes = [(np.ones((3, 4)), np.zeros((3, 1)))] * 5

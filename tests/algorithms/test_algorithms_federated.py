@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import federated_oracle as federated
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
-from torch import nn
 
 import tacit
 from tacit.algorithms.federated import clipped_rows
@@ -26,7 +24,7 @@ METHODS = ("dp-sgd", "fedavg", "dp-fedavg")
 NOTHING = federated.proximal("none", 0.0)
 
 
-def constant_rates(steps: int = STEPS) -> list[float]:
+def constant_rates(steps=STEPS):
     return [RATE] * steps
 
 
@@ -41,7 +39,7 @@ def constant_rates(steps: int = STEPS) -> list[float]:
         (2, 0.4, "none"),
     ],
 )
-def test_dp_sgd_recursion(clients: int | None, clip: float | None, regulariser: str) -> None:
+def test_dp_sgd_recursion(clients, clip, regulariser):
     task = oracle.problem("cross-entropy", 5)
     options: dict[str, Any] = {"learning_rate": RATE, "regulariser": regulariser}
     options |= {} if regulariser == "none" else {"regularisation": 0.2}
@@ -57,9 +55,7 @@ def test_dp_sgd_recursion(clients: int | None, clip: float | None, regulariser: 
 
 @pytest.mark.parametrize("clients", [None, 3])
 @pytest.mark.parametrize("name", METHODS)
-def test_clients_without_records_get_the_model_and_send_nothing(
-    name: str, clients: int | None
-) -> None:
+def test_clients_without_records_get_the_model_and_send_nothing(name, clients):
     task = oracle.problem("logistic", 6).without(0, 4)
     options: dict[str, Any] = {"learning_rate": RATE}
     options |= {"clients_per_round": clients} if clients else {}
@@ -77,9 +73,7 @@ def test_clients_without_records_get_the_model_and_send_nothing(
 @pytest.mark.parametrize("sampling", ["disjoint", "with-replacement"])
 @pytest.mark.parametrize("clients", [None, 3])
 @pytest.mark.parametrize(("name", "clip"), [("fedavg", None), ("dp-fedavg", 0.15)])
-def test_fedavg_recursion(
-    name: str, clip: float | None, clients: int | None, sampling: str, method: str
-) -> None:
+def test_fedavg_recursion(name, clip, clients, sampling, method):
     task = oracle.problem("logistic", 5)
     options: dict[str, Any] = {"learning_rate": RATE, "local_steps": 2, "sampling": sampling}
     options |= {"clip": clip} if clip else {}
@@ -96,7 +90,7 @@ def test_fedavg_recursion(
 
 @pytest.mark.parametrize("regulariser", ["l1", "l2", "elastic-net", "box"])
 @pytest.mark.parametrize("name", ["fedavg", "dp-fedavg"])
-def test_proximal_local_steps_and_schedules(name: str, regulariser: str) -> None:
+def test_proximal_local_steps_and_schedules(name, regulariser):
     task = oracle.problem("mse", 3)
     options = {
         "learning_rate": RATE,
@@ -116,7 +110,7 @@ def test_proximal_local_steps_and_schedules(name: str, regulariser: str) -> None
 # Special cases
 
 
-def descent(task: oracle.Problem, steps: int) -> oracle.Array:
+def descent(task, steps):
     """Gradient descent on the mean over clients of their mean losses."""
     x = task.start
     for _ in range(steps):
@@ -127,20 +121,20 @@ def descent(task: oracle.Problem, steps: int) -> oracle.Array:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_one_whole_local_step_is_central_gradient_descent(name: str) -> None:
+def test_one_whole_local_step_is_central_gradient_descent(name):
     task = oracle.problem("cross-entropy", 4)
     options = {"learning_rate": RATE} | ({} if name == "dp-sgd" else {"local_steps": 1})
     federated.assert_same(federated.train(task, name, options).consensus, descent(task, STEPS))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dp-fedavg"])
-def test_a_single_client_goes_on_alone(name: str) -> None:
+def test_a_single_client_goes_on_alone(name):
     task = oracle.problem("logistic", 1)
     result = federated.train(task, name, {"learning_rate": RATE, "local_steps": 4})
     federated.assert_same(result.consensus, descent(task, 4 * STEPS))
 
 
-def test_without_noise_and_clip_dp_fedavg_is_fedavg() -> None:
+def test_without_noise_and_clip_dp_fedavg_is_fedavg():
     task = oracle.problem("mse", 4)
     options = {"learning_rate": RATE, "clients_per_round": 3}
     plain, private = (
@@ -150,7 +144,7 @@ def test_without_noise_and_clip_dp_fedavg_is_fedavg() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_all_clients_a_round_are_no_choice(name: str) -> None:
+def test_all_clients_a_round_are_no_choice(name):
     task = oracle.problem("mse", 4)
     chosen, all_of_them = (
         federated.train(task, name, {"learning_rate": RATE, **more}, batch=1)
@@ -160,7 +154,7 @@ def test_all_clients_a_round_are_no_choice(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_only_active_clients_send(name: str) -> None:
+def test_only_active_clients_send(name):
     task = oracle.problem("mse", 5)
     result = federated.train(task, name, {"clients_per_round": 2}, batch=2)
     activity = result.plan.release.activity
@@ -170,7 +164,7 @@ def test_only_active_clients_send(name: str) -> None:
     assert sum(result.bytes_sent) == 2 * STEPS * size
 
 
-def regression(clients: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def regression(clients):
     draw = torch.Generator().manual_seed(4)
     return [
         tuple(torch.randn(8, width, generator=draw, dtype=torch.float64) for width in (3, 1))  # type: ignore[misc]
@@ -178,7 +172,7 @@ def regression(clients: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-def test_proximal_dp_sgd_reaches_the_lasso() -> None:
+def test_proximal_dp_sgd_reaches_the_lasso():
     """The optimality conditions of the mean squared error plus lambda |x|_1."""
     data, lam = regression(4), 0.38
     result = tacit.train(
@@ -208,13 +202,13 @@ def test_proximal_dp_sgd_reaches_the_lasso() -> None:
 # Resuming
 
 
-def stopped_after(steps: int) -> Any:
+def stopped_after(steps):
     made = iter(range(1, 100))
     return lambda: next(made) == steps
 
 
 @pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
-def test_a_stopped_run_ends_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
+def test_a_stopped_run_ends_as_if_it_had_not_been(name, tmp_path):
     config = {
         "task": {"loss": "mse"},
         "algorithm": {"name": name, "clients_per_round": 3, "clip": 0.5},
@@ -241,7 +235,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("batch", ["all", 1])
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
-def test_one_record_a_client_and_one_round(name: str, clients: int, batch: int | str) -> None:
+def test_one_record_a_client_and_one_round(name, clients, batch):
     draw = torch.Generator().manual_seed(1)
     data = [(torch.randn(1, 3, generator=draw), torch.randn(1, 1, generator=draw))] * clients
     config = {
@@ -257,7 +251,7 @@ def test_one_record_a_client_and_one_round(name: str, clients: int, batch: int |
         assert all(0 < value <= 2.0 for value in result.epsilon if value is not None)
 
 
-def refused(name: str, options: dict[str, Any], model: nn.Module | None = None, **more: Any) -> str:
+def refused(name, options, model=None, **more):
     task = oracle.problem("mse", 3)
     with pytest.raises(InputError) as caught:
         federated.train(task, name, options, **more)
@@ -276,7 +270,7 @@ def refused(name: str, options: dict[str, Any], model: nn.Module | None = None, 
         ({"momentum": 0.9}, "momentum"),
     ],
 )
-def test_bad_options(name: str, options: dict[str, Any], key: str) -> None:
+def test_bad_options(name, options, key):
     assert f"algorithm.{key}" in refused(name, options)
 
 
@@ -291,11 +285,11 @@ def test_bad_options(name: str, options: dict[str, Any], key: str) -> None:
         ("dp-admm", {"regulariser": "box"}, "regulariser"),
     ],
 )
-def test_bad_options_of_one_method(name: str, options: dict[str, Any], key: str) -> None:
+def test_bad_options_of_one_method(name, options, key):
     assert f"algorithm.{key}" in refused(name, options)
 
 
-def test_disjoint_mini_batches_need_records() -> None:
+def test_disjoint_mini_batches_need_records():
     options = {"local_steps": 4, "sampling": "disjoint"}
     assert "node 0 has 2" in refused("dp-fedavg", options, batch=1)
 
@@ -304,9 +298,7 @@ def test_disjoint_mini_batches_need_records() -> None:
 @pytest.mark.parametrize(
     ("bound", "size"), [(1e-18, 1e26), (1e-3, 1e37), (1.0, 1e30), (1e-18, 1.0)]
 )
-def test_a_clipped_row_keeps_its_bound_however_small_its_factor(
-    bound: float, size: float, dtype: torch.dtype
-) -> None:
+def test_a_clipped_row_keeps_its_bound_however_small_its_factor(bound, size, dtype):
     draws = torch.Generator().manual_seed(3)
     rows = (torch.randn(20, 50, generator=draws, dtype=torch.float64) * size).to(dtype)
     kept = clipped_rows(rows, bound)

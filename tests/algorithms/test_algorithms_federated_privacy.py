@@ -24,7 +24,7 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.training import sampling
 from tacit.training.budget import node_keys
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 DELTA = 1e-5
@@ -32,13 +32,7 @@ PRIVATE = ("dp-sgd", "dp-fedavg", "dp-admm")
 Records = tuple[torch.Tensor, torch.Tensor]
 
 
-def job_of(
-    name: str,
-    nodes: list[Records],
-    options: dict[str, Any],
-    given_privacy: dict[str, Any],
-    **train: Any,
-) -> Job:
+def job_of(name, nodes, options, given_privacy, **train):
     """A linear model without a bias that is zero, under the squared error.
 
     How mini-batches are drawn is left out where each holds all records.
@@ -56,7 +50,7 @@ def job_of(
     return prepare(load_config(config, count=len(nodes)), model=module, nodes=nodes)
 
 
-def noise(count: int, clients: int = 1, inputs: int = 3) -> list[Records]:
+def noise(count, clients=1, inputs=3):
     draw = torch.Generator().manual_seed(count)
     options: dict[str, Any] = {"generator": draw, "dtype": torch.float64}
     return [
@@ -65,7 +59,7 @@ def noise(count: int, clients: int = 1, inputs: int = 3) -> list[Records]:
     ]
 
 
-def after_one_step(job: Job, k: int) -> torch.Tensor:
+def after_one_step(job, k):
     """What step k makes of the start, for each client: its own model, or the server's."""
     algorithm, options, plan = (
         job.config.algorithm.definition,
@@ -92,13 +86,13 @@ UNIT = {"dp-sgd": 1.0, "dp-admm": 1 / (RHO + 2 / ETA)}  # step 3: eta_3 = eta / 
 K = 3
 
 
-def released(name: str, data: Records, batch: int | str, method: str) -> torch.Tensor:
+def released(name, data, batch, method):
     options = {"clip": CLIP, **OPTIONS[name]}
     still = {"epsilon": "none", "relation": "replace-one"}
     return after_one_step(job_of(name, [data], options, still, batch=batch, sampling=method), K)[0]
 
 
-def drawn(name: str, data: Records, batch: int | str, method: str) -> set[int]:
+def drawn(name, data, batch, method):
     job = job_of(name, [data], OPTIONS[name], {"epsilon": "none"}, batch=batch, sampling=method)
     keys = node_keys(job.plan)
     parts = [
@@ -108,7 +102,7 @@ def drawn(name: str, data: Records, batch: int | str, method: str) -> set[int]:
     return {int(i) for part in parts for i in part.indices[0][part.mask[0]]}
 
 
-def replaced(data: Records, index: int, features: torch.Tensor, target: float) -> Records:
+def replaced(data, index, features, target):
     inputs, targets = data[0].clone(), data[1].clone()
     inputs[index], targets[index] = features, target
     return inputs, targets
@@ -121,7 +115,7 @@ NULL = torch.zeros(3, dtype=torch.float64)
 @pytest.mark.parametrize(("batch", "method"), [("all", "poisson"), (2, "poisson"), (2, "fixed")])
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
 @pytest.mark.parametrize("name", PRIVATE)
-def test_sensitivity(name: str, relation: str, batch: int | str, method: str) -> None:
+def test_sensitivity(name, relation, batch, method):
     """One record moves the release by no more than is accounted for, and adversarial ones do.
 
     Zero-out: with a fixed batch size nobody accounts for it, but these coins are the same.
@@ -152,7 +146,7 @@ def test_sensitivity(name: str, relation: str, batch: int | str, method: str) ->
 
 @pytest.mark.parametrize("method", ["poisson", "fixed"])
 @pytest.mark.parametrize("name", PRIVATE)
-def test_a_record_that_is_not_drawn_moves_nothing(name: str, method: str) -> None:
+def test_a_record_that_is_not_drawn_moves_nothing(name, method):
     (data,) = noise(9)
     (index, *_) = set(range(9)) - drawn(name, data, 2, method)
     one, two = (
@@ -162,7 +156,7 @@ def test_a_record_that_is_not_drawn_moves_nothing(name: str, method: str) -> Non
     assert torch.equal(one, two)
 
 
-def test_a_change_that_is_not_finite_counts_as_zero() -> None:
+def test_a_change_that_is_not_finite_counts_as_zero():
     infinite = torch.full((3,), 1e250, dtype=torch.float64)
     data = replaced(noise(4)[0], 1, infinite, 1e250)
     assert torch.equal(released("dp-fedavg", data, "all", "poisson"), torch.zeros_like(NULL))
@@ -175,9 +169,7 @@ def test_a_change_that_is_not_finite_counts_as_zero() -> None:
     bound=st.floats(1e-3, 1e3),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-def test_clipped_rows_keep_the_bound_and_the_direction(
-    exponent: int, seed: int, bound: float, dtype: torch.dtype
-) -> None:
+def test_clipped_rows_keep_the_bound_and_the_direction(exponent, seed, bound, dtype):
     rows = torch.randn(3, 50, generator=torch.Generator().manual_seed(seed)).to(dtype)
     rows = rows * 10.0**exponent
     found = clipped_rows(rows, bound).double()
@@ -192,7 +184,7 @@ def test_clipped_rows_keep_the_bound_and_the_direction(
 
 @pytest.mark.parametrize(("batch", "steps"), [(1, 2), (2, 3), (3, 1), (5, 2), (4, 7), (10, 3)])
 @pytest.mark.parametrize("disjoint", [True, False])
-def test_round_sampling(batch: int, steps: int, disjoint: bool) -> None:
+def test_round_sampling(batch, steps, disjoint):
     records = 10
     steps = min(steps, records // batch) if disjoint else steps
     options = {"local_steps": steps, "sampling": "disjoint" if disjoint else "with-replacement"}
@@ -206,7 +198,7 @@ def test_round_sampling(batch: int, steps: int, disjoint: bool) -> None:
 
 @pytest.mark.parametrize("method", ["poisson", "fixed"])
 @pytest.mark.parametrize("strategy", ["disjoint", "with-replacement"])
-def test_records_are_drawn_as_often_as_is_accounted_for(strategy: str, method: str) -> None:
+def test_records_are_drawn_as_often_as_is_accounted_for(strategy, method):
     rounds, records = 300, 20
     job = job_of(
         "dp-fedavg",
@@ -232,7 +224,7 @@ def test_records_are_drawn_as_often_as_is_accounted_for(strategy: str, method: s
 
 @pytest.mark.parametrize("name", PRIVATE)
 @pytest.mark.parametrize("clients", [None, 2])
-def test_noise_std_is_that_of_the_release(name: str, clients: int | None) -> None:
+def test_noise_std_is_that_of_the_release(name, clients):
     """In DP-SGD's and DP-ADMM's gradient means, and in DP-FedAvg's change: before the weight."""
     inputs, sizes = 4000, np.array([2, 3, 5])
     data = [
@@ -261,18 +253,18 @@ def test_noise_std_is_that_of_the_release(name: str, clients: int | None) -> Non
 # Epsilon
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
+def gaussian_delta(mu, epsilon):
     low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
     return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
 
 
-def gaussian_epsilon(mu: float) -> float:
+def gaussian_epsilon(mu):
     return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - DELTA, 1e-9, 200.0))
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
 @pytest.mark.parametrize("name", PRIVATE)
-def test_epsilon_of_whole_batches(name: str, relation: str) -> None:
+def test_epsilon_of_whole_batches(name, relation):
     data = [*noise(4, 2), *noise(7, 3)]
     options = {"clip": 0.5, **OPTIONS[name], "clients_per_round": 2}
     given_privacy = {"noise_std": 0.6, "delta": DELTA, "relation": relation}
@@ -292,7 +284,7 @@ def test_epsilon_of_whole_batches(name: str, relation: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["disjoint", "with-replacement"])
 @pytest.mark.parametrize("name", PRIVATE)
-def test_epsilon_of_poisson_batches(name: str, strategy: str) -> None:
+def test_epsilon_of_poisson_batches(name, strategy):
     options = {"clip": 0.5, **OPTIONS[name]}
     rate, unit, std = 0.1, 0.5 / 2, 1.0
     if name == "dp-fedavg":
@@ -307,7 +299,7 @@ def test_epsilon_of_poisson_batches(name: str, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["disjoint", "with-replacement"])
-def test_one_round_of_fixed_batches_has_a_closed_form(strategy: str) -> None:
+def test_one_round_of_fixed_batches_has_a_closed_form(strategy):
     """p delta_Gauss(a), 1 + p (a - 1) = e^epsilon: advanced joint convexity."""
     options = {"clip": 0.5, "local_steps": 3, "sampling": strategy}
     settings_ = {"noise_std": 0.9, "delta": DELTA, "relation": "replace-one"}
@@ -320,7 +312,7 @@ def test_one_round_of_fixed_batches_has_a_closed_form(strategy: str) -> None:
     assert share * gaussian_delta(2 * 0.5 / 0.9, inner) == pytest.approx(DELTA, rel=1e-2)
 
 
-def test_poisson_batches_under_replace_one_are_two_opposite_contributions() -> None:
+def test_poisson_batches_under_replace_one_are_two_opposite_contributions():
     options = {"clip": 0.5, "local_steps": 3, "sampling": "with-replacement"}
     settings_ = {"noise_std": 3.0, "delta": DELTA, "relation": "replace-one"}
     job = job_of("dp-fedavg", noise(20), options, settings_, batch=2, steps=4)
@@ -336,8 +328,8 @@ def test_poisson_batches_under_replace_one_are_two_opposite_contributions() -> N
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_epsilon_falls_with_noise_and_rises_with_rounds(name: str) -> None:
-    def epsilon(std: float, steps: int) -> float:
+def test_epsilon_falls_with_noise_and_rises_with_rounds(name):
+    def epsilon(std, steps):
         options = {"clip": 0.5, **OPTIONS[name]}
         found = job_of(name, noise(4), options, {"noise_std": std, "delta": DELTA}, steps=steps)
         return found.plan.nodes[0].epsilon or math.nan
@@ -347,7 +339,7 @@ def test_epsilon_falls_with_noise_and_rises_with_rounds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_a_budget_is_met_and_not_wasted(name: str) -> None:
+def test_a_budget_is_met_and_not_wasted(name):
     options = {"clip": 0.5, **OPTIONS[name]}
     data = [*noise(4), *noise(7), *noise(5)]
     wanted = [0.5, 1.0, 3.0]

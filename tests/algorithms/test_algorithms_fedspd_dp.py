@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import federated_oracle as federated
@@ -25,12 +23,7 @@ Array = oracle.Array
 STEPS = 6
 
 
-def by_hand(
-    run: federated.Rounds,
-    options: dict[str, Any],
-    gamma: Callable[[int, int], float],
-    prox: federated.Prox,
-) -> tuple[Array, Array]:
+def by_hand(run, options, gamma, prox):
     """The clients' own models and the server's, after all rounds; `gamma` of (round, client)."""
     count, rho, local = len(run.task.nodes), options["penalty"], options["local_steps"]
     start = run.task.start
@@ -65,14 +58,7 @@ def by_hand(
         ("fixed", 1, 0.4, "l2"),
     ],
 )
-def test_recursion(
-    state: str,
-    sampling: str,
-    method: str,
-    clients: int | None,
-    clip: float | None,
-    regulariser: str,
-) -> None:
+def test_recursion(state, sampling, method, clients, clip, regulariser):
     task = oracle.problem("logistic", 5)
     options: dict[str, Any] = {
         "penalty": 1.7,
@@ -102,7 +88,7 @@ def test_recursion(
     assert np.abs(server - other).max() > 1e-6
 
 
-def test_the_papers_schedule_of_the_step_parameter() -> None:
+def test_the_papers_schedule_of_the_step_parameter():
     """Without noise: gamma_t = (2 sqrt(Q p (G^2 + 2 d_lambda^2 + 2 phi^2/b)) / d_X) sqrt(t)."""
     task = oracle.problem("mse", 5)
     options: dict[str, Any] = {
@@ -119,7 +105,7 @@ def test_the_papers_schedule_of_the_step_parameter() -> None:
     result = federated.train(task, "fedspd-dp", options, batch=2, sampling="fixed")
     run = federated.rounds_of(result, task, [], 0.8)
 
-    def gamma(k: int, client: int) -> float:
+    def gamma(k, client):
         drift = 0.8**2 + 2 * 0.7**2 + 2 * 2.0**2 / run.divisors[client]
         return float(2 * np.sqrt(2 * 2 / 5 * drift) / 1.5 * np.sqrt(k + 1))
 
@@ -128,7 +114,7 @@ def test_the_papers_schedule_of_the_step_parameter() -> None:
     federated.assert_same(result.consensus, server)
 
 
-def test_the_schedule_grows_with_the_noise_as_printed() -> None:
+def test_the_schedule_grows_with_the_noise_as_printed():
     """With the published noise gamma_t is the printed one, whichever the round's epsilon."""
     nodes = [(torch.randn(12, 3), torch.sign(torch.randn(12))) for _ in range(4)]
     config = {
@@ -172,7 +158,7 @@ def test_the_schedule_grows_with_the_noise_as_printed() -> None:
     assert found == pytest.approx(fedspd_step_parameter(printed, 3), rel=1e-7)
 
 
-def test_learning_rate_and_its_schedule_are_the_inverse_of_gamma() -> None:
+def test_learning_rate_and_its_schedule_are_the_inverse_of_gamma():
     task = oracle.problem("mse", 3)
     options = {"learning_rate": 0.2, "learning_rate_schedule": "inverse-sqrt", "penalty": 2.0}
     result = federated.train(task, "fedspd-dp", options)
@@ -187,7 +173,7 @@ def test_learning_rate_and_its_schedule_are_the_inverse_of_gamma() -> None:
 # Special cases
 
 
-def test_one_client_and_one_step_move_along_the_gradient() -> None:
+def test_one_client_and_one_step_move_along_the_gradient():
     """From lambda = 0: x = x^0 - g / (gamma + rho), and y = 2 x - x^0."""
     task = oracle.problem("logistic", 1)
     options = {"inverse_step": 3.0, "penalty": 2.0}
@@ -198,7 +184,7 @@ def test_one_client_and_one_step_move_along_the_gradient() -> None:
     federated.assert_same(result.consensus, 2 * x - task.start)
 
 
-def test_without_noise_states_agree_until_a_client_moves_on() -> None:
+def test_without_noise_states_agree_until_a_client_moves_on():
     """In its first round every client starts from x^0, whichever its state."""
     task = oracle.problem("mse", 2)
     options = {"inverse_step": 4.0, "local_steps": 3}
@@ -212,7 +198,7 @@ def test_without_noise_states_agree_until_a_client_moves_on() -> None:
     assert torch.equal(first.parameters, everyone.parameters)
 
 
-def test_one_record_nodes_and_mini_batches_that_hold_everything() -> None:
+def test_one_record_nodes_and_mini_batches_that_hold_everything():
     nodes = [(torch.tensor([[1.0, 2.0]]).double(), torch.tensor([[0.5]]).double()) for _ in "ab"]
     module = nn.Linear(2, 1, dtype=torch.float64)
     task = oracle.Problem("mse", module, nodes, oracle.mse_gradients)
@@ -225,7 +211,7 @@ def test_one_record_nodes_and_mini_batches_that_hold_everything() -> None:
     federated.assert_same(result.consensus, server)
 
 
-def least_squares(nodes: int, inputs: int) -> tuple[oracle.Problem, Array, Array]:
+def least_squares(nodes, inputs):
     """Clients that disagree; the Hessian and the linear part of the mean over clients."""
     draw = np.random.default_rng(4)
     module = nn.Linear(inputs, 1, bias=False, dtype=torch.float64)
@@ -239,7 +225,7 @@ def least_squares(nodes: int, inputs: int) -> tuple[oracle.Problem, Array, Array
 
 @pytest.mark.parametrize("state", ["public", "private"])
 @pytest.mark.parametrize("clients", [None, 2])
-def test_it_converges_on_a_strongly_convex_quadratic(state: str, clients: int | None) -> None:
+def test_it_converges_on_a_strongly_convex_quadratic(state, clients):
     task, hessian, linear = least_squares(3, 4)
     options = {"inverse_step": 6.0, "penalty": 2.0, "local_steps": 2, "state": state}
     options |= {"clients_per_round": clients} if clients else {}
@@ -249,7 +235,7 @@ def test_it_converges_on_a_strongly_convex_quadratic(state: str, clients: int | 
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(optimum, (3, 1)), atol=1e-6)
 
 
-def test_l1_of_every_client_gives_a_sparse_solution() -> None:
+def test_l1_of_every_client_gives_a_sparse_solution():
     """The optimality conditions of f + lambda |x|_1, f the clients' mean."""
     task, hessian, linear = least_squares(3, 6)
     lam = float(np.sort(np.abs(linear))[-3])
@@ -268,7 +254,7 @@ def test_l1_of_every_client_gives_a_sparse_solution() -> None:
 # Running
 
 
-def digits(**changes: dict[str, Any]) -> dict[str, Any]:
+def digits(**changes):
     base: dict[str, dict[str, Any]] = {
         "task": {"dataset": "digits", "model": "logistic"},
         "nodes": {"count": 4},
@@ -281,9 +267,7 @@ def digits(**changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("state", "batch"), [("public", "all"), ("private", 8)])
-def test_stopped_and_resumed_it_is_the_same_run(
-    state: str, batch: str | int, tmp_path: Path
-) -> None:
+def test_stopped_and_resumed_it_is_the_same_run(state, batch, tmp_path):
     options = {"state": state, "local_steps": 2, "inverse_step": "paper"}
     sections = digits(algorithm=options, train={"batch": batch})
     whole = execute(prepare(load_config(sections)))
@@ -298,7 +282,7 @@ def test_stopped_and_resumed_it_is_the_same_run(
     assert whole.bytes_sent == resumed.bytes_sent
 
 
-def test_it_learns_the_digits_under_a_budget() -> None:
+def test_it_learns_the_digits_under_a_budget():
     sections = digits(privacy={"epsilon": 8.0}, train={"steps": 40, "batch": "all"})
     del sections["privacy"]["noise_std"]
     result = tacit.train(sections)
@@ -325,7 +309,7 @@ def test_it_learns_the_digits_under_a_budget() -> None:
         ({"topology": {"graph": "ring"}}, "topology.graph"),
     ],
 )
-def test_bad_input_names_its_key(changes: dict[str, Any], where: str) -> None:
+def test_bad_input_names_its_key(changes, where):
     sections = digits(**changes) | {
         name: values for name, values in changes.items() if name == "topology"
     }
@@ -334,7 +318,7 @@ def test_bad_input_names_its_key(changes: dict[str, Any], where: str) -> None:
     assert refused.value.where == where
 
 
-def test_a_smoothness_is_made_true_of_every_record() -> None:
+def test_a_smoothness_is_made_true_of_every_record():
     nodes = [(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([1.0, -1.0]))]
     sections = digits(
         task={"dataset": "given", "loss": "logistic"},
@@ -361,9 +345,7 @@ def test_a_smoothness_is_made_true_of_every_record() -> None:
         (6.5, 5.0, None),
     ],
 )
-def test_a_smoothness_fits_the_declared_bound(
-    smoothness: float, bound: float | None, words: str | None
-) -> None:
+def test_a_smoothness_fits_the_declared_bound(smoothness, bound, words):
     """Whatever the records are: these two are far from the bound, and beyond it."""
     for scale in (1e-3, 1e6):
         nodes = [(scale * torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([1.0, -1.0]))]
@@ -382,7 +364,7 @@ def test_a_smoothness_fits_the_declared_bound(
             prepare(load_config(sections, count=1), nodes=nodes)
 
 
-def test_warnings_say_what_is_not_covered() -> None:
+def test_warnings_say_what_is_not_covered():
     sections = digits(task={"model": "mlp"}, algorithm={"state": "private", "inverse_step": 100.0})
     warnings = " ".join(prepare(load_config(sections)).plan.warnings)
     assert "not convex" in warnings

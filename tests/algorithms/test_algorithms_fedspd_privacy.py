@@ -23,7 +23,7 @@ from tacit.config import load_config
 from tacit.privacy import published
 from tacit.training import sampling
 from tacit.training.budget import node_keys
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 Array = np.ndarray
@@ -33,14 +33,14 @@ POISSON = {"sampling": "poisson", "relation": "add-or-remove-one"}
 
 
 def job_of(
-    records: list[data.Dataset],
-    options: dict[str, Any],
-    budget: dict[str, Any],
+    records,
+    options,
+    budget,
     *,
-    sampled: dict[str, str] = FIXED,
-    loss: str = "logistic",
-    **train: Any,
-) -> Job:
+    sampled=FIXED,
+    loss="logistic",
+    **train,
+):
     config = {
         "task": {"loss": loss, "model": "logistic"},
         "algorithm": {"name": "fedspd-dp", "clip": CLIP, **options},
@@ -53,7 +53,7 @@ def job_of(
     return prepare(load_config(config, count=len(records)), nodes=records)
 
 
-def context_of(job: Job, records: list[data.Dataset]) -> StackedContext:
+def context_of(job, records):
     """The job's context, on other records of the same sizes: the coins are the same."""
     plan = job.plan
     exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
@@ -61,24 +61,24 @@ def context_of(job: Job, records: list[data.Dataset]) -> StackedContext:
     return StackedContext(plan, job.model, stacked, node_keys(plan), exchange)
 
 
-def one_client(draw: np.random.Generator, inputs: int = 2) -> data.Dataset:
+def one_client(draw, inputs=2):
     return data.Dataset(
         torch.from_numpy(draw.normal(size=(RECORDS, inputs))),
         torch.from_numpy(draw.choice([-1.0, 1.0], RECORDS)),
     )
 
 
-def changed(records: data.Dataset, place: int, row: Array, target: float) -> data.Dataset:
+def changed(records, place, row, target):
     inputs, targets = records.inputs.clone(), records.targets.clone()
     inputs[place], targets[place] = torch.from_numpy(row), target
     return data.Dataset(inputs, targets)
 
 
-def smoothness(*records: data.Dataset) -> float:
+def smoothness(*records):
     return max(float(one.inputs.norm(dim=1).max()) ** 2 + 1 for one in records) / 4
 
 
-def messages(job: Job, records: data.Dataset, broadcasts: Array) -> list[Array]:
+def messages(job, records, broadcasts):
     """What the client sends in each round, for the same broadcasts: a transcript that is given."""
     context, options = context_of(job, [records]), job.config.algorithm.options
     server = [torch.from_numpy(row)[None] for row in broadcasts]
@@ -90,7 +90,7 @@ def messages(job: Job, records: data.Dataset, broadcasts: Array) -> list[Array]:
     return sent
 
 
-def drawn(job: Job, k: int) -> list[set[int]]:
+def drawn(job, k):
     """The records of each mini-batch of a round."""
     keys, device = node_keys(job.plan), torch.device("cpu")
     batches = [
@@ -106,9 +106,7 @@ GRID = list(itertools.product(("public", "private"), WAYS, ("fixed", "poisson"))
 
 @pytest.mark.parametrize(("state", "way", "method"), GRID)
 @pytest.mark.parametrize("gamma", [0.3, 60.0])
-def test_a_record_moves_messages_no_further_than_is_stated(
-    state: str, way: str, method: str, gamma: float
-) -> None:
+def test_a_record_moves_messages_no_further_than_is_stated(state, way, method, gamma):
     """Logistic regression, for a given transcript; gamma below and above L J / (2 b)."""
     draw = np.random.default_rng(11)
     base = one_client(draw)
@@ -147,13 +145,7 @@ def test_a_record_moves_messages_no_further_than_is_stated(
     assert closest > 0
 
 
-def round_by_hand(
-    state: tuple[float, float, float],
-    gradients: list[float],
-    gamma: float,
-    rho: float,
-    public: bool,
-) -> tuple[tuple[float, float, float], float, float]:
+def round_by_hand(state, gradients, gamma, rho, public):
     """A round in one dimension: state (x, lambda, x_0) to state, the mean iterate and y."""
     x, dual, server = state
     x = server if public else x
@@ -165,7 +157,7 @@ def round_by_hand(
     return (x, dual, server), total, total - dual / rho
 
 
-def node_run(options: FedspdOptions, released: list[int], **changes: Any) -> NodeRun:
+def node_run(options, released, **changes):
     settings: dict[str, Any] = {
         "options": options,
         "records": RECORDS,
@@ -188,7 +180,7 @@ def node_run(options: FedspdOptions, released: list[int], **changes: Any) -> Nod
     return NodeRun(**{**settings, **changes})
 
 
-def multipliers_of(run: NodeRun) -> list[float]:
+def multipliers_of(run):
     """As stated, but for what rounding may add to the sensitivity."""
     stated = FEDSPD_DP.releases.mechanism(run).noise_multiplier  # type: ignore[union-attr]
     if run.options.state == "private":
@@ -198,7 +190,7 @@ def multipliers_of(run: NodeRun) -> list[float]:
 
 
 @pytest.mark.parametrize(("gamma", "rho"), [(0.5, 2.0), (9.0, 1.0)])
-def test_any_loss_is_bounded_and_the_bound_is_attained(gamma: float, rho: float) -> None:
+def test_any_loss_is_bounded_and_the_bound_is_attained(gamma, rho):
     """Gradients that jump from -C to C as x moves at all: neither smooth nor convex."""
     options = FedspdOptions(penalty=rho, inverse_step=gamma, local_steps=LOCAL, clip=CLIP)
     # The replaced record is in the first mini-batch; in later ones all gradients are opposed.
@@ -220,7 +212,7 @@ def test_any_loss_is_bounded_and_the_bound_is_attained(gamma: float, rho: float)
 
 
 @pytest.mark.parametrize("relation", ["fixed", "poisson"])
-def test_a_private_state_under_any_loss(relation: str) -> None:
+def test_a_private_state_under_any_loss(relation):
     """After a hit in round t, every gradient of every later round is moved by 2 C."""
     gamma, rho, rounds = 6.0, 1.0, 4
     options = FedspdOptions(
@@ -252,7 +244,7 @@ def test_a_private_state_under_any_loss(relation: str) -> None:
             assert np.linalg.norm(shifts) <= double / stated[start] * (1 + 1e-9)
 
 
-def test_rounds_that_run_again_count_every_copy() -> None:
+def test_rounds_that_run_again_count_every_copy():
     options = FedspdOptions(
         penalty=1.0, inverse_step=6.0, local_steps=2, state="private", smoothness=2.0
     )
@@ -266,7 +258,7 @@ def test_rounds_that_run_again_count_every_copy() -> None:
     assert (np.array(first) >= once[:2]).all()
 
 
-def test_smoothness_states_the_sharper_bound() -> None:
+def test_smoothness_states_the_sharper_bound():
     """PRIVACY: mean of theta^s for disjoint mini-batches, their sum over hits otherwise."""
     common: dict[str, Any] = {"penalty": 2.0, "inverse_step": 6.0, "local_steps": LOCAL}
     theta = 6.0 / 8.0
@@ -296,7 +288,7 @@ def test_smoothness_states_the_sharper_bound() -> None:
     assert isinstance(FEDSPD_DP.releases.mechanism(whole), privacy.Gaussian)
 
 
-def test_no_round_of_a_growing_schedule_is_above_what_is_stated() -> None:
+def test_no_round_of_a_growing_schedule_is_above_what_is_stated():
     common: dict[str, Any] = {"penalty": 8.0, "local_steps": LOCAL, "learning_rate": 0.9}
     options = FedspdOptions(**common, learning_rate_schedule="cosine", smoothness=4.0)
     (stated,) = set(multipliers_of(node_run(options, [0, 3], steps=40)))
@@ -310,7 +302,7 @@ def test_no_round_of_a_growing_schedule_is_above_what_is_stated() -> None:
 
 
 @pytest.mark.parametrize("state", ["public", "private"])
-def test_noise_of_the_planned_size_is_on_what_is_sent(state: str) -> None:
+def test_noise_of_the_planned_size_is_on_what_is_sent(state):
     """A model that is zero, and targets that are zero: noise is all that moves."""
     draw = torch.Generator().manual_seed(2)
     nodes = [
@@ -338,15 +330,15 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state: str) -> None:
 # Epsilon
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    def excess(epsilon: float) -> float:
+def gaussian_epsilon(mu, delta):
+    def excess(epsilon):
         first = norm.cdf(mu / 2 - epsilon / mu)
         return float(first - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta)
 
     return float(brentq(excess, 0, 60))
 
 
-def test_certified_epsilon_against_closed_form_and_another_accountant() -> None:
+def test_certified_epsilon_against_closed_form_and_another_accountant():
     nodes = [one_client(np.random.default_rng(1))] * 2
     job = job_of(nodes, {}, {"noise_std": 0.5}, sampled=POISSON, batch="all")
     mu = math.sqrt(4) * CLIP * (1 + ROUNDING) / (0.5 * RECORDS)
@@ -362,18 +354,18 @@ def test_certified_epsilon_against_closed_form_and_another_accountant() -> None:
 
 
 @pytest.mark.parametrize("state", ["public", "private"])
-def test_epsilon_falls_with_noise_and_rises_with_rounds(state: str) -> None:
+def test_epsilon_falls_with_noise_and_rises_with_rounds(state):
     nodes = [one_client(np.random.default_rng(1))]
     options = {"state": state, "smoothness": 9.0, "inverse_step": 8.0, "local_steps": 2}
     options |= {"penalty": 1.0}
 
-    def epsilon(noise: float, steps: int) -> float:
+    def epsilon(noise, steps):
         return job_of(nodes, options, {"noise_std": noise}, steps=steps).plan.nodes[0].epsilon or 0
 
     assert 0 < epsilon(4.0, 3) < epsilon(2.0, 3) < epsilon(2.0, 5) < math.inf
 
 
-def test_clients_that_are_active_at_other_rounds_are_costed_apart() -> None:
+def test_clients_that_are_active_at_other_rounds_are_costed_apart():
     nodes = [one_client(np.random.default_rng(1)) for _ in range(4)]
     options = {"state": "private", "smoothness": 9.0, "inverse_step": "paper"}
     options |= {"clients_per_round": 2}
@@ -386,7 +378,7 @@ def test_clients_that_are_active_at_other_rounds_are_costed_apart() -> None:
 
 @pytest.mark.parametrize("state", ["public", "private"])
 @pytest.mark.parametrize("total", [True, False])
-def test_the_published_formula_gives_the_papers_noise(state: str, total: bool) -> None:
+def test_the_published_formula_gives_the_papers_noise(state, total):
     nodes = [one_client(np.random.default_rng(i)) for i in range(4)]
     options = {"state": state, "local_steps": 3, "inverse_step": "paper", "clients_per_round": 2}
     options |= {"penalty": 20.0, "smoothness": 9.0}
@@ -422,7 +414,7 @@ def test_the_published_formula_gives_the_papers_noise(state: str, total: bool) -
     assert (job.plan.release.claimed(node, 3) or 0) < (node.claimed or 0)
 
 
-def test_with_every_record_in_every_mini_batch_the_claim_is_infinite() -> None:
+def test_with_every_record_in_every_mini_batch_the_claim_is_infinite():
     nodes = [one_client(np.random.default_rng(1))]
     job = job_of(nodes, {"local_steps": 3}, {"noise_std": 1.0}, batch="all", sampled=POISSON)
     assert job.plan.nodes[0].claimed == math.inf

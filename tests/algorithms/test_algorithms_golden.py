@@ -1,10 +1,6 @@
 """Seeded runs, plans and help pages give what they gave: see `golden`."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import golden
 import pytest
@@ -12,7 +8,7 @@ import pytest
 RIGHT = json.loads(golden.FILE.read_text(encoding="utf-8"))
 
 
-def assert_same(found: Any, right: Any, where: str = "") -> None:
+def assert_same(found, right, where=""):
     """Numbers nearly, and all else to the letter.
 
     Kernels differ between machines in last bits. So do the sums of an accountant, and a search for
@@ -33,29 +29,29 @@ def assert_same(found: Any, right: Any, where: str = "") -> None:
         assert found == right, where
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     return json.loads(json.dumps(value))
 
 
 @pytest.mark.parametrize("case", RIGHT["runs"])
-def test_seeded_runs_end_where_they_did(case: str, tmp_path: Path) -> None:
+def test_seeded_runs_end_where_they_did(case, tmp_path):
     assert_same(plain(golden.ran(case, tmp_path / "run")), RIGHT["runs"][case])
 
 
-def test_statements_have_the_same_keys(tmp_path: Path) -> None:
+def test_statements_have_the_same_keys(tmp_path):
     assert golden.stated(tmp_path / "run") == RIGHT["statement"]
 
 
-def test_every_way_to_run_an_algorithm_has_a_golden_result() -> None:
+def test_every_way_to_run_an_algorithm_has_a_golden_result():
     assert list(RIGHT["runs"]) == list(golden.ROWS)
     assert list(RIGHT["plans"]) == golden.figures()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("figure", RIGHT["plans"])
-def test_figures_of_the_papers_are_planned_as_they_were(figure: str) -> None:
+def test_figures_of_the_papers_are_planned_as_they_were(figure):
     assert_same(plain(golden.planned(figure)), RIGHT["plans"][figure])
 
 
-def test_commands_explain_themselves_as_they_did() -> None:
+def test_commands_explain_themselves_as_they_did():
     assert golden.helped() == RIGHT["help"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,13 +31,13 @@ SLOPES = {
 }
 
 
-def graph_file(folder: Path, edges: list[tuple[int, int]]) -> str:
+def graph_file(folder, edges):
     path = folder / "graph.txt"
     path.write_text("\n".join(f"{a} {b}" for a, b in edges))
     return f"file:{path}"
 
 
-def experiment(folder: Path, name: str, **options: Any) -> dict[str, Any]:
+def experiment(folder, name, **options):
     both = [edge for a, b in EDGES for edge in ((a, b), (b, a))]
     return {
         "task": {"loss": "logistic"},
@@ -50,13 +49,13 @@ def experiment(folder: Path, name: str, **options: Any) -> dict[str, Any]:
 
 
 def recursion(
-    run: oracle.Run,
+    run,
     *,
-    growth: float = 1.0,
-    theta: float = ETA,
-    recycled: bool = False,
-    slope: str = "none",
-) -> oracle.Array:
+    growth=1.0,
+    theta=ETA,
+    recycled=False,
+    slope="none",
+):
     """Models `[nodes, d]`: each minimiser is found from the problem that it solves, edge by edge.
 
     The objective of node i is <g, x> + R's linearisation + |x - x_i|^2 / (2 gamma) + 2 <lambda, x>
@@ -97,14 +96,7 @@ WAYS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize("batch", ["all", 2])
 @pytest.mark.parametrize("clip", [None, 0.4])
 @pytest.mark.parametrize(("name", "options", "expected"), WAYS)
-def test_recursion(
-    name: str,
-    options: dict[str, Any],
-    expected: dict[str, Any],
-    clip: float | None,
-    batch: Any,
-    tmp_path: Path,
-) -> None:
+def test_recursion(name, options, expected, clip, batch, tmp_path):
     task = oracle.problem("logistic", NODES)
     given = {**options, **({"clip": clip} if clip else {})}
     config = experiment(tmp_path, name, **given)
@@ -112,7 +104,7 @@ def test_recursion(
     result = tacit.train(config, model=task.module, nodes=task.nodes)
     plan, keys = result.plan, node_keys(result.plan)
 
-    def batches(k: int, node: int) -> Any:
+    def batches(k, node):
         drawn = sampling.draw(plan, keys, k, torch.device("cpu"))
         return drawn.indices[node][drawn.mask[node]].numpy()
 
@@ -135,7 +127,7 @@ def test_recursion(
 
 
 @pytest.mark.parametrize("regulariser", SLOPES)
-def test_regularisers(regulariser: str, tmp_path: Path) -> None:
+def test_regularisers(regulariser, tmp_path):
     task = oracle.problem("mse", NODES)
     weight = {} if regulariser == "none" else {"regularisation": LAMBDA}
     config = experiment(tmp_path, "dp-radmm-gradient", regulariser=regulariser, **weight)
@@ -149,9 +141,7 @@ def test_regularisers(regulariser: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("drop", [None, 0.2])
 @pytest.mark.parametrize("name", ROWS)
-def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(
-    name: str, drop: float | None, tmp_path: Path
-) -> None:
+def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(name, drop, tmp_path):
     """Also where links fail, both ways at once: dual variables go on summing to zero."""
     draw = torch.Generator().manual_seed(4)
     data = [
@@ -180,14 +170,14 @@ def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(minimiser, (NODES, 1)), atol=1e-6)
 
 
-def certified(folder: Path, name: str, **options: Any) -> tacit.Result:
+def certified(folder, name, **options):
     task = oracle.problem("logistic", NODES)
     config = experiment(folder, name, clip=1.0, **options)
     config["privacy"] = {"noise_std": 1.0, "delta": 1e-4, "noise_seed": 2}
     return tacit.train(config, model=task.module, nodes=task.nodes)
 
 
-def test_recycled_iterations_cost_nothing(tmp_path: Path) -> None:
+def test_recycled_iterations_cost_nothing(tmp_path):
     result = certified(tmp_path, "dp-radmm-gradient")
     fresh = math.ceil(STEPS / 2)
     for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
@@ -197,7 +187,7 @@ def test_recycled_iterations_cost_nothing(tmp_path: Path) -> None:
     assert all(a < b for a, b in zip(result.epsilon, twice.epsilon, strict=True))
 
 
-def test_who_sees_the_messages_works_out_a_recycled_iteration(tmp_path: Path) -> None:
+def test_who_sees_the_messages_works_out_a_recycled_iteration(tmp_path):
     """From x^0 and x^1 alone, without a record and without the noise: it reveals nothing."""
     task = oracle.problem("logistic", NODES)
     config = experiment(tmp_path, "dp-radmm-gradient", clip=1.0)
@@ -219,7 +209,7 @@ def test_who_sees_the_messages_works_out_a_recycled_iteration(tmp_path: Path) ->
     assert np.abs(sent[1] - sent[0]).max() > 0.1  # in which there is noise
 
 
-def test_an_iteration_costs_less_the_higher_its_penalty(tmp_path: Path) -> None:
+def test_an_iteration_costs_less_the_higher_its_penalty(tmp_path):
     """Zero-concentrated: sum_k 1 / (2 (s q1^k q2^k)^2), with s that of the first step."""
     growth, decay = 1.3, 0.9
     result = certified(tmp_path, "dp-madmm-gradient", penalty_growth=growth, noise_decay=decay)
@@ -243,7 +233,7 @@ def test_an_iteration_costs_less_the_higher_its_penalty(tmp_path: Path) -> None:
         ({"clients_per_round": 2}, "clients_per_round"),
     ],
 )
-def test_bad_options(name: str, options: dict[str, Any], key: str, tmp_path: Path) -> None:
+def test_bad_options(name, options, key, tmp_path):
     task = oracle.problem("logistic", NODES)
     with pytest.raises(InputError, match=rf"algorithm\.{key}"):
         tacit.train(experiment(tmp_path, name, **options), model=task.module, nodes=task.nodes)
@@ -261,7 +251,7 @@ def test_bad_options(name: str, options: dict[str, Any], key: str, tmp_path: Pat
         ({"dual_step": 0.0}, "dual_step"),
     ],
 )
-def test_bad_schedules(options: dict[str, Any], key: str, tmp_path: Path) -> None:
+def test_bad_schedules(options, key, tmp_path):
     task = oracle.problem("logistic", NODES)
     config = experiment(tmp_path, "dp-madmm-gradient", **options)
     with pytest.raises(InputError, match=rf"algorithm\.{key}"):
@@ -272,9 +262,7 @@ _SIZES = st.floats(1e-38, 1e38)
 
 
 @given(_SIZES, st.floats(1, 1e38), st.floats(1e-12, 1), st.integers(1, 400))
-def test_schedules_are_refused_or_of_usable_size(
-    penalty: float, growth: float, decay: float, steps: int
-) -> None:
+def test_schedules_are_refused_or_of_usable_size(penalty, growth, decay, steps):
     """Never a number that has overflowed, nor noise that has vanished."""
     options = ModifiedAdmmOptions(penalty=penalty, penalty_growth=growth, noise_decay=decay)
     last, most = steps - 1, math.log(1e38)
@@ -292,7 +280,7 @@ def test_schedules_are_refused_or_of_usable_size(
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_directed_graph_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_directed_graph_is_refused(name, tmp_path):
     """A directed ring has doubly stochastic weights, which is not enough."""
     task = oracle.problem("logistic", NODES)
     config = experiment(tmp_path, name)
@@ -303,7 +291,7 @@ def test_a_directed_graph_is_refused(name: str, tmp_path: Path) -> None:
     assert caught.value.where == "topology.graph"
 
 
-def test_a_model_that_is_not_convex_is_warned_of(tmp_path: Path) -> None:
+def test_a_model_that_is_not_convex_is_warned_of(tmp_path):
     config = experiment(tmp_path, "ddp-admm-gradient")
     config["task"] = {"loss": "mse", "model": "mlp"}
     nodes = [(np.ones((3, 4)), np.zeros((3, 1)))] * NODES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import federated_oracle as federated
@@ -28,7 +27,7 @@ RHO, LAMBDA, STEPS = 3.0, 0.2, 6
 NAMES = ("none", "l1", "l2", "elastic-net", "box")
 
 
-def losses(task: oracle.Problem, models: np.ndarray) -> list[float]:
+def losses(task, models):
     """f_i(x_i), by the module with these weights, one client after the other."""
     found = []
     for (inputs, targets), model in zip(task.nodes, models, strict=True):
@@ -42,7 +41,7 @@ def losses(task: oracle.Problem, models: np.ndarray) -> list[float]:
 
 @pytest.mark.parametrize("regulariser", ["none", "l1"])
 @pytest.mark.parametrize("clients", [None, 2])
-def test_dp_admm(clients: int | None, regulariser: str) -> None:
+def test_dp_admm(clients, regulariser):
     """Without noise the duals follow from the models: lambda += rho (x_0 - x) in active rounds."""
     task = oracle.problem("logistic", 5)
     start = task.start.copy()
@@ -55,7 +54,7 @@ def test_dp_admm(clients: int | None, regulariser: str) -> None:
     x, dual = [start] * count, [np.zeros_like(start)] * count
     slope = LAMBDA if regulariser == "l1" else 0.0
 
-    def lagrangian() -> float:
+    def lagrangian():
         away = [server - own for own in x]
         linked = sum(d @ a + RHO / 2 * a @ a for d, a in zip(dual, away, strict=True))
         return sum(losses(task, np.array(x))) + linked + slope * np.abs(server).sum()
@@ -72,7 +71,7 @@ def test_dp_admm(clients: int | None, regulariser: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["public", "private"])
-def test_fedspd_dp_begins_at_the_sum_of_losses_and_falls(state: str) -> None:
+def test_fedspd_dp_begins_at_the_sum_of_losses_and_falls(state):
     task = oracle.problem("logistic", 4)
     start = losses(task, np.tile(task.start, (4, 1)))
     options = {"penalty": RHO, "inverse_step": 2.0, "state": state, "regulariser": "l2"}
@@ -87,17 +86,17 @@ def test_fedspd_dp_begins_at_the_sum_of_losses_and_falls(state: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["dp-sgd", "fedavg", "privsgp"])
-def test_methods_without_duals_have_none(name: str) -> None:
+def test_methods_without_duals_have_none(name):
     result = federated.train(oracle.problem("mse", 3), name, {"learning_rate": 0.1})
     assert set(result.metrics["augmented_lagrangian"]) == {None}
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**31))
-def test_the_parts_of_processes_add_up(first: int, second: int, seed: int) -> None:
+def test_the_parts_of_processes_add_up(first, second, seed):
     draw = torch.Generator().manual_seed(seed)
     count, d = first + second, 3
 
-    def tensor(*shape: int) -> torch.Tensor:
+    def tensor(*shape):
         return torch.randn(*shape, generator=draw, dtype=torch.float64)
 
     x, dual, server, each = tensor(count, d), tensor(count, d), tensor(1, d), tensor(count)
@@ -115,14 +114,12 @@ def test_the_parts_of_processes_add_up(first: int, second: int, seed: int) -> No
     st.floats(0.01, 2),
     st.floats(0.01, 2),
 )
-def test_the_operator_minimises_the_value(
-    name: str, values: list[float], step: float, weight: float
-) -> None:
+def test_the_operator_minimises_the_value(name, values, step, weight):
     """The prox of R is the least point of R(u) + |u - x|^2 / (2 step): R is the one it is of."""
     x = torch.tensor([values], dtype=torch.float64)
     least = prox(name, x, step, weight)
 
-    def objective(u: torch.Tensor) -> float:
+    def objective(u):
         return regulariser_value(name, u, weight) + float((u - x).square().sum()) / (2 * step)
 
     best = objective(least)
@@ -130,17 +127,17 @@ def test_the_operator_minimises_the_value(
         assert best <= objective(other) + 1e-12
 
 
-def test_an_unknown_regulariser_is_refused() -> None:
+def test_an_unknown_regulariser_is_refused():
     with pytest.raises(InputError, match=r"algorithm\.regulariser"):
         regulariser_value("l3", torch.zeros(1), 0.1)
 
 
-def test_callbacks_do_not_hear_of_it() -> None:
+def test_callbacks_do_not_hear_of_it():
     task = oracle.problem("logistic", 3)
     seen: list[str] = []
 
     class Listener(Callback):
-        def on_metrics(self, row: Any) -> None:
+        def on_metrics(self, row):
             seen.append(repr(row))
 
     tacit.train(
@@ -158,7 +155,7 @@ def test_callbacks_do_not_hear_of_it() -> None:
     assert not any("lagrangian" in text for text in seen)
 
 
-def test_a_figure_draws_it(tmp_path: Path) -> None:
+def test_a_figure_draws_it(tmp_path):
     file, out = tmp_path / "figure.toml", tmp_path / "out"
     file.write_text(
         "[task]\ndataset = 'digits'\nmodel = 'logistic'\n[nodes]\ncount = 3\n"

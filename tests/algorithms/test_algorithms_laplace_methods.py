@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ W = oracle.metropolis(NODES, EDGES)
 METHODS = ("dpdo", "cpgt")
 
 
-def experiment(folder: Path, name: str, **options: Any) -> dict[str, Any]:
+def experiment(folder, name, **options):
     path = folder / "graph.txt"
     path.write_text("\n".join(f"{a} {b}\n{b} {a}" for a, b in EDGES))
     return {
@@ -34,7 +33,7 @@ def experiment(folder: Path, name: str, **options: Any) -> dict[str, Any]:
     }
 
 
-def mean_gradient(task: oracle.Problem, node: int, at: np.ndarray, clip: float | None) -> Any:
+def mean_gradient(task, node, at, clip):
     """Clipped in l1, record by record."""
     inputs, targets = (values.numpy() for values in task.nodes[node])
     found = task.gradients(at, inputs, targets)
@@ -46,7 +45,7 @@ def mean_gradient(task: oracle.Problem, node: int, at: np.ndarray, clip: float |
 
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize("box", [None, 0.4])
-def test_dpdo_recursion(box: float | None, clip: float | None, tmp_path: Path) -> None:
+def test_dpdo_recursion(box, clip, tmp_path):
     task = oracle.problem("logistic", NODES)
     options: dict[str, Any] = {"rate_decay": 0.9, "noise_decay": 0.95}
     if box is not None:
@@ -66,7 +65,7 @@ def test_dpdo_recursion(box: float | None, clip: float | None, tmp_path: Path) -
     np.testing.assert_allclose(found.parameters.numpy(), z, rtol=1e-9, atol=1e-9)
 
 
-def top(values: np.ndarray, keep: float) -> np.ndarray:
+def top(values, keep):
     """The largest in size, ties to the lowest index."""
     chosen = np.argsort(-np.abs(values), kind="stable")[: math.ceil(keep * len(values))]
     found = np.zeros_like(values)
@@ -77,7 +76,7 @@ def top(values: np.ndarray, keep: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("compressor", "keep"), [("none", 1.0), ("top-k", 0.5), ("top-k", 1.0), ("rand-k", 0.5)]
 )
-def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
+def test_cpgt_recursion(compressor, keep, tmp_path):
     task = oracle.problem("logistic", NODES)
     options = {"consensus_step": 0.4, "tracking_step": 0.25, "compressor": compressor, "keep": keep}
     found = tacit.train(
@@ -85,10 +84,10 @@ def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
     )
     d = task.start.size
 
-    def weighed(node: int, at: np.ndarray) -> Any:
+    def weighed(node, at):
         return oracle.weight(task, node) * mean_gradient(task, node, at, None)
 
-    def sent(values: np.ndarray, node: int, step: int, part: int) -> np.ndarray:
+    def sent(values, node, step, part):
         if compressor == "none":
             return values
         if compressor == "top-k":
@@ -118,7 +117,7 @@ def test_cpgt_recursion(compressor: str, keep: float, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cpgt_finds_the_common_optimum_of_different_nodes(tmp_path: Path) -> None:
+def test_cpgt_finds_the_common_optimum_of_different_nodes(tmp_path):
     """Gradient tracking removes what different data do to gossip with a constant rate."""
     task = oracle.problem("mse", NODES)
     config = experiment(tmp_path, "cpgt", compressor="top-k", keep=0.5, learning_rate=0.1)
@@ -133,7 +132,7 @@ def test_cpgt_finds_the_common_optimum_of_different_nodes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_noise_is_laplace_of_the_planned_scale(name: str, tmp_path: Path) -> None:
+def test_the_noise_is_laplace_of_the_planned_scale(name, tmp_path):
     """One step from still records: models move by the noise alone, or by its mixture."""
     config = experiment(tmp_path, name, clip=0.5)
     config["topology"] = {"graph": "ring"}
@@ -150,7 +149,7 @@ def test_the_noise_is_laplace_of_the_planned_scale(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
-def test_epsilon_is_that_of_laplace_noise(name: str, relation: str, tmp_path: Path) -> None:
+def test_epsilon_is_that_of_laplace_noise(name, relation, tmp_path):
     task = oracle.problem("logistic", NODES)
     config = experiment(tmp_path, name, clip=0.5)
     config["privacy"] = {"epsilon": 1.0, "delta": 1e-5, "relation": relation, "noise_seed": 1}
@@ -169,7 +168,7 @@ def test_epsilon_is_that_of_laplace_noise(name: str, relation: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("box", ["none", "box"])
-def test_dpdo_moves_by_the_stated_sensitivity(box: str, tmp_path: Path) -> None:
+def test_dpdo_moves_by_the_stated_sensitivity(box, tmp_path):
     """One record's label flips: x moves by at most 2 gamma C / J in l1, and attains it."""
     rng = np.random.default_rng(0)
     largest = 0.0
@@ -194,7 +193,7 @@ def test_dpdo_moves_by_the_stated_sensitivity(box: str, tmp_path: Path) -> None:
     assert largest > 1.9 * GAMMA * 0.7 / 3 or box == "box"
 
 
-def test_the_papers_constant_spends_its_epsilon() -> None:
+def test_the_papers_constant_spends_its_epsilon():
     """M_t = 2 C_2 sqrt(d) c p^t / (eps (p - q)); a step moves by 2 C_2 sqrt(d) gamma_t."""
     c, p, q, epsilon, bound = 0.7, 0.9, 0.8, 0.5, 3.0
     scales = [bound * c * p**t / (epsilon * (p - q)) for t in range(1, 2000)]
@@ -215,13 +214,13 @@ def test_the_papers_constant_spends_its_epsilon() -> None:
         ("cpgt", {"compressor": "topk"}, "compressor"),
     ],
 )
-def test_bad_options(name: str, options: dict[str, Any], key: str, tmp_path: Path) -> None:
+def test_bad_options(name, options, key, tmp_path):
     task = oracle.problem("logistic", NODES)
     with pytest.raises(InputError, match=key):
         tacit.train(experiment(tmp_path, name, **options), model=task.module, nodes=task.nodes)
 
 
-def test_bytes_count_what_is_sent(tmp_path: Path) -> None:
+def test_bytes_count_what_is_sent(tmp_path):
     task = oracle.problem("logistic", NODES)
     full, part = (
         tacit.train(

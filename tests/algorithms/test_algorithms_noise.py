@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +25,7 @@ from battery_experiments import (
     levels,
     single_step,
 )
-from battery_table import NOISED, ROWS, Array, Seen
+from battery_table import NOISED, ROWS, Seen
 from dp_accounting.pld.privacy_loss_distribution import from_laplace_mechanism
 from scipy.optimize import brentq
 from scipy.stats import kstest, laplace, norm
@@ -35,7 +35,7 @@ import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
 from tacit.privacy.noise.independent import LAPLACE
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 STEPS = 3
 INPUTS = 4000
@@ -50,7 +50,7 @@ CLIPS: dict[str, Callable[[int], float]] = {
 }
 
 
-def after_refreshes(refreshed: Sequence[float], others: Sequence[float], moved: float) -> float:
+def after_refreshes(refreshed, others, moved):
     """Noise of other rounds over that of refreshes that leaves least in the sum of directions.
 
     For a v + b w to be least while r / v + s moved^2 / w is fixed, v and w the variances of r
@@ -84,12 +84,12 @@ PARTLY: Mapping[str, Any] = {"activation": 0.5, "clients_per_round": 2}
 LAPLACE = [case for case in NOISED if ALGORITHMS[ROWS[case].name].releases.noise is LAPLACE]
 
 
-def still_module(case: str) -> nn.Module | None:
+def still_module(case):
     """None: the linear model of the table. Moments are of as many numbers for fewer inputs."""
     return None if ROWS[case].trains else nn.Linear(FEW_INPUTS, 1, bias=False)
 
 
-def still_records(case: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def still_records(case):
     if not ROWS[case].trains:  # moments of nothing but zeros
         return [(torch.zeros(count, FEW_INPUTS), torch.zeros(count, 1)) for count in RECORDS]
     draw = torch.Generator().manual_seed(2)
@@ -99,11 +99,11 @@ def still_records(case: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def still(
-    case: str,
-    privacy: Mapping[str, Any],
-    steps: int = STEPS,
-    options: Mapping[str, Any] = MappingProxyType({}),
-) -> Job:
+    case,
+    privacy,
+    steps=STEPS,
+    options=MappingProxyType({}),
+):
     """A linear model that is zero, and targets that are zero: no gradient at the start."""
     config = experiment(
         case,
@@ -119,14 +119,14 @@ def still(
     return prepare(settings, nodes=still_records(case), model=still_module(case))
 
 
-def injected(case: str, job: Job, k: int) -> Array:
+def injected(case, job, k):
     """Each node's noise of step k in the batch mean, `[nodes, d]`: the step alone, un-mixed."""
     _, state, messages = single_step(job, k)
     noise = NOISED[case].noise(Seen(k, state, messages))
     return np.broadcast_to(noise, (len(RECORDS), noise.shape[1]))
 
 
-def planned(case: str, job: Job, k: int) -> list[float]:
+def planned(case, job, k):
     """Its standard deviation (Laplace: its scale), as the plan and the row have it; 0: inactive."""
     relative = NOISED[case].relative(k, job.plan.steps)
     return [
@@ -135,7 +135,7 @@ def planned(case: str, job: Job, k: int) -> list[float]:
     ]
 
 
-def assert_deviations(case: str, noise: Array, expected: Sequence[float]) -> None:
+def assert_deviations(case, noise, expected):
     """Within 4 standard errors of each node's planned standard deviation, and without a mean."""
     count = noise.shape[1]
     # Of a standard deviation over itself: sqrt((kurtosis - 1) / 4n), the kurtosis being 3 or 6.
@@ -149,18 +149,18 @@ def assert_deviations(case: str, noise: Array, expected: Sequence[float]) -> Non
 # What schedules of noise cost: oracles of their own. `shares` are shifts over noise, step by step.
 
 
-def gaussian_delta(shares: Sequence[float], epsilon: float) -> float:
+def gaussian_delta(shares, epsilon):
     """Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2); squares add up to that of mu."""
     mu = math.sqrt(math.fsum(share**2 for share in shares))
     first = norm.cdf(-epsilon / mu + mu / 2)
     return float(first - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2))
 
 
-def gaussian_cost(shares: Sequence[float]) -> float:
+def gaussian_cost(shares):
     return float(brentq(lambda epsilon: gaussian_delta(shares, epsilon) - DELTA, 1e-6, 50.0))
 
 
-def laplace_cost(shares: Sequence[float]) -> float:
+def laplace_cost(shares):
     parts = [from_laplace_mechanism(1 / share, use_connect_dots=True) for share in shares]
     whole = functools.reduce(lambda one, other: one.compose(other), parts)
     return float(whole.get_epsilon_for_delta(DELTA))
@@ -170,7 +170,7 @@ COSTS = {"gaussian": gaussian_cost, "laplace": laplace_cost}
 
 
 @pytest.mark.parametrize("case", NOISED)
-def test_noise_std_is_that_of_the_batch_mean_at_the_first_step(case: str) -> None:
+def test_noise_std_is_that_of_the_batch_mean_at_the_first_step(case):
     job = still(case, {"noise_std": 0.05})
     relative = RELATIVE_NOISE.get(case, lambda k: 1.0)
     for k in range(STEPS):
@@ -181,7 +181,7 @@ def test_noise_std_is_that_of_the_batch_mean_at_the_first_step(case: str) -> Non
 
 
 @pytest.mark.parametrize("case", NOISED)
-def test_each_nodes_budget_sets_its_noise(case: str) -> None:
+def test_each_nodes_budget_sets_its_noise(case):
     budgets = [0.5, 1.0, 3.0]
     job, release = still(case, {"epsilon": budgets}), NOISED[case]
     relative = RELATIVE_NOISE.get(case, lambda k: 1.0)
@@ -204,7 +204,7 @@ def test_each_nodes_budget_sets_its_noise(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", NOISED)
-def test_a_trained_step_holds_that_noise(case: str) -> None:
+def test_a_trained_step_holds_that_noise(case):
     job, release = still(case, {"noise_std": 0.05}, steps=1), NOISED[case]
     config = experiment(
         case,
@@ -226,7 +226,7 @@ def test_a_trained_step_holds_that_noise(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", NOISED)
-def test_noise_of_nodes_and_steps_is_uncorrelated(case: str) -> None:
+def test_noise_of_nodes_and_steps_is_uncorrelated(case):
     job = still(case, {"noise_std": 0.05})
     rows = np.concatenate([injected(case, job, k)[active(job, k)] for k in range(STEPS)])
     correlations = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
@@ -240,7 +240,7 @@ def test_noise_of_nodes_and_steps_is_uncorrelated(case: str) -> None:
     [(case, key) for key in PARTLY for case in NOISED
      if key in ALGORITHMS[ROWS[case].name].options.model_fields],
 )  # fmt: skip
-def test_a_node_that_takes_no_part_releases_nothing_and_spends_nothing(case: str, key: str) -> None:
+def test_a_node_that_takes_no_part_releases_nothing_and_spends_nothing(case, key):
     budget = {"epsilon": 1.0}
     job = still(case, budget, options={key: PARTLY[key]})
     for k in range(STEPS):
@@ -266,7 +266,7 @@ def test_a_node_that_takes_no_part_releases_nothing_and_spends_nothing(case: str
 
 
 @pytest.mark.parametrize("case", NOISED)
-def test_noise_has_the_law_that_is_accounted(case: str) -> None:
+def test_noise_has_the_law_that_is_accounted(case):
     job = still(case, {"noise_std": 0.05})
     law = laplace if case in LAPLACE else norm
     k = 1 if ROWS[case].trains else 0

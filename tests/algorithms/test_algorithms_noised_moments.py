@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,10 @@ import tacit
 from tacit.algorithms.noised_moments import BOUND
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, Moments, build, moments_of, weighted
+from tacit.gradients import LOSSES, build, moments_of, weighted
 from tacit.privacy.noise.gaussian import spacing
 from tacit.training.loop import execute
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 Array = oracle.Array
 Nodes = list[tuple[Tensor, Tensor]]
@@ -33,17 +32,17 @@ OUTPUTS = {"mse": 2, "logistic": 1, "cross-entropy": 4}
 # The oracle: record by record, from the formulas alone.
 
 
-def bounded(inputs: Array, bound: float) -> Array:
+def bounded(inputs, bound):
     lengths = np.sqrt((inputs**2).sum(axis=1, keepdims=True))
     return inputs * np.minimum(1.0, bound / np.maximum(lengths, 1e-300))
 
 
-def features(inputs: Array, bound: float, constant: bool = True) -> Array:
+def features(inputs, bound, constant=True):
     a = bounded(inputs, bound) / bound
     return np.column_stack([a, np.ones(len(a))]) / math.sqrt(2) if constant else a
 
 
-def codes(loss: str, targets: Array, target_bound: float = 1.0) -> Array:
+def codes(loss, targets, target_bound=1.0):
     if loss == "mse":
         return bounded(targets.reshape(len(targets), -1), target_bound) / target_bound
     if loss == "logistic":
@@ -52,7 +51,7 @@ def codes(loss: str, targets: Array, target_bound: float = 1.0) -> Array:
     return (np.eye(classes)[targets.astype(int)] - 1 / classes) / math.sqrt(1 - 1 / classes)
 
 
-def moments(loss: str, inputs: Array, targets: Array, bound: float = BOUND, **more: Any) -> Array:
+def moments(loss, inputs, targets, bound=BOUND, **more):
     """The mean of z over records, `[(p + outputs) p]`."""
     total = 0.0
     rows = zip(features(inputs, bound), codes(loss, targets, **more), strict=True)
@@ -61,7 +60,7 @@ def moments(loss: str, inputs: Array, targets: Array, bound: float = BOUND, **mo
     return np.asarray(total).reshape(-1) / len(inputs)
 
 
-def least_squares(loss: str, released: Array, ridge: float, target_bound: float = 1.0) -> Array:
+def least_squares(loss, released, ridge, target_bound=1.0):
     """Fitted scores' weights `[outputs, p]` on the features."""
     count = OUTPUTS[loss]
     p = round((math.sqrt(count**2 + 4 * len(released)) - count) / 2)
@@ -77,7 +76,7 @@ def least_squares(loss: str, released: Array, ridge: float, target_bound: float 
     return np.asarray(scales[loss] * rows[p:] @ inverse)
 
 
-def train(task: oracle.Problem, name: str, options: Mapping[str, Any], **more: Any) -> tacit.Result:
+def train(task, name, options, **more):
     return tacit.train(
         {
             "task": {"loss": task.loss},
@@ -91,7 +90,7 @@ def train(task: oracle.Problem, name: str, options: Mapping[str, Any], **more: A
     )
 
 
-def means(task: oracle.Problem, **more: Any) -> Array:
+def means(task, **more):
     return np.array(
         [
             oracle.weight(task, node) * moments(task.loss, x.numpy(), y.numpy(), **more)
@@ -102,7 +101,7 @@ def means(task: oracle.Problem, **more: Any) -> Array:
 
 @pytest.mark.parametrize("loss", LOSS_NAMES)
 @pytest.mark.parametrize("name", ["noised-moments", "noised-moments-server"])
-def test_recursion(name: str, loss: str) -> None:
+def test_recursion(name, loss):
     task, steps, final = oracle.problem(loss, 5), 3, 2
     server = name == "noised-moments-server"
     options = {} if server else {"final_mixing": final}
@@ -125,7 +124,7 @@ def test_recursion(name: str, loss: str) -> None:
 
 
 @pytest.mark.parametrize("graph", ["star", "directed-ring"])
-def test_push_sum_weights_are_taken_out(graph: str) -> None:
+def test_push_sum_weights_are_taken_out(graph):
     task = oracle.problem("mse", 5)
     found = train(task, "noised-moments", {}, steps=1, topology={"graph": graph})
     edges = (
@@ -140,7 +139,7 @@ def test_push_sum_weights_are_taken_out(graph: str) -> None:
 # What is solved.
 
 
-def linear_data(count: int, noise: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
+def linear_data(count, noise=0.0):
     draw = torch.Generator().manual_seed(1)
     inputs = torch.randn(count, 3, generator=draw, dtype=torch.float64) / 4
     right = torch.tensor([0.5, -1.0, 2.0, 0.3], dtype=torch.float64)
@@ -148,7 +147,7 @@ def linear_data(count: int, noise: float = 0.0) -> tuple[Tensor, Tensor, Tensor]
     return inputs, targets + noise * torch.randn(count, 1, generator=draw).double(), right
 
 
-def test_without_noise_it_is_least_squares() -> None:
+def test_without_noise_it_is_least_squares():
     """Of all records together; a target that is far out counts as the bound."""
     inputs, targets, right = linear_data(60)
     nodes = [(inputs[i::3], targets[i::3]) for i in range(3)]
@@ -170,7 +169,7 @@ def test_without_noise_it_is_least_squares() -> None:
 
 
 @pytest.mark.parametrize("constant", [True, False])
-def test_a_layer_without_bias_has_no_constant(constant: bool) -> None:
+def test_a_layer_without_bias_has_no_constant(constant):
     inputs, targets, right = linear_data(40)
     if not constant:
         targets = targets - right[3]
@@ -189,7 +188,7 @@ def test_a_layer_without_bias_has_no_constant(constant: bool) -> None:
     torch.testing.assert_close(solved, right if constant else right[:3], rtol=1e-6, atol=1e-6)
 
 
-def planned(**more: Any) -> Job:
+def planned(**more):
     sections: dict[str, Any] = {
         "task": {"loss": "mse", "model": "linear"},
         "algorithm": {"name": "noised-moments"},
@@ -203,7 +202,7 @@ def planned(**more: Any) -> Job:
     return prepare(load_config(sections, count=4), nodes=nodes)
 
 
-def test_the_ridge_follows_the_noise_of_the_mean_over_nodes() -> None:
+def test_the_ridge_follows_the_noise_of_the_mean_over_nodes():
     job = planned()
     assert job.model.moments is not None
     std = job.plan.release.noise_std(job.plan.nodes[0], 0) / 100 / math.sqrt(4)
@@ -217,7 +216,7 @@ def test_the_ridge_follows_the_noise_of_the_mean_over_nodes() -> None:
     assert paired.model.moments.deviation < 0.8 * std  # the noise of pairs cancels in the mean
 
 
-def test_one_release_costs_the_same_however_many_steps_there_are() -> None:
+def test_one_release_costs_the_same_however_many_steps_there_are():
     one, many = planned(), planned(train={"steps": 20})
     for short, long in zip(one.plan.nodes, many.plan.nodes, strict=True):
         assert short.epsilon is not None
@@ -226,7 +225,7 @@ def test_one_release_costs_the_same_however_many_steps_there_are() -> None:
         assert long.epsilon == pytest.approx(short.epsilon)
 
 
-def test_many_steps_bring_every_node_to_the_mean() -> None:
+def test_many_steps_bring_every_node_to_the_mean():
     task = oracle.problem("logistic", 6)
     near, far = (
         train(task, "noised-moments", {}, steps=steps, topology={"graph": "ring"}).parameters
@@ -241,9 +240,7 @@ def test_many_steps_bring_every_node_to_the_mean() -> None:
     noise=st.floats(0, 1e6),
     loss=st.sampled_from(LOSS_NAMES),
 )
-def test_whatever_is_released_is_solved_as_the_oracle_does(
-    seed: int, noise: float, loss: str
-) -> None:
+def test_whatever_is_released_is_solved_as_the_oracle_does(seed, noise, loss):
     """Also where noise leaves negative eigenvalues: scores stay below norms over the ridge."""
     count, draw = OUTPUTS[loss], np.random.default_rng(seed)
     made = moments_of(nn.Linear(3, count), LOSSES[loss], bound=2.0, target_bound=1.0, ridge=0.1)
@@ -261,7 +258,7 @@ def test_whatever_is_released_is_solved_as_the_oracle_does(
 # What is summed: the gradient of a linear function, of norm 1 at most.
 
 
-def drawn(loss: str, seed: int, size: float) -> tuple[Tensor, Tensor]:
+def drawn(loss, seed, size):
     draw = torch.Generator().manual_seed(seed)
     inputs = size * torch.randn(6, 3, generator=draw, dtype=torch.float64)
     if loss == "mse":
@@ -276,9 +273,7 @@ def drawn(loss: str, seed: int, size: float) -> tuple[Tensor, Tensor]:
     size=st.sampled_from([1e-3, 1.0, 50.0]),
     loss=st.sampled_from(LOSS_NAMES),
 )
-def test_a_record_gradient_is_its_moments_wherever_it_is_taken(
-    seed: int, size: float, loss: str
-) -> None:
+def test_a_record_gradient_is_its_moments_wherever_it_is_taken(seed, size, loss):
     inputs, targets = drawn(loss, seed, size)
     inputs = torch.from_numpy(bounded(inputs.numpy(), 1.5))
     made = moments_of(
@@ -300,9 +295,7 @@ def test_a_record_gradient_is_its_moments_wherever_it_is_taken(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", LOSS_NAMES)
-def test_adversarial_records_move_the_sum_by_the_bound_at_most(
-    loss: str, dtype: torch.dtype
-) -> None:
+def test_adversarial_records_move_the_sum_by_the_bound_at_most(loss, dtype):
     """Also records that no bound of inputs was applied to: the clip is what is relied on."""
     inputs, targets = drawn(loss, 3, 1.0)
     made = moments_of(
@@ -312,7 +305,7 @@ def test_adversarial_records_move_the_sum_by_the_bound_at_most(
     at = torch.zeros(1, engine.parameters_count, dtype=dtype)
     mask = torch.ones(1, 6, dtype=torch.bool)
 
-    def total(x: Tensor, y: Tensor) -> Tensor:
+    def total(x, y):
         kept = y.to(dtype) if y.is_floating_point() else y
         return engine.gradient(at, x.to(dtype)[None], kept[None], mask, 1.0).total[0].double()
 
@@ -349,17 +342,17 @@ def test_adversarial_records_move_the_sum_by_the_bound_at_most(
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(change: Mapping[str, Any], where: str) -> None:
+def test_what_does_not_fit_is_refused(change, where):
     with pytest.raises(InputError) as refused:
         planned(**change)
     assert refused.value.where == where
 
 
-def of(model: nn.Module, loss: tacit.gradients.Loss = LOSSES["mse"]) -> Moments:
+def of(model, loss=LOSSES["mse"]):
     return moments_of(model, loss, bound=1.0, target_bound=1.0, ridge=None)
 
 
-def test_only_one_linear_layer_whose_weights_are_free_has_moments() -> None:
+def test_only_one_linear_layer_whose_weights_are_free_has_moments():
     frozen = nn.Linear(3, 1)
     frozen.bias.requires_grad_(False)
     for model in (
@@ -374,12 +367,12 @@ def test_only_one_linear_layer_whose_weights_are_free_has_moments() -> None:
         of(nn.Linear(9000, 1, device="meta"))
 
 
-def test_weights_of_classes_are_refused() -> None:
+def test_weights_of_classes_are_refused():
     with pytest.raises(InputError, match=r"task\.loss .* without task\.class_weights"):
         of(nn.Linear(3, 2), weighted(LOSSES["cross-entropy"], [1.0, 2.0]))
 
 
-def test_batches_and_drowned_moments_are_warned_of() -> None:
+def test_batches_and_drowned_moments_are_warned_of():
     assert planned(privacy={"epsilon": 5.0}).plan.cautions == ()
     (warned,) = planned(privacy={"epsilon": 5.0}, train={"batch": 50}).plan.cautions
     assert "train.batch = 'all'" in warned
@@ -390,7 +383,7 @@ def test_batches_and_drowned_moments_are_warned_of() -> None:
 # With secure sums, and in steps.
 
 
-def test_secure_sums_give_the_servers_model_with_less_noise() -> None:
+def test_secure_sums_give_the_servers_model_with_less_noise():
     server = {"name": "noised-moments-server"}
     clear = planned(algorithm=server)
     sums = planned(algorithm=server, privacy={"aggregation": "secure-sum"})
@@ -405,7 +398,7 @@ def test_secure_sums_give_the_servers_model_with_less_noise() -> None:
     assert later.plan.nodes[0].noise_scale == pytest.approx(sums.plan.nodes[0].noise_scale)
 
 
-def test_a_run_with_secure_sums_is_the_mean_of_messages_up_to_the_lattice() -> None:
+def test_a_run_with_secure_sums_is_the_mean_of_messages_up_to_the_lattice():
     """The same draws: what differs is half a point of the lattice for each client."""
     given = {"epsilon": None, "noise_std": 0.4, "accounting": "none"}
     found = [
@@ -422,7 +415,7 @@ def test_a_run_with_secure_sums_is_the_mean_of_messages_up_to_the_lattice() -> N
     assert float(found[0].abs().max()) > 5 * spacing(0.4)
 
 
-def test_the_loss_of_moments_is_not_shown_as_the_tasks() -> None:
+def test_the_loss_of_moments_is_not_shown_as_the_tasks():
     task = oracle.problem("logistic", 3)
     found = train(task, "noised-moments", {"clip": 1.0}, steps=1)
     assert found.metrics["train_loss"] == [None] * len(found.metrics["step"])

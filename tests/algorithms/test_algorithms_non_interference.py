@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from battery_table import ROWS
 from torch import Tensor
 
 import tacit
-from communication.cluster.ranks import Hub, Seat, ThreadChannel, run_threads
+from communication.cluster.ranks import ThreadChannel, run_threads
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.statement import statement_document
 from tacit.communication.colours import Released, opened
@@ -39,7 +37,7 @@ from tacit.report.run_page import run_page
 from tacit.training import evaluation as marks
 from tacit.training import loop as run
 from tacit.training import state as run_state
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import planned
 from tacit.training.processes.communication import graphs_of
 from tacit.training.stacked_context import StackedContext
@@ -60,13 +58,13 @@ PLACEMENT = Placement((0, 1, 1, 2))
 Nodes = list[tuple[Tensor, Tensor]]
 
 
-def records(seed: int, size: int, labels: int = 10) -> tuple[Tensor, Tensor]:
+def records(seed, size, labels=10):
     draw = torch.Generator().manual_seed(seed)
     inputs = torch.randn(size, *SHAPE, generator=draw, dtype=torch.float64)
     return inputs, torch.randint(labels, (size,), generator=draw)
 
 
-def data_sets() -> Mapping[str, Nodes]:
+def data_sets():
     """The data, the same with one adversarial record, and with every record another one."""
     data = [records(node, size) for node, size in enumerate(SIZES)]
     inputs, targets = data[1][0].clone(), data[1][1].clone()
@@ -84,9 +82,7 @@ DATA = data_sets()
 TEST = records(99, 12)
 
 
-def gate(
-    self: StackedContext, total: Tensor, k: int, *, scale: float | Tensor = 1.0, part: int = 0
-) -> Tensor:
+def gate(self, total, k, *, scale=1.0, part=0):
     """In place, as the gate is; what is given is not looked at, but for its shape."""
     for row, node, takes_part in zip(total, self.nodes, self.active(k)[:, 0].tolist(), strict=True):
         if takes_part:
@@ -96,7 +92,7 @@ def gate(
 
 
 @pytest.fixture(autouse=True)
-def closed_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+def closed_gate(monkeypatch):
     """The gate, and coins that are the same in every run, which believes them to be secret."""
     monkeypatch.setattr(StackedContext, "add_noise", gate)
     same = lambda plan, hosted, session: seeded_keys(1, hosted)  # noqa: E731
@@ -105,7 +101,7 @@ def closed_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "write_report", lambda path: path)
 
 
-def config_of(case: str, model: str) -> dict[str, Any]:
+def config_of(case, model):
     options = {**schedule_options(case, STEPS), **ROWS[case].resumed}
     noise = {"noise_std": 20.0, "delta": 1e-5}
     made = experiment(
@@ -135,25 +131,23 @@ class Left:
     private: list[Any] = field(default_factory=list)
 
 
-def written(value: Tensor) -> tuple[str, tuple[int, ...], bytes]:
+def written(value):
     return str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()
 
 
-def without(document: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+def without(document, *keys):
     return {key: value for key, value in document.items() if key not in keys}
 
 
-def what_leaves(
-    config: Mapping[str, Any], nodes: Nodes, out: Path, patch: pytest.MonkeyPatch
-) -> Left:
+def what_leaves(config, nodes, out, patch):
     left = Left()
 
-    def watched(verb: str, k: int, values: Any) -> tuple[Tensor, ...]:
+    def watched(verb, k, values):
         plain = message_values(verb, k, values)
         left.messages.append((verb, k, [written(value) for value in plain]))
         return plain
 
-    def watched_descent(k: int, descent: Any) -> Any:
+    def watched_descent(k, descent):
         if descent is not None:
             watched("descend", k, descent[:1])
         return descent_of(k, descent)
@@ -192,9 +186,7 @@ def what_leaves(
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_nothing_that_leaves_depends_on_records(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_that_leaves_depends_on_records(case, tmp_path, monkeypatch):
     config = config_of(case, ROWS[case].network)
     found = {
         name: what_leaves(config, nodes, tmp_path / name, monkeypatch)
@@ -210,7 +202,7 @@ def test_nothing_that_leaves_depends_on_records(
     assert found["all"].private != right.private
 
 
-def page_for_others(folder: Path) -> str:
+def page_for_others(folder):
     """The page of a run folder as other parties have it, without private columns and clocks."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     hidden = dict.fromkeys(SEEN_BY_ITS_NODE)
@@ -224,9 +216,7 @@ def page_for_others(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["dyn-d2p", "fedspd-dp"])
-def test_no_page_depends_on_records(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_page_depends_on_records(case, tmp_path, monkeypatch):
     for name, nodes in DATA.items():
         what_leaves(config_of(case, "mlp"), nodes, tmp_path / name, monkeypatch)
     pages = {page_for_others(tmp_path / name) for name in DATA}
@@ -239,16 +229,16 @@ def test_no_page_depends_on_records(
 class Tapped(ThreadChannel):
     """A channel that keeps what goes over it."""
 
-    def __init__(self, hub: Hub, rank: int, timeout: float) -> None:
+    def __init__(self, hub, rank, timeout):
         super().__init__(hub, rank, timeout)
         self.tapped: list[tuple[int, bytes]] = []
 
-    def send(self, rank: int, message: Tensor) -> None:
+    def send(self, rank, message):
         self.tapped.append((rank, message.numpy().tobytes()))
         super().send(rank, message)
 
 
-def ran(job: Job, seat: Seat) -> list[Any]:
+def ran(job, seat):
     """What a process sends, and what it tells of its nodes after every step."""
     hosted = PLACEMENT.hosted(seat.rank)
     model, train = copy.deepcopy(job.model), part_of(job.train, hosted)
@@ -278,7 +268,7 @@ def ran(job: Job, seat: Seat) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_no_byte_on_the_wire_depends_on_records(case: str) -> None:
+def test_no_byte_on_the_wire_depends_on_records(case):
     settings = load_config(config_of(case, "logistic"), count=len(SIZES))
     found = {}
     for name in ("data", "all"):
@@ -293,9 +283,7 @@ def test_no_byte_on_the_wire_depends_on_records(case: str) -> None:
 # What ends a run.
 
 
-def test_a_private_model_that_is_not_finite_stops_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_private_model_that_is_not_finite_stops_nobody(tmp_path, monkeypatch):
     config = config_of("fedspd-dp", "logistic")
     row = ALGORITHMS["fedspd-dp"]
     spoilt = replace(row, models=lambda state: row.models(state) + torch.inf)
@@ -310,7 +298,7 @@ def test_a_private_model_that_is_not_finite_stops_nobody(
     ("inputs", "label", "rule"),
     [(1.0, 10, "classes must lie in 0..9"), (float("nan"), 1, "inputs must be finite numbers")],
 )
-def test_a_record_that_breaks_a_rule_is_not_quoted(inputs: float, label: int, rule: str) -> None:
+def test_a_record_that_breaks_a_rule_is_not_quoted(inputs, label, rule):
     lines = set()
     for place, other in ((0, 0), (4, 17)):
         nodes = [(values.clone(), labels.clone()) for values, labels in DATA["data"]]

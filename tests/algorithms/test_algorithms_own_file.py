@@ -1,7 +1,5 @@
 """One file is an algorithm: that of a published one, as a user's own, does all that it did."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re
@@ -45,7 +43,7 @@ batch = 64
 SHORT = AuditOptions(seconds=0.2, canaries=0, repetitions=200, steps=2)
 
 
-def own_row(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Algorithm[Any, Any]:
+def own_row(name, folder, monkeypatch):
     """The row of that name in a copy of its file, with another name and from another module."""
     built_in = ALGORITHMS[name].step.__code__.co_filename
     text = Path(built_in).read_text(encoding="utf-8").replace(f'name="{name}"', 'name="mine"')
@@ -58,15 +56,13 @@ def own_row(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Algorit
     return next(row for row in rows if row.name == "mine")
 
 
-def told(document: Any, name: str) -> Any:
+def told(document, name):
     """A document without the algorithm's name and the time it took."""
     return json.loads(re.sub(rf"(?<![\w-]){name}(?![\w-])", "NAME", document))
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_copied_file_does_all_that_the_built_in_does(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_file_does_all_that_the_built_in_does(name, tmp_path, monkeypatch):
     monkeypatch.setitem(
         cast("dict[str, Any]", ALGORITHMS), "mine", own_row(name, tmp_path, monkeypatch)
     )
@@ -87,7 +83,7 @@ def test_a_copied_file_does_all_that_the_built_in_does(
     assert found["mine"] == found[name]
 
 
-def test_gradient_tracking_is_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_tracking_is_one_file(monkeypatch):
     """The example, against a NumPy loop of the paper's recursion on nodes that differ."""
     examples = Path(__file__).resolve().parents[2] / "examples"
     monkeypatch.syspath_prepend(examples)

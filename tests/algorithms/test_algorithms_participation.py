@@ -23,7 +23,7 @@ STEPS, RATE, RHO = 6, 0.3, 5.0
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_clients_are_the_same_and_no_other_sends(name: str) -> None:
+def test_the_clients_are_the_same_and_no_other_sends(name):
     task = oracle.problem("mse", 5)
     result = federated.train(task, name, SAME, batch=2)
     active = federated.rounds_of(result, task, [RATE] * STEPS).active
@@ -34,7 +34,7 @@ def test_the_clients_are_the_same_and_no_other_sends(name: str) -> None:
     assert sent == set(active[0])
 
 
-def test_other_seeds_choose_others_and_drawn_ones_change() -> None:
+def test_other_seeds_choose_others_and_drawn_ones_change():
     task = oracle.problem("mse", 5)
     chosen = {
         tuple(
@@ -50,7 +50,7 @@ def test_other_seeds_choose_others_and_drawn_ones_change() -> None:
     assert len({tuple(some) for some in active}) > 1
 
 
-def test_dp_sgd_recursion() -> None:
+def test_dp_sgd_recursion():
     task = oracle.problem("cross-entropy", 5)
     options = {"learning_rate": RATE, "clip": 0.4, **SAME}
     result = federated.train(task, "dp-sgd", options, batch=2)
@@ -58,7 +58,7 @@ def test_dp_sgd_recursion() -> None:
     federated.assert_same(result.consensus, federated.dp_sgd(run, federated.proximal("none", 0.0)))
 
 
-def test_dp_admm_averages_its_clients_alone() -> None:
+def test_dp_admm_averages_its_clients_alone():
     """It is DP-ADMM on the chosen clients, as if there were no others."""
     task = oracle.problem("mse", 5)
     options = {"learning_rate": RATE, "penalty": RHO}
@@ -70,7 +70,7 @@ def test_dp_admm_averages_its_clients_alone() -> None:
     federated.assert_same(result.parameters[active], whole.parameters.numpy())
 
 
-def test_fedspd_averages_its_clients_alone() -> None:
+def test_fedspd_averages_its_clients_alone():
     task = oracle.problem("logistic", 5)
     options = {"penalty": RHO, "inverse_step": 2.0, "local_steps": 2, "regulariser": "l1"}
     result = federated.train(task, "fedspd-dp", {**options, **SAME})
@@ -80,7 +80,7 @@ def test_fedspd_averages_its_clients_alone() -> None:
     federated.assert_same(result.consensus, whole.consensus.numpy())
 
 
-def test_a_client_pays_for_all_rounds_or_for_none() -> None:
+def test_a_client_pays_for_all_rounds_or_for_none():
     sections = {
         "task": {"dataset": "digits", "model": "logistic"},
         "nodes": {"count": 6},
@@ -103,13 +103,13 @@ def test_a_client_pays_for_all_rounds_or_for_none() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_without_a_number_of_clients_it_is_refused(name: str) -> None:
+def test_without_a_number_of_clients_it_is_refused(name):
     with pytest.raises(InputError, match="clients_per_round") as caught:
         Config.model_validate({"algorithm": {"name": name, "participation": "same"}})
     assert caught.value.where == "algorithm.participation"
 
 
-def test_all_clients_are_everyone() -> None:
+def test_all_clients_are_everyone():
     task = oracle.problem("mse", 4)
     options = {"clients_per_round": 4, "participation": "same"}
     result = federated.train(task, "dp-sgd", options)

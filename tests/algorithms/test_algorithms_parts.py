@@ -1,7 +1,5 @@
 """Proximal operators against brute force, and the contractions that privacy accounting uses."""
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 
@@ -22,7 +20,7 @@ STEPS = st.floats(1e-3, 20)
 LAMBDAS = st.floats(0, 10)
 
 
-def plain_value(name: str, u: float, lam: float) -> float:
+def plain_value(name, u, lam):
     """R of one coordinate."""
     return {
         "none": 0.0,
@@ -33,7 +31,7 @@ def plain_value(name: str, u: float, lam: float) -> float:
     }[name]
 
 
-def value(name: str, x: torch.Tensor, lam: float) -> torch.Tensor:
+def value(name, x, lam):
     """R of every row, `[rows]`, with a gradient where R has one."""
     if name == "box":
         return torch.where((x.abs() <= lam).all(1), 0.0, math.inf)
@@ -42,10 +40,10 @@ def value(name: str, x: torch.Tensor, lam: float) -> torch.Tensor:
     return lam * (absolute + square)
 
 
-def brute_force(name: str, x: float, step: float, lam: float) -> float:
+def brute_force(name, x, step, lam):
     """The minimiser, by a grid and then a search between its neighbours."""
 
-    def cost(u: float) -> float:
+    def cost(u):
         return min(plain_value(name, u, lam), 1e9) + (u - x) ** 2 / (2 * step)
 
     # The minimiser lies between 0 and x; corners of R are points of the grid.
@@ -61,7 +59,7 @@ def brute_force(name: str, x: float, step: float, lam: float) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("step", "lam"), [(0.5, 0.8), (3.0, 0.05), (0.01, 7.0), (1.0, 0.0)])
-def test_the_operator_finds_the_minimum(name: str, step: float, lam: float) -> None:
+def test_the_operator_finds_the_minimum(name, step, lam):
     points = [-9.0, -1.3, -0.39, -0.05, 0.0, 0.03, 0.41, 0.81, 2.5, 7.3]
     found = prox(name, torch.tensor([points], dtype=torch.float64), step, lam)[0].tolist()
     for x, u in zip(points, found, strict=True):
@@ -76,10 +74,8 @@ def test_the_operator_finds_the_minimum(name: str, step: float, lam: float) -> N
     step=STEPS,
     lam=LAMBDAS,
 )
-def test_no_other_point_costs_less(
-    x: np.ndarray, other: np.ndarray, name: str, step: float, lam: float
-) -> None:
-    def cost(u: torch.Tensor) -> torch.Tensor:
+def test_no_other_point_costs_less(x, other, name, step, lam):
+    def cost(u):
         return value(name, u, lam) + (u - torch.from_numpy(x)).square().sum(1) / (2 * step)
 
     best = prox(name, torch.from_numpy(x), step, lam)
@@ -96,9 +92,7 @@ def test_no_other_point_costs_less(
     step=STEPS,
     lam=LAMBDAS,
 )
-def test_no_coordinate_and_no_norm_expands(
-    x: np.ndarray, y: np.ndarray, name: str, step: float, lam: float
-) -> None:
+def test_no_coordinate_and_no_norm_expands(x, y, name, step, lam):
     before = torch.from_numpy(x - y)
     after = prox(name, torch.from_numpy(x), step, lam) - prox(name, torch.from_numpy(y), step, lam)
     assert bool((after.abs() <= before.abs() + 1e-12).all())
@@ -110,7 +104,7 @@ def test_no_coordinate_and_no_norm_expands(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_each_node_may_have_a_step_of_its_own(name: str, dtype: torch.dtype) -> None:
+def test_each_node_may_have_a_step_of_its_own(name, dtype):
     x = torch.linspace(-4, 4, 27, dtype=dtype).view(3, 9)
     steps = torch.tensor([[0.1], [1.0], [4.0]], dtype=torch.float64)
     kept = x.clone()
@@ -123,7 +117,7 @@ def test_each_node_may_have_a_step_of_its_own(name: str, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_smooth_ones_have_the_gradient_that_the_operator_follows(name: str) -> None:
+def test_smooth_ones_have_the_gradient_that_the_operator_follows(name):
     """u = prox(x) solves grad R(u) = (x - u) / step; where R has no gradient, autograd's fails."""
     x = torch.tensor([[0.03, -0.02, 1.5, -0.9, 0.0]], dtype=torch.float64)
     u = prox(name, x, 0.5, 0.4).requires_grad_()
@@ -132,19 +126,19 @@ def test_smooth_ones_have_the_gradient_that_the_operator_follows(name: str) -> N
     assert follows == (name in ("none", "l2"))
 
 
-def test_shrinking_sets_small_coordinates_to_exactly_zero() -> None:
+def test_shrinking_sets_small_coordinates_to_exactly_zero():
     x = torch.tensor([[0.1, -0.1, 0.1000001, 1e-30]])
     assert prox("l1", x, 0.5, 0.2)[0].eq(0).tolist() == [True, True, False, True]
     assert prox("elastic-net", x, 0.5, 0.2)[0].eq(0).tolist() == [True, True, False, True]
 
 
-def test_what_is_not_a_number_is_not_hidden() -> None:
+def test_what_is_not_a_number_is_not_hidden():
     row = torch.tensor([[math.nan, 0.0]])
     for name in NAMES:
         assert math.isnan(prox(name, row, 1.0, 0.5)[0, 0].item())
 
 
-def test_bad_input_is_refused() -> None:
+def test_bad_input_is_refused():
     x = torch.ones(2, 3)
     with pytest.raises(InputError, match=r"algorithm\.regulariser .*elastic-net"):
         prox("elasticnet", x, 1.0, 1.0)

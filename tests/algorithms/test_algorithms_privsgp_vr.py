@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import difference_oracle as differences
@@ -47,13 +46,11 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def train(task: oracle.Problem, config: Mapping[str, Any]) -> tacit.Result:
+def train(task, config):
     return tacit.train(config, model=task.module, nodes=task.nodes)
 
 
-def push_sum(
-    estimate: differences.Estimator, matrices: Sequence[np.ndarray], momentum: float, more: int
-) -> np.ndarray:
+def push_sum(estimate, matrices, momentum, more):
     """z `[nodes, d]` at the end."""
     count = len(estimate.task.nodes)
     x, w = np.tile(estimate.task.start, (count, 1)), np.ones(count)
@@ -70,7 +67,7 @@ def push_sum(
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_recursion_over_changing_graphs(name: str, tmp_path: Path) -> None:
+def test_recursion_over_changing_graphs(name, tmp_path):
     loss = "cross-entropy" if "clip" in name else "logistic"
     task, options = oracle.problem(loss, 5), VARIANTS[name]
     path = tmp_path / "graph.txt"
@@ -84,7 +81,7 @@ def test_recursion_over_changing_graphs(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["clipped-differences", "clipped-anchors"])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_recursion_with_momentum_and_final_mixing(name: str, sampling: str) -> None:
+def test_recursion_with_momentum_and_final_mixing(name, sampling):
     task = oracle.problem("mse", 6)
     options = {**VARIANTS[name], "momentum": 0.6, "final_mixing": 2}
     config = experiment(options, task={"loss": "mse"}, train={"sampling": sampling})
@@ -100,7 +97,7 @@ NOISE = {"noise_std": 0.2, "noise_seed": 4, "delta": 1e-4}
 
 
 @pytest.mark.parametrize("batch", ["all", 1], ids=["whole", "one-record-nodes"])
-def test_with_every_record_drawn_the_table_is_the_full_gradient(batch: int | str) -> None:
+def test_with_every_record_drawn_the_table_is_the_full_gradient(batch):
     task = oracle.problem("logistic", 5)
     if batch == 1:
         task = oracle.Problem(
@@ -114,14 +111,14 @@ def test_with_every_record_drawn_the_table_is_the_full_gradient(batch: int | str
     assert found.epsilon == pytest.approx(right.epsilon, rel=1e-12)
 
 
-def test_anchors_at_every_step_are_the_full_gradient() -> None:
+def test_anchors_at_every_step_are_the_full_gradient():
     task = oracle.problem("logistic", 5)
     anchors = train(task, experiment({"anchor_every": 1, "clip": CLIP}))
     whole = train(task, experiment({"name": "privsgp", "clip": CLIP}, train={"batch": "all"}))
     torch.testing.assert_close(anchors.parameters, whole.parameters, rtol=1e-11, atol=1e-12)
 
 
-def test_groups_of_one_record_are_records() -> None:
+def test_groups_of_one_record_are_records():
     task = oracle.problem("logistic", 5)
     alone, groups = (
         train(task, experiment({**PRIVATE, **more, "clip": CLIP}))
@@ -130,7 +127,7 @@ def test_groups_of_one_record_are_records() -> None:
     torch.testing.assert_close(alone.parameters, groups.parameters, rtol=1e-11, atol=1e-12)
 
 
-def test_a_bound_that_no_difference_reaches_changes_nothing() -> None:
+def test_a_bound_that_no_difference_reaches_changes_nothing():
     task = oracle.problem("logistic", 5)
     for options in (PRIVATE, {"anchor_every": 3}):
         free, bounded = (
@@ -141,14 +138,14 @@ def test_a_bound_that_no_difference_reaches_changes_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_it_converges_on_a_quadratic_where_single_records_do_not() -> None:
+def test_it_converges_on_a_quadratic_where_single_records_do_not():
     draw = np.random.default_rng(5)
     nodes = [(draw.normal(size=(4, 2)), draw.normal(size=(4, 1))) for _ in range(3)]
     inputs = np.concatenate([np.column_stack([x, np.ones(4)]) for x, _ in nodes])
     optimum = np.linalg.lstsq(inputs, np.concatenate([y for _, y in nodes]), rcond=None)[0][:, 0]
     tensors = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in nodes]
 
-    def distance(options: Mapping[str, Any]) -> float:
+    def distance(options):
         config = experiment(
             {"learning_rate": 0.1, **options},
             task={"loss": "mse", "model": "linear"},
@@ -166,9 +163,7 @@ def test_it_converges_on_a_quadratic_where_single_records_do_not() -> None:
 # What is released, and what it costs
 
 
-def planned(
-    records: int, options: Mapping[str, Any], **sections: Mapping[str, Any]
-) -> tacit.Result:
+def planned(records, options, **sections):
     """The plan and epsilon of one node."""
     draw = np.random.default_rng(0)
     config = experiment(options, task={"loss": "mse", "model": "linear"}, **sections)
@@ -176,7 +171,7 @@ def planned(
 
 
 @pytest.mark.parametrize(("difference", "hit"), [(None, 2 - 0.1), (0.2, 0.1 + 0.9 * 0.2 / 0.8)])
-def test_theorem_a_is_the_composition_of_its_mixtures(difference: float | None, hit: float) -> None:
+def test_theorem_a_is_the_composition_of_its_mixtures(difference, hit):
     options = {**PRIVATE, "clip": 0.8, **({"clip_difference": difference} if difference else {})}
     noise = {"noise_std": 0.8, "noise_seed": 1, "delta": 1e-4}
     result = planned(20, options, privacy=noise, train={"steps": 10})
@@ -187,13 +182,13 @@ def test_theorem_a_is_the_composition_of_its_mixtures(difference: float | None, 
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
-def test_groups_and_batches_of_fixed_size_give_up_amplification(relation: str) -> None:
+def test_groups_and_batches_of_fixed_size_give_up_amplification(relation):
     """Bound B: the mean over binomial hits of the Gaussian delta."""
     q, steps, z, double = 0.1, 12, 4.0, 2 if relation == "replace-one" else 1
     hits = np.arange(steps + 1)
     mu = double * np.sqrt(hits * (2 - q) ** 2 + (steps - hits) * q**2) / z
 
-    def delta_at(epsilon: float) -> float:
+    def delta_at(epsilon):
         each = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
             -mu / 2 - epsilon / mu
         )
@@ -216,7 +211,7 @@ def test_groups_and_batches_of_fixed_size_give_up_amplification(relation: str) -
 
 
 @pytest.mark.parametrize("difference", [None, 0.3])
-def test_anchors_and_differences_compose(difference: float | None) -> None:
+def test_anchors_and_differences_compose(difference):
     """K_a Gaussians on every record and K_r sampled ones, whose noise `anchor_share` relates."""
     share, steps, clip = 0.3, 10, 1.5
     bound = difference or 2 * clip
@@ -237,11 +232,11 @@ def test_anchors_and_differences_compose(difference: float | None) -> None:
     assert result.epsilon[0] == pytest.approx(right, rel=5e-3)
 
 
-def test_the_default_share_has_the_least_accumulated_noise() -> None:
+def test_the_default_share_has_the_least_accumulated_noise():
     """At one (Gaussian) budget, of the noise of all steps together: an anchor's stays for ten."""
     steps, every, bound = 1000, 10, 0.3
 
-    def accumulated(share: float | None) -> float:
+    def accumulated(share):
         ratio = anchor_ratio(
             AnchorOptions(anchor_every=every, clip_difference=bound, anchor_share=share), steps, 1.0
         )
@@ -256,8 +251,8 @@ def test_the_default_share_has_the_least_accumulated_noise() -> None:
 
 
 @pytest.mark.parametrize("options", [PRIVATE, {"anchor_every": 3}], ids=["private", "public"])
-def test_epsilon_falls_with_noise_and_rises_with_steps(options: Mapping[str, Any]) -> None:
-    def epsilon(noise_std: float, steps: int) -> float:
+def test_epsilon_falls_with_noise_and_rises_with_steps(options):
+    def epsilon(noise_std, steps):
         noise = {"noise_std": noise_std, "noise_seed": 1, "delta": 1e-4}
         found = planned(20, options, privacy=noise, train={"steps": steps}).epsilon[0]
         assert found is not None
@@ -266,7 +261,7 @@ def test_epsilon_falls_with_noise_and_rises_with_steps(options: Mapping[str, Any
     assert epsilon(1.0, 9) > epsilon(2.0, 9) > epsilon(2.0, 3) > 0
 
 
-def test_a_budget_is_met_by_each_state_and_relation() -> None:
+def test_a_budget_is_met_by_each_state_and_relation():
     for relation in ("add-or-remove-one", "replace-one"):
         for options in (PRIVATE, {"anchor_every": 3}, {**PRIVATE, "table_batch": 5}):
             budget = {"epsilon": 2.0, "delta": 1e-4, "relation": relation}
@@ -275,7 +270,7 @@ def test_a_budget_is_met_by_each_state_and_relation() -> None:
             assert 1.95 < epsilon <= 2.0
 
 
-def test_published_noise_is_that_of_theorem_2_and_its_table_is_private() -> None:
+def test_published_noise_is_that_of_theorem_2_and_its_table_is_private():
     budget = {"epsilon": 0.7, "delta": 1e-5, "accounting": "published", "published_constant": 2.0}
     for state in ("private", "public"):
         result = planned(20, {"state": state, "clip": 0.6}, privacy=budget, train={"batch": 1})
@@ -292,7 +287,7 @@ def test_published_noise_is_that_of_theorem_2_and_its_table_is_private() -> None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype: str) -> None:
+def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype):
     """Gradients of zero leave nothing else: x^{k+1} - x^k is -gamma times the noise of a mean."""
     nodes = [(np.zeros((8, 9000)), np.zeros((8, 1)))]
     sections: dict[str, Any] = {
@@ -302,7 +297,7 @@ def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype: str) ->
     }
     clip, bound, share = 0.7, 0.35, 0.2
 
-    def released(options: Mapping[str, Any]) -> list[np.ndarray]:
+    def released(options):
         config = load_config(experiment({"clip": clip, **options}, **sections), count=1)
         job = prepare(config, nodes=nodes)
         algorithm, chosen = job.config.algorithm.definition, job.config.algorithm.options
@@ -333,7 +328,7 @@ def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype: str) ->
 
 
 @pytest.mark.parametrize("name", ["clipped-differences", "groups", "clipped-anchors"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path):
     task = oracle.problem("logistic", 4)
     clip = {"clip": CLIP, **VARIANTS[name]}
     noise = {"noise_std": 0.3, "noise_seed": 2, "delta": 1e-4}
@@ -350,7 +345,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) 
     assert resumed.epsilon == whole.epsilon
 
 
-def test_a_table_on_disk_gives_the_same_run(tmp_path: Path) -> None:
+def test_a_table_on_disk_gives_the_same_run(tmp_path):
     task = oracle.problem("cross-entropy", 4)
     options = {**VARIANTS["clipped-differences"]}
     memory, disk = (
@@ -364,7 +359,7 @@ def test_a_table_on_disk_gives_the_same_run(tmp_path: Path) -> None:
 # What is refused
 
 
-def test_a_table_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_fit_is_refused(monkeypatch):
     task = oracle.problem("logistic", 3)
     free = [100, 10_000]
     monkeypatch.setattr(preparing, "available_bytes", lambda device: free.pop(0))
@@ -389,19 +384,19 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -
         ({"clip_norm": "coordinate"}, "clip_norm"),
     ],
 )
-def test_bad_options(options: Mapping[str, Any], key: str) -> None:
+def test_bad_options(options, key):
     with pytest.raises(InputError, match=f"algorithm.{key}"):
         train(oracle.problem("logistic", 3), experiment(options))
 
 
-def test_groups_are_drawn_by_coins_only() -> None:
+def test_groups_are_drawn_by_coins_only():
     config = experiment({**PRIVATE, "table_batch": 2}, train={"sampling": "fixed"})
     with pytest.raises(InputError, match="poisson"):
         train(oracle.problem("logistic", 3), config)
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "groups"])
-def test_theorem_a_does_not_hold_where_others_share_the_coin(sampling: str) -> None:
+def test_theorem_a_does_not_hold_where_others_share_the_coin(sampling):
     state = privacy.PrivateState(
         0.1,
         1.9,

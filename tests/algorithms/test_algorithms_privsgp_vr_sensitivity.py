@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import torch
 from reduced_experiments import PRIVATE, context_of, experiment
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.config import load_config
 from tacit.training import sampling
 from tacit.training.budget import node_keys
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 
 class Squared(nn.Module):
     """The gradient of ((w x)^2 - y)^2 turns with w x, and turns back beyond y = (w x)^2."""
 
-    def forward(self, outputs: Tensor) -> Tensor:
+    def forward(self, outputs):
         return outputs.square()
 
 
-def adversary(seed: int, nodes: int, records: int, relation: str) -> tuple[Any, Any]:
+def adversary(seed, nodes, records, relation):
     """Neighbouring data sets of each node: the first record differs; zeros have no gradient.
 
     A replaced record has the opposite gradient, wherever the model is.
@@ -57,9 +57,7 @@ SENSITIVITY: Mapping[str, tuple[Mapping[str, Any], float, float, float]] = {
     ("relation", "dtype"), [("add-or-remove-one", "float64"), ("replace-one", "float32")]
 )
 @pytest.mark.parametrize("name", SENSITIVITY)
-def test_one_record_moves_the_release_by_no_more_than_stated(
-    name: str, relation: str, dtype: str
-) -> None:
+def test_one_record_moves_the_release_by_no_more_than_stated(name, relation, dtype):
     """Both runs see the same coins and models; what they would add noise to is compared."""
     options, hit, miss, found = SENSITIVITY[name]
     nodes, steps = 60, 9
@@ -110,25 +108,25 @@ def test_one_record_moves_the_release_by_no_more_than_stated(
 class Released:
     """Runs the estimator of `privsgp-vr` on given models, without noise, and keeps its sums."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job):
         self.job, self.context = job, context_of(job)
         self.context.add_noise = self._keep  # type: ignore[method-assign]
 
-    def _keep(self, total: Tensor, k: int, *, scale: Any = 1.0, part: int = 0) -> Tensor:
+    def _keep(self, total, k, *, scale=1.0, part=0):
         self.total = total.clone()
         return total
 
-    def begin(self, at: Tensor) -> None:
+    def begin(self, at):
         chosen = self.job.config.algorithm
         self.state = chosen.definition.start(at, chosen.options, self.context)
 
-    def step(self, at: Tensor, k: int) -> Tensor:
+    def step(self, at, k):
         chosen = self.job.config.algorithm
         given = self.state._replace(x=at, w=torch.ones_like(self.state.w))
         self.state = chosen.definition.step(given, k, chosen.options, self.context)
         return self.total
 
-    def draws(self, k: int, group: int | None) -> list[bool]:
+    def draws(self, k, group):
         """Whether step k draws the first record of each node."""
         plan, keys, cpu = self.job.plan, node_keys(self.job.plan), torch.device("cpu")
         batch = (

@@ -1,9 +1,6 @@
 """The rate of each step: warm-up, then a schedule; against the rule, and loops of their own."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ SCHEDULES = ["constant", "linear", "cosine", "inverse-sqrt"]
 NODES, STEPS = 5, 8
 
 
-def rule(schedule: str, warm_up: int, k: int, steps: int) -> float:
+def rule(schedule, warm_up, k, steps):
     """What multiplies the learning rate at step k."""
     if k < warm_up:
         return (k + 1) / warm_up
@@ -39,9 +36,7 @@ def rule(schedule: str, warm_up: int, k: int, steps: int) -> float:
     st.integers(1, 200).flatmap(lambda K: st.tuples(st.just(K), st.integers(0, K - 1))),
     st.floats(1e-3, 1e3),
 )
-def test_rates_follow_the_rule_and_are_above_zero(
-    schedule: Any, sizes: tuple[int, int], rate: float
-) -> None:
+def test_rates_follow_the_rule_and_are_above_zero(schedule, sizes, rate):
     steps, warm_up = sizes
     options = Options(learning_rate=rate, learning_rate_schedule=schedule, warm_up=warm_up)
     rates = [step_size(options, k, steps) for k in range(steps)]
@@ -58,7 +53,7 @@ def test_rates_follow_the_rule_and_are_above_zero(
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("warm_up", [0, 1, 3])
 @pytest.mark.parametrize("name", ["sgp", "d-psgd"])
-def test_a_run_takes_these_steps(name: str, warm_up: int, schedule: str) -> None:
+def test_a_run_takes_these_steps(name, warm_up, schedule):
     task = oracle.problem("mse", NODES)
     found = tacit.train(
         {
@@ -86,19 +81,19 @@ def test_a_run_takes_these_steps(name: str, warm_up: int, schedule: str) -> None
 
 
 @pytest.mark.parametrize("warm_up", [10, 11, 10**9])
-def test_a_warm_up_that_never_ends_is_refused(warm_up: int) -> None:
+def test_a_warm_up_that_never_ends_is_refused(warm_up):
     with pytest.raises(InputError, match=r"algorithm\.warm_up = \d+: must be below train\.steps"):
         Config(algorithm={"name": "privsgp", "warm_up": warm_up}, train={"steps": 10})
     Config(algorithm={"name": "privsgp", "warm_up": 9}, train={"steps": 10})
 
 
 @pytest.mark.parametrize("wrong", [-1, 0.5, "1.5", None, float("nan"), 10**10])
-def test_other_warm_ups_are_refused(wrong: Any) -> None:
+def test_other_warm_ups_are_refused(wrong):
     with pytest.raises(InputError, match=r"^algorithm\.warm_up = "):
         Config(algorithm={"name": "privsgp", "warm_up": wrong}, train={"steps": 10})
 
 
-def test_methods_whose_proof_or_rule_has_no_warm_up_refuse_it() -> None:
+def test_methods_whose_proof_or_rule_has_no_warm_up_refuse_it():
     """FedSPD-DP bounds a round by the first or the last one, since its steps never grow."""
     for name in ALGORITHMS:
         given = {"algorithm": {"name": name, "warm_up": 2}, "train": {"steps": 10}}
@@ -110,7 +105,7 @@ def test_methods_whose_proof_or_rule_has_no_warm_up_refuse_it() -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_inverse_steps_of_fedspd_dp_never_fall(schedule: Any) -> None:
+def test_inverse_steps_of_fedspd_dp_never_fall(schedule):
     """Which the proof of what its rounds reveal takes for granted."""
     kind = ALGORITHMS["fedspd-dp"].options
     options = kind(learning_rate=0.1, learning_rate_schedule=schedule)
@@ -118,10 +113,10 @@ def test_inverse_steps_of_fedspd_dp_never_fall(schedule: Any) -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-def test_what_epsilon_costs_does_not_depend_on_the_rates() -> None:
+def test_what_epsilon_costs_does_not_depend_on_the_rates():
     """Nor does what a node's noise is."""
 
-    def epsilon_of(**options: Any) -> tuple[Any, Any]:
+    def epsilon_of(**options):
         result = tacit.train(
             {
                 "task": {"dataset": "digits", "model": "logistic"},

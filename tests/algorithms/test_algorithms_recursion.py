@@ -29,16 +29,16 @@ LEARNING_RATE = 0.3
 CLIP = 0.4  # shorter than most gradients of the problems
 
 
-def constant(clip: float, steps: int) -> list[float]:
+def constant(clip, steps):
     return [clip] * steps
 
 
-def falling(decay: float) -> Callable[[float, int], list[float]]:
+def falling(decay):
     """C_k = C_0 rho_c^{-k/K}."""
     return lambda clip, steps: [clip * decay ** (-k / steps) for k in range(steps)]
 
 
-def uneven(clip: float, steps: int) -> list[float]:
+def uneven(clip, steps):
     return [clip * (1 + (3 * k) % 4) / 2 for k in range(steps)]
 
 
@@ -65,7 +65,7 @@ GOSSIP = ("d-psgd", "dp2-sgd")
 PUSH_SUM = tuple(name for name in ROWS if name not in GOSSIP)
 
 
-def clip_options(name: str, clips: Sequence[float] | None) -> dict[str, Any]:
+def clip_options(name, clips):
     """How an experiment file asks for these bounds."""
     if clips is None:
         return {}
@@ -89,7 +89,7 @@ class Graph:
     matrix: Callable[[int], Array]
     file: Sequence[oracle.Edges] = ()
 
-    def topology(self, folder: Path) -> dict[str, str]:
+    def topology(self, folder):
         if not self.file:
             return {"graph": self.name}
         path = folder / "graph.txt"
@@ -110,17 +110,11 @@ GRAPHS = [
 BY_NAME = {graph.name: graph for graph in GRAPHS}
 
 
-def graph_id(graph: Graph) -> str:
+def graph_id(graph):
     return f"{graph.name}-{graph.nodes}"
 
 
-def train(
-    task: oracle.Problem,
-    name: str,
-    topology: Mapping[str, Any],
-    options: Mapping[str, Any],
-    **settings: Any,
-) -> tacit.Result:
+def train(task, name, topology, options, **settings):
     return tacit.train(
         {
             "task": {"loss": task.loss},
@@ -135,11 +129,11 @@ def train(
     )
 
 
-def assert_same(found: torch.Tensor, right: Array) -> None:
+def assert_same(found, right):
     np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)
 
 
-def test_every_algorithm_that_refers_to_this_file_has_a_row_here() -> None:
+def test_every_algorithm_that_refers_to_this_file_has_a_row_here():
     file = Path(__file__).name
     here = {row.name: row.recursion for row in battery_table.ROWS.values() if file in row.recursion}
     tests = {True: "test_gossip_recursion", False: "test_push_sum_recursion"}
@@ -152,7 +146,7 @@ def test_every_algorithm_that_refers_to_this_file_has_a_row_here() -> None:
 @pytest.mark.parametrize("clip", [None, CLIP], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("graph", GRAPHS, ids=graph_id)
 @pytest.mark.parametrize("name", PUSH_SUM)
-def test_push_sum_recursion(name: str, graph: Graph, clip: float | None, tmp_path: Path) -> None:
+def test_push_sum_recursion(name, graph, clip, tmp_path):
     task = oracle.problem("logistic", graph.nodes)
     row = ROWS[name]
     clips = None if clip is None else row.clips(clip, STEPS)
@@ -173,9 +167,7 @@ def test_push_sum_recursion(name: str, graph: Graph, clip: float | None, tmp_pat
 @pytest.mark.parametrize("empty", [(0,), (2, 4)], ids=str)
 @pytest.mark.parametrize("graph", ["directed-ring", "varying"])
 @pytest.mark.parametrize("name", ROWS)
-def test_nodes_without_records_mix_and_add_nothing(
-    name: str, graph: str, empty: Sequence[int], tmp_path: Path
-) -> None:
+def test_nodes_without_records_mix_and_add_nothing(name, graph, empty, tmp_path):
     chosen = BY_NAME["ring" if name in GOSSIP else graph]
     task = oracle.problem("mse", 5).without(*empty)
     clips = ROWS[name].clips(CLIP, STEPS)
@@ -195,9 +187,7 @@ def test_nodes_without_records_mix_and_add_nothing(
 @pytest.mark.parametrize("final_mixing", [0, 3])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("loss", ["logistic", "mse", "cross-entropy"])
-def test_push_sum_losses_momentum_and_final_mixing(
-    loss: str, momentum: float, final_mixing: int, clip: float | None, tmp_path: Path
-) -> None:
+def test_push_sum_losses_momentum_and_final_mixing(loss, momentum, final_mixing, clip, tmp_path):
     graph = BY_NAME["varying"]
     task = oracle.problem(loss, graph.nodes)
     options = {"momentum": momentum, "final_mixing": final_mixing}
@@ -212,7 +202,7 @@ def test_push_sum_losses_momentum_and_final_mixing(
 
 
 @pytest.mark.parametrize("name", PUSH_SUM)
-def test_every_push_sum_method_has_momentum_and_final_mixing(name: str) -> None:
+def test_every_push_sum_method_has_momentum_and_final_mixing(name):
     task = oracle.problem("mse", 5)
     clips = ROWS[name].clips(CLIP, STEPS)
     options = {**ROWS[name].options, **clip_options(name, clips)}
@@ -225,7 +215,7 @@ def test_every_push_sum_method_has_momentum_and_final_mixing(name: str) -> None:
 @pytest.mark.parametrize("clip", [None, CLIP], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("loss", ["logistic", "mse", "cross-entropy"])
 @pytest.mark.parametrize("name", GOSSIP)
-def test_gossip_recursion(name: str, loss: str, clip: float | None) -> None:
+def test_gossip_recursion(name, loss, clip):
     task = oracle.problem(loss, 5)
     clips = None if clip is None else [clip] * STEPS
     found = train(task, name, {"graph": "ring"}, clip_options(name, clips)).parameters
@@ -255,9 +245,7 @@ WEIGHTS = {
     ],
 )
 @pytest.mark.parametrize("name", [*GOSSIP, "privsgp"])
-def test_symmetric_weights(
-    name: str, graph: str, edges: oracle.Edges, weights: str, tmp_path: Path
-) -> None:
+def test_symmetric_weights(name, graph, edges, weights, tmp_path):
     task = oracle.problem("logistic", 5)
     matrix = WEIGHTS[weights](5, edges)
     both_ways = [*edges, *((b, a) for a, b in edges)]
@@ -269,12 +257,12 @@ def test_symmetric_weights(
     assert_same(found, right)
 
 
-def autograd_gradients(module: nn.Module) -> oracle.RecordGradients:
+def autograd_gradients(module):
     """Gradients of cross-entropy, one record at a time, as torch differentiates them."""
     names = [name for name, _ in module.named_parameters()]
     shapes = [weight.shape for weight in module.parameters()]
 
-    def gradients(parameters: Array, inputs: Array, targets: Array) -> Array:
+    def gradients(parameters, inputs, targets):
         sizes = [shape.numel() for shape in shapes]
         pieces = torch.from_numpy(parameters.copy()).split(sizes)
         weights = [
@@ -293,7 +281,7 @@ def autograd_gradients(module: nn.Module) -> oracle.RecordGradients:
 
 
 @pytest.mark.parametrize("clip", [None, 0.5], ids=["unclipped", "clipped"])
-def test_network_against_autograd(clip: float | None, tmp_path: Path) -> None:
+def test_network_against_autograd(clip, tmp_path):
     graph = BY_NAME["varying"]
     linear = oracle.problem("cross-entropy", graph.nodes)
     with torch.random.fork_rng():
@@ -311,7 +299,7 @@ def test_network_against_autograd(clip: float | None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["poisson", "fixed"])
 @pytest.mark.parametrize("name", ROWS)
-def test_a_batch_sum_is_divided_by_the_expected_batch(name: str, method: str) -> None:
+def test_a_batch_sum_is_divided_by_the_expected_batch(name, method):
     task = oracle.problem("mse", 5)
     row = ROWS[name]
     clips = row.clips(CLIP, STEPS)
@@ -319,7 +307,7 @@ def test_a_batch_sum_is_divided_by_the_expected_batch(name: str, method: str) ->
     result = train(task, name, {"graph": "ring"}, options, batch=3, sampling=method)
     plan, keys = result.plan, node_keys(result.plan)
 
-    def batch(k: int, node: int) -> Array:
+    def batch(k, node):
         drawn = sampling.draw(plan, keys, k, torch.device("cpu"))
         return drawn.indices[node][drawn.mask[node]].numpy()
 
@@ -331,7 +319,7 @@ def test_a_batch_sum_is_divided_by_the_expected_batch(name: str, method: str) ->
     assert sizes == {2, 3} if method == "fixed" else len(sizes) > 3
 
 
-def test_a_step_without_any_record_moves_nothing_but_mixes() -> None:
+def test_a_step_without_any_record_moves_nothing_but_mixes():
     task = oracle.problem("mse", 1)
     inputs, targets = task.nodes[0]
     alone = replace(task, nodes=[(inputs.repeat(6, 1), targets.repeat(6, 1))])

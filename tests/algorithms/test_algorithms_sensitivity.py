@@ -7,7 +7,7 @@ one that ignores what it is given, so that runs on neighbouring data differ in n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,12 +20,12 @@ from torch import Tensor
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
+from tacit.privacy.mechanisms.clipping import CLIP_NORMS
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, schedule
 from tacit.privacy.noise.independent import IndependentNoise
 from tacit.training.budget import node_keys
 from tacit.training.planner import build_plan
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.processes.communication import local_exchange
 from tacit.training.stacked_context import StackedContext
 
@@ -35,7 +35,7 @@ Noised = dict[tuple[int, int, int], tuple[Tensor, float]]
 """What is noised: (step, part, node) to the row before noise, and the noise's scale."""
 
 
-def job_of(case: str, dtype: str, model: str, batch: int | str, **more: Any) -> Job:
+def job_of(case, dtype, model, batch, **more):
     options = {**schedule_options(case, STEPS), **ROWS[case].resumed, **more}
     if not ROWS[case].trains:
         model = ROWS[case].network
@@ -46,20 +46,11 @@ def job_of(case: str, dtype: str, model: str, batch: int | str, **more: Any) -> 
     return prepare(load_config(config, count=3), nodes=digits(RECORDS, RECORDS, RECORDS))
 
 
-def noised(job: Job) -> Noised:
+def noised(job):
     """All that is handed to the gate in a run whose released values are fixed."""
     found: Noised = {}
 
-    def ignoring(
-        total: Tensor,
-        stds: Sequence[float],
-        keys: Any,
-        nodes: Sequence[int],
-        purpose: str,
-        k: int,
-        *,
-        part: int = 0,
-    ) -> Tensor:
+    def ignoring(total, stds, keys, nodes, purpose, k, *, part=0):
         for row, (std, node) in enumerate(zip(stds, nodes, strict=True)):
             found[k, part, node] = total[row].clone(), std
             draws = torch.Generator().manual_seed(1000 * k + 10 * part + node)
@@ -79,7 +70,7 @@ def noised(job: Job) -> Noised:
     return found
 
 
-def shifts(job: Job, k: int) -> tuple[float, int]:
+def shifts(job, k):
     """What the accounted mechanism lets one record shift step k by, over the noise; and how often.
 
     The second: records of several hits add up.
@@ -104,7 +95,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def assert_moves_as_accounted(job: Job) -> None:
+def assert_moves_as_accounted(job):
     laplace = job.config.algorithm.definition.releases.noise.norm == "l1"
     record = job.train.inputs[RECORD].clone()
     before = noised(job)
@@ -140,9 +131,7 @@ def assert_moves_as_accounted(job: Job) -> None:
     ],
 )
 @pytest.mark.parametrize("case", NOISED)
-def test_what_is_noised_moves_by_the_accounted_sensitivity(
-    case: str, model: str, batch: int | str, dtype: str
-) -> None:
+def test_what_is_noised_moves_by_the_accounted_sensitivity(case, model, batch, dtype):
     assert_moves_as_accounted(job_of(case, dtype, model, batch))
 
 
@@ -150,7 +139,7 @@ def test_what_is_noised_moves_by_the_accounted_sensitivity(
     "case",
     ["fedspd-dp", "fedspd-dp, private", "dpdo", "dp-admm", "dp-radmm-gradient", "privsgp"],
 )
-def test_steps_below_a_unit_in_the_last_place_of_the_model(case: str) -> None:
+def test_steps_below_a_unit_in_the_last_place_of_the_model(case):
     """Of a model at full size, what one record adds would be lost, or rounded up."""
     small: dict[str, Any] = {"learning_rate": 1e-7}
     if case.startswith("fedspd"):
@@ -162,7 +151,7 @@ def test_steps_below_a_unit_in_the_last_place_of_the_model(case: str) -> None:
 
 @pytest.mark.parametrize("norm", CLIP_NORMS)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_clip_norm_that_is_not_proved_is_refused(name: str, norm: ClipNorm) -> None:
+def test_a_clip_norm_that_is_not_proved_is_refused(name, norm):
     case = next(case for case, row in ROWS.items() if row.name == name)
     options = {"clip": 1.0, **schedule_options(case, STEPS), "clip_norm": norm}
     if "clip_schedule" in options:  # which is the bound of each step
@@ -181,11 +170,11 @@ def test_a_clip_norm_that_is_not_proved_is_refused(name: str, norm: ClipNorm) ->
 @pytest.mark.parametrize("norm", ["coordinate", "l1", "automatic"])
 @pytest.mark.parametrize("case", [case for case in NOISED if ROWS[case].name in ANY_CLIP])
 def test_with_any_clip_that_is_proved_it_moves_by_the_accounted_sensitivity(
-    case: str, norm: ClipNorm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    case, norm, monkeypatch
+):
     """Kept and subtracted gradients are clipped in l2, whatever `clip_norm` says: none is taken."""
 
-    def refused(*_: object) -> None:
+    def refused(*_):
         raise AssertionError("is clipped in l2 only")
 
     monkeypatch.setattr(StackedContext, "batch_difference", refused)

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.algorithms.variance_reduction import dp_srm, ldp_prox
-from tacit.algorithms.variance_reduction.server_means import ServerAnchorOptions
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.composed import Composed
@@ -51,7 +50,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dict[str, Any]:
+def experiment(options, **sections):
     train = {"steps": STEPS, "batch": 2, "dtype": "float64", "evaluate_every": STEPS}
     return {
         "task": {"loss": "logistic"},
@@ -61,26 +60,24 @@ def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dic
     }
 
 
-def train(task: oracle.Problem, config: Mapping[str, Any]) -> tacit.Result:
+def train(task, config):
     return tacit.train(config, model=task.module, nodes=task.nodes)
 
 
-def recursion(
-    result: tacit.Result, task: oracle.Problem, options: Mapping[str, Any], prox: federated.Prox
-) -> Array:
+def recursion(result, task, options, prox):
     """The server's model at the end, from the papers' formulas, a record at a time."""
     clip, bound = options.get("clip"), options.get("clip_difference")
     run = federated.rounds_of(result, task, [RATE] * STEPS, clip)
 
-    def gradient(client: int, record: int, at: Array) -> Array:
+    def gradient(client, record, at):
         inputs, targets = (values.numpy()[[record]] for values in task.nodes[client])
         return differences.shortened(task.gradients(at, inputs, targets)[0], clip)
 
-    def whole(client: int, at: Array) -> Array:
+    def whole(client, at):
         count = len(task.nodes[client][0])
         return np.asarray(sum(gradient(client, j, at) for j in range(count)) / count)
 
-    def batch(client: int, k: int, new: Array, old: Array, beta: float) -> Array:
+    def batch(client, k, new, old, beta):
         """grad f_B(new) - (1 - beta) grad f_B(old), as beta g + (1 - beta) (g - g')."""
         total = np.zeros_like(new)
         for record in run.batches(k, 0, client):
@@ -88,7 +85,7 @@ def recursion(
             total = total + beta * g + (1 - beta) * differences.shortened(g - before, bound)
         return total / run.divisors[client]
 
-    def mean(clients: list[int], values: list[Array]) -> Array:
+    def mean(clients, values):
         pairs = zip(clients, values, strict=True)
         return np.asarray(sum(run.weight(i) * value for i, value in pairs) / len(clients))
 
@@ -118,7 +115,7 @@ def recursion(
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 @pytest.mark.parametrize("clients", [None, 2])
 @pytest.mark.parametrize("name", METHODS)
-def test_recursion(name: str, clients: int | None, sampling: str) -> None:
+def test_recursion(name, clients, sampling):
     task, options = oracle.problem("logistic", 5), METHODS[name]
     more: dict[str, Any] = {"regulariser": "l1", "regularisation": 0.05} if clients else {}
     more |= {"clients_per_round": clients} if clients else {}
@@ -132,7 +129,7 @@ def test_recursion(name: str, clients: int | None, sampling: str) -> None:
         assert np.abs(recursion(result, task, free, prox) - right).max() > 1e-4
 
 
-def test_svrg_is_that_of_soteriafl_without_compression_to_the_noise() -> None:
+def test_svrg_is_that_of_soteriafl_without_compression_to_the_noise():
     """The same budget, divided alike, buys the same noise: a recursion of other code, and state."""
     task = oracle.problem("logistic", 3)
     options = {"clip": CLIP, "clip_difference": 0.1, "anchor_every": 3, "anchor_share": 0.4}
@@ -153,7 +150,7 @@ def test_svrg_is_that_of_soteriafl_without_compression_to_the_noise() -> None:
 
 
 @pytest.mark.parametrize("name", ["srm", "svrg", "spider"])
-def test_noise_enters_the_mean_of_the_clients(name: str) -> None:
+def test_noise_enters_the_mean_of_the_clients(name):
     """Two rounds on gradients of zero: x is -eta times the sum of both directions."""
     nodes = [(np.zeros((4, 6000)), np.zeros((4, 1)))] * 3
     config = experiment(
@@ -174,7 +171,7 @@ def test_noise_enters_the_mean_of_the_clients(name: str) -> None:
 # What it costs.
 
 
-def certified(options: Mapping[str, Any], batch: int | str, **more: Any) -> tacit.Result:
+def certified(options, batch, **more):
     """A run with given noise, on six records a node."""
     task = oracle.problem("logistic", 3)
     privacy = {"noise_std": 0.5, "noise_seed": 1, "delta": DELTA, **more}
@@ -185,9 +182,7 @@ def certified(options: Mapping[str, Any], batch: int | str, **more: Any) -> taci
 
 @pytest.mark.parametrize("batch", [2, "all"])
 @pytest.mark.parametrize("name", ["srm-clipped", "srm-sgd", "svrg-clipped", "spider"])
-def test_epsilon_is_that_of_its_rounds_composed_by_another_accountant(
-    name: str, batch: int | str
-) -> None:
+def test_epsilon_is_that_of_its_rounds_composed_by_another_accountant(name, batch):
     """Gaussian refreshes and sampled Gaussians, each with its sensitivity, by dp_accounting."""
     options = METHODS[name]
     result = certified(options, batch)
@@ -211,7 +206,7 @@ def test_epsilon_is_that_of_its_rounds_composed_by_another_accountant(
     assert node.epsilon == pytest.approx(whole.get_epsilon_for_delta(DELTA), rel=2e-3)
 
 
-def test_a_client_pays_only_for_the_rounds_in_which_it_takes_part() -> None:
+def test_a_client_pays_only_for_the_rounds_in_which_it_takes_part():
     result = certified({**METHODS["spider"], "clients_per_round": 1}, 2)
     plan = result.plan
     for node in plan.nodes:
@@ -227,7 +222,7 @@ def test_a_client_pays_only_for_the_rounds_in_which_it_takes_part() -> None:
             assert {part.kind for part in parts} == {"gaussian", "sampled-gaussian"}
 
 
-def test_random_allocation_of_records_to_steps_is_refused() -> None:
+def test_random_allocation_of_records_to_steps_is_refused():
     with pytest.raises(InputError, match=r"train\.sampling"):
         train(
             oracle.problem("logistic", 3),
@@ -240,7 +235,7 @@ def test_random_allocation_of_records_to_steps_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["srm-clipped", "svrg-clipped", "spider-clipped"])
-def test_secure_sums_are_enough(name: str) -> None:
+def test_secure_sums_are_enough(name):
     """Only the sum of a round is seen, and each client adds less noise."""
     task = oracle.problem("logistic", 4)
     privacy = {"epsilon": 8.0, "delta": DELTA, "noise_seed": 3}
@@ -274,7 +269,7 @@ def test_secure_sums_are_enough(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["srm-clipped", "svrg-clipped", "spider-clipped"])
-def test_the_sum_of_a_round_holds_what_clear_messages_would(name: str) -> None:
+def test_the_sum_of_a_round_holds_what_clear_messages_would(name):
     """With little noise both runs follow the recursion without noise."""
     task = oracle.problem("logistic", 4)
     privacy = {
@@ -290,7 +285,7 @@ def test_the_sum_of_a_round_holds_what_clear_messages_would(name: str) -> None:
 
 
 @pytest.mark.parametrize("aggregation", ["clear", "secure-sum"])
-def test_gradients_that_turn_round_are_two_bounds_apart_and_fit(aggregation: str) -> None:
+def test_gradients_that_turn_round_are_two_bounds_apart_and_fit(aggregation):
     """From (0, 0) a step of 10 passes the target, so that every record's gradient turns round."""
     nodes = [(np.ones((5, 1)), np.ones((5, 1)))] * 3
     config = experiment(
@@ -314,7 +309,7 @@ def test_gradients_that_turn_round_are_two_bounds_apart_and_fit(aggregation: str
 # Schedules of noise.
 
 
-def accumulated(options: ServerAnchorOptions, lasting: list[float], share: float) -> float:
+def accumulated(options, lasting, share):
     """Variance of the noise in the sum of all directions, if the refreshes cost that share."""
     kinds = {
         dp_srm.RecursiveMomentumOptions: dp_srm.schedules,
@@ -335,9 +330,7 @@ def accumulated(options: ServerAnchorOptions, lasting: list[float], share: float
     st.one_of(st.none(), st.floats(0.01, 3.0)),
     st.floats(0.01, 0.99),
 )
-def test_the_default_share_leaves_least_noise_in_the_sum_of_directions(
-    steps: int, every: int, bound: float | None, share: float
-) -> None:
+def test_the_default_share_leaves_least_noise_in_the_sum_of_directions(steps, every, bound, share):
     beta = 0.1
     srm = dp_srm.RecursiveMomentumOptions(gradient_share=beta, clip_difference=bound)
     spider = ldp_prox.RefreshedOptions(anchor_every=every, clip_difference=bound)
@@ -351,7 +344,7 @@ def test_the_default_share_leaves_least_noise_in_the_sum_of_directions(
         )
 
 
-def test_a_share_is_what_the_refreshes_cost() -> None:
+def test_a_share_is_what_the_refreshes_cost():
     options = ldp_prox.RefreshedOptions(anchor_every=3, clip_difference=0.5, anchor_share=0.25)
     shape = ldp_prox.svrg_schedules(options, 1.0, 10).noise_shape
     costs = [((0.5 if k % 3 else 1.0) / noise) ** 2 for k, noise in enumerate(shape)]
@@ -364,7 +357,7 @@ ROW = re.compile(
 )
 
 
-def directions(name: str, steps: int) -> list[float]:
+def directions(name, steps):
     """How often the noise of each round is in the sum of directions, with the default options."""
     left = [min(10 - k % 10, steps - k) for k in range(steps)]
     if name == "ldp-svrg":
@@ -375,10 +368,10 @@ def directions(name: str, steps: int) -> list[float]:
 
 
 @pytest.mark.slow
-def test_the_page_has_the_noise_that_is_planned() -> None:
+def test_the_page_has_the_noise_that_is_planned():
     rounds, records = 200, 1629
 
-    def noises(name: str, more: Mapping[str, Any]) -> list[float]:
+    def noises(name, more):
         config = {
             "task": {"loss": "mse"},
             "algorithm": {"name": name, "clip": 1.0, **more},
@@ -404,7 +397,7 @@ def test_the_page_has_the_noise_that_is_planned() -> None:
 
 
 @pytest.mark.parametrize("name", ["srm-clipped", "svrg-clipped", "spider-clipped"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path):
     task = oracle.problem("logistic", 3)
     noise = {"noise_std": 0.3, "noise_seed": 2, "delta": DELTA}
     config = load_config(
@@ -440,6 +433,6 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) 
         ({"name": "ldp-svrg", "regularisation": 0.1}, "regularisation"),
     ],
 )
-def test_bad_options(options: Mapping[str, Any], key: str) -> None:
+def test_bad_options(options, key):
     with pytest.raises(InputError, match=f"algorithm.{key}"):
         train(oracle.problem("logistic", 3), experiment(options))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import difference_oracle as differences
@@ -38,7 +37,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dict[str, Any]:
+def experiment(options, **sections):
     train = {"steps": STEPS, "batch": 2, "dtype": "float64", "seed": SEED}
     return {
         "task": {"loss": "logistic"},
@@ -48,11 +47,11 @@ def experiment(options: Mapping[str, Any], **sections: Mapping[str, Any]) -> dic
     }
 
 
-def train(task: oracle.Problem, config: Mapping[str, Any]) -> tacit.Result:
+def train(task, config):
     return tacit.train(config, model=task.module, nodes=task.nodes)
 
 
-def compressed(row: np.ndarray, k: int, client: int, compressor: str, keep: float) -> np.ndarray:
+def compressed(row, k, client, compressor, keep):
     """One message, as its receiver reads it."""
     d = len(row)
     if compressor == "none":
@@ -67,9 +66,7 @@ def compressed(row: np.ndarray, k: int, client: int, compressor: str, keep: floa
     return np.where(mask, row * scale, 0.0)
 
 
-def recursion(
-    estimate: differences.Estimator, compressor: str, keep: float, shift_step: float
-) -> np.ndarray:
+def recursion(estimate, compressor, keep, shift_step):
     """The server's model at the end, `[d]`."""
     count, x = len(estimate.task.nodes), estimate.task.start
     shifts, server = np.zeros((count, len(x))), np.zeros(len(x))
@@ -86,7 +83,7 @@ def recursion(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_recursion(name: str) -> None:
+def test_recursion(name):
     task, options = oracle.problem("logistic", 5), METHODS[name]
     more = {"compressor": "rand-k", "keep": KEEP, "shift_step": 0.4}
     result = train(task, experiment({**options, **more}))
@@ -98,7 +95,7 @@ def test_recursion(name: str) -> None:
 @pytest.mark.parametrize(
     ("compressor", "omega"), [("none", 0.0), ("top-k", 1.0), ("bernoulli", 1.0), ("rand-k", 1.0)]
 )
-def test_compressors_and_the_shift_step_of_the_theory(compressor: str, omega: float) -> None:
+def test_compressors_and_the_shift_step_of_the_theory(compressor, omega):
     task, options = oracle.problem("logistic", 4), METHODS["svrg"]
     more = {"compressor": compressor, "keep": 1.0 if compressor == "none" else KEEP}
     result = train(task, experiment({**options, **more}))
@@ -112,7 +109,7 @@ def test_compressors_and_the_shift_step_of_the_theory(compressor: str, omega: fl
 
 
 @pytest.mark.parametrize("name", ["soteriafl-saga", "soteriafl-svrg"])
-def test_whole_batches_without_compression_are_central_gradient_descent(name: str) -> None:
+def test_whole_batches_without_compression_are_central_gradient_descent(name):
     task = oracle.problem("cross-entropy", 4)
     config = experiment({"name": name, "anchor_every": 1} if "svrg" in name else {"name": name})
     config["task"], config["train"]["batch"] = {"loss": "cross-entropy"}, "all"
@@ -127,7 +124,7 @@ def test_whole_batches_without_compression_are_central_gradient_descent(name: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["soteriafl-saga", "soteriafl-svrg"])
-def test_shifts_and_differences_converge_in_spite_of_compression(name: str) -> None:
+def test_shifts_and_differences_converge_in_spite_of_compression(name):
     draw = np.random.default_rng(5)
     nodes = [(draw.normal(size=(4, 2)), draw.normal(size=(4, 1)) + 3 * i) for i in range(3)]
     inputs = np.concatenate([np.column_stack([x, np.ones(4)]) for x, _ in nodes])
@@ -143,7 +140,7 @@ def test_shifts_and_differences_converge_in_spite_of_compression(name: str) -> N
 
 
 @pytest.mark.parametrize("state", ["private", "public"])
-def test_what_is_sent_costs_what_the_noised_gradients_cost(state: str) -> None:
+def test_what_is_sent_costs_what_the_noised_gradients_cost(state):
     """As PrivSGP-VR with the same state, and whatever the compressor."""
     task = oracle.problem("logistic", 3)
     privacy = {"noise_std": 0.5, "noise_seed": 1, "delta": 1e-4}
@@ -161,7 +158,7 @@ def test_what_is_sent_costs_what_the_noised_gradients_cost(state: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["saga", "svrg", "svrg-private"])
-def test_the_noise_enters_the_estimator(name: str) -> None:
+def test_the_noise_enters_the_estimator(name):
     """One round on gradients of zero: x is -eta times the mean of n noises of a mean."""
     nodes = [(np.zeros((4, 6000)), np.zeros((4, 1)))] * 3
     config = experiment(
@@ -175,7 +172,7 @@ def test_the_noise_enters_the_estimator(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["saga-clipped", "svrg", "svrg-private"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path):
     task = oracle.problem("logistic", 3)
     options = {**METHODS[name], "compressor": "bernoulli", "keep": 0.6}
     noise = {"noise_std": 0.3, "noise_seed": 2, "delta": 1e-4}
@@ -202,6 +199,6 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) 
         ({"name": "soteriafl-saga", "clip_norm": "l1"}, "clip_norm"),
     ],
 )
-def test_bad_options(options: Mapping[str, Any], key: str) -> None:
+def test_bad_options(options, key):
     with pytest.raises(InputError, match=f"algorithm.{key}"):
         train(oracle.problem("logistic", 3), experiment(options))

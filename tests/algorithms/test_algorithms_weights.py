@@ -7,8 +7,7 @@ i occur c_i times: p_i is then proportional to c_i J_i.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ SUMS = [
 ]
 
 
-def regression(sizes: Sequence[int]) -> Nodes:
+def regression(sizes):
     """Records of nodes that disagree, with two inputs each."""
     draw = torch.Generator().manual_seed(4)
     made = []
@@ -59,7 +58,7 @@ def regression(sizes: Sequence[int]) -> Nodes:
     return made
 
 
-def together(data: Nodes, copies: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def together(data, copies):
     """All records as one node's, those of each node so many times."""
     inputs, targets = (
         torch.cat([part.repeat(count, 1) for part, count in zip(parts, copies, strict=True)])
@@ -68,7 +67,7 @@ def together(data: Nodes, copies: Sequence[int]) -> tuple[torch.Tensor, torch.Te
     return inputs, targets
 
 
-def optimum(data: Nodes, weights: Sequence[float]) -> torch.Tensor:
+def optimum(data, weights):
     """The weighted normal equations of the nodes' mean squared errors."""
     square, right = torch.zeros(3, 3).double(), torch.zeros(3).double()
     for (inputs, targets), weight in zip(data, weights, strict=True):
@@ -79,7 +78,7 @@ def optimum(data: Nodes, weights: Sequence[float]) -> torch.Tensor:
     return best
 
 
-def train(case: str, data: Nodes, weights: Any = None, **settings: Any) -> tacit.Result:
+def train(case, data, weights=None, **settings):
     """A linear regression; without noise if nothing else is said."""
     chosen = {"privacy": EXACT, **settings}
     config = experiment(case, loss="mse", model="linear", **chosen)
@@ -90,18 +89,18 @@ def train(case: str, data: Nodes, weights: Any = None, **settings: Any) -> tacit
     return tacit.train(config, nodes=data)
 
 
-def noise(**more: Any) -> Mapping[str, Any]:
+def noise(**more):
     return {"noise_std": 0.2, "accounting": "none", "noise_seed": 5, **more}
 
 
-def test_all_methods_have_weights_but_those_of_one_penalty_and_of_falling_steps() -> None:
+def test_all_methods_have_weights_but_those_of_one_penalty_and_of_falling_steps():
     assert {
         name for name, row in ALGORITHMS.items() if row.participation.no_weights is not None
     } == UNWEIGHED
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_nodes_of_one_size_count_alike_to_the_last_bit(case: str) -> None:
+def test_nodes_of_one_size_count_alike_to_the_last_bit(case):
     row, data = ROWS[case], regression((5, 5, 5, 5))
     settings = {"steps": row.moved, "options": row.resumed, "privacy": noise()}
     equal, default = (train(case, data, weights, **settings) for weights in ("equal", None))
@@ -123,7 +122,7 @@ def test_nodes_of_one_size_count_alike_to_the_last_bit(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", WEIGHED)
-def test_numbers_of_records_are_the_weights_of_the_default(case: str) -> None:
+def test_numbers_of_records_are_the_weights_of_the_default(case):
     row, data = ROWS[case], regression(SIZES)
     settings = {"steps": row.moved, "options": row.resumed, "privacy": noise()}
     default, named, given, equal = (
@@ -137,7 +136,7 @@ def test_numbers_of_records_are_the_weights_of_the_default(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in NOISED if case in WEIGHED])
-def test_weights_change_what_is_trained_and_not_what_it_costs(case: str) -> None:
+def test_weights_change_what_is_trained_and_not_what_it_costs(case):
     """A public factor of what is noised already."""
     row, data = ROWS[case], regression(SIZES)
     privacy = {"epsilon": [0.5, 1.0, 2.0, 3.0], "delta": DELTA, "noise_seed": 1}
@@ -158,7 +157,7 @@ def test_weights_change_what_is_trained_and_not_what_it_costs(case: str) -> None
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["records", "numbers"])
 @pytest.mark.parametrize("case", [case for case in NOISED if case in WEIGHED])
-def test_what_a_node_adds_is_n_p_i_times_its_noised_mean(case: str, weights: Any) -> None:
+def test_what_a_node_adds_is_n_p_i_times_its_noised_mean(case, weights):
     """The deviation that is planned for its own mean is that before the weight."""
     options = {"learning_rate": 1.0, **clipped_schedules(case, 3, 0.5)}
     config = experiment(case, loss="mse", model="linear", options=options, privacy=noise())
@@ -182,9 +181,7 @@ def test_what_a_node_adds_is_n_p_i_times_its_noised_mean(case: str, weights: Any
 
 @pytest.mark.parametrize(("weights", "copies"), [(None, (1, 1, 1, 1)), (WEIGHTS, COPIES)])
 @pytest.mark.parametrize("case", [case for case in WEIGHED if ROWS[case].pooled])
-def test_a_step_is_that_of_one_node_with_all_records(
-    case: str, weights: Any, copies: Sequence[int]
-) -> None:
+def test_a_step_is_that_of_one_node_with_all_records(case, weights, copies):
     data, options = regression(SIZES), {**ROWS[case].smooth, **ROWS[case].one_step}
     many, one, equal = (
         train(case, nodes, given, steps=1, options=options).consensus
@@ -215,9 +212,7 @@ DESCENTS: Mapping[str, Mapping[str, Any]] = {
         and (not directed or ALGORITHMS[ROWS[case].name].graph.weights == "column-stochastic")
     ],
 )
-def test_what_is_trained_is_the_minimiser_of_the_weighted_losses(
-    case: str, directed: bool, tmp_path: Path
-) -> None:
+def test_what_is_trained_is_the_minimiser_of_the_weighted_losses(case, directed, tmp_path):
     """By default of all records, wherever they are; and far nearer to it than if all were alike.
 
     In the limit of small steps: a rate falls while models of different nodes are still apart.
@@ -241,7 +236,7 @@ def test_what_is_trained_is_the_minimiser_of_the_weighted_losses(
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["records", "numbers"])
 @pytest.mark.parametrize("case", PAIRWISE)
-def test_noise_of_pairs_cancels_in_what_is_weighed(case: str, weights: Any) -> None:
+def test_noise_of_pairs_cancels_in_what_is_weighed(case, weights):
     """After a step on a ring models differ by it, and their mean does by less than the lattice."""
     data = regression(SIZES)
     own, pairs = (
@@ -258,7 +253,7 @@ def test_noise_of_pairs_cancels_in_what_is_weighed(case: str, weights: Any) -> N
 
 @pytest.mark.parametrize(("weights", "copies"), [(None, (1, 1, 1, 1)), (WEIGHTS, COPIES)])
 @pytest.mark.parametrize("case", SUMS)
-def test_a_secure_sum_is_weighed(case: str, weights: Any, copies: Sequence[int]) -> None:
+def test_a_secure_sum_is_weighed(case, weights, copies):
     """With next to no noise, it is the step of one node with all records."""
     data, settings = regression(SIZES), {"steps": 1}
     options = {**ROWS[case].one_step, "clip": 50.0 if ROWS[case].trains else 1.0}
@@ -284,7 +279,7 @@ EMPTY_AT = [(0,), (1, 3)]
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_which_methods_take_nodes_without_records(case: str) -> None:
+def test_which_methods_take_nodes_without_records(case):
     if case in MAY_BE_EMPTY:
         assert train(case, regression((5, 0, 5)), steps=1).plan.nodes[1].records == 0
         return
@@ -296,9 +291,7 @@ def test_which_methods_take_nodes_without_records(case: str) -> None:
 @pytest.mark.parametrize("empty", EMPTY_AT, ids=str)
 @pytest.mark.parametrize("weights", ["records", "equal", "noise"])
 @pytest.mark.parametrize("case", [case for case in MAY_BE_EMPTY if ROWS[case].pooled])
-def test_nodes_without_records_change_nothing_of_the_step_of_all(
-    case: str, weights: str, empty: Sequence[int]
-) -> None:
+def test_nodes_without_records_change_nothing_of_the_step_of_all(case, weights, empty):
     """Where all that have records are of one size, each kind of weight is that of the records."""
     data = regression([0 if node in empty else 4 for node in range(4)])
     options = {**ROWS[case].smooth, **ROWS[case].one_step}
@@ -310,9 +303,7 @@ def test_nodes_without_records_change_nothing_of_the_step_of_all(
 
 @pytest.mark.parametrize("empty", EMPTY_AT, ids=str)
 @pytest.mark.parametrize("case", [case for case in NOISED if case in MAY_BE_EMPTY])
-def test_a_node_without_records_adds_no_noise_and_costs_the_others_nothing(
-    case: str, empty: Sequence[int]
-) -> None:
+def test_a_node_without_records_adds_no_noise_and_costs_the_others_nothing(case, empty):
     data = regression([0 if node in empty else size for node, size in enumerate(SIZES)])
     options = {"learning_rate": 1.0, **clipped_schedules(case, 3, 0.5)}
     privacy = {"epsilon": 3.0, "delta": DELTA, "noise_seed": 1}
@@ -336,7 +327,7 @@ def test_a_node_without_records_adds_no_noise_and_costs_the_others_nothing(
 
 
 @pytest.mark.parametrize("case", SUMS)
-def test_a_secure_sum_hides_nobody_behind_a_client_without_records(case: str) -> None:
+def test_a_secure_sum_hides_nobody_behind_a_client_without_records(case):
     data, tiny = regression((0, 2, 9, 3)), noise(noise_std=1e-7, aggregation="secure-sum")
     options = {**ROWS[case].one_step, "clip": 50.0 if ROWS[case].trains else 1.0}
     found = train(case, data, steps=1, options=options, privacy=tiny)
@@ -388,9 +379,7 @@ NAMED = {"names": ["north", "south", "west"]}
         ),
     ],
 )
-def test_mistakes_are_told_by_one_error(
-    nodes: Mapping[str, Any], sections: Mapping[str, Any], told: str
-) -> None:
+def test_mistakes_are_told_by_one_error(nodes, sections, told):
     with pytest.raises(InputError, match=told) as refused:
         load_config({"nodes": {"count": 3, **nodes}, **sections}, count=3)
     assert refused.value.where == "nodes.weights"
@@ -429,9 +418,7 @@ def test_mistakes_are_told_by_one_error(
         ),
     ],
 )
-def test_nodes_without_records_that_cannot_be_are_refused(
-    nodes: Mapping[str, Any], sections: Mapping[str, Any], told: str
-) -> None:
+def test_nodes_without_records_that_cannot_be_are_refused(nodes, sections, told):
     with pytest.raises(InputError, match=told) as refused:
         load_config({"nodes": {"count": 3, **nodes}, **sections}, count=3)
     assert refused.value.where == "nodes.without_records"

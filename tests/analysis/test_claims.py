@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tacit.analysis import claims
 from tacit.analysis.claims import claims_document, verdict
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.privacy.published import PaperSetting, paper_settings
+from tacit.privacy.published import paper_settings
 from tacit.report.claims_page import claims_blocks
 from tacit.report.documents.base import dump
 from tacit.report.html import html
@@ -41,27 +40,27 @@ SAMPLE = (
 )
 
 
-def is_sample(setting: PaperSetting) -> bool:
+def is_sample(setting):
     """Whether the setting is of the sample; Dyn-D2P's many noise levels are not."""
     growing = setting.algorithm.startswith("Dyn-D2P, Dyn[mu]")
     return setting.experiment.startswith(SAMPLE) and not growing
 
 
 @pytest.fixture(scope="module")
-def papers() -> dict[str, Any]:
+def papers():
     with pytest.MonkeyPatch.context() as patch:
         sample = tuple(filter(is_sample, paper_settings()))
         patch.setattr(claims, "paper_settings", lambda: sample)
         return document_of()
 
 
-def document_of(*arguments: Any) -> dict[str, Any]:
+def document_of(*arguments):
     """The document as its JSON has it."""
     document: dict[str, Any] = strict_json(dump(claims_document(*arguments)))
     return document
 
 
-def printed(document: dict[str, Any], width: int) -> str:
+def printed(document, width):
     """What is printed on a terminal of a width."""
     out = StringIO()
     terminal(claims_blocks(document), Console(file=out, width=width))
@@ -82,17 +81,11 @@ def printed(document: dict[str, Any], width: int) -> str:
         (None, None, None, "K is not printed", "not determined"),
     ],
 )
-def test_verdict(
-    claimed: float | None,
-    lower: float | None,
-    certified: float | None,
-    missing: str,
-    expected: str,
-) -> None:
+def test_verdict(claimed, lower, certified, missing, expected):
     assert verdict(claimed, lower, certified, missing) == expected
 
 
-def test_every_row_is_consistent(papers: dict[str, Any]) -> None:
+def test_every_row_is_consistent(papers):
     assert papers["rows"]
     for row in papers["rows"]:
         if row["lower"] is not None and row["certified"] is not None:
@@ -104,7 +97,7 @@ def test_every_row_is_consistent(papers: dict[str, Any]) -> None:
     json.dumps(papers, allow_nan=False)
 
 
-def test_what_the_papers_claim_and_what_holds(papers: dict[str, Any]) -> None:
+def test_what_the_papers_claim_and_what_holds(papers):
     """Privacy lost under the kindest reading; nothing is said against what is not claimed."""
     verdicts: dict[str, set[str]] = {}
     for row in papers["rows"]:
@@ -122,7 +115,7 @@ def test_what_the_papers_claim_and_what_holds(papers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 110])
-def test_a_narrow_terminal_folds_and_shortens_nothing(papers: dict[str, Any], width: int) -> None:
+def test_a_narrow_terminal_folds_and_shortens_nothing(papers, width):
     few = {**papers, "rows": [row for row in papers["rows"] if row["algorithm"] == "PrivSGP"]}
     text = printed(few, width)
     assert "…" not in text
@@ -130,21 +123,21 @@ def test_a_narrow_terminal_folds_and_shortens_nothing(papers: dict[str, Any], wi
     assert "eps < c1 K / J^2" in " ".join(text.split())
 
 
-def test_the_table_names_every_algorithm(papers: dict[str, Any]) -> None:
+def test_the_table_names_every_algorithm(papers):
     text = " ".join(printed(papers, 140).split())
     for row in papers["rows"]:
         assert f"{row['algorithm']} ({row['paper']})" in text
         assert row["verdict"] in text
 
 
-def test_the_page_holds_every_section(papers: dict[str, Any]) -> None:
+def test_the_page_holds_every_section(papers):
     page = html(claims_blocks(papers))
     algorithms = {row["algorithm"] for row in papers["rows"]}
     assert page.count("<section>") >= len(algorithms)
     assert page.count("<tr>") >= len(papers["rows"])
 
 
-def test_the_plan_of_an_experiment(tmp_path: Path) -> None:
+def test_the_plan_of_an_experiment(tmp_path):
     file = write_experiment(
         tmp_path,
         privacy={"noise_std": None, "epsilon": [1.0, 1.0, 2.0, 2.0], "delta": 1e-5},
@@ -165,7 +158,7 @@ def test_the_plan_of_an_experiment(tmp_path: Path) -> None:
         assert row["relation"] == "add-or-remove-one"
 
 
-def test_overrides_and_sampling(tmp_path: Path) -> None:
+def test_overrides_and_sampling(tmp_path):
     file = write_experiment(tmp_path)
     document = document_of(file, ["train.batch=32", "train.steps=3", "privacy.delta=1e-4"])
     row = document["rows"][0]
@@ -175,7 +168,7 @@ def test_overrides_and_sampling(tmp_path: Path) -> None:
     assert row["lower"] <= row["certified"] <= row["lower"] * 1.02
 
 
-def test_no_noise_is_not_determined(tmp_path: Path) -> None:
+def test_no_noise_is_not_determined(tmp_path):
     file = write_experiment(
         tmp_path, privacy={"epsilon": "none", "noise_std": None, "noise_seed": None}
     )
@@ -185,7 +178,7 @@ def test_no_noise_is_not_determined(tmp_path: Path) -> None:
     html(claims_blocks(document))
 
 
-def test_brackets_are_printed(papers: dict[str, Any]) -> None:
+def test_brackets_are_printed(papers):
     """What looks like the terminal's markup is a name: Dyn[mu], [privacy].published_constant."""
     words = {
         "algorithm": "Dyn-D2P, Dyn[mu]-D2P",
@@ -198,7 +191,7 @@ def test_brackets_are_printed(papers: dict[str, Any]) -> None:
         assert word in text
 
 
-def test_an_infinite_claim_is_null_and_said(tmp_path: Path) -> None:
+def test_an_infinite_claim_is_null_and_said(tmp_path):
     file = write_experiment(
         tmp_path,
         algorithm={"name": "const-d2p"},
@@ -209,7 +202,7 @@ def test_an_infinite_claim_is_null_and_said(tmp_path: Path) -> None:
         assert row["claimed_infinite"]
 
 
-def test_bad_input(tmp_path: Path) -> None:
+def test_bad_input(tmp_path):
     with pytest.raises(InputError, match="missing"):
         claims_document(tmp_path / "missing.toml")
     with pytest.raises(InputError):

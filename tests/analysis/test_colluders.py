@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,22 +15,19 @@ from tacit.analysis.ledger_report import confirm, ledger_document
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.report.documents.ledger import LedgerReport
 from tacit.report.documents.run import ResultDocument, read_result, read_run_folder
-from tacit.report.documents.trust import TrustTerms
 from tacit.report.run_charts import run_charts
 from tacit.training.budget import epsilon_by_colluders
 from tacit.training.consensus import consensus_distances
 from tacit.training.evaluation import _notes
 from tacit.training.loop import execute
-from tacit.training.plan import Plan
 from tacit.training.prepare import prepare
 from web_pages import drawn
 
 Sections = Mapping[str, Mapping[str, Any]]
 
 
-def pairwise(**changes: Mapping[str, Any]) -> Sections:
+def pairwise(**changes):
     """Five nodes of unequal size on the complete graph, one of which may collude."""
     privacy_section = {"noise_std": None, "epsilon": 1.0, "delta": 1e-4, "noise": "pairwise"}
     return experiment(
@@ -46,7 +42,7 @@ def pairwise(**changes: Mapping[str, Any]) -> Sections:
     )
 
 
-def trained(folder: Path, **changes: Mapping[str, Any]) -> tuple[Plan, LedgerReport, TrustTerms]:
+def trained(folder, **changes):
     job = prepare(load_config(pairwise(**changes)))
     execute(job, out=folder)
     ledger = ledger_document(folder)
@@ -55,13 +51,11 @@ def trained(folder: Path, **changes: Mapping[str, Any]) -> tuple[Plan, LedgerRep
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, LedgerReport, TrustTerms]:
+def run(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("pairwise") / "run")
 
 
-def test_a_ledger_tells_what_its_plan_told(
-    run: tuple[Plan, LedgerReport, TrustTerms],
-) -> None:
+def test_a_ledger_tells_what_its_plan_told(run):
     plan, ledger, terms = run
     planned = epsilon_by_colluders(plan)
     for stated, by_plan in zip(terms.epsilon_by_colluders, planned, strict=True):
@@ -73,7 +67,7 @@ def test_a_ledger_tells_what_its_plan_told(
 
 
 @pytest.mark.parametrize("batch", [20, "all"])
-def test_anchors_are_told_like_sums(tmp_path: Path, batch: Any) -> None:
+def test_anchors_are_told_like_sums(tmp_path, batch):
     """Their mechanism has parts of two kinds."""
     plan, _, terms = trained(
         tmp_path / "run",
@@ -84,7 +78,7 @@ def test_anchors_are_told_like_sums(tmp_path: Path, batch: Any) -> None:
         assert stated == pytest.approx(planned, rel=1e-6)
 
 
-def test_a_node_that_never_acts_is_counted_by_nobody(tmp_path: Path) -> None:
+def test_a_node_that_never_acts_is_counted_by_nobody(tmp_path):
     """Its mechanism is stated as if it acted in the first step, which would hide others there."""
     algorithm = {"name": "adp2-sgd"}
     train = {"steps": 3, "batch": 20}
@@ -102,9 +96,7 @@ def test_a_node_that_never_acts_is_counted_by_nobody(tmp_path: Path) -> None:
         epsilon_against(ledger, terms.model_copy(update={"absent": (acting,)}))
 
 
-def test_epsilon_is_that_of_one_noised_sum_by_hand(
-    run: tuple[Plan, LedgerReport, TrustTerms],
-) -> None:
+def test_epsilon_is_that_of_one_noised_sum_by_hand(run):
     """Sigma of the others by hand, inverted for every colluder; the worst; its epsilon."""
     plan, _, terms = run
     own = np.array(terms.own)
@@ -132,7 +124,7 @@ def test_epsilon_is_that_of_one_noised_sum_by_hand(
 
 
 @pytest.mark.parametrize("name", ["dp-sgd", "dp-fedavg"])
-def test_a_ledger_tells_what_secure_sums_are_worth(name: str, tmp_path: Path) -> None:
+def test_a_ledger_tells_what_secure_sums_are_worth(name, tmp_path):
     """By who takes part alone: clients of unequal size, three of five a round."""
     changes = {
         "topology": {},
@@ -152,7 +144,7 @@ def test_a_ledger_tells_what_secure_sums_are_worth(name: str, tmp_path: Path) ->
     assert (confirmed.trust_model, confirmed.colluding) == ("secure-sum", 1)
 
 
-def test_who_is_away_counts_for_nothing_in_that_step(tmp_path: Path) -> None:
+def test_who_is_away_counts_for_nothing_in_that_step(tmp_path):
     """Pairs are among the active nodes of a step, which the mechanisms tell."""
     changes = {"algorithm": {"name": "adp2-sgd"}, "train": {"batch": 20, "steps": 12}}
     plan, ledger, terms = trained(tmp_path / "run", **changes)
@@ -164,7 +156,7 @@ def test_who_is_away_counts_for_nothing_in_that_step(tmp_path: Path) -> None:
     confirm(ledger)
 
 
-def test_a_result_has_the_terms(tmp_path: Path) -> None:
+def test_a_result_has_the_terms(tmp_path):
     execute(prepare(load_config(pairwise())), out=tmp_path / "run")
     result: ResultDocument = read_result(tmp_path / "run" / "result.json")
     assert result.trust_model == "pairwise"
@@ -174,7 +166,7 @@ def test_a_result_has_the_terms(tmp_path: Path) -> None:
     assert "A simulation of its trust model" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_a_result_has_the_forecast_of_every_measurement(tmp_path: Path) -> None:
+def test_a_result_has_the_forecast_of_every_measurement(tmp_path):
     """On a ring, whose nodes stay apart: in the unit of what is measured, and of its size."""
     shape = {
         "topology": {"graph": "ring", "rounds": 1},
@@ -196,7 +188,7 @@ def test_a_result_has_the_forecast_of_every_measurement(tmp_path: Path) -> None:
     assert list(measured.y) == [None, *(line.consensus_distance for line in run.measurements[1:])]
 
 
-def test_dropped_messages_say_that_noise_stays() -> None:
+def test_dropped_messages_say_that_noise_stays():
     job = prepare(load_config(pairwise()))
     (note,) = _notes(job, [{"dropped": 3}])
     assert "3 (noise of pairs that was in them is left in the mean; privacy stands)" in note
@@ -222,9 +214,7 @@ def test_dropped_messages_say_that_noise_stays() -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_terms_of_other_noise_are_refused(
-    run: tuple[Plan, LedgerReport, TrustTerms], changes: Mapping[str, Any]
-) -> None:
+def test_terms_of_other_noise_are_refused(run, changes):
     _, ledger, terms = run
     false = ledger.model_copy(update={"trust": terms.model_copy(update=dict(changes))})
     confirm(ledger)
@@ -232,9 +222,7 @@ def test_terms_of_other_noise_are_refused(
         confirm(false)
 
 
-def test_terms_are_of_the_nodes_of_the_ledger(
-    run: tuple[Plan, LedgerReport, TrustTerms],
-) -> None:
+def test_terms_are_of_the_nodes_of_the_ledger(run):
     _, ledger, terms = run
     fewer = ledger.model_copy(update={"nodes": ledger.nodes[:4]})
     with pytest.raises(InputError, match="4 nodes"):

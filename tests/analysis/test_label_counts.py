@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 import tacit
-from tacit.analysis.label_counts import LabelCounts, count_labels
+from tacit.analysis.label_counts import count_labels
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import Config, load_config
 from tacit.data import load, partition
@@ -28,7 +28,7 @@ from tacit.privacy.ledger.shared import account_files
 EPSILON, DELTA = 0.5, 1e-5
 
 
-def digits(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
+def digits(folder, **changes):
     """Real digits at three nodes, whose budgets lie in a folder."""
     file: dict[str, dict[str, Any]] = {
         "task": {"dataset": "digits", "model": "logistic"},
@@ -43,7 +43,7 @@ def digits(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def made(folder: Path, targets: list[torch.Tensor], **changes: dict[str, Any]) -> LabelCounts:
+def made(folder, targets, **changes):
     """The counts of made records with these targets, one tensor a node."""
     generator = torch.Generator().manual_seed(4)
     nodes = [(torch.randn(len(own), 2, generator=generator), own) for own in targets]
@@ -52,10 +52,10 @@ def made(folder: Path, targets: list[torch.Tensor], **changes: dict[str, Any]) -
     return count_labels(config, EPSILON, nodes=nodes)
 
 
-def deviation(epsilon: float, delta: float, sensitivity: float) -> float:
+def deviation(epsilon, delta, sensitivity):
     """Noise of the Gaussian mechanism, from its exact formula (Balle and Wang 2018, theorem 8)."""
 
-    def excess(sigma: float) -> float:
+    def excess(sigma):
         ratio = sensitivity / sigma
         return float(
             norm.cdf(ratio / 2 - epsilon / ratio)
@@ -70,8 +70,8 @@ def deviation(epsilon: float, delta: float, sensitivity: float) -> float:
     ("relation", "sensitivity"), [("add-or-remove-one", 1), ("replace-one", 2)]
 )
 def test_the_noise_is_that_of_the_gaussian_mechanism_for_one_record(
-    tmp_path: Path, relation: str, sensitivity: float
-) -> None:
+    tmp_path, relation, sensitivity
+):
     """With one record more, one count is higher by one; a replaced one is accounted as two."""
     counted = count_labels(load_config(digits(tmp_path, privacy={"relation": relation})), EPSILON)
     needed = deviation(EPSILON, DELTA, sensitivity) * math.sqrt(3)
@@ -80,7 +80,7 @@ def test_the_noise_is_that_of_the_gaussian_mechanism_for_one_record(
     assert counted.delta == (DELTA,) * 3
 
 
-def test_what_is_released_are_the_counts_and_normal_noise(tmp_path: Path) -> None:
+def test_what_is_released_are_the_counts_and_normal_noise(tmp_path):
     """Of 4,000 classes, of which most are empty, at one node."""
     labels = torch.arange(500).repeat(3)
     counted = made(tmp_path, [labels], task={"outputs": 4000})
@@ -90,14 +90,14 @@ def test_what_is_released_are_the_counts_and_normal_noise(tmp_path: Path) -> Non
     assert np.corrcoef(noise[:-1], noise[1:])[0, 1] == pytest.approx(0, abs=0.1)
 
 
-def test_no_two_counts_have_the_same_noise(tmp_path: Path) -> None:
+def test_no_two_counts_have_the_same_noise(tmp_path):
     config = load_config(digits(tmp_path))
     first, second = (np.array(count_labels(config, EPSILON).nodes) for _ in range(2))
     # On a lattice two of thirty may be equal by chance; that six are has a chance below 1e-9.
     assert (first == second).mean() < 0.2
 
 
-def test_totals_and_weights_follow_from_the_released_counts(tmp_path: Path) -> None:
+def test_totals_and_weights_follow_from_the_released_counts(tmp_path):
     counted = count_labels(load_config(digits(tmp_path)), 2.0)
     data = load("digits", data_dir=Path(), seed=0)
     truth = torch.bincount(data.train.targets, minlength=10).numpy()
@@ -107,14 +107,14 @@ def test_totals_and_weights_follow_from_the_released_counts(tmp_path: Path) -> N
     assert np.allclose(weights, counted.class_weights, rtol=1e-2)
 
 
-def test_a_count_below_the_noise_is_weighed_as_the_noise(tmp_path: Path) -> None:
+def test_a_count_below_the_noise_is_weighed_as_the_noise(tmp_path):
     counted = made(tmp_path, [torch.zeros(5000, dtype=torch.int64)], task={"outputs": 2})
     least = max(counted.counts[1], counted.noise_std, 1.0)
     total = counted.counts[0] + least
     assert counted.class_weights[1] == pytest.approx(total / (2 * least), rel=1e-2)
 
 
-def test_labels_of_either_sign_are_two_classes(tmp_path: Path) -> None:
+def test_labels_of_either_sign_are_two_classes(tmp_path):
     signs = torch.ones(4000, 1)
     signs[:1000] = -1
     for targets in (signs, (signs + 1) / 2):
@@ -123,7 +123,7 @@ def test_labels_of_either_sign_are_two_classes(tmp_path: Path) -> None:
         assert counted.counts == pytest.approx((1000, 3000), abs=6 * counted.noise_std)
 
 
-def test_the_budget_of_the_data_pays_for_it(tmp_path: Path) -> None:
+def test_the_budget_of_the_data_pays_for_it(tmp_path):
     """The ledger has it before and after; a later run and a second count draw on what is left."""
     file = digits(tmp_path)
     config = load_config(file)
@@ -141,10 +141,8 @@ def test_the_budget_of_the_data_pays_for_it(tmp_path: Path) -> None:
         count_labels(config, 1.5)
 
 
-def test_the_budget_is_charged_before_anything_is_released(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object, **__: object) -> None:
+def test_the_budget_is_charged_before_anything_is_released(tmp_path, monkeypatch):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -155,7 +153,7 @@ def test_the_budget_is_charged_before_anything_is_released(
     assert spent == [pytest.approx(EPSILON, rel=5e-3)]
 
 
-def test_it_is_one_run_in_the_ledger_and_settled(tmp_path: Path) -> None:
+def test_it_is_one_run_in_the_ledger_and_settled(tmp_path):
     count_labels(load_config(digits(tmp_path)), EPSILON)
     for path in account_files(tmp_path / "budgets"):
         (run,) = read_ledger(path).runs
@@ -170,9 +168,7 @@ def test_it_is_one_run_in_the_ledger_and_settled(tmp_path: Path) -> None:
         ({"privacy": {"delta": [1e-5, 1e-5]}}, "privacy.delta"),
     ],
 )
-def test_what_cannot_be_counted_is_refused(
-    tmp_path: Path, changes: dict[str, dict[str, Any]], words: str
-) -> None:
+def test_what_cannot_be_counted_is_refused(tmp_path, changes, words):
     file = digits(tmp_path, **changes)
     file["privacy"] = {key: value for key, value in file["privacy"].items() if value is not None}
     with pytest.raises(InputError, match=words):
@@ -180,7 +176,7 @@ def test_what_cannot_be_counted_is_refused(
     assert not (tmp_path / "budgets").exists()
 
 
-def test_private_labels_say_neither_their_range_nor_their_values(tmp_path: Path) -> None:
+def test_private_labels_say_neither_their_range_nor_their_values(tmp_path):
     labels = torch.tensor([0, 1, 731, 1])
     with pytest.raises(InputError, match=r"task\.outputs"):
         made(tmp_path, [labels])
@@ -193,9 +189,7 @@ def test_private_labels_say_neither_their_range_nor_their_values(tmp_path: Path)
 
 
 @pytest.mark.parametrize("lists", [[[1.0, 2.0]], [[1.0] * 10], [[1.0] * 10] * 3])
-def test_another_process_can_only_speak_of_its_own_nodes(
-    tmp_path: Path, lists: list[list[float]]
-) -> None:
+def test_another_process_can_only_speak_of_its_own_nodes(tmp_path, lists):
     from tacit.communication.colours import Released
     from tacit.communication.peers import place
     from tacit.training.calibration import shared_counts
@@ -203,7 +197,7 @@ def test_another_process_can_only_speak_of_its_own_nodes(
     class Peer:
         rank, processes = 0, 2
 
-        def share(self, what: str, value: object, schema: object) -> list[object]:
+        def share(self, what, value, schema):
             return [value, lists]
 
     released = Released(torch.zeros(2, 10))
@@ -213,7 +207,7 @@ def test_another_process_can_only_speak_of_its_own_nodes(
 
 
 @pytest.mark.process
-def test_processes_count_their_own_nodes(tmp_path: Path) -> None:
+def test_processes_count_their_own_nodes(tmp_path):
     """Two processes print one table: the true counts and the noise of all nodes."""
     path = tmp_path / "digits.toml"
     path.write_text(tomli_w.dumps(digits(tmp_path, nodes={"count": 4})))

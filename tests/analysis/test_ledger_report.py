@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from tacit.analysis.ledger_report import check_contained, node_list
 from tacit.errors import InputError
 from tacit.privacy import (
     Gaussian,
-    Mechanism,
     SampledGaussian,
     epsilon,
     from_statement,
@@ -34,14 +32,14 @@ from tacit.privacy.ledger.shared import (
     folder_key,
 )
 from tacit.report.documents.base import dump, read
-from tacit.report.documents.ledger import LedgerFile, LedgerReport
+from tacit.report.documents.ledger import LedgerReport
 
 MECHANISMS = (Gaussian(9.0, 20), Gaussian(6.0, 20), Gaussian(9.0, 20))
 BUDGETS = (2.0, 3.0, None)
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def own(tmp_path):
     """A run's ledger on three nodes: 12 steps, of which 4 were repeated after a kill."""
     path = tmp_path / "ledger.sqlite"
     statements = [
@@ -56,24 +54,22 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
-def ledger_document(path: Path, run: str | None = None) -> dict[str, Any]:
+def ledger_document(path, run=None):
     """What ledgers say, as its JSON has it."""
     document: dict[str, Any] = strict_json(dump(ledgers.ledger_document(path, run)))
     return document
 
 
-def confirm(document: dict[str, Any]) -> None:
+def confirm(document):
     """Confirm what stands in a JSON."""
     ledgers.confirm(read(LedgerReport, document, "a whole document"))
 
 
-def files_of(path: Path) -> tuple[LedgerFile, ...]:
+def files_of(path):
     return ledgers.ledger_document(path).files
 
 
-def share(
-    folder: Path, run: str, mechanism: Mechanism, steps: int, nodes: int = 7, by: int = 10
-) -> None:
+def share(folder, run, mechanism, steps, nodes=7, by=10):
     """A run on the ledgers of its nodes' data, each of which has `by` records."""
     folder_key(folder)
     wanted = [
@@ -96,7 +92,7 @@ def share(
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
+def shared(tmp_path):
     """The ledgers of seven nodes' data, on which two runs were made."""
     folder = tmp_path / "ledgers"
     share(folder, "one", MECHANISMS[0], 20)
@@ -104,12 +100,12 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-def gaussian_delta(epsilon: float, mu: float) -> float:
+def gaussian_delta(epsilon, mu):
     low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
     return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
 
 
-def test_a_runs_ledger_is_recomputed(own: Path) -> None:
+def test_a_runs_ledger_is_recomputed(own):
     document = ledger_document(own)
     assert document["path"] == str(own)
     (file,), (run,) = document["files"], document["runs"]
@@ -133,7 +129,7 @@ def test_a_runs_ledger_is_recomputed(own: Path) -> None:
         assert row["left"] == (None if budget is None else budget - row["epsilon"])
 
 
-def test_a_folder_of_ledgers_is_composed_over_runs(shared: Path) -> None:
+def test_a_folder_of_ledgers_is_composed_over_runs(shared):
     document = ledger_document(shared)
     files = account_files(shared)
     assert sorted(file["file"] for file in document["files"]) == [file.name for file in files]
@@ -150,20 +146,20 @@ def test_a_folder_of_ledgers_is_composed_over_runs(shared: Path) -> None:
         assert row["left"] == 4.0 - row["epsilon"]
 
 
-def test_one_file_of_a_folder_and_a_run_folder_are_read(shared: Path, own: Path) -> None:
+def test_one_file_of_a_folder_and_a_run_folder_are_read(shared, own):
     sixth = ledger_document(shared)["nodes"][5]
     (row,) = ledger_document(shared / sixth["file"])["nodes"]
     assert row == sixth
     assert ledger_document(own.parent)["nodes"] == ledger_document(own)["nodes"]
 
 
-def test_reading_changes_nothing(shared: Path) -> None:
+def test_reading_changes_nothing(shared):
     before = {path.name: path.read_bytes() for path in shared.iterdir()}
     assert ledger_document(shared) == ledger_document(shared)
     assert {path.name: path.read_bytes() for path in shared.iterdir()} == before
 
 
-def test_one_run_draws_on_sources_that_it_names(shared: Path) -> None:
+def test_one_run_draws_on_sources_that_it_names(shared):
     """Seven nodes of ten records, of which a later run has those of two at one node."""
     records = np.arange(10, 30, dtype=np.uint64)
     wanted = [WantedAccount(1, ("node 1", "node 2"), records, None, None, None, 1e-5)]
@@ -185,7 +181,7 @@ def test_one_run_draws_on_sources_that_it_names(shared: Path) -> None:
     assert ledger_document(shared, "four")["nodes"] == []
 
 
-def test_a_document_says_nothing_of_records(tmp_path: Path) -> None:
+def test_a_document_says_nothing_of_records(tmp_path):
     """Two ledgers of the same runs, of which one had another record in the second."""
     texts = []
     for name, moved in (("one", 0), ("other", 1)):
@@ -208,7 +204,7 @@ def test_a_document_says_nothing_of_records(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_run_that_goes_on_is_left_alone(shared: Path) -> None:
+def test_a_run_that_goes_on_is_left_alone(shared):
     digests = np.arange(30, 40, dtype=np.uint64)
     wanted = [WantedAccount(3, ("node 3",), digests, None, None, None, 1e-5)]
     with SharedLedgers.open(shared, wanted, session="three") as running:
@@ -221,11 +217,11 @@ def test_a_run_that_goes_on_is_left_alone(shared: Path) -> None:
 
 
 def test_accounts_stand_in_the_order_of_nodes_however_slowly_a_run_enters_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     seconds = iter(range(60))
 
-    def entered() -> dict[str, str]:
+    def entered():
         return {"created": f"2026-01-02T03:04:{next(seconds):02}+00:00", "tacit_version": "0.1"}
 
     monkeypatch.setattr("tacit.privacy.ledger.ledger.entered", entered)
@@ -237,7 +233,7 @@ def test_accounts_stand_in_the_order_of_nodes_however_slowly_a_run_enters_them(
 # Older copies.
 
 
-def test_an_older_copy_is_found(shared: Path, own: Path, tmp_path: Path) -> None:
+def test_an_older_copy_is_found(shared, own, tmp_path):
     shutil.copytree(shared, tmp_path / "older")
     share(shared, "three", MECHANISMS[1], 3)
     stated = files_of(shared)
@@ -258,14 +254,14 @@ def test_an_older_copy_is_found(shared: Path, own: Path, tmp_path: Path) -> None
     assert check_contained(stated, own) == []
 
 
-def test_a_ledger_of_another_key_is_found(shared: Path, tmp_path: Path) -> None:
+def test_a_ledger_of_another_key_is_found(shared, tmp_path):
     stated = files_of(shared)
     share(tmp_path / "again", "one", MECHANISMS[0], 20)
     with pytest.raises(InputError, match="it has another"):
         check_contained(stated, tmp_path / "again")
 
 
-def test_what_is_no_ledger_is_refused(tmp_path: Path, own: Path) -> None:
+def test_what_is_no_ledger_is_refused(tmp_path, own):
     with pytest.raises(InputError, match="the file of an existing ledger"):
         ledger_document(tmp_path / "missing.sqlite")
     (tmp_path / "empty").mkdir()
@@ -276,9 +272,7 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path, own: Path) -> None:
         ledger_document(own)
 
 
-def test_an_epsilon_that_is_not_finite_is_null(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epsilon_that_is_not_finite_is_null(tmp_path, monkeypatch):
     monkeypatch.setattr(ledgers, "cost", lambda mechanism, delta: math.inf)
     path = tmp_path / "ledger.sqlite"
     statement = to_statement(MECHANISMS[0])
@@ -298,7 +292,7 @@ def test_an_epsilon_that_is_not_finite_is_null(
 # The document proves itself.
 
 
-def test_a_document_confirms_itself(own: Path, shared: Path) -> None:
+def test_a_document_confirms_itself(own, shared):
     for path in (own, shared):
         document = ledger_document(path)
         confirm(document)
@@ -324,7 +318,7 @@ def test_a_document_confirms_itself(own: Path, shared: Path) -> None:
         (lambda row: row.pop("releases"), "a whole document"),
     ],
 )
-def test_an_edited_document_is_refused(shared: Path, edit: Any, said: str) -> None:
+def test_an_edited_document_is_refused(shared, edit, said):
     document = ledger_document(shared)
     confirm(document)
     edited = deepcopy(document)
@@ -333,7 +327,7 @@ def test_an_edited_document_is_refused(shared: Path, edit: Any, said: str) -> No
         confirm(edited)
 
 
-def test_edited_mechanisms_are_refused(own: Path) -> None:
+def test_edited_mechanisms_are_refused(own):
     document = ledger_document(own)
     document["mechanisms"][0]["noise_multiplier"] = [[9.1, 20]]
     with pytest.raises(InputError, match="epsilon of node 0"):
@@ -349,11 +343,11 @@ def test_edited_mechanisms_are_refused(own: Path) -> None:
     ("numbers", "said"),
     [([], ""), ([4], "4"), ([0, 1, 2, 5], "0-2, 5"), ([3, 1, 2, 7, 8], "1-3, 7-8")],
 )
-def test_node_numbers_are_listed_in_ranges(numbers: list[int], said: str) -> None:
+def test_node_numbers_are_listed_in_ranges(numbers, said):
     assert node_list(numbers) == said
 
 
-def test_the_figure_is_that_of_the_accountant(tmp_path: Path) -> None:
+def test_the_figure_is_that_of_the_accountant(tmp_path):
     """Sampled batches: the ledger gives what the accountant gives for the planned mechanism."""
     mechanism = SampledGaussian(0.1, [1.0 + 0.1 * step for step in range(20)])
     share(tmp_path / "ledgers", "one", mechanism, 20, nodes=1)

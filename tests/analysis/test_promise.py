@@ -1,11 +1,7 @@
 """What `tacit plan` tells of a paper's promise: evaluated as printed, and never guessed."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,15 +19,14 @@ from tacit.privacy.published import (
     published_steps,
     total_mu,
 )
-from tacit.report.documents.plan import PlannedPromise
 from tacit.report.plan_page import missing_constants, promise_facts
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 CONSTANTS = {"smoothness": 2.0, "initial_gap": 0.7, "heterogeneity": 0.3}
 SIZES = (6, 5, 8, 6)
 
 
-def job(algorithm: dict[str, Any], **sections: dict[str, Any]) -> Job:
+def job(algorithm, **sections):
     draw = torch.Generator().manual_seed(1)
     nodes = [
         (
@@ -54,23 +49,23 @@ def job(algorithm: dict[str, Any], **sections: dict[str, Any]) -> Job:
 TABLE = {"name": "privsgp-vr", "state": "private", "clip": 0.5}
 
 
-def promise_of(algorithm: dict[str, Any], **sections: dict[str, Any]) -> PlannedPromise:
+def promise_of(algorithm, **sections):
     promise = planned_promise(job(algorithm, **sections))
     assert promise is not None
     return promise
 
 
-def broken(promise: PlannedPromise) -> str:
+def broken(promise):
     return "; ".join(condition.text for condition in promise.conditions if not condition.holds)
 
 
-def test_theorems_are_of_nodes_that_count_alike() -> None:
+def test_theorems_are_of_nodes_that_count_alike():
     by_records = promise_of(TABLE, promise=CONSTANTS, nodes={})
     assert "nodes that count alike" in broken(by_records)
     assert "nodes that count alike" not in broken(promise_of(TABLE, promise=CONSTANTS))
 
 
-def test_theorem_1_is_evaluated_at_the_noise_that_runs() -> None:
+def test_theorem_1_is_evaluated_at_the_noise_that_runs():
     prepared = job(TABLE, promise=CONSTANTS)
     promise = planned_promise(prepared)
     assert promise is not None
@@ -94,7 +89,7 @@ def test_theorem_1_is_evaluated_at_the_noise_that_runs() -> None:
     assert promise.trivial_bound == 0.5**2
 
 
-def test_a_start_that_is_not_zero_counts() -> None:
+def test_a_start_that_is_not_zero_counts():
     prepared = job(TABLE, promise=CONSTANTS, task={"model": "mlp", "loss": "logistic"})
     promise = planned_promise(prepared)
     assert promise is not None
@@ -106,7 +101,7 @@ def test_a_start_that_is_not_zero_counts() -> None:
     assert promise.bound == pytest.approx((start + 24 * 2.0 * d / n * noise) / 6, rel=1e-9)
 
 
-def test_with_the_papers_own_noise_its_bound_is_least_at_its_own_steps() -> None:
+def test_with_the_papers_own_noise_its_bound_is_least_at_its_own_steps():
     """Published noise at K near K*: the bound at this noise is Corollary 1's."""
     first = promise_of(TABLE, promise=CONSTANTS)
     assert first.best_steps is not None
@@ -125,7 +120,7 @@ def test_with_the_papers_own_noise_its_bound_is_least_at_its_own_steps() -> None
 
 
 @pytest.mark.parametrize("left_out", list(CONSTANTS))
-def test_what_is_missing_is_named_and_nothing_is_guessed(left_out: str) -> None:
+def test_what_is_missing_is_named_and_nothing_is_guessed(left_out):
     given = {key: value for key, value in CONSTANTS.items() if key != left_out}
     promise = promise_of(TABLE, promise=given)
     assert promise.needs == (left_out,)
@@ -135,7 +130,7 @@ def test_what_is_missing_is_named_and_nothing_is_guessed(left_out: str) -> None:
     assert "\n" not in line
 
 
-def test_a_run_as_the_theorem_has_it_breaks_only_what_nobody_can_meet() -> None:
+def test_a_run_as_the_theorem_has_it_breaks_only_what_nobody_can_meet():
     rate = math.sqrt(4 / 9)
     promise = promise_of({**TABLE, "learning_rate": rate}, promise=CONSTANTS)
     assert "at least" in broken(promise)  # K^(C, q)
@@ -155,23 +150,21 @@ def test_a_run_as_the_theorem_has_it_breaks_only_what_nobody_can_meet() -> None:
         ({}, {"faults": {"drop": 0.2}}, "no lost messages"),
     ],
 )
-def test_broken_conditions_are_told(
-    options: dict[str, Any], sections: dict[str, Any], told: str
-) -> None:
+def test_broken_conditions_are_told(options, sections, told):
     settings = {**TABLE, "learning_rate": math.sqrt(4 / 9), **options}
     assert told in broken(promise_of(settings, **sections))
 
 
 @pytest.mark.parametrize("key", list(Promise.model_fields))
-def test_every_constant_moves_the_promise(key: str) -> None:
+def test_every_constant_moves_the_promise(key):
     given = {**CONSTANTS, "push_sum_constant": 50.0, "push_sum_rate": 0.9}
     assert promise_of(TABLE, promise=given) != promise_of(
         TABLE, promise={**given, key: given[key] / 2}
     )
 
 
-def test_push_sum_raises_the_least_steps() -> None:
-    def least(**more: float) -> float:
+def test_push_sum_raises_the_least_steps():
+    def least(**more):
         promise = promise_of(TABLE, promise={**CONSTANTS, **more})
         (text,) = [c.text for c in promise.conditions if c.text.startswith("at least")]
         return float(text.split()[2])
@@ -179,7 +172,7 @@ def test_push_sum_raises_the_least_steps() -> None:
     assert least(push_sum_constant=50.0, push_sum_rate=0.9) > least()
 
 
-def test_unequal_nodes_have_no_order_and_equal_ones_do() -> None:
+def test_unequal_nodes_have_no_order_and_equal_ones_do():
     assert promise_of(TABLE).order is None
     draw = torch.randn(4, 5, 3, dtype=torch.float64)
     nodes = [(inputs, torch.ones(5, 1).double()) for inputs in draw]
@@ -194,14 +187,14 @@ def test_unequal_nodes_have_no_order_and_equal_ones_do() -> None:
     assert promise.order == pytest.approx(math.sqrt(4 * math.log(1e3)) / (2 * 5 * 3))
 
 
-def test_a_given_noise_has_a_bound_and_no_best_steps() -> None:
+def test_a_given_noise_has_a_bound_and_no_best_steps():
     promise = promise_of(TABLE, promise=CONSTANTS, privacy={"noise_std": 0.1, "accounting": "none"})
     assert promise.bound is not None
     assert promise.best_steps is None
 
 
 @pytest.mark.parametrize("size", [1e-100, 1e100])
-def test_extreme_constants_are_no_error(size: float) -> None:
+def test_extreme_constants_are_no_error(size):
     push_sum = {"push_sum_constant": size, "push_sum_rate": 1 - 1e-15}
     for gap in (0.0, size):
         given = {"smoothness": size, "initial_gap": gap, "heterogeneity": gap, **push_sum}
@@ -211,7 +204,7 @@ def test_extreme_constants_are_no_error(size: float) -> None:
         assert promise_facts(found) is not None
 
 
-def test_more_noise_promises_less() -> None:
+def test_more_noise_promises_less():
     bounds = [
         promise_of(TABLE, promise=CONSTANTS, privacy={"noise_std": std, "accounting": "none"}).bound
         for std in (0.1, 0.2, 0.4)
@@ -220,7 +213,7 @@ def test_more_noise_promises_less() -> None:
     assert len(set(bounds)) == 3
 
 
-def test_do_adp_and_fedspd_dp_tell_their_conditions() -> None:
+def test_do_adp_and_fedspd_dp_tell_their_conditions():
     adp = promise_of({"name": "do-adp", "clip": 1.0})
     assert "T >= q^2 eps^2 / (4 p^2) = 81 (here 9)" in broken(adp)  # q = 6 of node 0, eps = 3
     assert adp.needs == ("smoothness", "initial_gap")
@@ -233,7 +226,7 @@ def test_do_adp_and_fedspd_dp_tell_their_conditions() -> None:
     assert "gamma_t as" not in broken(promise_of(small))
 
 
-def test_methods_without_a_promise_have_none_and_the_rest_say_what_is_missing() -> None:
+def test_methods_without_a_promise_have_none_and_the_rest_say_what_is_missing():
     for name, row in ALGORITHMS.items():
         promised = name in {"privsgp-vr", "do-adp", "fedspd-dp"} or name.startswith(
             ("dyn", "const")
@@ -265,7 +258,7 @@ DYN_CONSTANTS = {
 }
 
 
-def alike(algorithm: dict[str, Any], **sections: dict[str, Any]) -> PlannedPromise:
+def alike(algorithm, **sections):
     """Four nodes of five records: what the papers' corollaries are about."""
     draw = torch.randn(4, 5, 3, dtype=torch.float64)
     nodes = [(inputs, torch.ones(5, 1).double()) for inputs in draw]
@@ -281,7 +274,7 @@ def alike(algorithm: dict[str, Any], **sections: dict[str, Any]) -> PlannedPromi
     return promise
 
 
-def test_dyn_d2p_theorem_1_is_evaluated_at_the_noise_that_runs() -> None:
+def test_dyn_d2p_theorem_1_is_evaluated_at_the_noise_that_runs():
     prepared = job({**DYN, "learning_rate": 0.1}, promise=DYN_CONSTANTS)
     promise = planned_promise(prepared)
     assert promise is not None
@@ -309,7 +302,7 @@ def test_dyn_d2p_theorem_1_is_evaluated_at_the_noise_that_runs() -> None:
     assert promise.best_steps is None  # nodes that differ in J
 
 
-def test_corollary_1_of_dyn_d2p_stands_beside_the_steps() -> None:
+def test_corollary_1_of_dyn_d2p_stands_beside_the_steps():
     promise = alike(DYN)
     scale = 5 * total_mu(3.0, 1e-3)
     assert promise.best_steps == pytest.approx(4 * scale**2)
@@ -323,7 +316,7 @@ def test_corollary_1_of_dyn_d2p_stands_beside_the_steps() -> None:
     assert "1 / (sqrt(n) J mu_tot)" not in broken(alike({**DYN, "learning_rate": 1 / (2 * scale)}))
 
 
-def test_the_general_form_can_have_the_least_t1() -> None:
+def test_the_general_form_can_have_the_least_t1():
     """Noise as the root of the bound, as the plan proposes it."""
     clips = [4.0 * 0.8**k for k in range(9)]
     name = {"name": "dyn-general", "clip_schedule": clips}
@@ -335,7 +328,7 @@ def test_the_general_form_can_have_the_least_t1() -> None:
     assert next(iter(other.values())) > 1.1 * here
 
 
-def test_do_adps_theorem_2_is_evaluated_at_the_noise_that_runs() -> None:
+def test_do_adps_theorem_2_is_evaluated_at_the_noise_that_runs():
     options = {"name": "do-adp", "clip": 1.5, "momentum": 0.2, "learning_rate": 0.02}
     given = {"smoothness": 2.0, "initial_gap": 0.7}
     prepared = job(
@@ -364,7 +357,7 @@ def test_do_adps_theorem_2_is_evaluated_at_the_noise_that_runs() -> None:
     assert "alpha below" in broken(promise_of({**options, "learning_rate": 0.2}, promise=given))
 
 
-def test_fedspd_dps_theorem_2_is_evaluated_but_for_its_first_term() -> None:
+def test_fedspd_dps_theorem_2_is_evaluated_but_for_its_first_term():
     options = {"name": "fedspd-dp", "clip": 1.0, "local_steps": 2, "clients_per_round": 2}
     first, *rest = promise_of(options).terms
     assert first.value is None
@@ -381,7 +374,7 @@ def test_fedspd_dps_theorem_2_is_evaluated_but_for_its_first_term() -> None:
     assert not quiet.figures
 
 
-def test_the_plan_says_what_it_does_not_evaluate(tmp_path: Path) -> None:
+def test_the_plan_says_what_it_does_not_evaluate(tmp_path):
     train = {"steps": 3, "batch": 2}
     file = write_experiment(tmp_path, algorithm={"name": "dyn-d2p"}, train=train)
     told = tacit("plan", file)
@@ -402,20 +395,20 @@ READERS = {name for name, row in ALGORITHMS.items() if row.claims.promise_consta
 
 
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - READERS))
-def test_constants_that_no_paper_reads_are_refused(name: str) -> None:
+def test_constants_that_no_paper_reads_are_refused(name):
     with pytest.raises(InputError, match=r"^promise\.smoothness = 1.*privsgp-vr.*leave it out"):
         Config(algorithm={"name": name}, promise={"smoothness": 1.0})
 
 
 @pytest.mark.parametrize("name", sorted(READERS - {"privsgp-vr"}))
-def test_only_privsgp_vr_reads_the_heterogeneity(name: str) -> None:
+def test_only_privsgp_vr_reads_the_heterogeneity(name):
     Config(algorithm={"name": name}, promise={"smoothness": 1.0, "initial_gap": 0.5})
     with pytest.raises(InputError, match=r"^promise\.heterogeneity = 1.*leave it out"):
         Config(algorithm={"name": name}, promise={"heterogeneity": 1.0})
 
 
 @pytest.mark.parametrize("key", ["push_sum_constant", "push_sum_rate"])
-def test_the_constants_of_push_sum_go_together(key: str) -> None:
+def test_the_constants_of_push_sum_go_together(key):
     with pytest.raises(InputError, match=rf"^promise\.{key} = 0.5: needs the other one"):
         Config(algorithm={"name": "privsgp-vr"}, promise={key: 0.5})
 
@@ -434,12 +427,12 @@ def test_the_constants_of_push_sum_go_together(key: str) -> None:
         ("push_sum_rate", -0.1),
     ],
 )
-def test_constants_out_of_range_are_refused(key: str, value: Any) -> None:
+def test_constants_out_of_range_are_refused(key, value):
     with pytest.raises(InputError, match=rf"^promise\.{key} = "):
         Promise(**{key: value})
 
 
-def test_a_promise_changes_nothing_that_runs() -> None:
+def test_a_promise_changes_nothing_that_runs():
     plain, promised = job(TABLE), job(TABLE, promise=CONSTANTS)
     assert plain.plan.digest() == promised.plan.digest()
     assert "promise" not in to_toml(plain.config)
@@ -447,7 +440,7 @@ def test_a_promise_changes_nothing_that_runs() -> None:
     assert again.promise == Promise(**CONSTANTS)
 
 
-def _sections(text: str) -> dict[str, Any]:
+def _sections(text):
     import tomllib
 
     return tomllib.loads(text)
@@ -456,7 +449,7 @@ def _sections(text: str) -> dict[str, Any]:
 # On the command line.
 
 
-def test_plan_shows_the_promise(tmp_path: Path) -> None:
+def test_plan_shows_the_promise(tmp_path):
     options = {"name": "privsgp-vr", "state": "private", "clip": 1.0}
     quiet = {"noise_std": 0.5, "accounting": "none", "noise_seed": None}
     train = {"steps": 3, "batch": 2}
@@ -477,7 +470,7 @@ def test_plan_shows_the_promise(tmp_path: Path) -> None:
     assert "promise.smooth = 2: unknown key; did you mean 'smoothness'" in refused.refusal
 
 
-def test_a_run_may_go_on_with_other_constants(tmp_path: Path) -> None:
+def test_a_run_may_go_on_with_other_constants(tmp_path):
     options = {"name": "privsgp-vr", "state": "private", "clip": 1.0, "learning_rate": 0.1}
     quiet = {"noise_std": 0.5, "accounting": "none", "noise_seed": None}
     file = write_experiment(

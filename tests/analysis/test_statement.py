@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,34 +33,34 @@ from tacit.training.prepare import prepare
 PRIVATE = {"noise_std": None, "noise_seed": None, "epsilon": 2.0}
 
 
-def ran(run: Path, **changes: Any) -> Path:
+def ran(run, **changes):
     execute(prepare(load_config(experiment(**{"privacy": PRIVATE, **changes}))), out=run)
     return run
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """Six steps of PrivSGP on every record, within a budget of 2."""
     return ran(tmp_path_factory.mktemp("finished") / "run")
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(finished, tmp_path):
     """The run folder, for one test alone."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def stated(folder: Path) -> dict[str, Any]:
+def stated(folder):
     content: dict[str, Any] = strict_json((folder / "statement.json").read_text())
     return content
 
 
-def gaussian_delta(epsilon: float, mu: float) -> float:
+def gaussian_delta(epsilon, mu):
     low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
     return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
 
 
-def test_a_statement_says_what_ran(run: Path) -> None:
+def test_a_statement_says_what_ran(run):
     assert write_statement(run) == (run / "statement.json", run / "statement.html")
     document = stated(run)
     result = strict_json((run / "result.json").read_text())
@@ -100,7 +99,7 @@ def test_a_statement_says_what_ran(run: Path) -> None:
         assert word in text
 
 
-def test_every_trust_model_relation_and_unit_has_a_meaning_of_its_own() -> None:
+def test_every_trust_model_relation_and_unit_has_a_meaning_of_its_own():
     for known, meanings in (
         (base.TRUST_MODELS, TRUST_MODELS),
         (base.UNITS, UNITS),
@@ -110,7 +109,7 @@ def test_every_trust_model_relation_and_unit_has_a_meaning_of_its_own() -> None:
         assert len(set(meanings.values())) == len(known)
 
 
-def test_a_statement_is_confirmed_by_itself(run: Path, tmp_path: Path) -> None:
+def test_a_statement_is_confirmed_by_itself(run, tmp_path):
     path, _ = write_statement(run)
     alone = tmp_path / "sent.json"
     shutil.move(path, alone)
@@ -124,7 +123,7 @@ def test_a_statement_is_confirmed_by_itself(run: Path, tmp_path: Path) -> None:
     assert load(ConfirmedStatement, dump(confirmed), "a test") == confirmed
 
 
-def test_steps_that_a_killed_session_booked_are_in_it(run: Path) -> None:
+def test_steps_that_a_killed_session_booked_are_in_it(run):
     before = strict_json((run / "result.json").read_text())["epsilon"][0]
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         ledger.reserve(3, 6)
@@ -136,7 +135,7 @@ def test_steps_that_a_killed_session_booked_are_in_it(run: Path) -> None:
     assert check_statement(run / "statement.json").epsilon > 2.0
 
 
-def test_a_published_noise_is_stated_with_what_is_proved(tmp_path: Path) -> None:
+def test_a_published_noise_is_stated_with_what_is_proved(tmp_path):
     run = ran(tmp_path / "run", privacy={**PRIVATE, "accounting": "published"})
     write_statement(run)
     for row in stated(run)["nodes"]:
@@ -145,7 +144,7 @@ def test_a_published_noise_is_stated_with_what_is_proved(tmp_path: Path) -> None
     assert stated(run)["accounting"] == "published"
 
 
-def test_other_relations_and_samplers_are_stated(tmp_path: Path) -> None:
+def test_other_relations_and_samplers_are_stated(tmp_path):
     run = ran(
         tmp_path / "run",
         privacy={**PRIVATE, "relation": "replace-one"},
@@ -160,7 +159,7 @@ def test_other_relations_and_samplers_are_stated(tmp_path: Path) -> None:
 # Where it is written.
 
 
-def test_writing_again_changes_nothing(run: Path) -> None:
+def test_writing_again_changes_nothing(run):
     paths = write_statement(run)
     before = [path.read_bytes() for path in paths]
     document = stated(run)
@@ -174,7 +173,7 @@ def test_writing_again_changes_nothing(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["statement.json", "statement.html"])
-def test_other_files_are_never_overwritten(run: Path, tmp_path: Path, name: str) -> None:
+def test_other_files_are_never_overwritten(run, tmp_path, name):
     (run / name).write_text("{}")
     before = tree(run)
     with pytest.raises(InputError, match=f"{name}.* says something else"):
@@ -186,7 +185,7 @@ def test_other_files_are_never_overwritten(run: Path, tmp_path: Path, name: str)
     assert check_statement(paths[0]).nodes == 4
 
 
-def test_an_older_statement_is_kept(run: Path) -> None:
+def test_an_older_statement_is_kept(run):
     write_statement(run)
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         ledger.reserve(5, 6)
@@ -194,7 +193,7 @@ def test_an_older_statement_is_kept(run: Path) -> None:
         write_statement(run)
 
 
-def test_where_nothing_can_be_written_is_said(run: Path) -> None:
+def test_where_nothing_can_be_written_is_said(run):
     with pytest.raises(InputError, match=r"config\.toml.* cannot be written"):
         write_statement(run, run / "config.toml" / "below")
 
@@ -212,9 +211,7 @@ def test_where_nothing_can_be_written_is_said(run: Path) -> None:
         ({"noise_std": 1e-9, "noise_seed": None}, {}, "there is too little noise for any finite"),
     ],
 )
-def test_a_run_without_a_guarantee_is_refused(
-    tmp_path: Path, privacy: dict[str, Any], algorithm: dict[str, Any], said: str
-) -> None:
+def test_a_run_without_a_guarantee_is_refused(tmp_path, privacy, algorithm, said):
     run = ran(tmp_path / "run", privacy=privacy, algorithm=algorithm)
     with pytest.raises(InputError, match=f"not private, so nothing can be stated: {said}"):
         write_statement(run)
@@ -222,7 +219,7 @@ def test_a_run_without_a_guarantee_is_refused(
 
 
 @pytest.mark.parametrize("of", ["run", "ledgers"])
-def test_an_older_copy_of_a_ledger_is_no_ground_for_a_statement(tmp_path: Path, of: str) -> None:
+def test_an_older_copy_of_a_ledger_is_no_ground_for_a_statement(tmp_path, of):
     """Neither that of the run, nor those of its data."""
     privacy = {**PRIVATE, "ledger": str(tmp_path / "ledgers")}
     job, run = prepare(load_config(experiment(privacy=privacy))), tmp_path / "run"
@@ -238,13 +235,13 @@ def test_an_older_copy_of_a_ledger_is_no_ground_for_a_statement(tmp_path: Path, 
     assert "statement.json" not in tree(run)
 
 
-def test_no_finite_epsilon_is_no_statement(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_finite_epsilon_is_no_statement(run, monkeypatch):
     monkeypatch.setattr(ledgers, "cost", lambda mechanism, delta: math.inf)
     with pytest.raises(InputError, match="has no finite epsilon"):
         write_statement(run)
 
 
-def test_what_is_no_finished_run_is_refused(run: Path, tmp_path: Path) -> None:
+def test_what_is_no_finished_run_is_refused(run, tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         write_statement(tmp_path / "missing")
     with (
@@ -264,7 +261,7 @@ def test_what_is_no_finished_run_is_refused(run: Path, tmp_path: Path) -> None:
 # With a ledger of the nodes' data.
 
 
-def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
+def test_all_runs_on_the_data_are_stated(tmp_path):
     privacy = {
         **PRIVATE,
         "epsilon": 1.0,
@@ -289,7 +286,7 @@ def test_all_runs_on_the_data_are_stated(tmp_path: Path) -> None:
         write_statement(first)
 
 
-def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path: Path) -> None:
+def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path):
     privacy = {
         **PRIVATE,
         "epsilon": 1.0,
@@ -324,9 +321,7 @@ def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kept", [99, 50, 0])
-def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_another(
-    tmp_path: Path, kept: int
-) -> None:
+def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_another(tmp_path, kept):
     """Neighbours under one ledger: all but what is random or noised is equal, byte by byte."""
     data = load_data("digits", data_dir=Path("data"), seed=0).train
     read = {}
@@ -360,13 +355,13 @@ def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_anothe
     assert 1.2 < row["epsilon"] < 2.0  # of both runs, though only some of its records were in both
 
 
-def files_of(statement: Path) -> list[dict[str, Any]]:
+def files_of(statement):
     files: list[dict[str, Any]] = strict_json(statement.read_text())["data_ledger"]["files"]
     return sorted(files, key=lambda file: file["file"])
 
 
 @pytest.fixture(scope="module")
-def pairwise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pairwise(tmp_path_factory):
     """The statement of six steps of four nodes, of whom two may collude; all in one process."""
     run = tmp_path_factory.mktemp("pairwise") / "run"
     shared = {**PRIVATE, "noise": "pairwise", "colluding": 2}
@@ -381,7 +376,7 @@ def pairwise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
+def test_a_statement_says_whom_it_rests_on(pairwise):
     document = stated(pairwise.parent)
     assert document["trust_model"]["name"] == "pairwise, 2 colluding"
     terms = document["ledger"]["trust"]
@@ -405,20 +400,20 @@ def test_a_statement_says_whom_it_rests_on(pairwise: Path) -> None:
 # Tampering.
 
 
-def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+def edited(path, change):
     document = strict_json(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
     return path
 
 
-def release_of(document: dict[str, Any]) -> dict[str, Any]:
+def release_of(document):
     """The first release of the first node."""
     release: dict[str, Any] = document["ledger"]["nodes"][0]["releases"][0]
     return release
 
 
-def unbounded(ledger: dict[str, Any]) -> dict[str, Any]:
+def unbounded(ledger):
     """Ledgers of which one account has no epsilon."""
     first, *others = ledger["nodes"]
     nothing: dict[str, None] = dict.fromkeys(("epsilon", "left", "delta"))
@@ -456,16 +451,14 @@ def unbounded(ledger: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d.update(data_ledger=unbounded(d["ledger"])), "no finite epsilon holds"),
     ],
 )
-def test_a_tampered_statement_is_refused(
-    run: Path, change: Callable[[dict[str, Any]], object], said: str
-) -> None:
+def test_a_tampered_statement_is_refused(run, change, said):
     path, _ = write_statement(run)
     check_statement(path)
     with pytest.raises(InputError, match=said):
         check_statement(edited(path, change))
 
 
-def terms_of(document: dict[str, Any]) -> dict[str, Any]:
+def terms_of(document):
     terms: dict[str, Any] = document["ledger"]["trust"]
     return terms
 
@@ -487,15 +480,13 @@ def terms_of(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: terms_of(d).update(more=1), "a whole statement: .*more"),
     ],
 )
-def test_tampered_terms_of_trust_are_refused(
-    pairwise: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
-) -> None:
+def test_tampered_terms_of_trust_are_refused(pairwise, tmp_path, change, said):
     copied = Path(shutil.copy(pairwise, tmp_path / "statement.json"))
     with pytest.raises(InputError, match=said):
         check_statement(edited(copied, change))
 
 
-def test_the_layout_of_the_file_does_not_matter(run: Path) -> None:
+def test_the_layout_of_the_file_does_not_matter(run):
     path, _ = write_statement(run)
     document = strict_json(path.read_text())
     path.write_text(json.dumps(dict(reversed(document.items()))))
@@ -503,7 +494,7 @@ def test_the_layout_of_the_file_does_not_matter(run: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"\xff\xfe", b"{'kind': 1}"])
-def test_what_is_no_statement_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_statement_is_refused(tmp_path, content):
     path = tmp_path / "statement.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match="statement"):

@@ -34,7 +34,7 @@ BRIEF = "--repetitions 300 --steps 3 --canaries 100 --seconds 0.001"
 CURVE = "--optimise --constant L=1 --constant b2=1 --constant F0=1 --constant x0=1 --constant G=1"
 
 
-def changed(**changes: Mapping[str, Any]) -> dict[str, Any]:
+def changed(**changes):
     """`RUN` with other keys; a key that is None is left out."""
     merged = {name: {**RUN.get(name, {}), **changes.get(name, {})} for name in {**RUN, **changes}}
     return {
@@ -120,7 +120,7 @@ COMMANDS: Mapping[str, str] = {
 """`{new}`: a name that is new to each call. All else is in the folder of `scene`."""
 
 
-def scene(folder: Path) -> None:
+def scene(folder):
     """Write the files and the runs that commands are of."""
     for name, sections in FILES.items():
         (folder / name).write_text(tomli_w.dumps(sections), encoding="utf-8")
@@ -133,7 +133,7 @@ def scene(folder: Path) -> None:
         assert answer.code == 0, answer.err
 
 
-def called(command: str, number: int, *, as_json: bool) -> str:
+def called(command, number, *, as_json):
     """What a command prints on both streams, with what no two calls share masked."""
     words = COMMANDS[command].format(new=f"new-{command}-{number}").split()
     with patch.dict(os.environ, {"COLUMNS": "100"}), warnings.catch_warnings(action="ignore"):
@@ -157,7 +157,7 @@ _MASKS = (
 )
 
 
-def masked(text: str) -> str:
+def masked(text):
     """Text without times, digests of what is new, versions and places."""
     text = text.replace(os.getcwd(), "HERE")
     for pattern, word in _MASKS:
@@ -165,7 +165,7 @@ def masked(text: str) -> str:
     return text
 
 
-def _rounded(value: Any, key: str = "") -> Any:
+def _rounded(value, key=""):
     """JSON with nine digits of each number, masked."""
     if "second" in key or key == "age":
         return "SECONDS"
@@ -178,7 +178,7 @@ def _rounded(value: Any, key: str = "") -> Any:
     return masked(value) if isinstance(value, str) else value
 
 
-def main() -> None:
+def main():
     PRINTED.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         scene(Path(folder))

@@ -6,7 +6,6 @@ import gzip
 import json
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,20 +44,20 @@ RUN_FILES = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """An empty current directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def file(folder: Path) -> Path:
+def file(folder):
     """The base experiment, in the current directory; without a seed there is nothing to warn of."""
     return write_experiment(folder, privacy={"noise_seed": None})
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """The folder of a finished run; tests do not change it."""
     parent = tmp_path_factory.mktemp("finished")
     run = parent / "run"
@@ -68,23 +67,23 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(finished, tmp_path):
     """The folder of a finished run, to be changed at will."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def sets(*overrides: str) -> list[str]:
+def sets(*overrides):
     return [word for override in overrides for word in ("--set", override)]
 
 
-def metrics(run: Path) -> list[dict[str, object]]:
+def metrics(run):
     return [strict_json(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 # What is asked for is done.
 
 
-def test_a_run_leaves_files_that_agree_with_each_other(finished: Path) -> None:
+def test_a_run_leaves_files_that_agree_with_each_other(finished):
     checkpoints = {f"checkpoint-{step:08d}.safetensors" for step in (5, 6)}
     assert tree(finished) == RUN_FILES | checkpoints
     assert load_config(finished / "config.toml") == load_config(experiment())
@@ -114,7 +113,7 @@ def test_a_run_leaves_files_that_agree_with_each_other(finished: Path) -> None:
     assert result["test_accuracy"]["consensus"] == pytest.approx(right.float().mean().item())
 
 
-def test_train_prints_the_result_as_json(file: Path, folder: Path) -> None:
+def test_train_prints_the_result_as_json(file, folder):
     answer = tacit("train", file, "--out", folder / "run", "--json")
     assert answer.err == ""
     content = answer.json
@@ -127,9 +126,7 @@ def test_train_prints_the_result_as_json(file: Path, folder: Path) -> None:
     assert content["bytes_sent"] > 0
 
 
-def test_an_infinite_claim_is_null_in_json_and_said_to_be_infinite(
-    file: Path, folder: Path
-) -> None:
+def test_an_infinite_claim_is_null_in_json_and_said_to_be_infinite(file, folder):
     # mu_k is about 1400, and Dyn-D2P's formula holds e^(mu_k^2)
     overrides = sets("algorithm.name=dyn-d2p", "privacy.noise_std=1e-5", "train.steps=2")
     content = tacit("train", file, "--out", folder / "run", "--json", *overrides).json
@@ -141,7 +138,7 @@ def test_an_infinite_claim_is_null_in_json_and_said_to_be_infinite(
     assert tacit("plan", file, "--json", *overrides).json["per_node"][0]["claimed"] is None
 
 
-def test_a_quiet_run_prints_its_new_folder_and_nothing_else(file: Path) -> None:
+def test_a_quiet_run_prints_its_new_folder_and_nothing_else(file):
     answer = tacit("train", file, "--quiet")
     assert (answer.code, answer.err) == (0, "")
     run = Path(answer.out.removesuffix("\n"))
@@ -149,7 +146,7 @@ def test_a_quiet_run_prints_its_new_folder_and_nothing_else(file: Path) -> None:
     assert tree(run) > RUN_FILES
 
 
-def test_train_shows_progress_and_a_table(file: Path, folder: Path) -> None:
+def test_train_shows_progress_and_a_table(file, folder):
     answer = tacit("train", file, "--out", folder / "run")
     assert answer.code == 0
     assert "step 1/6" in answer.err
@@ -172,9 +169,7 @@ def test_train_shows_progress_and_a_table(file: Path, folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("how", [[], ["--quiet"], ["--json"]])
-def test_a_run_that_is_not_private_says_so(
-    folder: Path, overrides: list[str], reason: str, how: list[str]
-) -> None:
+def test_a_run_that_is_not_private_says_so(folder, overrides, reason, how):
     """On the screen, however quiet it is to be, in the result, on the page, and in a plan."""
     given = {"noise_std": 0.05} if "accounting" in overrides[0] else {"noise_std": None}
     file = write_experiment(folder, privacy={"noise_seed": None, **given}, train={"steps": 2})
@@ -192,16 +187,14 @@ def test_a_run_that_is_not_private_says_so(
     assert f"warning: {warning}\n" in tacit("plan", file, *sets(*overrides)).out
 
 
-def test_a_private_run_warns_of_nothing(file: Path, folder: Path) -> None:
+def test_a_private_run_warns_of_nothing(file, folder):
     answer = tacit("train", file, "--out", folder / "run", "--json")
     assert (answer.code, answer.err) == (0, "")
     assert answer.json["private"] is True
     assert answer.json["warnings"] == []
 
 
-def test_plan_tells_what_the_run_will_report_and_writes_nothing(
-    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_tells_what_the_run_will_report_and_writes_nothing(file, folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     before = tree(folder)
     planned = tacit("plan", file, "--json").json
@@ -218,7 +211,7 @@ def test_plan_tells_what_the_run_will_report_and_writes_nothing(
     assert planned["mechanism"] == ran["mechanism"]
 
 
-def test_algorithms_are_listed_with_their_options() -> None:
+def test_algorithms_are_listed_with_their_options():
     rows = tacit("algorithms", "--json").json
     assert [row["name"] for row in rows] == list(ALGORITHMS)
     assert all(row["options"].keys() >= {"learning_rate", "clip"} for row in rows)
@@ -227,7 +220,7 @@ def test_algorithms_are_listed_with_their_options() -> None:
     assert "privsgp" in table.out
 
 
-def test_evaluate_scores_the_consensus_model(finished: Path) -> None:
+def test_evaluate_scores_the_consensus_model(finished):
     score = tacit("evaluate", finished, "--json").json
     result = strict_json((finished / "result.json").read_text())
     assert score["accuracy"] == pytest.approx(result["test_accuracy"]["consensus"], abs=1e-6)
@@ -241,7 +234,7 @@ def test_evaluate_scores_the_consensus_model(finished: Path) -> None:
     )
 
 
-def test_evaluate_on_records_of_the_users_own(finished: Path, folder: Path) -> None:
+def test_evaluate_on_records_of_the_users_own(finished, folder):
     name = write_module(
         folder,
         """
@@ -257,14 +250,14 @@ def test_evaluate_on_records_of_the_users_own(finished: Path, folder: Path) -> N
     assert score["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_report_writes_the_page_anew(run: Path) -> None:
+def test_report_writes_the_page_anew(run):
     (run / "report.html").unlink()
     answer = tacit("report", run)
     assert (answer.code, answer.out) == (0, f"{run / 'report.html'}\n")
     assert "<html" in (run / "report.html").read_text()
 
 
-def test_help_is_help_with_and_without_being_asked() -> None:
+def test_help_is_help_with_and_without_being_asked():
     asked, bare = tacit("--help"), tacit()
     assert asked == bare
     assert (asked.code, asked.err) == (0, "")
@@ -291,7 +284,7 @@ def test_help_is_help_with_and_without_being_asked() -> None:
         ("report .", "result.json"),
     ],
 )
-def test_a_wrong_command_line_is_refused(file: Path, folder: Path, words: str, said: str) -> None:
+def test_a_wrong_command_line_is_refused(file, folder, words, said):
     """One of each kind; `test_cli_wrong_inputs.py` has them all."""
     before = tree(folder)
     answer = tacit(*words.split())
@@ -300,7 +293,7 @@ def test_a_wrong_command_line_is_refused(file: Path, folder: Path, words: str, s
     assert tree(folder) == before
 
 
-def test_an_output_that_cannot_be_made_is_refused(file: Path, folder: Path) -> None:
+def test_an_output_that_cannot_be_made_is_refused(file, folder):
     (folder / "taken").mkdir()
     (folder / "dangling").symlink_to("nowhere")
     before = tree(folder)
@@ -319,7 +312,7 @@ def test_an_output_that_cannot_be_made_is_refused(file: Path, folder: Path) -> N
         assert tree(folder) == before
 
 
-def test_data_that_cannot_be_trained_on_are_refused(file: Path, folder: Path) -> None:
+def test_data_that_cannot_be_trained_on_are_refused(file, folder):
     name = write_module(
         folder,
         """
@@ -367,7 +360,7 @@ def test_data_that_cannot_be_trained_on_are_refused(file: Path, folder: Path) ->
         assert tree(folder) == before
 
 
-def test_a_data_file_that_cannot_be_read_is_refused(file: Path, folder: Path) -> None:
+def test_a_data_file_that_cannot_be_read_is_refused(file, folder):
     files = folder / "data" / "mnist"
     files.mkdir(parents=True)
     images, labels = files / "train-images-idx3-ubyte.gz", files / "train-labels-idx1-ubyte.gz"
@@ -382,7 +375,7 @@ def test_a_data_file_that_cannot_be_read_is_refused(file: Path, folder: Path) ->
         assert tree(folder) == before
 
 
-def test_a_budget_that_cannot_be_met_is_refused_with_3(file: Path, folder: Path) -> None:
+def test_a_budget_that_cannot_be_met_is_refused_with_3(file, folder):
     before = tree(folder)
     overrides = sets("privacy.epsilon=0.5", "privacy.noise_std=0.01")
     for command in ("train", "plan"):
@@ -393,9 +386,7 @@ def test_a_budget_that_cannot_be_met_is_refused_with_3(file: Path, folder: Path)
 
 
 @pytest.mark.parametrize("shape", ["5, 1, 8, 9", "5, 64"])
-def test_evaluate_refuses_records_of_another_shape(
-    finished: Path, folder: Path, shape: str
-) -> None:
+def test_evaluate_refuses_records_of_another_shape(finished, folder, shape):
     name = write_module(
         folder,
         f"""
@@ -408,9 +399,7 @@ def test_evaluate_refuses_records_of_another_shape(
     assert "the model takes [1, 8, 8]" in answer.refusal
 
 
-def test_evaluate_refuses_labels_that_the_model_has_no_output_for(
-    finished: Path, folder: Path
-) -> None:
+def test_evaluate_refuses_labels_that_the_model_has_no_output_for(finished, folder):
     name = write_module(
         folder,
         """
@@ -434,7 +423,7 @@ def test_evaluate_refuses_labels_that_the_model_has_no_output_for(
         ("model.safetensors", b"no tensors"),
     ],
 )
-def test_evaluate_refuses_a_damaged_run(run: Path, name: str, content: bytes | None) -> None:
+def test_evaluate_refuses_a_damaged_run(run, name, content):
     (run / name).unlink()
     if content is not None:
         (run / name).write_bytes(content)
@@ -443,7 +432,7 @@ def test_evaluate_refuses_a_damaged_run(run: Path, name: str, content: bytes | N
     assert str(run) in answer.refusal
 
 
-def test_a_result_of_a_later_version_is_answered_alike_by_all_commands(run: Path) -> None:
+def test_a_result_of_a_later_version_is_answered_alike_by_all_commands(run):
     later = {**strict_json((run / "result.json").read_text()), "format_version": 99}
     (run / "result.json").write_text(json.dumps(later))
     commands = [("report",), ("evaluate",), ("privacy", "statement"), ("audit",)]
@@ -454,7 +443,7 @@ def test_a_result_of_a_later_version_is_answered_alike_by_all_commands(run: Path
     assert line.strip() == f"tacit: {run}/result.json: format_version = 99: {expected}"
 
 
-def test_evaluate_says_what_to_do_about_models_and_data_that_were_objects(tmp_path: Path) -> None:
+def test_evaluate_says_what_to_do_about_models_and_data_that_were_objects(tmp_path):
     import tacit as library
 
     sections = experiment(
@@ -478,7 +467,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture
-def hangup() -> Iterator[None]:
+def hangup():
     """SIGHUP as it is by default, whatever these tests were started by."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
@@ -487,7 +476,7 @@ def hangup() -> Iterator[None]:
 
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("first", SIGNALS)
-def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts(first: int) -> None:
+def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts(first):
     before = list(map(signal.getsignal, SIGNALS))
     with stop_signals() as requested:
         assert not requested()
@@ -502,7 +491,7 @@ def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts(first: int) 
 
 
 @pytest.mark.usefixtures("hangup")
-def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+def test_a_hangup_that_nohup_ignores_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with stop_signals() as requested:
         signal.raise_signal(signal.SIGHUP)
@@ -511,7 +500,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
-def test_an_interrupt_before_the_first_step_exits_with_130(file: Path, folder: Path) -> None:
+def test_an_interrupt_before_the_first_step_exits_with_130(file, folder):
     name = write_module(
         folder,
         """
@@ -530,10 +519,8 @@ def test_an_interrupt_before_the_first_step_exits_with_130(file: Path, folder: P
     assert tree(folder) == before
 
 
-def test_a_defect_exits_with_1_and_asks_for_a_report(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(job: object) -> dict[str, object]:
+def test_a_defect_exits_with_1_and_asks_for_a_report(file, monkeypatch):
+    def broken(job):
         raise ZeroDivisionError("one line\nanother")
 
     monkeypatch.setattr("tacit.cli.tables.plan_document", broken)
@@ -546,7 +533,7 @@ def test_a_defect_exits_with_1_and_asks_for_a_report(
 
 
 @pytest.mark.process
-def test_exit_codes_of_real_processes(file: Path, folder: Path) -> None:
+def test_exit_codes_of_real_processes(file, folder):
     answers: list[Answer] = [
         wait_tacit("train", file, "--out", folder / "run", "--quiet"),
         wait_tacit("train", file, "--out", folder / "run", "--quiet"),
@@ -559,7 +546,7 @@ def test_exit_codes_of_real_processes(file: Path, folder: Path) -> None:
     assert "above the budget" in answers[2].refusal
 
 
-def test_a_plan_is_what_a_run_would_prepare(file: Path) -> None:
+def test_a_plan_is_what_a_run_would_prepare(file):
     planned = tacit("plan", file, "--json").json
     job = prepare(load_config(file))
     assert planned["parameters"] == job.plan.parameters

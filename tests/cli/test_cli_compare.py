@@ -1,13 +1,10 @@
 """`tacit compare`: what it prints and leaves, its exit codes, and a clean stop."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +34,7 @@ FIGURE = {
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     """A figure file in the current directory."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "clips.toml"
@@ -46,7 +43,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_figure_is_run_drawn_and_cached(file: Path) -> None:
+def test_a_figure_is_run_drawn_and_cached(file):
     first = tacit("compare", file, "--quick")
     assert first.code == 0, first.err
     assert "0 of 2 runs cached" in first.err
@@ -76,9 +73,7 @@ def test_a_figure_is_run_drawn_and_cached(file: Path) -> None:
     assert refused.code == 2
 
 
-def test_without_matplotlib_all_but_the_pictures_is_written(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_all_but_the_pictures_is_written(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "tacit.report.pictures", raising=False)
     answer = tacit("compare", file, "--quick", "--json", "--out", "here")
@@ -97,7 +92,7 @@ def test_without_matplotlib_all_but_the_pictures_is_written(
     }
 
 
-def test_plain_files_with_overrides(file: Path, tmp_path: Path) -> None:
+def test_plain_files_with_overrides(file, tmp_path):
     plain = write_experiment(tmp_path, train={"steps": 2})
     answer = tacit(
         "compare", plain, "--json", "--out", "here", "--seeds", 2, "--set", "algorithm.clip=3.0"
@@ -108,7 +103,7 @@ def test_plain_files_with_overrides(file: Path, tmp_path: Path) -> None:
     assert ["clip = 3.0" in path.read_text() for path in configs] == [True, True]
 
 
-def test_wrong_input_is_one_line_and_leaves_nothing(file: Path, tmp_path: Path) -> None:
+def test_wrong_input_is_one_line_and_leaves_nothing(file, tmp_path):
     before = tree(tmp_path)
     for arguments, said in (
         ([file, "--jobs", 0], "--jobs"),
@@ -125,7 +120,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(file: Path, tmp_path: Path) 
     assert "tacit compare" in tacit("train", file).refusal
 
 
-def test_a_line_that_fails_decides_the_exit_code(file: Path) -> None:
+def test_a_line_that_fails_decides_the_exit_code(file):
     """A budget that cannot be met is 3, and the other line is there all the same."""
     lines = [
         FIGURE["line"][0],  # type: ignore[index]
@@ -139,7 +134,7 @@ def test_a_line_that_fails_decides_the_exit_code(file: Path) -> None:
     assert "dear, seed 0: " in " ".join(answer.out.split())
 
 
-def test_an_interrupt_stops_cleanly_and_a_rerun_goes_on(file: Path) -> None:
+def test_an_interrupt_stops_cleanly_and_a_rerun_goes_on(file):
     arguments = ["compare", file]
     for change in ("steps=200", "evaluate_every=200", "checkpoint_every=20"):
         arguments += ["--set", f"train.{change}"]
@@ -163,7 +158,7 @@ def test_an_interrupt_stops_cleanly_and_a_rerun_goes_on(file: Path) -> None:
 
 
 @pytest.fixture
-def two_processes(file: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def two_processes(file):
     """A long comparison in a process group of its own, once both of its processes train."""
     source = """
         def model(outputs):
@@ -191,11 +186,11 @@ def two_processes(file: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     process.communicate(timeout=100)
 
 
-def _begun(runs: Path) -> set[Path]:
+def _begun(runs):
     return {path.parent for path in runs.glob("*/checkpoint-*")}
 
 
-def _assert_stopped_at_a_checkpoint(runs: Path) -> None:
+def _assert_stopped_at_a_checkpoint(runs):
     assert len(_begun(runs)) == 2
     for folder in runs.iterdir():
         result = strict_json((folder / "result.json").read_text())
@@ -203,9 +198,7 @@ def _assert_stopped_at_a_checkpoint(runs: Path) -> None:
         assert list(folder.glob(f"checkpoint-*{result['steps']}*"))
 
 
-def test_an_interrupt_of_a_terminal_stops_its_processes_cleanly(
-    two_processes: tuple[subprocess.Popen[str], Path],
-) -> None:
+def test_an_interrupt_of_a_terminal_stops_its_processes_cleanly(two_processes):
     """It goes to every process of the group, to those of the pool too."""
     process, runs = two_processes
     os.killpg(process.pid, signal.SIGINT)
@@ -216,9 +209,7 @@ def test_an_interrupt_of_a_terminal_stops_its_processes_cleanly(
     _assert_stopped_at_a_checkpoint(runs)
 
 
-def test_processes_whose_parent_is_killed_leave_a_checkpoint_and_end(
-    two_processes: tuple[subprocess.Popen[str], Path],
-) -> None:
+def test_processes_whose_parent_is_killed_leave_a_checkpoint_and_end(two_processes):
     process, runs = two_processes
     process.kill()
     process.communicate(timeout=100)  # to the end of its pipes, which all of them hold

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -23,16 +21,16 @@ from tacit.training import loop
 from tacit.training.prepare import prepare
 
 
-def cut(*arguments: object, **named: object) -> None:
+def cut(*arguments, **named):
     """Ctrl-C, as it comes out of whatever runs."""
     raise KeyboardInterrupt
 
 
-def second(function: Callable[..., Any]) -> Callable[..., Any]:
+def second(function):
     """Ctrl-C when it is called for the second time."""
     calls: list[int] = []
 
-    def called(*arguments: Any, **named: Any) -> Any:
+    def called(*arguments, **named):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
@@ -60,9 +58,7 @@ def test_an_interrupt_of_what_writes_nothing_says_so(
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_an_interrupted_comparison_goes_on_with_the_same_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_comparison_goes_on_with_the_same_command(tmp_path, monkeypatch):
     file, out = write_experiment(tmp_path, privacy={"noise_seed": None}), tmp_path / "out"
     command = ("compare", file, "--seeds", 2, "--out", out)
     with monkeypatch.context() as patch:
@@ -75,9 +71,7 @@ def test_an_interrupted_comparison_goes_on_with_the_same_command(
     assert (document["complete"], document["made"]) == (2, 1)  # of two runs, one was there
 
 
-def test_an_interrupted_search_goes_on_with_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_search_goes_on_with_resume(tmp_path, monkeypatch):
     private = {"noise_std": None, "noise_seed": None, "epsilon": 1.0, "delta": 1e-5}
     sections = experiment(privacy=private, nodes={"count": 2})
     file, out = tmp_path / "search.toml", tmp_path / "out"
@@ -98,10 +92,10 @@ class Kill(BaseException):
 
 
 @pytest.fixture
-def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def cut_off(tmp_path, monkeypatch):
     """An experiment, and the folder of a run of it that was killed before its first step."""
 
-    def kill(*arguments: object) -> None:
+    def kill(*arguments):
         raise Kill
 
     file, run = write_experiment(tmp_path), tmp_path / "run"
@@ -145,7 +139,7 @@ def test_a_run_without_a_folder_is_begun_as_it_was(command: list[str], tmp_path:
     assert tacit("train", file, "--out", run, "--quiet").code == 0
 
 
-def test_a_run_goes_on_with_as_many_processes(cut_off: tuple[Path, Path]) -> None:
+def test_a_run_goes_on_with_as_many_processes(cut_off):
     file, run = cut_off
     status = strict_json((run / STATUS).read_text())
     unknown = dict.fromkeys(("last_seen", "last_error", "rate", "frames", "again"))

@@ -23,7 +23,7 @@ KEYS = ("dataset", "model", "loss", "output", "metric", "features", "augmentatio
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """The folder of a finished run; tests do not change it."""
     parent = tmp_path_factory.mktemp("finished")
     run = parent / "run"
@@ -33,13 +33,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(finished, tmp_path, monkeypatch):
     """The folder of a finished run, to be changed at will, in the current directory."""
     monkeypatch.chdir(tmp_path)
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def naming(run: Path, section: str, key: str, value: object) -> None:
+def naming(run, section, key, value):
     """Write into the run's experiment that a key names a function."""
     config = load_config(run / "config.toml", saved=True)
     changed = getattr(config, section).model_copy(update={key: value})
@@ -51,7 +51,7 @@ def naming(run: Path, section: str, key: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_what_a_run_folder_names_is_called_with_trust_alone(run: Path, key: str) -> None:
+def test_what_a_run_folder_names_is_called_with_trust_alone(run, key):
     reference = f"{write_module(run.parent, CALLED)}:make"
     naming(run, "task", key, (reference,) if key == "metric" else reference)
     doors: list[Callable[[], object]] = [
@@ -77,7 +77,7 @@ def test_what_a_run_folder_names_is_called_with_trust_alone(run: Path, key: str)
         assert Path("CALLED").exists()
 
 
-def test_what_the_user_names_needs_no_trust(run: Path) -> None:
+def test_what_the_user_names_needs_no_trust(run):
     named = write_module(run.parent, CALLED)
     naming(run, "task", "dataset", f"{named}:make")
     assert library.load_model(run) is not None
@@ -107,7 +107,7 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("kind", ["pipe", "device", "terabyte"])
-def test_a_file_that_never_ends_is_refused_in_one_line(run: Path, name: str, kind: str) -> None:
+def test_a_file_that_never_ends_is_refused_in_one_line(run, name, kind):
     write_experiment(run.parent)
     path = run / name
     path.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ def test_a_file_that_never_ends_is_refused_in_one_line(run: Path, name: str, kin
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, str(2**63)])
-def test_numbers_beyond_any_count_are_refused(run: Path, number: str) -> None:
+def test_numbers_beyond_any_count_are_refused(run, number):
     for name, key in (("status.json", "step"), ("result.json", "steps")):
         values = json.loads((run / name).read_text())
         text = json.dumps({**values, key: "HERE"})

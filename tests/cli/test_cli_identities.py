@@ -1,7 +1,5 @@
 """`tacit site`, `tacit consortium` and what a site signs: what they print, leave and refuse."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -9,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Answer, strict_json, tacit, write_experiment
+from experiments import strict_json, tacit, write_experiment
 
 BUNDLE = "consortium/bundle.json"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(tmp_path, monkeypatch):
     """An empty current directory, and a wide terminal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
 
 
-def done(*arguments: object) -> str:
+def done(*arguments):
     answer = tacit(*arguments)
     assert (answer.code, answer.err) == (0, "")
     return answer.out
 
 
-def refused(answer: Answer, *words: str) -> None:
+def refused(answer, *words):
     assert answer.code == 2
     assert answer.out == ""
     assert answer.err.startswith("tacit: ")
@@ -36,7 +34,7 @@ def refused(answer: Answer, *words: str) -> None:
         assert word in answer.err
 
 
-def made() -> None:
+def made():
     """North, south and a relay, all joined."""
     done("site", "create", "north")
     done("site", "create", "south", "--address", "localhost:7447")
@@ -47,7 +45,7 @@ def made() -> None:
         done("site", "join", BUNDLE, "--folder", name)
 
 
-def test_three_commands_and_the_fingerprints_that_people_compare() -> None:
+def test_three_commands_and_the_fingerprints_that_people_compare():
     created = done("site", "create", "north")
     spoken = created.partition("fingerprint of north: ")[2].split("\n")[0]
     assert len(spoken.replace(" ", "")) == 32
@@ -71,7 +69,7 @@ def test_three_commands_and_the_fingerprints_that_people_compare() -> None:
         assert ours in shown
 
 
-def test_json_says_the_same() -> None:
+def test_json_says_the_same():
     created = strict_json(done("site", "create", "north", "--json"))
     assert created["folder"] == "north"
     approved = strict_json(done("consortium", "approve", created["request"], "--json"))
@@ -91,7 +89,7 @@ def test_json_says_the_same() -> None:
     assert strict_json(done("consortium", "show", "--json"))["members"][0]["revoked"]
 
 
-def test_a_bundle_is_written_where_one_likes_and_nothing_is_overwritten() -> None:
+def test_a_bundle_is_written_where_one_likes_and_nothing_is_overwritten():
     done("site", "create", "north")
     printed = done("consortium", "approve", "north.request.pem", "--out", "ours.json")
     assert "ours.json: send it to every member" in printed
@@ -103,14 +101,14 @@ def test_a_bundle_is_written_where_one_likes_and_nothing_is_overwritten() -> Non
     refused(tacit("site", "create", "north"), "--folder", "exists")
 
 
-def test_a_site_shows_its_fingerprint_before_it_has_joined() -> None:
+def test_a_site_shows_its_fingerprint_before_it_has_joined():
     created = done("site", "create", "north")
     shown = done("site", "show")
     assert created.partition("fingerprint")[2].split("\n")[0] in shown
     assert "has joined no consortium" in shown
 
 
-def test_wrong_input_is_one_line() -> None:
+def test_wrong_input_is_one_line():
     refused(tacit("site", "create", "North"), "NAME", "must be 1 to 40")
     refused(tacit("site", "create", "north", "--role", "boss"), "--role", "site or relay")
     refused(tacit("site", "create", "relay", "--role", "relay"), "--address", "needs one")
@@ -127,7 +125,7 @@ def test_wrong_input_is_one_line() -> None:
     refused(tacit("consortium", "approve", "north.request.pem", "--days", "0"), "--days")
 
 
-def test_who_was_revoked_is_told_what_to_expect() -> None:
+def test_who_was_revoked_is_told_what_to_expect():
     made()
     printed = done("consortium", "revoke", "south")
     assert "revoked now" in printed
@@ -136,7 +134,7 @@ def test_who_was_revoked_is_told_what_to_expect() -> None:
     assert "revoked" in done("site", "join", BUNDLE, "--folder", "north")
 
 
-def test_a_statement_and_heads_are_signed_by_the_site_and_checked_by_others(tmp_path: Path) -> None:
+def test_a_statement_and_heads_are_signed_by_the_site_and_checked_by_others(tmp_path):
     made()
     file = write_experiment(tmp_path, privacy={"noise_seed": None})
     done("train", file, "--out", "run", "--quiet")
@@ -168,7 +166,7 @@ def test_a_statement_and_heads_are_signed_by_the_site_and_checked_by_others(tmp_
 
 
 @pytest.mark.process
-def test_help_loads_neither_cryptography_nor_torch() -> None:
+def test_help_loads_neither_cryptography_nor_torch():
     for arguments in (["--help"], ["site", "--help"], ["consortium", "approve", "--help"]):
         code = (
             "import sys; from tacit.cli.main import main\n"

@@ -1,12 +1,9 @@
 """`tacit init` writes an experiment that runs, and confirms nothing that private data told it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import sys
 import tomllib
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -23,7 +20,7 @@ TABLE = ("--csv", "patients.csv", "--target", "readmitted", "--node", "hospital"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     write_tables(tmp_path)
     (tmp_path / "patients.schema.toml").unlink()
     monkeypatch.chdir(tmp_path)
@@ -32,18 +29,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def test_without_arguments_it_offers_the_digits() -> None:
+def test_without_arguments_it_offers_the_digits():
     answer = tacit("init")
     assert (answer.code, answer.err) == (0, "")
     assert load_config("digits.toml").task.dataset == "digits"
     assert tacit("plan", "digits.toml", "--json").json["nodes"] == 10
 
 
-def test_a_public_sample_makes_an_experiment_that_runs_as_it_is(folder: Path) -> None:
+def test_a_public_sample_makes_an_experiment_that_runs_as_it_is(folder):
     (folder / "patients.csv").rename(folder / "elsewhere")
     answer = tacit("init", *TABLE, "--public-csv", "sample.csv", "--epsilon", "2")
     assert answer.code == 0, answer.err  # the private file was not opened
@@ -59,7 +56,7 @@ def test_a_public_sample_makes_an_experiment_that_runs_as_it_is(folder: Path) ->
     assert (age.low, age.high) == (sample["age"].min(), sample["age"].max())
 
 
-def test_what_is_proposed_from_private_records_is_not_confirmed(folder: Path) -> None:
+def test_what_is_proposed_from_private_records_is_not_confirmed(folder):
     answer = tacit("init", *TABLE)
     assert answer.code == 0
     for words in ("no epsilon covers", "age: the bounds 0 and ", "hospital: the list of 5 nodes"):
@@ -75,7 +72,7 @@ def test_what_is_proposed_from_private_records_is_not_confirmed(folder: Path) ->
     assert tacit("plan", "patients.toml", "--json").code == 0
 
 
-def test_no_more_than_the_first_records_of_a_private_file_is_looked_at(folder: Path) -> None:
+def test_no_more_than_the_first_records_of_a_private_file_is_looked_at(folder):
     lines = (folder / "patients.csv").read_text().splitlines()
     texts = []
     for last in (lines[-1], 'Nowhere,999999,x,y,z,"1","2",3,4,5,maybe,perhaps'):
@@ -87,7 +84,7 @@ def test_no_more_than_the_first_records_of_a_private_file_is_looked_at(folder: P
     assert texts[0] == texts[1]
 
 
-def test_extremes_of_private_records_do_not_show() -> None:
+def test_extremes_of_private_records_do_not_show():
     roles = Roles("y", labels=("0", "1"))
     for age, low, high in (("87", 0, 100), ("99.5", 0, 100), ("-3", -10, 10), ("0", 0, 1)):
         declared = propose({"age": [age, "0"], "y": ["0", "1"]}, roles, public=False)
@@ -96,7 +93,7 @@ def test_extremes_of_private_records_do_not_show() -> None:
         assert not declared.confirmed_public
 
 
-def test_kinds_are_told_by_the_fields() -> None:
+def test_kinds_are_told_by_the_fields():
     table = {
         "y": ["a", "b", "a"],
         "patient_id": ["1", "2", "3"],
@@ -124,7 +121,7 @@ NAMES = st.text(min_size=1, max_size=6).map(str.strip).filter(bool)
 
 @settings(max_examples=60, deadline=None)
 @given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), public=st.booleans())
-def test_a_schema_is_read_as_it_was_written(names: list[str], public: bool) -> None:
+def test_a_schema_is_read_as_it_was_written(names, public):
     target, first, second = names
     table = {
         target: ['a "quoted" one', "b\nc"],
@@ -136,7 +133,7 @@ def test_a_schema_is_read_as_it_was_written(names: list[str], public: bool) -> N
     assert Schema.of(tomllib.loads(text)) == schema
 
 
-def test_the_private_table_is_no_public_sample_of_itself(folder: Path) -> None:
+def test_the_private_table_is_no_public_sample_of_itself(folder):
     (folder / "other.csv").symlink_to("patients.csv")
     for name in ("patients.csv", "other.csv"):
         answer = tacit("init", *TABLE, "--public-csv", name, "--epsilon", "2")
@@ -145,7 +142,7 @@ def test_the_private_table_is_no_public_sample_of_itself(folder: Path) -> None:
     assert not (folder / "patients.schema.toml").exists()
 
 
-def test_nothing_is_overwritten(folder: Path) -> None:
+def test_nothing_is_overwritten(folder):
     (folder / "patients.toml").write_text("mine")
     assert "exists, and is not overwritten" in tacit("init", *TABLE).refusal
     assert (folder / "patients.toml").read_text() == "mine"
@@ -168,7 +165,7 @@ def test_nothing_is_overwritten(folder: Path) -> None:
         (("--csv", "patients.csv", "--target", "hospital", "--node", "hospital"), "is the target"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(words: tuple[str, ...], said: str, folder: Path) -> None:
+def test_what_is_wrong_is_said_in_one_line(words, said, folder):
     before = sorted(folder.iterdir())
     answer = tacit("init", *words)
     assert answer.code == 2
@@ -178,9 +175,7 @@ def test_what_is_wrong_is_said_in_one_line(words: tuple[str, ...], said: str, fo
 
 @pytest.mark.parametrize("columns", [None, ["sex", "admission", "diagnosis", "readmitted"]])
 @pytest.mark.parametrize("first", range(3))
-def test_a_record_in_the_place_of_names_is_not_shown(
-    folder: Path, columns: list[str] | None, first: int
-) -> None:
+def test_a_record_in_the_place_of_names_is_not_shown(folder, columns, first):
     """Of a table without a header, whatever its columns are and whatever is asked of it."""
     records = pd.read_csv("patients.csv", dtype=str)[columns or slice(None)].iloc[first:]
     private = records.iloc[0].astype(str)
@@ -195,7 +190,7 @@ def test_a_record_in_the_place_of_names_is_not_shown(
     assert not list(folder.glob("bare.*toml"))
 
 
-def test_it_asks_on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_asks_on_a_terminal(folder, monkeypatch):
     answers = "patients.csv\nsample.csv\nreadmitted\nhospital\n1.5\n"
     monkeypatch.setattr(sys, "stdin", Terminal(answers))
     answer = tacit("init")
@@ -206,7 +201,7 @@ def test_it_asks_on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert config.task.test == "csv:sample.csv"
 
 
-def test_a_file_with_semicolons_is_read_as_such(folder: Path) -> None:
+def test_a_file_with_semicolons_is_read_as_such(folder):
     pd.read_csv("patients.csv").to_csv("patients.csv", sep=";", index=False, quoting=csv.QUOTE_ALL)
     assert tacit("init", *TABLE).code == 0
     schema = Schema.of("patients.schema.toml")
@@ -214,7 +209,7 @@ def test_a_file_with_semicolons_is_read_as_such(folder: Path) -> None:
     assert len(schema.columns) == 10
 
 
-def test_labels_and_nodes_may_be_listed(folder: Path) -> None:
+def test_labels_and_nodes_may_be_listed(folder):
     words = ("--labels", "no, yes", "--node-values", "Riverside,General,Lakeview")
     assert tacit("init", *TABLE, *words).code == 0
     schema = Schema.of("patients.schema.toml")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from tacit.cli import main as cli
 from tacit.errors import InputError
 
 
-def call(*arguments: object) -> int:
+def call(*arguments):
     """The command alone; gives its exit code."""
     app = typer.Typer()
     app.command()(cli_launch.launch)
@@ -33,11 +32,11 @@ def call(*arguments: object) -> int:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], int, dict[str, Any]]]:
+def calls(monkeypatch):
     """What the processes would have been started with; the first launch exits with 0, then 4."""
     made: list[tuple[Sequence[str], int, dict[str, Any]]] = []
 
-    def record(arguments: Sequence[str], processes: int, **options: Any) -> int:
+    def record(arguments, processes, **options):
         made.append((arguments, processes, options))
         return 4 * (len(made) - 1)
 
@@ -45,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], int, dic
     return made
 
 
-def test_everything_else_is_handed_on(tmp_path: Path, calls: list[Any]) -> None:
+def test_everything_else_is_handed_on(tmp_path, calls):
     file = write_experiment(tmp_path, train={"timeout": 7.0})
     assert call(file, "--processes", 4) == 0
     out = tmp_path / "run"
@@ -63,7 +62,7 @@ def test_everything_else_is_handed_on(tmp_path: Path, calls: list[Any]) -> None:
     assert full == (expected, 2, {"out": out, "restarts": 2, "patience": 18.5, "say": None})
 
 
-def test_every_option_of_train_is_there() -> None:
+def test_every_option_of_train_is_there():
     ours, theirs = (inspect.signature(one).parameters for one in (cli_launch.launch, cli.train))
     # All stays on the loopback address; a site is started by itself; --restarts goes on.
     needless = {"allow_insecure_network", "site", "resume_if_there"}
@@ -71,9 +70,7 @@ def test_every_option_of_train_is_there() -> None:
 
 
 @pytest.mark.parametrize("processes", [-1, 0, 5])
-def test_processes_are_from_one_to_the_number_of_nodes(
-    tmp_path: Path, calls: list[Any], processes: int
-) -> None:
+def test_processes_are_from_one_to_the_number_of_nodes(tmp_path, calls, processes):
     file = write_experiment(tmp_path)
     with pytest.raises(InputError, match=f"--processes = {processes}: .* from 1 to 4"):
         call(file, "--processes", processes)
@@ -81,9 +78,7 @@ def test_processes_are_from_one_to_the_number_of_nodes(
     assert call(file, "--processes", 5, "--set", "nodes.count=5") == 0
 
 
-def test_a_wrong_experiment_is_refused_before_anything_starts(
-    tmp_path: Path, calls: list[Any]
-) -> None:
+def test_a_wrong_experiment_is_refused_before_anything_starts(tmp_path, calls):
     with pytest.raises(InputError, match=r"missing\.toml"):
         call(tmp_path / "missing.toml", "--processes", 2)
     with pytest.raises(InputError, match=r"train\.stepz"):
@@ -91,13 +86,13 @@ def test_a_wrong_experiment_is_refused_before_anything_starts(
     assert calls == []
 
 
-def test_restarts_need_a_run_folder(tmp_path: Path) -> None:
+def test_restarts_need_a_run_folder(tmp_path):
     with pytest.raises(InputError, match=r"--restarts = 1: .*--out"):
         call(write_experiment(tmp_path), "--processes", 2, "--restarts", 1)
 
 
 @pytest.mark.process
-def test_one_process_trains(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_process_trains(tmp_path, capfd):
     out = tmp_path / "run"
     private = write_experiment(tmp_path, privacy={"noise_seed": None})
     code = call(private, "--processes", 1, "--json", "--out", out)

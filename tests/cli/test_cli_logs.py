@@ -1,21 +1,17 @@
 """`--log-format json`: every line of standard error is one JSON object, errors included."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
 from datetime import datetime
 from io import StringIO
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import Answer, strict_json, tacit, wait_tacit, write_experiment, write_module
+from experiments import strict_json, tacit, wait_tacit, write_experiment, write_module
 from tacit.cli import signals
 from tacit.cli.logs import as_json_lines, describe_process, log_lines, say
 
@@ -23,7 +19,7 @@ JSON = ("--log-format", "json")
 FIELDS = ["time", "level", "message", "rank", "run", "step"]
 
 
-def lines(answer: Answer) -> list[dict[str, Any]]:
+def lines(answer):
     """What a command logged; each line has the fields that all have."""
     found = [strict_json(line) for line in answer.err.splitlines()]
     for line in found:
@@ -33,7 +29,7 @@ def lines(answer: Answer) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_run_tells_where_it_is(tmp_path: Path) -> None:
+def test_a_run_tells_where_it_is(tmp_path):
     answer = tacit("train", write_experiment(tmp_path), "--out", tmp_path / "run", *JSON)
     assert answer.code == 0
     found = lines(answer)
@@ -48,7 +44,7 @@ def test_a_run_tells_where_it_is(tmp_path: Path) -> None:
     assert "certified" in answer.out  # the table of the result, as without it
 
 
-def test_what_was_measured_on_records_is_not_logged(tmp_path: Path) -> None:
+def test_what_was_measured_on_records_is_not_logged(tmp_path):
     """Without test records the progress line of this site shows the loss on private ones."""
     name = write_module(
         tmp_path,
@@ -72,9 +68,7 @@ def test_what_was_measured_on_records_is_not_logged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [JSON, ("--log-format=json",)])
-def test_an_error_has_its_exit_code_and_keeps_to_itself_what_may_be_private(
-    tmp_path: Path, option: tuple[str, ...]
-) -> None:
+def test_an_error_has_its_exit_code_and_keeps_to_itself_what_may_be_private(tmp_path, option):
     file = write_experiment(tmp_path, train={"steps": -1})
     (line,) = lines(tacit("train", file, *option))
     assert (line["level"], line["exit_code"]) == ("error", 2)
@@ -89,7 +83,7 @@ def test_an_error_has_its_exit_code_and_keeps_to_itself_what_may_be_private(
     assert "detail" not in line
 
 
-def test_errors_of_the_command_line_itself_are_lines_as_well(tmp_path: Path) -> None:
+def test_errors_of_the_command_line_itself_are_lines_as_well(tmp_path):
     (line,) = lines(tacit("train", *JSON))
     assert line["exit_code"] == 2
     assert "FILE" in line["message"]
@@ -97,7 +91,7 @@ def test_errors_of_the_command_line_itself_are_lines_as_well(tmp_path: Path) -> 
     assert "--no-such-option" in line["message"]
 
 
-def test_another_format_is_refused_and_plain_is_the_default(tmp_path: Path) -> None:
+def test_another_format_is_refused_and_plain_is_the_default(tmp_path):
     assert "xml" in tacit("train", "x.toml", "--log-format", "xml").refusal
     assert tacit("train", "x.toml", "--log-format", "plain").err.startswith("tacit: ")
     assert tacit("train", "--log-format").err.startswith("tacit: ")
@@ -105,7 +99,7 @@ def test_another_format_is_refused_and_plain_is_the_default(tmp_path: Path) -> N
     assert tacit("train", "--", *JSON).err.startswith("tacit: ")
 
 
-def test_a_defect_is_a_line_and_its_text_is_for_this_site(tmp_path: Path) -> None:
+def test_a_defect_is_a_line_and_its_text_is_for_this_site(tmp_path):
     with patch("tacit.plain_files.read_toml", side_effect=KeyError("17 of 90 patients")):
         (line,) = lines(tacit("train", "x.toml", *JSON))
     assert line["exit_code"] == 1
@@ -114,7 +108,7 @@ def test_a_defect_is_a_line_and_its_text_is_for_this_site(tmp_path: Path) -> Non
     assert "patients" in line["detail"]
 
 
-def test_nothing_of_it_stays_when_the_command_has_ended(tmp_path: Path) -> None:
+def test_nothing_of_it_stays_when_the_command_has_ended(tmp_path):
     before = [(logging.getLogger(name).handlers[:]) for name in ("tacit", "py.warnings")]
     tacit("train", "x.toml", *JSON)
     assert not as_json_lines()
@@ -125,7 +119,7 @@ def test_nothing_of_it_stays_when_the_command_has_ended(tmp_path: Path) -> None:
 
 
 @given(text=st.text(), run=st.text())
-def test_whatever_is_logged_is_one_line(text: str, run: str) -> None:
+def test_whatever_is_logged_is_one_line(text, run):
     out = StringIO()
     with patch.object(sys, "stderr", out), log_lines(JSON):
         describe_process(rank=2, run=run, step=3)
@@ -145,7 +139,7 @@ def test_whatever_is_logged_is_one_line(text: str, run: str) -> None:
     assert "ValueError" in found[-1]["detail"]
 
 
-def test_what_an_interrupt_says_is_a_line_as_well() -> None:
+def test_what_an_interrupt_says_is_a_line_as_well():
     with patch.dict(os.environ, {"RANK": "3"}), log_lines(JSON):
         line = strict_json(signals.last_words())
     assert (line["rank"], line["exit_code"]) == (3, 130)
@@ -153,7 +147,7 @@ def test_what_an_interrupt_says_is_a_line_as_well() -> None:
 
 
 @pytest.mark.process
-def test_all_processes_of_a_launch_log_lines_of_their_own(tmp_path: Path) -> None:
+def test_all_processes_of_a_launch_log_lines_of_their_own(tmp_path):
     file = write_experiment(tmp_path)
     answer = wait_tacit("launch", file, "--processes", 2, "--out", tmp_path / "run", *JSON)
     assert answer.code == 0, answer.err

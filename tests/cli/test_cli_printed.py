@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from printing import COMMANDS, PRINTED, called, scene
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("printed")
     before = Path.cwd()
     os.chdir(made)
@@ -37,12 +36,12 @@ def test_what_is_printed(command: str, folder: Path, monkeypatch: pytest.MonkeyP
             assert_alike(json.loads(found), json.loads(right), command)
 
 
-def test_every_file_is_of_a_command() -> None:
+def test_every_file_is_of_a_command():
     names = {f"{command}.{ending}" for command in COMMANDS for ending in ("txt", "json")}
     assert {path.name for path in PRINTED.iterdir()} == names
 
 
-def assert_alike(found: Any, right: Any, where: str) -> None:
+def assert_alike(found, right, where):
     """The same keys in the same order, and numbers but for the last digits of float32."""
     assert type(found) is type(right), where
     if isinstance(right, dict):

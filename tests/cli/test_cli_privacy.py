@@ -1,16 +1,12 @@
 """The commands about privacy: what they print and leave, and one line for each wrong input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from experiments import Answer, strict_json, tacit, write_experiment
+from experiments import strict_json, tacit, write_experiment
 from tacit.errors import InputError
 from tacit.report.documents.base import load
 from tacit.report.documents.claims import AuditDocument
@@ -20,28 +16,28 @@ from tacit.training.stacked_context import StackedContext
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     """A small experiment with secret noise, in the current directory."""
     monkeypatch.chdir(tmp_path)
     return write_experiment(tmp_path, privacy={"noise_seed": None})
 
 
 @pytest.fixture
-def run(file: Path) -> Path:
+def run(file):
     """The folder of a finished run."""
     assert tacit("train", file, "--out", "run", "--quiet").code == 0
     return Path("run")
 
 
 @pytest.fixture
-def budgeted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def budgeted(tmp_path, monkeypatch):
     """The same with a budget instead of a given noise."""
     monkeypatch.chdir(tmp_path)
     privacy = {"noise_seed": None, "noise_std": None, "epsilon": 2.0, "delta": 1e-4}
     return write_experiment(tmp_path, privacy=privacy)
 
 
-def refused(answer: Answer, *words: str) -> None:
+def refused(answer, *words):
     assert answer.code == 2
     assert answer.err.startswith("tacit: ")
     assert answer.err.count("\n") == 1
@@ -50,7 +46,7 @@ def refused(answer: Answer, *words: str) -> None:
         assert word in answer.err
 
 
-def test_claims_of_an_experiment(file: Path) -> None:
+def test_claims_of_an_experiment(file):
     found = strict_json(tacit("privacy", "claims", file, "--json").out)
     planned = strict_json(tacit("plan", file, "--json").out)["per_node"]
     certified = {row["certified"] for row in found["rows"]}
@@ -63,7 +59,7 @@ def test_claims_of_an_experiment(file: Path) -> None:
     refused(tacit("privacy", "claims", file, "--page", "claims.html"), "claims.html", "exists")
 
 
-def test_a_ledger_is_recomputed_from_the_file_alone(run: Path) -> None:
+def test_a_ledger_is_recomputed_from_the_file_alone(run):
     said = strict_json((run / "result.json").read_text(encoding="utf-8"))["epsilon"]
     alone = Path("elsewhere.sqlite")
     alone.write_bytes((run / "ledger.sqlite").read_bytes())
@@ -79,7 +75,7 @@ def test_a_ledger_is_recomputed_from_the_file_alone(run: Path) -> None:
     refused(tacit("privacy", "ledger", "nowhere.sqlite"), "nowhere.sqlite")
 
 
-def test_a_statement_is_written_and_checked(run: Path) -> None:
+def test_a_statement_is_written_and_checked(run):
     written = tacit("privacy", "statement", run)
     assert written.out.split() == ["run/statement.json", "run/statement.html"]
     assert tacit("privacy", "check", "run/statement.json").code == 0
@@ -90,9 +86,7 @@ def test_a_statement_is_written_and_checked(run: Path) -> None:
     refused(tacit("privacy", "statement", "."), "RUN")
 
 
-def test_who_may_collude_is_told_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_may_collude_is_told_everywhere(tmp_path, monkeypatch):
     """By the plan, the end of a run, its ledger, and the check of its statement."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
@@ -130,7 +124,7 @@ def test_who_may_collude_is_told_everywhere(
 
 
 @pytest.mark.slow
-def test_an_audit_is_put_beside_a_run(run: Path) -> None:
+def test_an_audit_is_put_beside_a_run(run):
     options = ("--repetitions", 300, "--canaries", 0, "--seconds", 0.5)
     first = strict_json(tacit("audit", run, *options, "--json").out)
     result = strict_json((run / "result.json").read_text(encoding="utf-8"))
@@ -147,7 +141,7 @@ def test_an_audit_is_put_beside_a_run(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_alarm_is_not_undone_by_another_audit(run: Path) -> None:
+def test_an_alarm_is_not_undone_by_another_audit(run):
     from tacit.analysis.audit import record_audit
 
     tacit("audit", run, "--repetitions", 100, "--canaries", 0, "--seconds", 0.5)
@@ -173,10 +167,10 @@ def test_an_alarm_is_not_undone_by_another_audit(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_defect_ends_with_an_alarm(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_ends_with_an_alarm(run, monkeypatch):
     right = StackedContext.add_noise
 
-    def too_little(self: StackedContext, total: Tensor, k: int, **options: Any) -> Tensor:
+    def too_little(self, total, k, **options):
         noise = right(self, torch.zeros_like(total), k, **options)
         return total.add_(noise, alpha=0.9)
 
@@ -202,20 +196,18 @@ def test_a_defect_ends_with_an_alarm(run: Path, monkeypatch: pytest.MonkeyPatch)
         (("--delta", 0), "delta"),
     ],
 )
-def test_audits_that_cannot_be_are_refused(
-    file: Path, options: tuple[object, ...], word: str
-) -> None:
+def test_audits_that_cannot_be_are_refused(file, options, word):
     refused(tacit("audit", file, *options), word)
 
 
-def test_planning_options_go_together(budgeted: Path) -> None:
+def test_planning_options_go_together(budgeted):
     refused(tacit("plan", budgeted, "--batch"), "--batch", "--optimise")
     refused(tacit("plan", budgeted, "--page", "plan.html"), "--optimise")
     refused(tacit("plan", budgeted, "--optimise", "--constant", "L"), "--constant")
     refused(tacit("plan", budgeted, "--optimise", "--constant", "Q=1"), "L")
 
 
-def test_an_optimum_is_planned(budgeted: Path) -> None:
+def test_an_optimum_is_planned(budgeted):
     answer = tacit(
         "plan", budgeted, "--optimise", "--constant", "L=2", "--page", "plan.html", "--json"
     )

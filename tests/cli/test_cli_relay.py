@@ -1,36 +1,32 @@
 """`tacit relay`: what it prints, refuses, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from consortia import consortium
 from ports import free_address
 from tacit.communication.secure.carrier import open_carrier
-from tacit.identities import Site
 
 LIMIT = 30.0
 
 
-def made_in(folder: Path) -> tuple[dict[str, Site], str]:
+def made_in(folder):
     address = free_address()
     return consortium(folder, {"north": ()}, {"relay": [address]}), address
 
 
-def relay(folder: Path, *options: str) -> subprocess.Popen[str]:
+def relay(folder, *options):
     command = [sys.executable, "-m", "tacit", "relay", "--site", str(folder), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def next_line(process: subprocess.Popen[str]) -> str:
+def next_line(process):
     """Empty where none comes within the limit: the process is killed then."""
     assert process.stdout is not None
     timer = threading.Timer(LIMIT, process.kill)
@@ -43,9 +39,7 @@ def next_line(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_tells_who_comes_and_goes_until_it_is_stopped(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_it_tells_who_comes_and_goes_until_it_is_stopped(tmp_path, number):
     made, address = made_in(tmp_path)
     process = relay(made["relay"].folder, "--listen", address, "--json")
     try:
@@ -69,7 +63,7 @@ def test_it_tells_who_comes_and_goes_until_it_is_stopped(
 
 
 @pytest.mark.process
-def test_it_says_in_plain_words_where_it_listens(tmp_path: Path) -> None:
+def test_it_says_in_plain_words_where_it_listens(tmp_path):
     made, address = made_in(tmp_path)
     process = relay(made["relay"].folder)
     try:
@@ -81,7 +75,7 @@ def test_it_says_in_plain_words_where_it_listens(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def refused(folder: Path, *options: str) -> str:
+def refused(folder, *options):
     process = relay(folder, *options)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
@@ -90,7 +84,7 @@ def refused(folder: Path, *options: str) -> str:
 
 
 @pytest.mark.process
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path):
     made, _ = made_in(tmp_path)
     folder = made["relay"].folder
     assert "must be the folder of a relay" in refused(made["north"].folder)

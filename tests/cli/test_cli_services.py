@@ -1,16 +1,12 @@
 """`--resume-if-there`: one command line starts a run, goes on with it, and leaves it when done."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from experiments import Answer, strict_json, tacit, tree, write_experiment
+from experiments import strict_json, tacit, tree, write_experiment
 from tacit.cli.services import own_rank, was_done
 from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.sites import session_folder
@@ -25,23 +21,23 @@ AGAIN = "--resume-if-there"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     return write_experiment(tmp_path, train={"checkpoint_every": 2})
 
 
-def start(file: Path, out: Path, *more: str) -> Answer:
+def start(file, out, *more):
     return tacit("train", file, "--out", out, AGAIN, *more)
 
 
-def parameters(out: Path) -> bytes:
+def parameters(out):
     return (out / "nodes.safetensors").read_bytes()
 
 
-def test_it_starts_goes_on_and_is_done_with_one_command_line(file: Path, tmp_path: Path) -> None:
+def test_it_starts_goes_on_and_is_done_with_one_command_line(file, tmp_path):
     run, whole = tmp_path / "runs" / "service", tmp_path / "whole"
     assert tacit("train", file, "--out", whole, "--quiet").code == 0
 
-    def cut_off(progress: Any) -> None:
+    def cut_off(progress):
         if progress.step == 5:
             raise PeerError("rank 1 was lost")
 
@@ -60,14 +56,14 @@ def test_it_starts_goes_on_and_is_done_with_one_command_line(file: Path, tmp_pat
     assert read_ledger(run / "ledger.sqlite") == charged
 
 
-def test_what_scripts_read_is_the_same_when_it_was_done_already(file: Path, tmp_path: Path) -> None:
+def test_what_scripts_read_is_the_same_when_it_was_done_already(file, tmp_path):
     run = tmp_path / "run"
     first = start(file, run, "--json")
     assert strict_json(start(file, run, "--json").out) == strict_json(first.out)
     assert start(file, run, "--quiet").out == f"{run}\n"
 
 
-def test_a_run_that_was_stopped_goes_on(file: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on(file, tmp_path):
     run = tmp_path / "run"
     job = prepare(load_config(file))
     execute(job, out=run, should_stop=lambda: True)
@@ -76,7 +72,7 @@ def test_a_run_that_was_stopped_goes_on(file: Path, tmp_path: Path) -> None:
     assert strict_json(answer.out)["steps"] == 6
 
 
-def test_a_folder_that_was_half_made_is_made(file: Path, tmp_path: Path) -> None:
+def test_a_folder_that_was_half_made_is_made(file, tmp_path):
     half = tmp_path / "runs" / ".service.0123abcd.new"
     half.mkdir(parents=True)
     (half / "config.toml").write_text("")
@@ -84,7 +80,7 @@ def test_a_folder_that_was_half_made_is_made(file: Path, tmp_path: Path) -> None
     assert not half.exists()
 
 
-def test_what_is_no_run_is_refused_and_left_as_it_is(file: Path, tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused_and_left_as_it_is(file, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.txt").write_text("years of work")
@@ -92,16 +88,14 @@ def test_what_is_no_run_is_refused_and_left_as_it_is(file: Path, tmp_path: Path)
     assert tree(other) == {"thesis.txt"}
 
 
-def test_a_run_of_another_experiment_is_refused_also_when_it_is_done(
-    file: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_another_experiment_is_refused_also_when_it_is_done(file, tmp_path):
     run = tmp_path / "run"
     assert start(file, run, "--quiet").code == 0
     refusal = start(file, run, "--set", "algorithm.learning_rate=0.7").refusal
     assert "algorithm.learning_rate" in refusal
 
 
-def test_the_word_of_a_damaged_status_counts_for_nothing(file: Path, tmp_path: Path) -> None:
+def test_the_word_of_a_damaged_status_counts_for_nothing(file, tmp_path):
     run = tmp_path / "run"
     assert start(file, run, "--quiet").code == 0
     (run / STATUS).write_text("{")
@@ -113,7 +107,7 @@ def test_the_word_of_a_damaged_status_counts_for_nothing(file: Path, tmp_path: P
     assert "config.toml is missing" in start(file, run).refusal
 
 
-def test_it_goes_with_out_and_without_resume(file: Path, tmp_path: Path) -> None:
+def test_it_goes_with_out_and_without_resume(file, tmp_path):
     assert "--out" in tacit("train", file, AGAIN).refusal
     assert AGAIN in start(file, tmp_path / "run", "--resume").refusal
     assert not (tmp_path / "run").exists()
@@ -129,12 +123,12 @@ def test_it_goes_with_out_and_without_resume(file: Path, tmp_path: Path) -> None
         ({"RANK": "2", "WORLD_SIZE": "many"}, None),
     ],
 )
-def test_the_rank_is_the_launchers(environment: dict[str, str], rank: int | None) -> None:
+def test_the_rank_is_the_launchers(environment, rank):
     with patch.dict("os.environ", environment):
         assert own_rank(None) == rank
 
 
-def test_one_of_several_processes_that_is_done_asks_nobody(file: Path, tmp_path: Path) -> None:
+def test_one_of_several_processes_that_is_done_asks_nobody(file, tmp_path):
     """The others have gone: it would wait for them in vain, and be started again for ever."""
     run = tmp_path / "run"
     assert tacit("train", file, "--out", run / "rank-0002", "--quiet").code == 0
@@ -145,7 +139,7 @@ def test_one_of_several_processes_that_is_done_asks_nobody(file: Path, tmp_path:
     assert "done already" in answer.err
 
 
-def test_a_site_that_owes_others_messages_is_not_done(file: Path, tmp_path: Path) -> None:
+def test_a_site_that_owes_others_messages_is_not_done(file, tmp_path):
     """It was ended after its last step, and before all that it had sent had arrived."""
     run, config = tmp_path / "run", load_config(file)
     assert tacit("train", file, "--out", run / "rank-0002", "--quiet").code == 0

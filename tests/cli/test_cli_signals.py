@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,7 @@ main()
 """
 
 
-def started(module: str, answer: str, *arguments: str) -> subprocess.Popen[str]:
+def started(module, answer, *arguments):
     """The command line, which waits where it is about to load a module."""
     program = WAITS.replace("WAIT", answer)
     process = subprocess.Popen(
@@ -64,7 +63,7 @@ def test_an_interrupt_while_it_loads_is_one_line(module: str, command: str) -> N
     assert (process.returncode, said) == (130, LINE)
 
 
-def test_sigterm_before_a_clean_stop_is_possible_is_one_line() -> None:
+def test_sigterm_before_a_clean_stop_is_possible_is_one_line():
     """A service that is stopped while it starts; it ends as the signal ends any process."""
     answer = 'print("here", flush=True); time.sleep(300)'
     process = started("torch", answer, "train", "examples/digits.toml")
@@ -76,7 +75,7 @@ def test_sigterm_before_a_clean_stop_is_possible_is_one_line() -> None:
     assert "--resume-if-there" in line
 
 
-def test_a_second_interrupt_ends_at_once_while_the_first_is_answered() -> None:
+def test_a_second_interrupt_ends_at_once_while_the_first_is_answered():
     answer = """
             try:
                 print("here", flush=True)
@@ -95,7 +94,7 @@ def test_a_second_interrupt_ends_at_once_while_the_first_is_answered() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_full_standard_output_is_no_defect_of_ours(tmp_path: Path) -> None:
+def test_a_full_standard_output_is_no_defect_of_ours(tmp_path):
     file = write_experiment(tmp_path)
     run = tmp_path / "run"
     with open("/dev/full", "w") as full:
@@ -116,7 +115,7 @@ def test_a_full_standard_output_is_no_defect_of_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="limits are of Unix")
-def test_a_run_without_room_keeps_what_was_written_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_without_room_keeps_what_was_written_and_goes_on(tmp_path):
     """Files may not grow beyond 64 KiB: the page of a run does not fit, and all else does."""
     file = write_experiment(tmp_path)
     command = f"{sys.executable} -m tacit train {file} --quiet --out {tmp_path / 'run'}"

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -23,7 +19,7 @@ pytestmark = pytest.mark.process
 BUDGET = 1.0
 
 
-def written(folder: Path, tune: dict[str, Any], **changes: dict[str, Any]) -> Path:
+def written(folder, tune, **changes):
     path = folder / "search.toml"
     private = {"noise_std": None, "noise_seed": None, "epsilon": BUDGET, "delta": 1e-5}
     sections = experiment(
@@ -36,7 +32,7 @@ def written(folder: Path, tune: dict[str, Any], **changes: dict[str, Any]) -> Pa
     return path
 
 
-def killed(process: subprocess.Popen[str], when: Callable[[], bool]) -> None:
+def killed(process, when):
     """Kill it without a word once something is so; it may have ended by itself."""
     end = time.monotonic() + 90
     while not when() and process.poll() is None and time.monotonic() < end:
@@ -45,7 +41,7 @@ def killed(process: subprocess.Popen[str], when: Callable[[], bool]) -> None:
     process.communicate(timeout=30)
 
 
-def spent(folder: Path, node: int) -> float:
+def spent(folder, node):
     """What the ledgers of all trials say, those that were cut off included."""
     runs = [
         run for path in folder.rglob("trials/*/ledger.sqlite") for run in read_ledger(path).runs
@@ -55,7 +51,7 @@ def spent(folder: Path, node: int) -> float:
     return privacy.epsilon(whole, delta=1e-5)
 
 
-def test_a_search_that_is_killed_again_and_again_keeps_its_budget(tmp_path: Path) -> None:
+def test_a_search_that_is_killed_again_and_again_keeps_its_budget(tmp_path):
     file = written(tmp_path, {"grid": {"algorithm.clip": [0.3, 0.6, 1.0]}}, nodes={"count": 2})
     out = tmp_path / "out"
     moments = [
@@ -89,7 +85,7 @@ def test_a_search_that_is_killed_again_and_again_keeps_its_budget(tmp_path: Path
     assert sum(charged) > 0
 
 
-def test_hidden_trials_that_are_killed_leave_a_whole_winner(tmp_path: Path) -> None:
+def test_hidden_trials_that_are_killed_leave_a_whole_winner(tmp_path):
     tune = {"grid": {"algorithm.clip": [0.3, 1.0]}, "cost": "random-stopping", "expected_trials": 3}
     file = written(tmp_path, tune, nodes={"count": 1})
     out = tmp_path / "out"
@@ -114,7 +110,7 @@ def test_hidden_trials_that_are_killed_leave_a_whole_winner(tmp_path: Path) -> N
         assert sorted(steps) == list(range(60))
 
 
-def test_an_interrupt_ends_it_cleanly(tmp_path: Path) -> None:
+def test_an_interrupt_ends_it_cleanly(tmp_path):
     file = written(tmp_path, {"grid": {"algorithm.clip": [0.3, 0.6, 1.0]}}, nodes={"count": 2})
     out = tmp_path / "out"
     process = start_tacit("tune", file, "--out", out)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -20,12 +18,12 @@ from tacit.report.documents.status import STATUS, WatchDocument, read_status, wa
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 
 
-def iso(seconds_ago: float = 0.0, now: datetime | None = None) -> str:
+def iso(seconds_ago=0.0, now=None):
     moment = (now or datetime.now(UTC)) - timedelta(seconds=seconds_ago)
     return moment.isoformat(timespec="seconds")
 
 
-def site(rank: int, name: str, state: str = "connected", ago: float | None = 0.0) -> dict[str, Any]:
+def site(rank, name, state="connected", ago=0.0):
     return {
         "rank": rank,
         "name": name,
@@ -39,7 +37,7 @@ def site(rank: int, name: str, state: str = "connected", ago: float | None = 0.0
     }
 
 
-def status(rank: int = 1, **changes: Any) -> dict[str, Any]:
+def status(rank=1, **changes):
     """What the process of the site `south` says: it waits for `west`."""
     return {
         "format_version": 1,
@@ -60,7 +58,7 @@ def status(rank: int = 1, **changes: Any) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, content: dict[str, Any] | str) -> Path:
+def write(folder, content):
     folder.mkdir(parents=True, exist_ok=True)
     text = content if isinstance(content, str) else json.dumps(content)
     (folder / STATUS).write_text(text)
@@ -68,20 +66,20 @@ def write(folder: Path, content: dict[str, Any] | str) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """The run folder at the site `south`."""
     write(tmp_path / "wards" / "rank-0001", status())
     return tmp_path / "wards"
 
 
-def look(run: Path, *options: str) -> str:
+def look(run, *options):
     answer = tacit("watch", run, "--once", *options)
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.replace("\u202f", " ").splitlines()
     return "\n".join(line.strip() for line in lines if not set(line) <= set(" ─"))
 
 
-def test_who_is_waited_for_is_the_first_thing_said(run: Path) -> None:
+def test_who_is_waited_for_is_the_first_thing_said(run):
     shown = look(run)
     first, _, *rows = shown.splitlines()
     assert first == f"{run}: waits for west at step 4 of 60"
@@ -98,7 +96,7 @@ def test_who_is_waited_for_is_the_first_thing_said(run: Path) -> None:
     assert rows[3].startswith("south has waited for west since ")
 
 
-def test_sites_that_were_never_heard_of_and_errors_are_shown(run: Path) -> None:
+def test_sites_that_were_never_heard_of_and_errors_are_shown(run):
     sites = [site(0, "north", "unknown", None), site(1, "south")]
     error = "the certificate of north has expired"
     write(run / "rank-0001", status(sites=sites, last_error=error, waiting_for=["north"]))
@@ -107,7 +105,7 @@ def test_sites_that_were_never_heard_of_and_errors_are_shown(run: Path) -> None:
     assert f"south: last error: {error}" in shown
 
 
-def test_of_several_processes_here_each_speaks_for_itself(run: Path) -> None:
+def test_of_several_processes_here_each_speaks_for_itself(run):
     write(run / "rank-0002", status(2, site="west", state="running", step=5, waiting_for=[]))
     first, _, north, south, west, *_ = look(run).splitlines()
     assert "waits for west" in first
@@ -117,7 +115,7 @@ def test_of_several_processes_here_each_speaks_for_itself(run: Path) -> None:
     assert "away" not in west
 
 
-def test_a_process_that_died_without_a_word_is_named_and_the_exit_code_says_it(run: Path) -> None:
+def test_a_process_that_died_without_a_word_is_named_and_the_exit_code_says_it(run):
     sites = [site(0, "north", ago=300.0), site(1, "south"), site(2, "west", "away", 430.0)]
     write(run / "rank-0001", status(updated=iso(300), sites=sites))
     answer = tacit("watch", run, "--once")
@@ -131,7 +129,7 @@ def test_a_process_that_died_without_a_word_is_named_and_the_exit_code_says_it(r
 
 
 @pytest.mark.parametrize("state", ["stopped", "done", "failed"])
-def test_of_a_run_that_has_ended_everything_is_said_once(run: Path, state: str) -> None:
+def test_of_a_run_that_has_ended_everything_is_said_once(run, state):
     ended = status(state=state, updated=iso(300), waiting_for=[], last_error="rank 2 was lost")
     write(run / "rank-0001", ended)
     answer = tacit("watch", run)  # it does not go on
@@ -144,10 +142,10 @@ def test_of_a_run_that_has_ended_everything_is_said_once(run: Path, state: str) 
     assert "connected" not in answer.out
 
 
-def test_it_goes_on_until_the_run_has_ended(run: Path) -> None:
+def test_it_goes_on_until_the_run_has_ended(run):
     waits: list[float] = []
 
-    def wait(seconds: float) -> None:
+    def wait(seconds):
         waits.append(seconds)
         done = len(waits) == 3
         write(run / "rank-0001", status(step=9, state="done" if done else "running"))
@@ -161,7 +159,7 @@ def test_it_goes_on_until_the_run_has_ended(run: Path) -> None:
     assert states == ["waiting", "running", "running", "done"]
 
 
-def test_ctrl_c_is_the_way_to_leave(run: Path) -> None:
+def test_ctrl_c_is_the_way_to_leave(run):
     with patch("time.sleep", side_effect=KeyboardInterrupt):
         answer = tacit("watch", run)
     assert (answer.code, answer.err) == (0, "")
@@ -183,7 +181,7 @@ def test_ctrl_c_is_the_way_to_leave(run: Path) -> None:
         "[" * 100_000,
     ],
 )
-def test_a_damaged_status_is_one_plain_line(run: Path, content: str) -> None:
+def test_a_damaged_status_is_one_plain_line(run, content):
     write(run / "rank-0002", content)
     answer = tacit("watch", run, "--once")
     assert answer.code == 2
@@ -193,7 +191,7 @@ def test_a_damaged_status_is_one_plain_line(run: Path, content: str) -> None:
     assert "south (here)" in answer.out  # what can be read is shown all the same
 
 
-def test_what_is_no_file_is_not_waited_for(run: Path) -> None:
+def test_what_is_no_file_is_not_waited_for(run):
     (run / "rank-0002").mkdir()
     os.mkfifo(run / "rank-0002" / STATUS)
     (run / "rank-0003" / STATUS).mkdir(parents=True)
@@ -202,7 +200,7 @@ def test_what_is_no_file_is_not_waited_for(run: Path) -> None:
     assert "south (here)" in answer.out
 
 
-def test_other_folders_are_refused(tmp_path: Path) -> None:
+def test_other_folders_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     assert "is not a run folder" in tacit("watch", tmp_path, "--once").refusal
     assert "makes its folder once" in tacit("watch", tmp_path / "none", "--once").refusal
@@ -214,11 +212,11 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e9"])
-def test_an_interval_is_a_sensible_number_of_seconds(run: Path, interval: str) -> None:
+def test_an_interval_is_a_sensible_number_of_seconds(run, interval):
     assert "seconds" in tacit("watch", run, "--interval", interval).refusal
 
 
-def test_what_others_are_called_does_not_move_the_cursor(run: Path) -> None:
+def test_what_others_are_called_does_not_move_the_cursor(run):
     name = "a\x1b[2Jb[bold]c\nd"
     write(run / "rank-0001", status(sites=[site(0, name)], waiting_for=[name], last_error=name))
     shown = look(run)
@@ -226,7 +224,7 @@ def test_what_others_are_called_does_not_move_the_cursor(run: Path) -> None:
     assert "a[2Jb[bold]cd" in shown
 
 
-def test_a_terminal_is_written_anew_at_each_look(run: Path) -> None:
+def test_a_terminal_is_written_anew_at_each_look(run):
     with (
         patch("time.sleep", side_effect=KeyboardInterrupt),
         patch.dict("os.environ", {"FORCE_COLOR": "1", "COLUMNS": "100", "TERM": "xterm"}),
@@ -236,7 +234,7 @@ def test_a_terminal_is_written_anew_at_each_look(run: Path) -> None:
     assert "waits for west" in answer.out
 
 
-def test_a_run_can_be_watched_when_it_is_over(tmp_path: Path) -> None:
+def test_a_run_can_be_watched_when_it_is_over(tmp_path):
     tacit("train", write_experiment(tmp_path), "--out", tmp_path / "run", "--quiet")
     shown = look(tmp_path / "run")
     assert shown.startswith(f"{tmp_path / 'run'}: is done, step 6 of 6")
@@ -246,16 +244,14 @@ def test_a_run_can_be_watched_when_it_is_over(tmp_path: Path) -> None:
 
 
 @given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_no_content_is_more_than_a_refusal(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_no_content_is_more_than_a_refusal(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("any")
     (folder / STATUS).write_bytes(content)
     with pytest.raises(InputError, match="damaged"):
         read_status(folder)
 
 
-def test_a_clock_that_is_behind_makes_nobody_silent(run: Path) -> None:
+def test_a_clock_that_is_behind_makes_nobody_silent(run):
     write(run / "rank-0001", status(updated=iso(-3600, NOW)))
     (process,) = watched(run, NOW).processes
     assert (process.age, process.silent) == (0.0, False)

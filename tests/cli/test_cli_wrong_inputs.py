@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,7 +170,7 @@ WRONG: tuple[tuple[str, int, tuple[str, ...]], ...] = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+def place(tmp_path_factory):
     """A folder with an experiment, a finished run and files that are none; and their names."""
     folder = tmp_path_factory.mktemp("wrong")
     before = Path.cwd()
@@ -193,15 +192,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict
     os.chdir(before)
 
 
-def test_there_are_enough_of_them_and_none_twice() -> None:
+def test_there_are_enough_of_them_and_none_twice():
     lines = [line for line, *_ in WRONG]
     assert len(lines) == len(set(lines)) >= 60
 
 
 @pytest.mark.parametrize("number", range(len(WRONG)))
-def test_a_wrong_command_line_is_answered_in_one_plain_line(
-    number: int, place: tuple[Path, dict[str, str]]
-) -> None:
+def test_a_wrong_command_line_is_answered_in_one_plain_line(number, place):
     """No traceback, the exit code, key and remedy, nothing left behind, nothing of a record."""
     folder, names = place
     line, code, words = WRONG[number]
@@ -215,7 +212,7 @@ def test_a_wrong_command_line_is_answered_in_one_plain_line(
     assert tree(folder) == before
 
 
-def test_a_model_that_is_absurdly_large_is_no_result(place: tuple[Path, dict[str, str]]) -> None:
+def test_a_model_that_is_absurdly_large_is_no_result(place):
     """What was sent by then is in the ledger, and the folder says how the run ended."""
     folder, names = place
     answer = tacit(*f"{TRAIN}algorithm.learning_rate=1e30".format(**names).split())

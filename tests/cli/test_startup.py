@@ -1,13 +1,10 @@
 """What a command loads before it does anything, and that the short ways to start are exact."""
 
-from __future__ import annotations
-
 import gc
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -24,7 +21,6 @@ from tacit.data.formats import digits as digits_of
 from tacit.data.formats.digits import load_digits, stratified_split
 from tacit.data.partitions import TEST_SPLIT, public_generator
 from tacit.errors import InputError
-from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 
 pytestmark = pytest.mark.process
@@ -59,7 +55,7 @@ print("\\n" + json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
 
 
-def loaded(*arguments: str) -> set[str]:
+def loaded(*arguments):
     """The modules that a command has loaded when it ends."""
     ended = subprocess.run(
         [sys.executable, "-c", MEASURE, json.dumps(arguments)],
@@ -74,7 +70,7 @@ def loaded(*arguments: str) -> set[str]:
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("plan", "--help"), ("privacy", "--help"), ("--version",)]
 )
-def test_help_and_version_load_nothing_slow(arguments: tuple[str, ...]) -> None:
+def test_help_and_version_load_nothing_slow(arguments):
     assert loaded(*arguments).isdisjoint([*SLOW, "numpy", "scipy"])
 
 
@@ -87,9 +83,7 @@ def test_help_and_version_load_nothing_slow(arguments: tuple[str, ...]) -> None:
         (["compare", str(DIGITS), "nope.toml"], "nope.toml"),
     ],
 )
-def test_a_missing_file_is_said_before_anything_slow_is_loaded(
-    arguments: list[str], wanted: str
-) -> None:
+def test_a_missing_file_is_said_before_anything_slow_is_loaded(arguments, wanted):
     told = MEASURE.replace("assert not done.code, done.code", "assert done.code == 2")
     ended = subprocess.run(
         [sys.executable, "-c", told, json.dumps(arguments)],
@@ -104,7 +98,7 @@ def test_a_missing_file_is_said_before_anything_slow_is_loaded(
     assert set(json.loads(modules)).isdisjoint([*SLOW, "numpy", "scipy"])
 
 
-def test_a_plan_loads_torch_and_nothing_else_that_is_slow() -> None:
+def test_a_plan_loads_torch_and_nothing_else_that_is_slow():
     found = loaded("plan", str(DIGITS))
     assert "torch" in found
     assert found.isdisjoint(
@@ -112,17 +106,17 @@ def test_a_plan_loads_torch_and_nothing_else_that_is_slow() -> None:
     )
 
 
-def test_training_and_its_report_load_only_what_they_use(tmp_path: Path) -> None:
+def test_training_and_its_report_load_only_what_they_use(tmp_path):
     found = loaded("train", str(DIGITS), "--set", "train.steps=2", "--out", str(tmp_path / "run"))
     assert (tmp_path / "run" / "report.html").is_file()
     assert found.isdisjoint({*SLOW} - {"torch", "numba"})
 
 
-def test_garbage_is_looked_for_as_usual_after_the_command_line() -> None:
+def test_garbage_is_looked_for_as_usual_after_the_command_line():
     usual = gc.get_threshold()
     seen = []
 
-    def looked() -> list[Any]:
+    def looked():
         seen.append(gc.get_threshold())
         return []
 
@@ -132,7 +126,7 @@ def test_garbage_is_looked_for_as_usual_after_the_command_line() -> None:
     assert gc.get_threshold() == usual
 
 
-def test_the_digits_are_those_of_scikit_learn() -> None:
+def test_the_digits_are_those_of_scikit_learn():
     pixels, labels = from_scikit_learn(return_X_y=True)
     numbers = np.arange(len(labels))
     loaded_digits = load_digits(7)
@@ -147,9 +141,7 @@ def test_the_digits_are_those_of_scikit_learn() -> None:
         assert found.targets.equal(torch.from_numpy(labels[half]).to(torch.int64))
 
 
-def test_the_digits_are_the_same_where_their_file_is_not_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_digits_are_the_same_where_their_file_is_not_found(monkeypatch, tmp_path):
     usual = load_digits(0)
     monkeypatch.setattr(digits_of, "_package_folders", lambda: [tmp_path])
     other = load_digits(0)
@@ -158,7 +150,7 @@ def test_the_digits_are_the_same_where_their_file_is_not_found(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_stratified_split_is_that_of_scikit_learn(seed: int) -> None:
+def test_a_stratified_split_is_that_of_scikit_learn(seed):
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, draw.integers(2, 7), int(draw.integers(80, 300)))
     share = float(draw.choice([0.1, 0.2, 1 / 3, 0.5]))
@@ -172,7 +164,7 @@ def test_a_stratified_split_is_that_of_scikit_learn(seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["integer", "floating"])
-def test_parts_are_stacked_as_data_sets_of_their_own_are(dtype: torch.dtype, kind: str) -> None:
+def test_parts_are_stacked_as_data_sets_of_their_own_are(dtype, kind):
     draw = torch.Generator().manual_seed(0)
     inputs = torch.randn(30, 2, 3, generator=draw)
     targets = torch.arange(30) if kind == "integer" else torch.randn(30, 2, generator=draw)
@@ -188,14 +180,14 @@ def test_parts_are_stacked_as_data_sets_of_their_own_are(dtype: torch.dtype, kin
     assert inputs.any()  # a copy of its own
 
 
-def test_numbers_whose_sum_overflows_are_finite_all_the_same() -> None:
+def test_numbers_whose_sum_overflows_are_finite_all_the_same():
     largest = torch.finfo(torch.float32).max
     enough = Dataset(torch.full((8, 3), largest), torch.zeros(8))
     data.check_dataset(enough, "nodes[0]")
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
-def test_a_number_that_is_not_finite_is_found_wherever_it_lies(wrong: float) -> None:
+def test_a_number_that_is_not_finite_is_found_wherever_it_lies(wrong):
     for record in (0, 7, 99):
         inputs = torch.ones(100, 5)
         inputs[record, 3] = wrong
@@ -205,7 +197,7 @@ def test_a_number_that_is_not_finite_is_found_wherever_it_lies(wrong: float) -> 
         assert refused.value.value == "2 of 100 records"
 
 
-def federated(**privacy: object) -> Plan:
+def federated(**privacy):
     """FedSPD-DP with 12 clients of two sizes, 3 a round: they take part in 0 to 5 rounds."""
     config = load_config(
         {
@@ -228,7 +220,7 @@ def federated(**privacy: object) -> Plan:
     return build_plan(config, [300] * 6 + [301] * 6, parameters=20)
 
 
-def test_clients_that_differ_in_how_often_they_take_part_share_one_search() -> None:
+def test_clients_that_differ_in_how_often_they_take_part_share_one_search():
     plan = federated(epsilon_per_round=0.5)
     scales = {
         records: {node.noise_scale for node in plan.nodes if node.records == records}

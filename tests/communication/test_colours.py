@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,11 +27,11 @@ class Silent:
 
     rank, processes, bytes_sent = 0, 2, 0
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         raise AssertionError(f"{name} was asked for")
 
 
-def exchanges() -> list[Any]:
+def exchanges():
     both = Weights.of_matrix(np.full((2, 2), 0.5))
     every = Weights.of_matrix(np.full((4, 4), 0.25))
     graphs = Graphs(lambda k: every, 1, "doubly-stochastic")
@@ -44,7 +42,7 @@ def exchanges() -> list[Any]:
     ]
 
 
-def test_public_and_released_values_are_opened() -> None:
+def test_public_and_released_values_are_opened():
     assert opened(Public(3), "a number") == 3
     assert opened(Released("text"), "a word") == "text"
 
@@ -52,13 +50,13 @@ def test_public_and_released_values_are_opened() -> None:
 @pytest.mark.parametrize(
     "value", [3, VALUE, Private(3), Summand(3), Masked(3), None, (Released(3),)]
 )
-def test_nothing_else_is(value: Any) -> None:
+def test_nothing_else_is(value):
     with pytest.raises(LeakError, match=f"a thing is a {type(value).__name__}, and only"):
         opened(value, "a thing")
 
 
 @pytest.mark.parametrize("colour", [Public, Released, Private, Summand, Masked])
-def test_colours_are_frozen(colour: Any) -> None:
+def test_colours_are_frozen(colour):
     with pytest.raises(FrozenInstanceError):
         colour(1).value = 2
 
@@ -75,24 +73,20 @@ def test_colours_are_frozen(colour: Any) -> None:
     ids=["mix", "swap", "average", "latest"],
 )
 @pytest.mark.parametrize("value", [VALUE, Private(VALUE)], ids=["plain", "private"])
-def test_an_exchange_sends_nothing_private(
-    exchange: Any, send: Callable[[Any, Any], Any], value: Any
-) -> None:
+def test_an_exchange_sends_nothing_private(exchange, send, value):
     with pytest.raises(LeakError, match="was given at step 4 is a"):
         send(exchange, value)
     assert exchange.bytes_sent.tolist() == [0, 0]
 
 
-def test_the_mean_of_all_models_is_of_released_ones() -> None:
+def test_the_mean_of_all_models_is_of_released_ones():
     between = exchanges()[1]
     with pytest.raises(LeakError, match="mean_of_all"):
         between.mean_of_all(Private(VALUE))
 
 
-def test_an_algorithm_that_hands_over_plain_tensors_is_a_defect(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def pushed(state: Any, g: Any, k: int, options: Any, context: Any) -> Any:
+def test_an_algorithm_that_hands_over_plain_tensors_is_a_defect(monkeypatch, tmp_path):
+    def pushed(state, g, k, options, context):
         return context.exchange.mix(k, state.x)
 
     monkeypatch.setattr(privsgp, "pushed", pushed)

@@ -1,7 +1,5 @@
 """Compression against NumPy's stable sort, its contraction, and the bytes that are really sent."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -17,7 +15,6 @@ from public_masks import public_mask
 from tacit.communication import compression
 from tacit.communication.compression import (
     COMPRESSORS,
-    Compressed,
     PublicDraw,
     compress,
     decode,
@@ -38,15 +35,13 @@ ROWS = arrays.arrays(
 KEEPS = st.one_of(st.floats(0.01, 1.0), st.sampled_from([0.3, 1 / 3, 0.5, 1.0]))
 
 
-def sent(
-    values: torch.Tensor, compressor: str, keep: float, *, seed: int = 7, step: int = 3
-) -> Compressed:
+def sent(values, compressor, keep, *, seed=7, step=3):
     return compress(
         values, compressor=compressor, keep=keep, seed=seed, step=step, nodes=range(len(values))
     )
 
 
-def stable_top_k(row: np.ndarray, k: int) -> np.ndarray:
+def stable_top_k(row, k):
     """The k largest in size, by a stable sort."""
     found = np.zeros_like(row)
     chosen = np.argsort(-abs(row), kind="stable")[:k]
@@ -61,25 +56,25 @@ def stable_top_k(row: np.ndarray, k: int) -> np.ndarray:
         *[(5 / 6, 6, 5), (0.5, 7, 4), (0.4, 2_000_000, 800_000), (0.4000001, 2_000_000, 800_001)],
     ],
 )
-def test_so_many_are_kept(keep: float, d: int, k: int) -> None:
+def test_so_many_are_kept(keep, d, k):
     assert kept(keep, d) == k
 
 
 @given(d=st.integers(1, 10**9), data=st.data())
-def test_a_rounded_quotient_keeps_its_numerator(d: int, data: st.DataObject) -> None:
+def test_a_rounded_quotient_keeps_its_numerator(d, data):
     k = data.draw(st.integers(1, d))
     assert kept(k / d, d) == k
 
 
 @given(keep=st.floats(1e-6, 1.0), d=st.integers(1, 10**7))
-def test_as_many_as_the_exact_ceiling_says(keep: float, d: int) -> None:
+def test_as_many_as_the_exact_ceiling_says(keep, d):
     exact = Fraction(keep) * d
     assert kept(keep, d) in {math.ceil(exact), max(1, round(exact))}
     assert abs(kept(keep, d) - exact) < 1
 
 
 @given(rows=ROWS, keep=KEEPS, dtype=st.sampled_from(DTYPES))
-def test_top_k_is_the_stable_sort(rows: np.ndarray, keep: float, dtype: torch.dtype) -> None:
+def test_top_k_is_the_stable_sort(rows, keep, dtype):
     values = torch.from_numpy(rows).to(dtype)
     found = sent(values, "top-k", keep).values
     k = kept(keep, rows.shape[1])
@@ -92,7 +87,7 @@ def test_top_k_is_the_stable_sort(rows: np.ndarray, keep: float, dtype: torch.dt
     assert bool((left <= (1 - k / rows.shape[1]) * whole * (1 + 1e-12)).all())
 
 
-def test_top_k_of_many_values_with_many_ties() -> None:
+def test_top_k_of_many_values_with_many_ties():
     draw = np.random.default_rng(4)
     rows = draw.integers(-40, 40, (3, 60_000)).astype(np.float32)
     found = sent(torch.from_numpy(rows), "top-k", 0.217).values.numpy()
@@ -101,7 +96,7 @@ def test_top_k_of_many_values_with_many_ties() -> None:
 
 
 @pytest.mark.parametrize("compressor", ["top-k", "rand-k"])
-def test_other_devices_find_the_same_edge(compressor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_devices_find_the_same_edge(compressor, monkeypatch):
     draw = torch.Generator().manual_seed(8)
     values = torch.randint(-9, 9, (5, 700), generator=draw).float()
     expected = sent(values, compressor, 0.31).values
@@ -109,13 +104,13 @@ def test_other_devices_find_the_same_edge(compressor: str, monkeypatch: pytest.M
     assert torch.equal(sent(values, compressor, 0.31).values, expected)
 
 
-def test_top_k_of_a_transposed_stack() -> None:
+def test_top_k_of_a_transposed_stack():
     values = torch.randn(30, 4, generator=torch.Generator().manual_seed(1)).t()
     expected = sent(values.contiguous(), "top-k", 0.2).values
     assert torch.equal(sent(values, "top-k", 0.2).values, expected)
 
 
-def test_what_is_not_a_number_is_sent_first() -> None:
+def test_what_is_not_a_number_is_sent_first():
     row = torch.tensor([[1.0, math.nan, -math.inf, 5.0]])
     found = sent(row, "top-k", 0.5).values[0].tolist()
     assert math.isnan(found[1])
@@ -124,9 +119,7 @@ def test_what_is_not_a_number_is_sent_first() -> None:
 
 @settings(deadline=None)
 @given(rows=ROWS, keep=KEEPS, compressor=st.sampled_from(sorted(COMPRESSORS)))
-def test_kept_values_are_unscaled_and_compressing_again_changes_nothing(
-    rows: np.ndarray, keep: float, compressor: str
-) -> None:
+def test_kept_values_are_unscaled_and_compressing_again_changes_nothing(rows, keep, compressor):
     values = torch.from_numpy(rows)
     before = values.clone()
     once = sent(values, compressor, keep)
@@ -138,7 +131,7 @@ def test_kept_values_are_unscaled_and_compressing_again_changes_nothing(
 
 
 @pytest.mark.parametrize("compressor", sorted(COMPRESSORS))
-def test_keeping_all_is_the_identity_and_costs_no_places(compressor: str) -> None:
+def test_keeping_all_is_the_identity_and_costs_no_places(compressor):
     values = torch.randn(3, 17, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     found = sent(values, compressor, 1.0)
     assert torch.equal(found.values, values)
@@ -152,7 +145,7 @@ def test_keeping_all_is_the_identity_and_costs_no_places(compressor: str) -> Non
     keep=KEEPS,
 )
 @settings(max_examples=60, deadline=None)
-def test_a_row_is_the_same_in_any_stack(nodes: list[int], compressor: str, keep: float) -> None:
+def test_a_row_is_the_same_in_any_stack(nodes, compressor, keep):
     values = torch.randn(len(nodes), 33, generator=torch.Generator().manual_seed(5))
     stack = compress(values, compressor=compressor, keep=keep, seed=1, step=2, nodes=nodes, part=1)
     for i, node in enumerate(nodes):
@@ -170,10 +163,8 @@ def test_a_row_is_the_same_in_any_stack(nodes: list[int], compressor: str, keep:
 
 
 @pytest.mark.parametrize("compressor", ["rand-k", "bernoulli"])
-def test_public_masks_differ_by_seed_step_node_and_part_and_ignore_the_values(
-    compressor: str,
-) -> None:
-    def mask(seed: int, step: int, node: int, part: int) -> bytes:
+def test_public_masks_differ_by_seed_step_node_and_part_and_ignore_the_values(compressor):
+    def mask(seed, step, node, part):
         found = public_mask(
             200, compressor=compressor, keep=0.5, seed=seed, step=step, nodes=[node], part=part
         )
@@ -191,13 +182,13 @@ def test_public_masks_differ_by_seed_step_node_and_part_and_ignore_the_values(
 GOLDEN = [5397084254647914956, 1342799250401314670, 16636580017918369907]
 
 
-def test_public_words_are_those_of_every_machine() -> None:
+def test_public_words_are_those_of_every_machine():
     """Philox4x64-10 under a BLAKE2b key: written down, since processes must agree on it."""
     assert PublicDraw(5, 6, 7).words(3).tolist() == GOLDEN
     assert np.array_equal(PublicDraw(5, 6, 7).words(50)[:3], PublicDraw(5, 6, 7).words(3))
 
 
-def test_rand_k_takes_every_subset_equally_often() -> None:
+def test_rand_k_takes_every_subset_equally_often():
     draws = 6_000
     values = torch.ones(draws, 5)
     found = sent(values, "rand-k", 0.4).values  # node after node
@@ -208,7 +199,7 @@ def test_rand_k_takes_every_subset_equally_often() -> None:
     assert stats.chisquare(counts[subsets]).pvalue > 1e-3
 
 
-def test_rand_k_contracts_in_expectation_by_the_share_that_is_left() -> None:
+def test_rand_k_contracts_in_expectation_by_the_share_that_is_left():
     row = torch.randn(40, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     errors = []
     for step in range(30):
@@ -219,7 +210,7 @@ def test_rand_k_contracts_in_expectation_by_the_share_that_is_left() -> None:
     assert abs(float(ratio.mean()) - (1 - 12 / 40)) < 4.5 * spread
 
 
-def test_bernoulli_keeps_each_with_its_probability_independently() -> None:
+def test_bernoulli_keeps_each_with_its_probability_independently():
     found = sent(torch.ones(400, 500), "bernoulli", 0.2).values.double()
     n = found.numel()
     assert abs(float(found.mean()) - 0.2) < 4.5 * math.sqrt(0.16 / n)
@@ -239,9 +230,7 @@ def test_bernoulli_keeps_each_with_its_probability_independently() -> None:
     dtype=st.sampled_from(DTYPES),
     node=st.integers(0, 30),
 )
-def test_messages_are_as_long_as_counted_and_say_all(
-    rows: np.ndarray, keep: float, compressor: str, dtype: torch.dtype, node: int
-) -> None:
+def test_messages_are_as_long_as_counted_and_say_all(rows, keep, compressor, dtype, node):
     values = torch.from_numpy(rows[:1]).to(dtype)
     found = compress(values, compressor=compressor, keep=keep, seed=3, step=4, nodes=[node])
     draw = PublicDraw(3, 4, node)
@@ -258,26 +247,26 @@ def test_messages_are_as_long_as_counted_and_say_all(
     ("keep", "places"),
     [(0.01, 4 * 10), (0.03, 4 * 30), (0.032, 125), (0.5, 125), (0.999, 125), (1.0, 0)],
 )
-def test_places_cost_the_cheaper_of_a_bitmap_and_indices(keep: float, places: int) -> None:
+def test_places_cost_the_cheaper_of_a_bitmap_and_indices(keep, places):
     values = torch.randn(2, 1000, generator=torch.Generator().manual_seed(6))
     k = kept(keep, 1000)
     assert sent(values, "top-k", keep).bytes.tolist() == [4 * k + places] * 2
     assert sent(values, "rand-k", keep).bytes.tolist() == [4 * k] * 2
 
 
-def test_indices_beyond_32_bits_take_eight_bytes() -> None:
+def test_indices_beyond_32_bits_take_eight_bytes():
     d = (1 << 32) + 1
     counts = np.array([10, d // 2])
     assert message_bytes("top-k", counts, d, 4).tolist() == [10 * 12, 4 * (d // 2) + (d + 7) // 8]
     assert message_bytes("top-k", counts[:1], d - 1, 4).tolist() == [10 * 8]
 
 
-def test_bernoulli_counts_what_it_sent() -> None:
+def test_bernoulli_counts_what_it_sent():
     found = sent(torch.ones(20, 300, dtype=torch.float64), "bernoulli", 0.1)
     assert np.array_equal(found.bytes, 8 * (found.values != 0).sum(1).numpy())
 
 
-def test_an_empty_stack_is_fine() -> None:
+def test_an_empty_stack_is_fine():
     for compressor in COMPRESSORS:
         found = compress(
             torch.ones(0, 4), compressor=compressor, keep=0.5, seed=0, step=0, nodes=[]
@@ -288,7 +277,7 @@ def test_an_empty_stack_is_fine() -> None:
 
 @pytest.mark.parametrize("keep", [0.0, -0.1, 1.0000001, math.nan, 40.0])
 @pytest.mark.parametrize("compressor", sorted(COMPRESSORS))
-def test_an_unusable_share_is_refused(compressor: str, keep: float) -> None:
+def test_an_unusable_share_is_refused(compressor, keep):
     with pytest.raises(InputError, match=r"algorithm\.keep"):
         sent(torch.ones(1, 4), compressor, keep)
     with pytest.raises(InputError, match=r"algorithm\.keep"):
@@ -297,7 +286,7 @@ def test_an_unusable_share_is_refused(compressor: str, keep: float) -> None:
         kept(keep, 4)
 
 
-def test_other_bad_input_is_refused() -> None:
+def test_other_bad_input_is_refused():
     with pytest.raises(InputError, match="did you mean 'top-k'"):
         sent(torch.ones(1, 4), "topk", 0.5)
     with pytest.raises(InputError, match="values"):
@@ -309,7 +298,7 @@ def test_other_bad_input_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("compressor", "keep"), [("top-k", 0.1), ("top-k", 0.5), ("rand-k", 0.5)])
-def test_messages_of_another_length_are_refused(compressor: str, keep: float) -> None:
+def test_messages_of_another_length_are_refused(compressor, keep):
     draw = PublicDraw(0, 0, 0)
     message = encode(torch.arange(40.0), compressor=compressor, keep=keep, draw=draw)
     for wrong in (message[:-1], message + b"\0", b""):
@@ -317,7 +306,7 @@ def test_messages_of_another_length_are_refused(compressor: str, keep: float) ->
             decode(wrong, 40, torch.float32, compressor=compressor, keep=keep, draw=draw)
 
 
-def test_a_place_outside_the_vector_is_refused() -> None:
+def test_a_place_outside_the_vector_is_refused():
     """What came over a network may name any place."""
     row, draw = torch.arange(100.0), PublicDraw(0, 0, 0)
     message = bytearray(encode(row, compressor="top-k", keep=0.02, draw=draw))
@@ -326,7 +315,7 @@ def test_a_place_outside_the_vector_is_refused() -> None:
         decode(bytes(message), 100, row.dtype, compressor="top-k", keep=0.02, draw=draw)
 
 
-def test_a_message_may_be_empty() -> None:
+def test_a_message_may_be_empty():
     values, nodes = torch.ones(1, 3), [0]
     chosen = (
         compress(values, compressor="bernoulli", keep=0.01, seed=seed, step=0, nodes=nodes)

@@ -1,7 +1,5 @@
 """Masks of sums cancel, hide what they cover, and are used once."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -14,7 +12,7 @@ from scipy import stats
 from tacit.communication.colours import Masked, Private, Public, Released, Summand
 from tacit.communication.masks import PairMasks, wrapped_sum
 from tacit.errors import InputError, LeakError
-from tacit.privacy.noise.pairwise import PairKeys, fresh_pair_keys, seeded_pair_keys
+from tacit.privacy.noise.pairwise import fresh_pair_keys, seeded_pair_keys
 
 PARTIES = (0, 2, 3, 7)
 PAIRS = list(itertools.combinations(PARTIES, 2))
@@ -22,14 +20,12 @@ KEYS = seeded_pair_keys(4, PAIRS)
 WORDS = 4096
 
 
-def part_of(party: int, count: int = WORDS) -> Summand[torch.Tensor]:
+def part_of(party, count=WORDS):
     """A small number a place, as summands are: `[1, count]`."""
     return Summand(torch.arange(count).remainder(100).sub(50).mul(party + 1).unsqueeze(0))
 
 
-def masked(
-    party: int, keys: PairKeys = KEYS, k: int = 0, among: tuple[int, ...] = PARTIES
-) -> torch.Tensor:
+def masked(party, keys=KEYS, k=0, among=PARTIES):
     return PairMasks(party, keys).over(part_of(party), k, 0, among).value
 
 
@@ -41,9 +37,7 @@ def masked(
     part=st.integers(0, 2**16 - 1),
 )
 @settings(max_examples=50, deadline=None)
-def test_masks_cancel_in_the_sum_whatever_is_added(
-    values: list[list[int]], k: int, part: int
-) -> None:
+def test_masks_cancel_in_the_sum_whatever_is_added(values, k, part):
     among = PARTIES[: len(values)]
     rows = [torch.tensor([row], dtype=torch.int64) for row in values]
     hidden = [
@@ -56,7 +50,7 @@ def test_masks_cancel_in_the_sum_whatever_is_added(
     assert torch.equal(total, wrapped_sum(torch.cat(rows)))
 
 
-def evidence(words: torch.Tensor) -> float:
+def evidence(words):
     """How likely uniform words are to be as uneven as these in any of their eight bytes."""
     spread = words.numpy().astype("<i8").view(np.uint8).reshape(-1, 8)
     return 8 * min(
@@ -64,7 +58,7 @@ def evidence(words: torch.Tensor) -> float:
     )
 
 
-def test_what_a_server_gets_is_uniform_and_a_message_that_was_not_masked_is_seen() -> None:
+def test_what_a_server_gets_is_uniform_and_a_message_that_was_not_masked_is_seen():
     """Also once those who collude have taken their masks off."""
     for party in PARTIES:
         assert evidence(masked(party)) > 1e-9
@@ -84,7 +78,7 @@ def test_what_a_server_gets_is_uniform_and_a_message_that_was_not_masked_is_seen
     assert torch.equal(alone, part_of(2).value)
 
 
-def test_rounds_parts_pairs_and_starts_have_masks_of_their_own() -> None:
+def test_rounds_parts_pairs_and_starts_have_masks_of_their_own():
     seen = [
         masked(0),
         masked(0, k=1),
@@ -99,7 +93,7 @@ def test_rounds_parts_pairs_and_starts_have_masks_of_their_own() -> None:
     assert torch.equal(masked(0), masked(0))
 
 
-def test_a_position_is_used_once() -> None:
+def test_a_position_is_used_once():
     masks = PairMasks(2, KEYS)
     masks.over(part_of(2), 3, 0, PARTIES)
     masks.over(part_of(2), 3, 1, PARTIES)
@@ -111,18 +105,18 @@ def test_a_position_is_used_once() -> None:
 
 
 @pytest.mark.parametrize("colour", [Public, Released, Private, Masked, lambda value: value])
-def test_only_summands_are_masked(colour: object) -> None:
+def test_only_summands_are_masked(colour):
     given_value = colour(part_of(0).value)  # type: ignore[operator]
     with pytest.raises(LeakError, match="and only a Summand"):
         PairMasks(0, KEYS).over(given_value, 0, 0, PARTIES)
 
 
-def test_a_party_without_a_common_key_is_refused() -> None:
+def test_a_party_without_a_common_key_is_refused():
     with pytest.raises(InputError, match="party = 5: one that party 0 shares a key with"):
         PairMasks(0, KEYS).over(part_of(0), 0, 0, (0, 2, 5))
 
 
-def test_shape_and_device_stay() -> None:
+def test_shape_and_device_stay():
     value = torch.zeros(2, 3, 4, dtype=torch.int64)
     hidden = PairMasks(0, KEYS).over(Summand(value), 0, 0, (0, 2)).value
     assert (hidden.shape, hidden.dtype, hidden.device) == (value.shape, torch.int64, value.device)

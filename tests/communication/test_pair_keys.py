@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from threading import Barrier
@@ -16,10 +15,9 @@ from tacit.communication.colours import Summand
 from tacit.communication.masks import PairMasks, wrapped_sum
 from tacit.communication.pair_keys import agreed_pair_keys
 from tacit.communication.peers import ALONE, Alone
-from tacit.communication.received import PUBLIC_KEY, Form
+from tacit.communication.received import PUBLIC_KEY
 from tacit.errors import PeerError
 from tacit.privacy.noise.draws import keystream
-from tacit.privacy.noise.pairwise import PairKeys
 
 RANKS = (0, 0, 1, 1, 2)  # of five nodes
 PAIRS = tuple(combinations(range(5), 2))
@@ -30,10 +28,10 @@ class Together(Alone):
 
     processes = 3
 
-    def __init__(self, rank: int, room: dict[int, Any], gate: Barrier, tell: Any) -> None:
+    def __init__(self, rank, room, gate, tell):
         self.rank, self._room, self._gate, self._tell = rank, room, gate, tell
 
-    def share(self, what: str, value: Any, schema: Form[Any]) -> list[Any]:
+    def share(self, what, value, schema):
         self._room[self.rank] = value
         self._gate.wait(30)
         said = [self._tell(self.rank, rank, self._room[rank]) for rank in range(3)]
@@ -42,9 +40,7 @@ class Together(Alone):
         return [schema.read(schema.write(text), rank, what) for rank, text in enumerate(said)]
 
 
-def agreed(
-    purpose: str = "a test", tell: Callable[[int, int, str], str] = lambda to, of, said: said
-) -> list[PairKeys]:
+def agreed(purpose="a test", tell=lambda to, of, said: said):
     """What three processes agree on, by rank."""
     room: dict[int, Any] = {}
     gate = Barrier(3)
@@ -59,7 +55,7 @@ def agreed(
         )
 
 
-def drawn(keys: PairKeys) -> dict[tuple[int, int], bytes]:
+def drawn(keys):
     """The first bytes of what each pair draws."""
     return {
         pair: keystream(keys.keys, place, "test", 0, 16).tobytes()
@@ -67,7 +63,7 @@ def drawn(keys: PairKeys) -> dict[tuple[int, int], bytes]:
     }
 
 
-def test_both_ends_have_the_key_and_nobody_else() -> None:
+def test_both_ends_have_the_key_and_nobody_else():
     keys = agreed()
     streams = [drawn(one) for one in keys]
     for pair in PAIRS:
@@ -80,7 +76,7 @@ def test_both_ends_have_the_key_and_nobody_else() -> None:
     assert not any(one.seeded for one in keys)
 
 
-def test_keys_of_another_start_or_purpose_have_nothing_in_common() -> None:
+def test_keys_of_another_start_or_purpose_have_nothing_in_common():
     first, again, other = (
         {key for keys in agreed(purpose) for key in drawn(keys).values()}
         for purpose in ("a test", "a test", "another")
@@ -89,19 +85,19 @@ def test_keys_of_another_start_or_purpose_have_nothing_in_common() -> None:
     assert not first & other
 
 
-def test_a_half_that_was_changed_on_its_way_gives_the_ends_different_keys() -> None:
+def test_a_half_that_was_changed_on_its_way_gives_the_ends_different_keys():
     own = X25519PrivateKey.generate().public_key().public_bytes_raw().hex()
     keys = agreed(tell=lambda to, of, said: own if (to, of) == (0, 1) else said)
     assert drawn(keys[0])[0, 2] != drawn(keys[1])[0, 2]
     assert drawn(keys[0])[0, 4] == drawn(keys[2])[0, 4]
 
 
-def test_a_half_of_low_order_is_refused() -> None:
+def test_a_half_of_low_order_is_refused():
     with pytest.raises(PeerError, match="rank 1 sent a wrong key of a test"):
         agreed(tell=lambda to, of, said: "00" * 32 if of == 1 and to != 1 else said)
 
 
-def test_a_process_alone_has_keys_of_its_own() -> None:
+def test_a_process_alone_has_keys_of_its_own():
     keys = agreed_pair_keys(ALONE, PAIRS, (0,) * 5, "a test")
     assert keys.pairs == PAIRS
     assert len(set(drawn(keys).values())) == len(PAIRS)
@@ -109,12 +105,12 @@ def test_a_process_alone_has_keys_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("text", ['""', '"xyz"', '"' + "0" * 63 + '"', '"' + "A" * 64 + '"', "7"])
-def test_what_is_no_half_is_refused_where_it_comes_in(text: str) -> None:
+def test_what_is_no_half_is_refused_where_it_comes_in(text):
     with pytest.raises(PeerError, match="rank 1 sent a wrong key"):
         PUBLIC_KEY.read(text, 1, "key")
 
 
-def test_masks_of_agreed_keys_cancel() -> None:
+def test_masks_of_agreed_keys_cancel():
     parties = [0, 2, 4]
     values = torch.arange(12).view(3, 1, 4) - 5
     hidden = [

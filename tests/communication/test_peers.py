@@ -1,7 +1,5 @@
 """Which process hosts which node."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ import json
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -52,7 +52,7 @@ from tacit.training.processes.communication import (
 )
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import RunFolder
-from tacit.training.state import RunState, _agreed_end, _common_checkpoint, _merged, begin, together
+from tacit.training.state import _agreed_end, _common_checkpoint, _merged, begin, together
 
 VALUES = 10_000
 LIMIT = 60.0  # seconds; a tenth of it suffices
@@ -68,7 +68,7 @@ EVIL: Sequence[str] = (
 )  # fmt: skip
 
 
-def mutated(text: str, draw: random.Random) -> str:
+def mutated(text, draw):
     """A text that was right, changed somewhere; now and then as it was."""
     kind = draw.random()
     if kind < 0.05:
@@ -85,7 +85,7 @@ def mutated(text: str, draw: random.Random) -> str:
     return json.dumps(changed).replace(f'"{mark}"', draw.choice(EVIL))
 
 
-def _with_mark(value: Any, mark: str, draw: random.Random) -> Any:
+def _with_mark(value, mark, draw):
     """A JSON value with one place in it marked, left out, put in, doubled or renamed."""
     if isinstance(value, dict) and value and draw.random() < 0.85:
         key = draw.choice(list(value))
@@ -114,23 +114,23 @@ class Outsider:
     texts: dict[str, str] = field(default_factory=dict)
     honest: bool = False
 
-    def put(self, key: str, text: str) -> str:
+    def put(self, key, text):
         self.texts[key] = text
         return text
 
-    def has(self, keys: Sequence[str]) -> bool:
+    def has(self, keys):
         return True
 
-    def get(self, key: str) -> str | None:
+    def get(self, key):
         return self.get_all([key])[0]
 
-    def first(self, key: str, text: str) -> str:
+    def first(self, key, text):
         return text
 
-    def get_all(self, keys: Sequence[str]) -> list[str]:
+    def get_all(self, keys):
         return [self._of(key) for key in keys]
 
-    def _of(self, key: str) -> str:
+    def _of(self, key):
         own = key.rpartition("/")[0] + "/0"
         text = self.texts.get(key, self.texts.get(own, '{"name": "x", "resume": false}'))
         return text if self.honest else mutated(text, self.draw)
@@ -143,25 +143,25 @@ class LyingFacts:
     draw: random.Random
     texts: dict[str, str] = field(default_factory=dict)
 
-    def put(self, key: str, text: str) -> str:
+    def put(self, key, text):
         self.texts[key] = text
         return text
 
-    def has(self, keys: Sequence[str]) -> bool:
+    def has(self, keys):
         return all(f"{key[:-1]}0" in self.texts for key in keys)
 
-    def get_all(self, keys: Sequence[str]) -> list[str]:
+    def get_all(self, keys):
         own = [self.texts[f"{key[:-1]}0"] for key in keys]
         return [
             text if key.endswith("/0") else mutated(text, self.draw)
             for key, text in zip(keys, own, strict=True)
         ]
 
-    def close(self) -> None:
+    def close(self):
         """They stay."""
 
 
-def _no_wait(missing: Callable[[], Sequence[int]]) -> None:
+def _no_wait(missing):
     assert not missing()
 
 
@@ -172,7 +172,7 @@ class Quiet:
     seen = (Seen(),) * 4
     step, waiting = -1, None
 
-    def failure(self) -> None:
+    def failure(self):
         """The run goes on."""
 
 
@@ -188,7 +188,7 @@ class Seat:
 
 
 @pytest.fixture(scope="module")
-def seat(tmp_path_factory: pytest.TempPathFactory) -> Seat:
+def seat(tmp_path_factory):
     outsider = Outsider(random.Random(12), honest=True)
     place = Place(0, 2, "127.0.0.1", 1, keeps_store=False, run_id="a-run")
     stand_in: Any = outsider
@@ -205,7 +205,7 @@ def seat(tmp_path_factory: pytest.TempPathFactory) -> Seat:
     return Seat(cluster, outsider, job, RunFolder(folder), dict.fromkeys((0, 1), ((0, 43),)))
 
 
-def reserved(seat: Seat) -> None:
+def reserved(seat):
     """Whatever is said, what the nodes here are charged is what the ledger here says."""
     found = together(seat.cluster, "charged", seat.job, seat.charged)
     assert {node: found[node] for node in (0, 1)} == seat.charged
@@ -215,7 +215,7 @@ def reserved(seat: Seat) -> None:
         assert epsilon[:2] == epsilon_spent(seat.job.plan, seat.charged)[:2]
 
 
-def ended(seat: Seat) -> None:
+def ended(seat):
     """Nobody ends a run later than its own budget does, nor before it goes on."""
     own = 51
     until, rank = _agreed_end(seat.cluster, seat.job.plan, 40, own)
@@ -223,14 +223,14 @@ def ended(seat: Seat) -> None:
     assert (rank == 0) == (until == own)
 
 
-def gone_on(seat: Seat) -> None:
+def gone_on(seat):
     """A run goes on from a checkpoint that is here, or from the start."""
     common, lacking = _common_checkpoint([20, 40], seat.cluster, 60, [False, False])
     assert common in (0, 20, 40)
     assert lacking is None or lacking.isprintable()
 
 
-def agreed(seat: Seat) -> None:
+def agreed(seat):
     """The own record counts stand, whatever others have."""
     own = received.Experiment(identity={"train.steps": 60}, records=[449, 449])
     shared = seat.cluster.share("experiment", own, received.EXPERIMENT)
@@ -238,7 +238,7 @@ def agreed(seat: Seat) -> None:
     assert counts([one.records for one in shared], seat.job.placement)[:2] == [449, 449]
 
 
-def named(seat: Seat) -> None:
+def named(seat):
     """The folder is the one that the user named, or lies in runs/."""
     out, _ = agreed_folder(seat.cluster, Path("/here/mine"), False, Path)
     assert out == Path("/here/mine")
@@ -247,19 +247,19 @@ def named(seat: Seat) -> None:
     assert out.name not in ("", ".", "..")
 
 
-def identified(seat: Seat) -> None:
+def identified(seat):
     """A run's identity is 32 digits."""
     found = _run_id(seat.cluster, None, SharedLedgers(Path()))
     assert found is not None
     assert len(found) == 32
 
 
-def saved(seat: Seat) -> None:
+def saved(seat):
     """No step that all have reached lies beyond the own one."""
     assert 0 <= seat.cluster.saved(40) <= 40
 
 
-def stopped(seat: Seat) -> None:
+def stopped(seat):
     """A vote for the stop makes this rank stop or not, and changes no step of a round."""
     facts = LyingFacts(seat.outsider.draw)
     votes = StopVote(0, 2, 7, facts, wait=_no_wait)
@@ -271,7 +271,7 @@ def stopped(seat: Seat) -> None:
         assert facts.texts["stop/1/0"] in ("[1,9,false,1]", "[1,9,false,2]")
 
 
-def reported(seat: Seat) -> None:
+def reported(seat):
     """A report is an error in one plain line."""
     text = write_report(PeerError("rank 1 was lost"), 1)
     error = read_report(mutated(text, seat.outsider.draw))
@@ -279,13 +279,13 @@ def reported(seat: Seat) -> None:
     assert str(error).isprintable()
 
 
-def beaten(seat: Seat) -> None:
+def beaten(seat):
     """A heartbeat is one of bounded numbers, or none."""
     heartbeat = Heartbeat.read(mutated(Heartbeat(3, 7, 2, False).text(), seat.outsider.draw), 1)
     assert -1 <= heartbeat.step <= 2**53
 
 
-def summed_up(seat: Seat) -> None:
+def summed_up(seat):
     """What rank 0 says of the result has the form of a result."""
     own = received.Summary(
         test_accuracy={"mean": 0.5},
@@ -302,7 +302,7 @@ READERS: Sequence[Callable[[Seat], None]] = (
 )  # fmt: skip
 
 
-def check_line(error: TacitError, begin: str = "") -> None:
+def check_line(error, begin=""):
     """An error of the right kind, in one plain line of bounded length."""
     line = str(error)
     assert type(error) in (PeerError, InputError), error
@@ -311,19 +311,19 @@ def check_line(error: TacitError, begin: str = "") -> None:
     assert len(line) <= 1000
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def tree(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture
-def limited() -> Iterator[None]:
+def limited():
     begun = time.monotonic()
     yield
     assert time.monotonic() - begun < LIMIT, "it hangs"
 
 
 @pytest.mark.usefixtures("limited")
-def test_ten_thousand_wrong_values_change_nothing_of_ones_own(seat: Seat, tmp_path: Path) -> None:
+def test_ten_thousand_wrong_values_change_nothing_of_ones_own(seat, tmp_path):
     before, here = tree(seat.folder.path), set(tmp_path.iterdir())
     refused = 0
     for number in range(VALUES):
@@ -337,7 +337,7 @@ def test_ten_thousand_wrong_values_change_nothing_of_ones_own(seat: Seat, tmp_pa
     assert set(tmp_path.iterdir()) == here
 
 
-def test_what_is_right_passes_all_readers(seat: Seat) -> None:
+def test_what_is_right_passes_all_readers(seat):
     seat.outsider.honest = True
     try:
         for reader in READERS:
@@ -347,7 +347,7 @@ def test_what_is_right_passes_all_readers(seat: Seat) -> None:
         seat.outsider.honest = False
 
 
-def part_of(job: Job) -> tuple[Metrics, torch.Tensor]:
+def part_of(job):
     """What rank 0 measures; of rank 1 it would be the same but for the nodes."""
     state: Any = None
     models = job.model.start(2, job.dtype, job.device)
@@ -358,7 +358,7 @@ def part_of(job: Job) -> tuple[Metrics, torch.Tensor]:
 
 
 @pytest.mark.usefixtures("limited")
-def test_wrong_metrics_name_their_sender_and_change_no_own_figure(seat: Seat) -> None:
+def test_wrong_metrics_name_their_sender_and_change_no_own_figure(seat):
     draw, (own, total) = random.Random(5), part_of(seat.job)
     right = METRICS.write(own.model_copy(update={"nodes": [2, 3]}))
     figures = set()
@@ -379,7 +379,7 @@ def test_wrong_metrics_name_their_sender_and_change_no_own_figure(seat: Seat) ->
 
 
 @pytest.mark.usefixtures("limited")
-def test_wrong_parts_on_their_way_end_in_a_peer_error(seat: Seat) -> None:
+def test_wrong_parts_on_their_way_end_in_a_peer_error(seat):
     draw, (own, _) = random.Random(6), part_of(seat.job)
     right = METRICS.write(own).encode()
     for _ in range(300):
@@ -411,13 +411,13 @@ class Spoilt:
 
     rank, processes = 0, 2
 
-    def __init__(self, draw: random.Random) -> None:
+    def __init__(self, draw):
         self.draw, self.last = draw, torch.empty(0, dtype=torch.uint8)
 
-    def envelope(self, size: int) -> torch.Tensor:
+    def envelope(self, size):
         return torch.empty(size, dtype=torch.uint8)
 
-    def send(self, rank: int, message: torch.Tensor) -> None:
+    def send(self, rank, message):
         raw = bytearray(message.numpy().tobytes())
         raw[8:12] = struct.pack("<I", 1)  # its sender
         kind = self.draw.random()
@@ -431,15 +431,15 @@ class Spoilt:
             raw[at : at + 4] = struct.pack("<f", self.draw.choice([float("inf"), float("nan")]))
         self.last = torch.frombuffer(raw, dtype=torch.uint8) if raw else self.last[:0]
 
-    def receive(self, rank: int, size: int) -> Any:
+    def receive(self, rank, size):
         return self
 
-    def wait(self) -> torch.Tensor:
+    def wait(self):
         return self.last
 
 
 @pytest.mark.usefixtures("limited")
-def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat: Seat) -> None:
+def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat):
     job = seat.job
     rows = torch.ones(2, job.plan.parameters, dtype=job.dtype)
     for tolerate in (False, True):
@@ -480,9 +480,7 @@ def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat: Seat) -> None:
         ('{"identity":{"a":"' + '\\":' * 10_001 + '"}}', received.EXPERIMENT, "10000 names"),
     ],
 )
-def test_a_wrong_value_is_said_in_one_short_line(
-    text: str, schema: received.Form[Any], said: str
-) -> None:
+def test_a_wrong_value_is_said_in_one_short_line(text, schema, said):
     with pytest.raises(PeerError) as caught:
         schema.read(text, 1, "word")
     line = str(caught.value)
@@ -497,14 +495,14 @@ class Told(Alone):
 
     processes = 2
 
-    def __init__(self, word: str) -> None:
+    def __init__(self, word):
         self.word = word
 
-    def share(self, what: str, value: Any, schema: received.Form[Any]) -> list[Any]:
+    def share(self, what, value, schema):
         return [value, schema.read(self.word, 1, what)]
 
 
-def test_an_end_that_is_said_by_another_is_never_later_than_the_own(seat: Seat) -> None:
+def test_an_end_that_is_said_by_another_is_never_later_than_the_own(seat):
     """The budget of the nodes here, from their own ledger, decides when the run ends here."""
     own, _ = affordable(seat.job.plan, seat.charged, 40)
     assert 40 < own < 60
@@ -515,13 +513,13 @@ def test_an_end_that_is_said_by_another_is_never_later_than_the_own(seat: Seat) 
             _agreed_end(Told(word), seat.job.plan, 40, own)
 
 
-def run_id_of(known: str | None, ledgers: SharedLedgers) -> str | None:
+def run_id_of(known, ledgers):
     """The identity of a run, as a process without a ledger of it takes it from the other's word."""
     word = received.RunId(known=known, random="0" * 32)
     return _run_id(Told(received.RUN_ID.write(word)), None, ledgers)
 
 
-def test_nobody_chooses_the_identity_of_a_run(tmp_path: Path) -> None:
+def test_nobody_chooses_the_identity_of_a_run(tmp_path):
     nothing = SharedLedgers(Path())
     assert run_id_of(None, nothing) != run_id_of(None, nothing)  # though the other says the same
     earlier = "ab" * 16
@@ -552,14 +550,12 @@ class Second(Alone):
 
     rank, processes = 1, 2
 
-    def share(self, what: str, value: Any, schema: received.Form[Any]) -> list[Any]:
+    def share(self, what, value, schema):
         return [value, value]
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_name_of_a_folder_that_no_disk_takes_ends_in_one_line(
-    seat: Seat, tmp_path: Path, resume: bool
-) -> None:
+def test_a_name_of_a_folder_that_no_disk_takes_ends_in_one_line(seat, tmp_path, resume):
     name = received.FOLDER.read(f'{{"name":"{chr(0x754C) * 100}","resume":false}}', 0, "name").name
     assert name is not None
     ledgers = SharedLedgers(Path())
@@ -573,15 +569,15 @@ class Echo(Alone):
 
     processes = 2
 
-    def __init__(self, words: Mapping[str, str]) -> None:
+    def __init__(self, words):
         super().__init__()
         self.words = words
 
-    def share(self, what: str, value: Any, schema: received.Form[Any]) -> list[Any]:
+    def share(self, what, value, schema):
         return [value, schema.read(self.words.get(what, schema.write(value)), 1, what)]
 
 
-def begun(seat: Seat, words: Mapping[str, str], reserved: int) -> RunState:
+def begun(seat, words, reserved):
     """A run that goes on from the start, of whose nodes here so many steps were reserved."""
     job = seat.job
     ledger = open_ledger(job.plan, None, False, None, job.hosted)
@@ -592,7 +588,7 @@ def begun(seat: Seat, words: Mapping[str, str], reserved: int) -> RunState:
         return begin(job, Echo(words), links, (None, None), ledger, resume=True)
 
 
-def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
+def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat):
     own = begun(seat, {}, reserved=30)
     assert own.status == "budget-exhausted"
     assert own.message is not None
@@ -609,12 +605,12 @@ def test_who_ends_a_run_earlier_is_named_and_it_is_not_done(seat: Seat) -> None:
     assert (fresh.until, fresh.status) == (20, "budget-exhausted")
 
 
-def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat: Seat) -> None:
+def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(seat):
     plan = seat.job.plan
     own = begun(seat, {}, reserved=30)
     right = [plan.release.epsilon(plan.nodes[0], [(0, 30), (0, at)]) for at in own.evaluation_steps]
 
-    def shown(run: RunState, which: str) -> list[float | None]:
+    def shown(run, which):
         return [run.spent(which, at) for at in run.evaluation_steps]
 
     denied = begun(seat, {"list of reserved steps": "[[], []]"}, reserved=30)
@@ -627,9 +623,7 @@ def test_what_others_have_booked_changes_nothing_that_the_own_nodes_have_spent(s
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), max_size=12))
-def test_intervals_that_are_joined_are_the_same_steps_in_the_same_order(
-    pairs: list[list[int]],
-) -> None:
+def test_intervals_that_are_joined_are_the_same_steps_in_the_same_order(pairs):
     intervals = [(first, until) for first, until in pairs]
     merged = _merged(intervals)
     steps = [[k for pair in listed for k in range(*pair)] for listed in (intervals, merged)]

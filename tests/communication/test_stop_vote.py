@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -20,26 +19,26 @@ class NotYetError(Exception):
 class Pocket:
     """Facts in memory."""
 
-    def __init__(self, **texts: str) -> None:
+    def __init__(self, **texts):
         self.texts = {key.replace("_", "/"): text for key, text in texts.items()}
         self.written = 0
 
-    def put(self, key: str, text: str) -> str:
+    def put(self, key, text):
         self.written += 1
         self.texts[key] = text
         return text
 
-    def has(self, keys: Sequence[str]) -> bool:
+    def has(self, keys):
         return all(key in self.texts for key in keys)
 
-    def get_all(self, keys: Sequence[str]) -> list[str]:
+    def get_all(self, keys):
         return [self.texts[key] for key in keys]
 
-    def close(self) -> None:
+    def close(self):
         """It stays."""
 
 
-def no_wait(missing: Callable[[], Sequence[int]]) -> None:
+def no_wait(missing):
     if missing():
         raise NotYetError
 
@@ -47,18 +46,18 @@ def no_wait(missing: Callable[[], Sequence[int]]) -> None:
 class Race:
     """Ranks that take steps in an order that a generator draws; time goes on as they do."""
 
-    def __init__(self, ranks: int, first: int, pace: Callable[[int], float]) -> None:
+    def __init__(self, ranks, first, pace):
         self.facts, self.now, self.pace = Pocket(), 0.0, pace
         self.steps = [first] * ranks
         self.stopped: list[int | None] = [None] * ranks
         self.votes = [self.vote_of(rank, first) for rank in range(ranks)]
         self.waits = 0
 
-    def vote_of(self, rank: int, first: int) -> StopVote:
+    def vote_of(self, rank, first):
         ranks = len(self.steps)
         return StopVote(rank, ranks, first, self.facts, wait=no_wait, clock=lambda: self.now)
 
-    def try_step(self, rank: int, asked: bool) -> bool:
+    def try_step(self, rank, asked):
         """One rank asks at its next step; False: it would wait."""
         try:
             if self.votes[rank].stop(self.steps[rank], asked):
@@ -71,14 +70,7 @@ class Race:
             return False
         return True
 
-    def run(
-        self,
-        asked_at: dict[int, int],
-        order: random.Random,
-        skew: int,
-        most: int,
-        crashes: float = 0.0,
-    ) -> None:
+    def run(self, asked_at, order, skew, most, crashes=0.0):
         """Until all have stopped or reached step `most`; messages hold ranks within `skew`.
 
         Now and then a rank crashes, and comes back at one of the steps since its last crash.
@@ -112,9 +104,7 @@ class Race:
     pace=st.sampled_from([0.0, 1e-3, 0.02, 0.3, 5.0]),
     seed=st.integers(0, 10**6),
 )
-def test_all_ranks_stop_at_the_same_step(
-    ranks: int, first: int, skew: int, asked: dict[int, int], pace: float, seed: int
-) -> None:
+def test_all_ranks_stop_at_the_same_step(ranks, first, skew, asked, pace, seed):
     order = random.Random(seed)
     race = Race(ranks, first, lambda step: pace * order.choice([0.1, 1.0, 3.0]))
     asked_at = {rank % ranks: first + after for rank, after in asked.items()}
@@ -134,9 +124,7 @@ def test_all_ranks_stop_at_the_same_step(
     crashes=st.floats(0, 0.3),
     seed=st.integers(0, 10**6),
 )
-def test_ranks_that_come_back_stop_where_the_others_do(
-    ranks: int, first: int, skew: int, asked: int, crashes: float, seed: int
-) -> None:
+def test_ranks_that_come_back_stop_where_the_others_do(ranks, first, skew, asked, crashes, seed):
     order = random.Random(seed)
     race = Race(ranks, first, lambda step: 0.05)
     race.run({0: first + asked}, order, skew, most=first + 10_000, crashes=crashes)
@@ -146,7 +134,7 @@ def test_ranks_that_come_back_stop_where_the_others_do(
 
 @settings(max_examples=30, deadline=None)
 @given(ranks=st.integers(1, 4), skew=st.integers(0, 30), seed=st.integers(0, 10**6))
-def test_nobody_stops_unless_asked_and_little_is_kept(ranks: int, skew: int, seed: int) -> None:
+def test_nobody_stops_unless_asked_and_little_is_kept(ranks, skew, seed):
     race = Race(ranks, 3, lambda step: 0.2)
     race.run({}, random.Random(seed), skew, most=403)
     assert race.stopped == [None] * ranks
@@ -154,7 +142,7 @@ def test_nobody_stops_unless_asked_and_little_is_kept(ranks: int, skew: int, see
 
 
 @pytest.mark.parametrize("pace", [0.001, 0.01, 0.1, 0.4])
-def test_a_stop_comes_within_a_few_seconds_and_votes_are_seldom(pace: float) -> None:
+def test_a_stop_comes_within_a_few_seconds_and_votes_are_seldom(pace):
     race = Race(2, 0, lambda step: pace / 2)  # two ranks that take turns: pace for both
     for _ in range(2000):
         assert race.try_step(0, False)
@@ -172,7 +160,7 @@ def test_a_stop_comes_within_a_few_seconds_and_votes_are_seldom(pace: float) -> 
     assert race.stopped[0] == race.stopped[1] is not None
 
 
-def test_ranks_a_few_steps_apart_do_not_wait_once_the_gaps_have_grown() -> None:
+def test_ranks_a_few_steps_apart_do_not_wait_once_the_gaps_have_grown():
     race = Race(3, 0, lambda step: 0.01 / 3)
     order = random.Random(4)
     race.run({}, order, 3, most=100)
@@ -181,7 +169,7 @@ def test_ranks_a_few_steps_apart_do_not_wait_once_the_gaps_have_grown() -> None:
     assert race.waits == before
 
 
-def test_the_slowest_rank_says_how_far_apart_rounds_are() -> None:
+def test_the_slowest_rank_says_how_far_apart_rounds_are():
     facts = Pocket()
     now = 0.0
     votes = StopVote(0, 2, 0, facts, wait=no_wait, clock=lambda: now)
@@ -196,7 +184,7 @@ def test_the_slowest_rank_says_how_far_apart_rounds_are() -> None:
     assert rounds == [0, 1, 2, 4, 7, 10, 13, 16, 19]
 
 
-def test_a_rank_that_has_stopped_says_so_again() -> None:
+def test_a_rank_that_has_stopped_says_so_again():
     race = Race(1, 0, lambda step: 1.0)
     race.run({0: 5}, random.Random(0), 0, most=100)
     stop = race.stopped[0]
@@ -212,7 +200,7 @@ def test_a_rank_that_has_stopped_says_so_again() -> None:
         *("[0,2,false,1]", "[1,1,false,1]", "[2,9,false,1]", "[-2,1,false,1]"),
     ],
 )
-def test_a_vote_that_makes_no_sense_is_a_lost_peer(text: str) -> None:
+def test_a_vote_that_makes_no_sense_is_a_lost_peer(text):
     facts = Pocket(stop_0_1=text)
     votes = StopVote(0, 2, 0, facts, wait=no_wait)
     assert not votes.stop(0, False)

@@ -1,7 +1,5 @@
 """The experiment file: defaults, overrides, round trips, and what is refused."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 
@@ -17,14 +15,14 @@ from tacit.errors import InputError
 DIGITS = {"task": {"dataset": "digits"}}
 
 
-def refusal(*overrides: str, **changes: dict[str, object]) -> InputError:
+def refusal(*overrides, **changes):
     with pytest.raises(InputError) as caught:
         load_config(experiment(**changes), overrides=overrides)
     assert "\n" not in str(caught.value)
     return caught.value
 
 
-def test_every_default() -> None:
+def test_every_default():
     config = load_config(DIGITS)
     assert config.model_dump(exclude={"algorithm"}) == {
         "task": {
@@ -138,14 +136,12 @@ def test_every_default() -> None:
         ({"noise_std": 1.0, "epsilon": 2}, 2.0),
     ],
 )
-def test_a_private_algorithm_gets_a_budget_unless_its_noise_is_given(
-    privacy: dict[str, object], epsilon: float | str | None
-) -> None:
+def test_a_private_algorithm_gets_a_budget_unless_its_noise_is_given(privacy, epsilon):
     config = load_config({**DIGITS, "algorithm": {"name": "privsgp"}, "privacy": privacy})
     assert config.privacy.epsilon == epsilon
 
 
-def test_an_algorithm_without_noise_gets_no_budget() -> None:
+def test_an_algorithm_without_noise_gets_no_budget():
     config = load_config({**DIGITS, "algorithm": {"name": "sgp"}})
     assert config.privacy.epsilon is None
     assert not config.privacy.noisy
@@ -153,7 +149,7 @@ def test_an_algorithm_without_noise_gets_no_budget() -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_resolved_experiment_reads_back_as_itself(name: str, tmp_path: Path) -> None:
+def test_the_resolved_experiment_reads_back_as_itself(name, tmp_path):
     config = load_config({**DIGITS, "algorithm": {"name": name}})
     path = tmp_path / "resolved.toml"
     path.write_text(to_toml(config), encoding="utf-8")
@@ -172,16 +168,7 @@ def test_the_resolved_experiment_reads_back_as_itself(name: str, tmp_path: Path)
     seed=st.integers(0, 2**63 - 1),
     rate=st.floats(1e-12, 1e12),
 )
-def test_values_survive_the_round_trip(
-    count: int,
-    budget: float,
-    delta: float,
-    lists: bool,
-    steps: int,
-    batch: int | str,
-    seed: int,
-    rate: float,
-) -> None:
+def test_values_survive_the_round_trip(count, budget, delta, lists, steps, batch, seed, rate):
     config = load_config(
         {
             **DIGITS,
@@ -201,7 +188,7 @@ def test_values_survive_the_round_trip(
     assert config.algorithm.options.learning_rate == rate
 
 
-def test_overrides_take_numbers_strings_lists_and_bare_words() -> None:
+def test_overrides_take_numbers_strings_lists_and_bare_words():
     config = load_config(
         DIGITS,
         overrides=[
@@ -228,18 +215,18 @@ def test_overrides_take_numbers_strings_lists_and_bare_words() -> None:
     assert config.train.steps == 8  # the last one wins
 
 
-def test_an_override_leaves_the_callers_mapping_as_it_was() -> None:
+def test_an_override_leaves_the_callers_mapping_as_it_was():
     source = experiment()
     load_config(source, overrides=["train.steps=99", "privacy.delta=0.5"], given_model=True)
     assert source == experiment()
 
 
-def test_an_override_may_name_the_data_set() -> None:
+def test_an_override_may_name_the_data_set():
     assert load_config({}, overrides=["task.dataset=digits"]).task.dataset == "digits"
 
 
 @pytest.mark.parametrize("override", ["train.steps", "steps=3", "=3", ".steps=3", "train.=3", ""])
-def test_an_override_of_another_form_is_refused(override: str) -> None:
+def test_an_override_of_another_form_is_refused(override):
     error = refusal(override)
     assert (error.where, error.value) == ("--set", override)
     assert "section.key=value" in error.expected
@@ -265,21 +252,19 @@ def test_an_override_of_another_form_is_refused(override: str) -> None:
         ("algorithm.name=privspg", "algorithm.name", "did you mean 'privsgp'?"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest_or_all(
-    override: str, where: str, meant: str
-) -> None:
+def test_an_unknown_name_is_answered_with_the_nearest_or_all(override, where, meant):
     error = refusal(override)
     assert error.where == where
     assert meant in error.expected
 
 
-def test_an_option_of_another_algorithm_is_unknown() -> None:
+def test_an_option_of_another_algorithm_is_unknown():
     error = refusal("algorithm.name=dp2-sgd", "algorithm.momentum=0.9")
     assert error.where == "algorithm.momentum"
     assert "clip, clip_norm, learning_rate" in error.expected
 
 
-def test_a_key_outside_a_section_is_refused() -> None:
+def test_a_key_outside_a_section_is_refused():
     with pytest.raises(InputError, match="must be a section"):
         load_config({"steps": 5})
 
@@ -335,7 +320,7 @@ NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
         ("topology.mixing=magic", "must be 'metropolis', 'laplacian' or 'uniform'"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_would_be_right(override: str, expected: str) -> None:
+def test_a_wrong_value_is_named_with_what_would_be_right(override, expected):
     error = refusal(override)
     assert error.where == override.partition("=")[0]
     assert error.expected.startswith(expected)
@@ -354,15 +339,13 @@ def test_a_wrong_value_is_named_with_what_would_be_right(override: str, expected
         (["ledger=ledgers", "accounting=none"], "privacy.ledger", "leaves nothing to reserve"),
     ],
 )
-def test_settings_that_contradict_each_other(
-    overrides: list[str], where: str, expected: str
-) -> None:
+def test_settings_that_contradict_each_other(overrides, where, expected):
     error = refusal(*(f"privacy.{override}" for override in overrides))
     assert error.where == where
     assert expected in error.expected
 
 
-def test_no_noise_at_all_must_be_said() -> None:
+def test_no_noise_at_all_must_be_said():
     """Accounting that is switched off does not switch the noise off."""
     for accounting in ("certified", "published", "none"):
         sections = {**DIGITS, "privacy": {"accounting": accounting, "epsilon": "none"}}
@@ -372,7 +355,7 @@ def test_no_noise_at_all_must_be_said() -> None:
     assert "epsilon = 'none' for no noise" in error.expected
 
 
-def test_a_published_claim_needs_a_formula() -> None:
+def test_a_published_claim_needs_a_formula():
     error = refusal(
         algorithm={"name": "dp2-sgd"}, privacy={"noise_std": None, "accounting": "published"}
     )
@@ -385,16 +368,14 @@ def test_a_published_claim_needs_a_formula() -> None:
     [({"epsilon": 3}, "privacy.epsilon"), ({"noise_std": 1.0}, "privacy.noise_std")],
 )
 @pytest.mark.parametrize("name", ["sgp", "d-psgd"])
-def test_an_algorithm_without_noise_takes_neither_budget_nor_noise(
-    name: str, privacy: dict[str, object], where: str
-) -> None:
+def test_an_algorithm_without_noise_takes_neither_budget_nor_noise(name, privacy, where):
     with pytest.raises(InputError) as caught:
         load_config({**DIGITS, "algorithm": {"name": name}, "privacy": privacy})
     assert caught.value.where == where
     assert f"{name} adds no noise" in caught.value.expected
 
 
-def test_fixed_batches_are_accounted_under_replace_one_only() -> None:
+def test_fixed_batches_are_accounted_under_replace_one_only():
     fixed = {"batch": 8, "sampling": "fixed"}
     assert refusal(train=fixed).where == "train.sampling"
     accepted = [
@@ -409,7 +390,7 @@ def test_fixed_batches_are_accounted_under_replace_one_only() -> None:
         assert load_config(sections).train.sampling == "fixed"
 
 
-def test_allocation_is_refused_where_nothing_is_proved() -> None:
+def test_allocation_is_refused_where_nothing_is_proved():
     train = {"batch": 8, "sampling": "allocation"}
     error = refusal(train=train, privacy={"relation": "replace-one"})
     assert (error.where, error.value) == ("train.sampling", "allocation")
@@ -428,33 +409,33 @@ def test_allocation_is_refused_where_nothing_is_proved() -> None:
 
 
 @pytest.mark.parametrize("source", [{}, {"task": {}}, {"task": {"dataset": "given"}}])
-def test_a_data_set_must_be_named(source: dict[str, dict[str, object]]) -> None:
+def test_a_data_set_must_be_named(source):
     with pytest.raises(InputError) as caught:
         load_config(source)
     assert caught.value.where == "task.dataset"
     assert "'digits'" in caught.value.expected
 
 
-def test_given_data_decide_the_number_of_nodes() -> None:
+def test_given_data_decide_the_number_of_nodes():
     config = load_config({"nodes": {"count": 16}}, count=3, given_model=True)
     assert (config.nodes.count, config.task.dataset, config.task.model) == (3, "given", "given")
     with pytest.raises(InputError, match="where nodes= is passed"):
         load_config(DIGITS, count=3)
 
 
-def test_an_experiment_cannot_be_changed() -> None:
+def test_an_experiment_cannot_be_changed():
     config = load_config(DIGITS)
     with pytest.raises(ValueError, match="frozen"):
         config.train.steps = 3
 
 
-def test_a_file_and_a_mapping_are_the_same(tmp_path: Path) -> None:
+def test_a_file_and_a_mapping_are_the_same(tmp_path):
     path = write_experiment(tmp_path)
     assert load_config(path) == load_config(str(path)) == load_config(experiment())
     assert isinstance(load_config(path), Config)
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read(tmp_path):
     files = {
         "missing.toml": None,
         "malformed.toml": b"[task\n",
@@ -473,15 +454,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         load_config(tmp_path)
 
 
-def test_a_run_without_noise_keeps_no_budget() -> None:
+def test_a_run_without_noise_keeps_no_budget():
     with pytest.raises(InputError, match="without noise nothing bounds") as caught:
         load_config({**DIGITS, "algorithm": {"name": "sgp"}, "privacy": {"ledger": "ledgers"}})
     assert caught.value.where == "privacy.ledger"
 
 
-def test_the_ledgers_of_a_file_lie_where_the_file_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ledgers_of_a_file_lie_where_the_file_says(tmp_path, monkeypatch):
     """A path in a file is seen from the file; one of the command line from the current folder."""
     project = tmp_path / "project"
     project.mkdir()
@@ -504,7 +483,7 @@ def test_the_ledgers_of_a_file_lie_where_the_file_says(
         load_config({**DIGITS, "privacy": {"ledger": 7}})
 
 
-def test_budgets_of_the_data_are_read_and_kept() -> None:
+def test_budgets_of_the_data_are_read_and_kept():
     privacy = {"ledger": "ledgers", "ledger_epsilon": [8, 9], "ledger_delta": 1e-4}
     config = load_config({**DIGITS, "nodes": {"count": 2}, "privacy": privacy})
     kept = config.privacy

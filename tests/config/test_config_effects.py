@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -18,14 +18,12 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 import pytest
 import torch
-from pydantic.fields import FieldInfo
 
 import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.options import Idle
 from tacit.config import Config, Promise
 from tacit.errors import InputError, TacitError
-from tacit.training.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 Sections = Mapping[str, Mapping[str, Any]]
@@ -39,7 +37,7 @@ BASE: Sections = {
 """Quick, since nothing is accounted; four nodes of six records each are handed to it."""
 
 
-def combined(*changes: Sections) -> dict[str, dict[str, Any]]:
+def combined(*changes):
     """Sections with the keys of all, the last one first."""
     merged: dict[str, dict[str, Any]] = {}
     for sections in changes:
@@ -49,7 +47,7 @@ def combined(*changes: Sections) -> dict[str, dict[str, Any]]:
 
 
 @functools.cache
-def records() -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+def records():
     draw = torch.Generator().manual_seed(1)
     made = []
     for _ in range(4):
@@ -59,7 +57,7 @@ def records() -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
     return tuple(made)
 
 
-def outcome(sections: Sections, folder: Path | None = None, *, given: bool = True) -> str:
+def outcome(sections, folder=None, *, given=True):
     """All that a run gives back, as text: without the experiment itself, and without times.
 
     A key that is None is left out.
@@ -95,7 +93,7 @@ def outcome(sections: Sections, folder: Path | None = None, *, given: bool = Tru
     return json.dumps(values, sort_keys=True, default=str)
 
 
-def relations(plan: Plan) -> list[str]:
+def relations(plan):
     """The neighbouring relation of what each node's statement is about."""
     noised = [node for node in plan.nodes if plan.accounted and node.noise_scale]
     return [plan.release.mechanism(node).relation for node in noised]
@@ -201,13 +199,13 @@ NEVER_IDLE = {
 }
 
 
-def options_of_algorithms() -> list[tuple[str, str]]:
+def options_of_algorithms():
     """(algorithm, option) for each option of each."""
     rows = ALGORITHMS.items()
     return [(name, key) for name, row in rows for key in row.options.model_fields]
 
 
-def entry(name: str, key: str) -> Option:
+def entry(name, key):
     """What is known of an option."""
     found = OWN.get((name, key), OPTIONS.get(key))
     if found is None:
@@ -219,7 +217,7 @@ def entry(name: str, key: str) -> Option:
     return found
 
 
-def chosen(name: str, **options: Any) -> Sections:
+def chosen(name, **options):
     """The base experiment with an algorithm and those of these options that it has."""
     row = ALGORITHMS[name]
     known = {key: value for key, value in options.items() if key in row.options.model_fields}
@@ -227,17 +225,17 @@ def chosen(name: str, **options: Any) -> Sections:
     return combined(BASE, {"algorithm": {"name": name, **known}, "privacy": quiet})
 
 
-def only_value(about: FieldInfo) -> bool:
+def only_value(about):
     """Whether an option is there to be read, and has one value."""
     return get_origin(about.annotation) is Literal and len(get_args(about.annotation)) == 1
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def run(tmp_path_factory):
     """`outcome` of an experiment, made once; `FOLDER` in it is one for its own files."""
     known: dict[str, str] = {}
 
-    def run_once(sections: Sections) -> str:
+    def run_once(sections):
         key = json.dumps(sections, sort_keys=True)
         if key not in known:
             folder = tmp_path_factory.mktemp("effects")
@@ -250,7 +248,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(("name", "key"), options_of_algorithms())
-def test_an_option_does_something_or_is_refused(name: str, key: str, run: Any) -> None:
+def test_an_option_does_something_or_is_refused(name, key, run):
     about = ALGORITHMS[name].options.model_fields[key]
     if only_value(about):
         with pytest.raises(InputError, match=rf"algorithm\.{key} = 'another'"):
@@ -300,7 +298,7 @@ WITHOUT_EFFECT: Mapping[tuple[str, str, str], str] = {
 }
 
 
-def beside(name: str, key: str) -> Iterator[tuple[str, Sections, Mapping[str, Any]]]:
+def beside(name, key):
     """What an option may meet: other settings, and each other option at a value of its own."""
     row = ALGORITHMS[name]
     if row.private:
@@ -314,9 +312,7 @@ def beside(name: str, key: str) -> Iterator[tuple[str, Sections, Mapping[str, An
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "key"), options_of_algorithms())
-def test_an_option_does_something_beside_others_or_is_refused(
-    name: str, key: str, run: Any
-) -> None:
+def test_an_option_does_something_beside_others_or_is_refused(name, key, run):
     if only_value(ALGORITHMS[name].options.model_fields[key]):
         return
     option, without = entry(name, key), set()
@@ -338,7 +334,7 @@ def test_an_option_does_something_beside_others_or_is_refused(
     assert without == {label for label in known if label in {b[0] for b in beside(name, key)}}
 
 
-def idle_options() -> Iterator[tuple[str, str, Idle]]:
+def idle_options():
     """(algorithm, option, where it says that it does nothing), for each such option."""
     for name, row in ALGORITHMS.items():
         for key, about in row.options.model_fields.items():
@@ -346,7 +342,7 @@ def idle_options() -> Iterator[tuple[str, str, Idle]]:
 
 
 @pytest.mark.parametrize(("name", "key", "mark"), [*idle_options()])
-def test_an_option_that_would_do_nothing_is_refused(name: str, key: str, mark: Idle) -> None:
+def test_an_option_that_would_do_nothing_is_refused(name, key, mark):
     option, kind = entry(name, key), ALGORITHMS[name].options
     default = kind.model_fields[key].default
     value = next(value for value in option.values if value not in (None, default))
@@ -365,7 +361,7 @@ def test_an_option_that_would_do_nothing_is_refused(name: str, key: str, mark: I
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dp-fedavg", "fedspd-dp"])
-def test_how_mini_batches_are_drawn_needs_some(name: str) -> None:
+def test_how_mini_batches_are_drawn_needs_some(name):
     drawn = {"name": name, "local_steps": 2, "sampling": "with-replacement"}
     with pytest.raises(InputError, match=r"^algorithm\.sampling = .*all of them"):
         Config(algorithm=drawn, train={"batch": "all"})
@@ -373,7 +369,7 @@ def test_how_mini_batches_are_drawn_needs_some(name: str) -> None:
     Config(algorithm={**drawn, "sampling": "disjoint"}, train={"batch": "all"})
 
 
-def test_a_norm_of_clipping_needs_a_bound() -> None:
+def test_a_norm_of_clipping_needs_a_bound():
     options = {"name": "privsgp", "clip_norm": "coordinate"}
     for quiet in ({"epsilon": "none"}, {"noise_std": 0.1, "accounting": "none"}):
         with pytest.raises(InputError, match=r"algorithm\.clip_norm = .* give algorithm\.clip"):
@@ -596,7 +592,7 @@ columns.size = {kind = "number", low = 0, high = HIGH}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Where the records of `READ`, `FILES` and `TABLE` are."""
     place = tmp_path_factory.mktemp("keys")
     (place / "effects_data.py").write_text(_DATA, encoding="utf-8")
@@ -622,7 +618,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def keys_of_sections() -> list[str]:
+def keys_of_sections():
     """`section.key` for each key of each section; options of algorithms are listed above."""
     return [
         f"{section}.{key}"
@@ -632,7 +628,7 @@ def keys_of_sections() -> list[str]:
     ]
 
 
-def shown(name: str) -> Key:
+def shown(name):
     """What is known of a key."""
     if name not in KEYS:
         pytest.fail(
@@ -645,9 +641,7 @@ def shown(name: str) -> Key:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", keys_of_sections())
-def test_a_key_does_something_or_is_refused(
-    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_does_something_or_is_refused(name, folder, tmp_path, monkeypatch):
     about = shown(name)
     if about.elsewhere:
         file, _, test = about.elsewhere.partition("::")
@@ -685,7 +679,7 @@ METHODS_WITHOUT: Mapping[tuple[str, str], str] = {
 }
 
 
-def methods() -> list[str]:
+def methods():
     """One algorithm of each step and formula: what they share is tried once."""
     kinds = {(row.step, row.claims.formula): name for name, row in reversed(ALGORITHMS.items())}
     return [name for name in ALGORITHMS if name in kinds.values()]
@@ -695,9 +689,7 @@ def methods() -> list[str]:
 @pytest.mark.parametrize(
     "name", [name for name, about in KEYS.items() if not (about.elsewhere or "algorithm" in name)]
 )
-def test_a_key_does_something_or_is_refused_for_every_method(
-    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_does_something_or_is_refused_for_every_method(name, folder, tmp_path, monkeypatch):
     about = shown(name)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
@@ -723,7 +715,7 @@ def test_a_key_does_something_or_is_refused_for_every_method(
     assert without == known
 
 
-def test_every_key_and_every_option_has_an_entry() -> None:
+def test_every_key_and_every_option_has_an_entry():
     for name, row in ALGORITHMS.items():
         for key, about in row.options.model_fields.items():
             assert only_value(about) or entry(name, key)
@@ -731,21 +723,21 @@ def test_every_key_and_every_option_has_an_entry() -> None:
         shown(name)
 
 
-def test_entries_are_of_keys_that_exist() -> None:
+def test_entries_are_of_keys_that_exist():
     assert set(KEYS) <= set(keys_of_sections())
     known = {key for row in ALGORITHMS.values() for key in row.options.model_fields}
     assert set(OPTIONS) <= known
     assert all(key in ALGORITHMS[name].options.model_fields for name, key in OWN)
 
 
-def test_a_key_or_an_option_without_an_entry_is_told_what_to_add() -> None:
+def test_a_key_or_an_option_without_an_entry_is_told_what_to_add():
     with pytest.raises(pytest.fail.Exception, match=r"algorithm\.new of privsgp has no entry: add"):
         entry("privsgp", "new")
     with pytest.raises(pytest.fail.Exception, match=r"train\.new has no entry: add"):
         shown("train.new")
 
 
-def test_outcomes_of_what_does_nothing_are_equal() -> None:
+def test_outcomes_of_what_does_nothing_are_equal():
     """The comparisons above can fail: one process has no bad messages to tolerate."""
     base = combined(BASE, {"algorithm": {"name": "privsgp"}})
     assert outcome(base) == outcome(combined(base, {"faults": {"tolerate": True}}))

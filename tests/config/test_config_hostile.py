@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from tacit.training.planner import build_plan
 DEEP = 100_000
 
 
-def nested(depth: int) -> Any:
+def nested(depth):
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -77,7 +76,7 @@ KEYS = ["", "x" * 100_000, "a.b", "\x1b[2J", "name", "options", "self", "update"
 SECTIONS = ["task", "nodes", "topology", "algorithm", "privacy", "train", "faults", "promise"]
 
 
-def keys() -> dict[str, list[str]]:
+def keys():
     """Every key of every section, with the options of all algorithms."""
     plain = load_config({"task": {"dataset": "digits"}}).model_dump()
     options = {key for row in ALGORITHMS.values() for key in row.options.model_fields}
@@ -87,9 +86,7 @@ def keys() -> dict[str, list[str]]:
 NUMBERS = [value for value in VALUES if isinstance(value, int | float)]
 
 
-def mutated(
-    random: random.Random, known: dict[str, list[str]], values: list[Any] = VALUES
-) -> dict[Any, Any]:
+def mutated(random, known, values=VALUES):
     """An experiment that is right, some of whose keys and sections are not."""
     name = random.choice(sorted(ALGORITHMS))
     made: dict[Any, Any] = experiment(algorithm={"name": name})
@@ -111,7 +108,7 @@ def mutated(
     return made
 
 
-def refusal(sections: dict[Any, Any]) -> str:
+def refusal(sections):
     """What is said of an experiment; nothing where it is accepted."""
     try:
         load_config(sections)
@@ -121,7 +118,7 @@ def refusal(sections: dict[Any, Any]) -> str:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_mutated_experiment_is_read_or_refused_in_one_line(seed: int) -> None:
+def test_a_mutated_experiment_is_read_or_refused_in_one_line(seed):
     drawn, known = random.Random(seed), keys()
     accepted = 0
     for _ in range(100):
@@ -136,7 +133,7 @@ PYDANTIC = ("Input should", "Value error", "valid ", "Extra inputs", "Field requ
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_no_message_has_the_words_of_the_library_that_checks(section: str) -> None:
+def test_no_message_has_the_words_of_the_library_that_checks(section):
     """Of each key, whatever it is given: what would be right is said in plain English."""
     small = [*NUMBERS, "", "none", "a:b", [], [[]], ["a"] * 4, [None], {}, {"a": 1}, None]
     for key in keys()[section]:
@@ -149,7 +146,7 @@ def test_no_message_has_the_words_of_the_library_that_checks(section: str) -> No
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_key_without_its_section_is_told_where_it_belongs(section: str) -> None:
+def test_a_key_without_its_section_is_told_where_it_belongs(section):
     for key in keys()[section]:
         if key not in SECTIONS:
             home = key_meant(key)
@@ -158,7 +155,7 @@ def test_a_key_without_its_section_is_told_where_it_belongs(section: str) -> Non
             assert home.endswith(f".{key}")
 
 
-def test_what_is_accepted_is_planned_or_refused_soon() -> None:
+def test_what_is_accepted_is_planned_or_refused_soon():
     """No value that is accepted makes a plan hang, or fail as if the defect were ours."""
     drawn, known = random.Random(1), keys()
     planned = 0
@@ -205,7 +202,7 @@ def test_what_is_accepted_is_planned_or_refused_soon() -> None:
     ],
     ids=range(28),
 )
-def test_a_hostile_file_is_one_line_and_exit_code_2(text: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_one_line_and_exit_code_2(text, tmp_path):
     file = tmp_path / "experiment.toml"
     named = "" if text.startswith("[task]") else "\n[task]\ndataset = 'digits'\n"
     file.write_text(text + named, encoding="utf-8", newline="\n")
@@ -216,7 +213,7 @@ def test_a_hostile_file_is_one_line_and_exit_code_2(text: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("value", ["[" * DEEP, "{a=" * DEEP, "9" * 100_000, "0x" + "f" * 100_000])
-def test_a_hostile_override_is_one_line_and_exit_code_2(value: str, tmp_path: Path) -> None:
+def test_a_hostile_override_is_one_line_and_exit_code_2(value, tmp_path):
     file = tmp_path / "experiment.toml"
     file.write_text(tomli_w.dumps(experiment()), encoding="utf-8")
     answer = tacit("plan", file, "--set", f"train.steps={value}")
@@ -224,7 +221,7 @@ def test_a_hostile_override_is_one_line_and_exit_code_2(value: str, tmp_path: Pa
     assert len(answer.refusal) < 1500
 
 
-def test_the_bounds_are_said() -> None:
+def test_the_bounds_are_said():
     for override, bound in {
         "nodes.count=1000000000000": "100000",
         "privacy.epsilon=2147483648": "at most 10000",

@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -32,7 +31,7 @@ ROWS = 90
 Tables = Mapping[str, Mapping[str, float]]
 
 
-def sections(privacy: Mapping[str, Any], **more: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def sections(privacy, **more):
     common = {
         "task": {"model": "logistic", "outputs": 2, **more.get("task", {})},
         "nodes": dict(more.get("nodes", {})),
@@ -43,14 +42,14 @@ def sections(privacy: Mapping[str, Any], **more: Mapping[str, Any]) -> dict[str,
     return {name: section for name, section in common.items() if section}
 
 
-def rows() -> list[tuple[str, float, str]]:
+def rows():
     """Records of unequal parties: `west` has half of them."""
     draw = np.random.default_rng(3)
     owners = [NAMES[0 if row % 2 else 1 + row % 3 % 2] for row in range(ROWS)]
     return [(name, float(draw.uniform(0, 10)), "ny"[draw.integers(2)]) for name in owners]
 
 
-def schema(order: Sequence[str]) -> dict[str, Any]:
+def schema(order):
     return {
         "confirmed_public": True,
         "target": {"column": "ill", "kind": "class", "labels": ["n", "y"]},
@@ -59,13 +58,13 @@ def schema(order: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def table(folder: Path, order: Sequence[str]) -> None:
+def table(folder, order):
     lines = ["site,lab,ill", *(",".join(map(str, row)) for row in rows())]
     (folder / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "t.schema.toml").write_text(tomli_w.dumps(schema(order)), encoding="utf-8")
 
 
-def arrays() -> dict[str, tuple[Any, Any]]:
+def arrays():
     every = rows()
     return {
         name: (
@@ -76,7 +75,7 @@ def arrays() -> dict[str, tuple[Any, Any]]:
     }
 
 
-def by_table(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
+def by_table(folder, order, tables):
     table(folder, order)
     text = tomli_w.dumps(sections(tables, task={"dataset": f"csv:{folder}/t.csv"}))
     file = folder / "experiment.toml"
@@ -84,7 +83,7 @@ def by_table(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
     return prepare(load_config(file)).plan
 
 
-def by_column(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
+def by_column(folder, order, tables):
     module = write_module(
         folder,
         f"""
@@ -104,20 +103,20 @@ def by_column(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
         return prepare(config).plan
 
 
-def by_mapping(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
+def by_mapping(folder, order, tables):
     own = arrays()
     nodes, _, names = node_records({name: own[name] for name in order}, None)
     return prepare(load_config(sections(tables), count=3, names=names), nodes=nodes).plan
 
 
-def by_frame(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
+def by_frame(folder, order, tables):
     frame = pl.DataFrame(rows(), schema=["site", "lab", "ill"], orient="row")
     nodes, declared, names = node_records(frame, schema(order))
     config = load_config(sections(tables), count=3, names=names)
     return prepare(config, nodes=nodes, schema=declared).plan
 
 
-def by_rank(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
+def by_rank(folder, order, tables):
     table(folder, order)
     for node, name in enumerate(order):
         own = [f"{lab},{ill}" for owner, lab, ill in rows() if owner == name]
@@ -127,13 +126,13 @@ def by_rank(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
     return prepare(Config(**sections(tables, task=task, nodes=nodes))).plan
 
 
-def by_names(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
+def by_names(folder, order, tables):
     own = arrays()
     config = load_config(sections(tables, nodes={"names": list(order)}), count=3)
     return prepare(config, nodes=[own[name] for name in order]).plan
 
 
-def by_estimator(folder: Path, order: Sequence[str], tables: Tables) -> Plan:
+def by_estimator(folder, order, tables):
     owners, labs, ills = zip(*rows(), strict=True)
     model = tacit.TacitClassifier(classes=["n", "y"], steps=1, **tables)
     return model.fit(np.array(labs)[:, None], ills, nodes=list(owners)).result_.plan
@@ -159,9 +158,7 @@ DOORS: dict[str, Callable[[Path, Sequence[str], Tables], Plan]] = {
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(order=st.permutations(NAMES), written=st.permutations(NAMES))
-def test_whose_budget_is_whose_depends_on_no_order(
-    door: str, order: list[str], written: list[str], tmp_path: Path
-) -> None:
+def test_whose_budget_is_whose_depends_on_no_order(door, order, written, tmp_path):
     tables = {
         "epsilon": {name: BUDGETS[name] for name in written},
         "delta": {name: DELTAS[name] for name in order},
@@ -180,7 +177,7 @@ def test_whose_budget_is_whose_depends_on_no_order(
     )
 
 
-def _saved(plan: Plan, folder: Path) -> Path:
+def _saved(plan, folder):
     path = folder / "config.toml"
     path.write_text(to_toml(plan.config), encoding="utf-8")
     return path
@@ -195,16 +192,14 @@ def _saved(plan: Plan, folder: Path) -> Path:
     ],
 )
 @pytest.mark.parametrize("door", ["a table in TOML", "nodes= as a mapping", "names for arrays"])
-def test_numbers_that_are_nobodys_are_refused(
-    door: str, epsilon: Any, words: Sequence[str], tmp_path: Path
-) -> None:
+def test_numbers_that_are_nobodys_are_refused(door, epsilon, words, tmp_path):
     with pytest.raises(InputError) as caught:
         DOORS[door](tmp_path, NAMES, {"epsilon": epsilon})
     assert caught.value.where == "privacy.epsilon"
     assert all(word in str(caught.value) for word in words)
 
 
-def test_of_an_undeclared_column_no_name_is_quoted(tmp_path: Path) -> None:
+def test_of_an_undeclared_column_no_name_is_quoted(tmp_path):
     with pytest.raises(InputError, match=r"\{ NAME = NUMBER, \.\.\. \}") as caught:
         by_column(tmp_path, NAMES, {"epsilon": [1.0, 2.0, 4.0]})  # type: ignore[dict-item]
     assert not any(name in str(caught.value) for name in NAMES)
@@ -214,7 +209,7 @@ def test_of_an_undeclared_column_no_name_is_quoted(tmp_path: Path) -> None:
     assert "site2" not in str(refused.value)
 
 
-def test_numbers_go_by_name_only_where_there_are_names() -> None:
+def test_numbers_go_by_name_only_where_there_are_names():
     own = list(arrays().values())
     with pytest.raises(InputError, match=r"nodes\.names"):
         prepare(load_config(sections({"epsilon": BUDGETS}), count=3), nodes=own)
@@ -228,19 +223,19 @@ class Sites(Alone):
     authenticated = True
     processes = 3
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names):
         self.names = names
 
-    def share(self, what: str, value: Any, schema: Any) -> list[Any]:
+    def share(self, what, value, schema):
         pair = value.model_copy(update={"records": [45, 45]}) if what == "experiment" else value
         return [value, pair, value]
 
-    def seen(self) -> Sequence[PeerState]:
+    def seen(self):
         return [PeerState(rank, name, "connected") for rank, name in enumerate(self.names)]
 
 
 @pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
-def test_sites_are_known_by_their_names(order: Sequence[str]) -> None:
+def test_sites_are_known_by_their_names(order):
     own = [arrays()["west"]] * 4
     placed = {"nodes": {"placement": [0, 1, 1, 2]}}
     config = load_config(sections({"epsilon": BUDGETS}, **placed), count=4)
@@ -253,7 +248,7 @@ def test_sites_are_known_by_their_names(order: Sequence[str]) -> None:
         prepare(listed, nodes=own, peers=Sites(order))
 
 
-def test_names_stand_in_plan_report_ledger_and_result(tmp_path: Path) -> None:
+def test_names_stand_in_plan_report_ledger_and_result(tmp_path):
     table(tmp_path, NAMES)
     file = tmp_path / "experiment.toml"
     text = tomli_w.dumps(sections({"epsilon": BUDGETS}, task={"dataset": f"csv:{tmp_path}/t.csv"}))

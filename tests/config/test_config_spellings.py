@@ -46,12 +46,12 @@ PRIVATE = sorted(name for name, row in ALGORITHMS.items() if row.private)
 BARE = sorted(set(ALGORITHMS) - set(PRIVATE))
 
 
-def some(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def some(**values):
     """Any of the keys, or none."""
     return st.fixed_dictionaries({}, optional=values)
 
 
-def noise(name: str) -> st.SearchStrategy[dict[str, Any]]:
+def noise(name):
     """What may be said of noise and ledgers of an algorithm."""
     if name in BARE:
         return st.just({}) | some(epsilon=st.just("none"), delta=st.floats(1e-9, 0.1))
@@ -69,7 +69,7 @@ def noise(name: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @st.composite
-def experiments(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
+def experiments(draw):
     """Experiments that are right, as a file has them."""
     name = draw(st.sampled_from(sorted(ALGORITHMS)))
     rates = {key: st.floats(1e-6, 10) for key in rate(name, 1.0)}
@@ -100,14 +100,14 @@ def experiments(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
     }
 
 
-def as_file(sections: Sections) -> Config:
+def as_file(sections):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "experiment.toml"
         path.write_text(tomli_w.dumps(sections), encoding="utf-8")
         return load_config(path)
 
 
-def as_saved(sections: Sections) -> Config:
+def as_saved(sections):
     """As a run folder keeps it."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.toml"
@@ -115,7 +115,7 @@ def as_saved(sections: Sections) -> Config:
         return load_config(path, saved=True)
 
 
-def as_overrides(sections: Sections) -> Config:
+def as_overrides(sections):
     said = [
         f"{section}.{key}={tomli_w.dumps({'v': value}).partition('=')[2].strip()}"
         for section, values in sections.items()
@@ -124,11 +124,11 @@ def as_overrides(sections: Sections) -> Config:
     return load_config({}, overrides=said)
 
 
-def as_objects(sections: Sections) -> Config:
+def as_objects(sections):
     return Config(**{name: KINDS[name](**values) for name, values in sections.items()})
 
 
-def as_options(sections: Sections) -> Config:
+def as_options(sections):
     """The algorithm's options as an object of their own."""
     given = dict(sections.get("algorithm", {}))
     name = given.pop("name", "privsgp")
@@ -136,7 +136,7 @@ def as_options(sections: Sections) -> Config:
     return Config(**{**sections, "algorithm": AlgorithmSection(name=name, options=options)})
 
 
-def as_copy(sections: Sections) -> Config:
+def as_copy(sections):
     """Of another experiment, each of whose sections is replaced."""
     other = Config(task=Task(dataset="adult"), algorithm={"name": "sgp"})
     made = {name: kind(**sections.get(name, {})) for name, kind in KINDS.items()}
@@ -165,7 +165,7 @@ NAMING = ("objects", "options", "validated again", "json", "copy")
 
 
 @given(experiments())
-def test_every_spelling_is_the_same_experiment(sections: Sections) -> None:
+def test_every_spelling_is_the_same_experiment(sections):
     plain = load_config(sections)
     named = "name" in sections.get("algorithm", {})
     assert (plain.given is None) == named
@@ -179,7 +179,7 @@ def test_every_spelling_is_the_same_experiment(sections: Sections) -> None:
 
 
 @given(experiments())
-def test_no_spelling_of_a_private_algorithm_leaves_the_noise_out_unsaid(sections: Sections) -> None:
+def test_no_spelling_of_a_private_algorithm_leaves_the_noise_out_unsaid(sections):
     said = sections.get("privacy", {}).get("epsilon")
     config = Config(**sections)
     private = config.algorithm.name in PRIVATE
@@ -189,7 +189,7 @@ def test_no_spelling_of_a_private_algorithm_leaves_the_noise_out_unsaid(sections
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_a_private_algorithm_gets_the_default_budget_in_python(name: str) -> None:
+def test_a_private_algorithm_gets_the_default_budget_in_python(name):
     task = Task(dataset="digits")
     for config in (
         Config(task=task, algorithm=AlgorithmSection(name=name)),
@@ -203,7 +203,7 @@ def test_a_private_algorithm_gets_the_default_budget_in_python(name: str) -> Non
         assert config.not_private_reason is None
 
 
-def test_defaults_of_nothing_at_all() -> None:
+def test_defaults_of_nothing_at_all():
     config = Config()
     assert (config.algorithm.name, config.privacy.epsilon) == ("privsgp", 3.0)
     assert config.topology.graph == "exponential"
@@ -213,7 +213,7 @@ def test_defaults_of_nothing_at_all() -> None:
 
 
 @pytest.mark.parametrize("name", BARE)
-def test_an_algorithm_without_noise_gets_no_budget(name: str) -> None:
+def test_an_algorithm_without_noise_gets_no_budget(name):
     assert Config(algorithm=AlgorithmSection(name=name), privacy=Privacy()).privacy.epsilon is None
 
 

@@ -1,16 +1,14 @@
 """Real image files, and tiny files in the same format."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from data_server import Server, serving
+from data_server import serving
 
 # Type codes as in the description of the format, kept apart from the reader's own table.
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
@@ -20,19 +18,19 @@ WriteImages = Callable[..., dict[str, bytes]]
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     """A server on this machine, without files."""
     with serving() as answers:
         yield answers
 
 
 @pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_proxy(monkeypatch):
     """Reach servers of the tests directly, also where a proxy is configured."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def real_files(*names: str) -> Path:
+def real_files(*names):
     """The folder with real data sets; without one of them a test is passed over."""
     beside = Path(__file__).resolve().parents[2].parent / "shared" / "data"
     folder = Path(os.environ.get("TACIT_DATA_DIR", beside))
@@ -43,22 +41,22 @@ def real_files(*names: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def data_dir() -> Path:
+def data_dir():
     """The folder with the real `mnist/` and `fashion-mnist/`."""
     return real_files("mnist", "fashion-mnist")
 
 
 @pytest.fixture(scope="session")
-def adult_dir() -> Path:
+def adult_dir():
     """The folder with the real `adult/`."""
     return real_files("adult")
 
 
 @pytest.fixture(scope="session")
-def idx_bytes() -> IdxBytes:
+def idx_bytes():
     """A writer of IDX files."""
 
-    def write(array: np.ndarray) -> bytes:
+    def write(array):
         code = CODES[array.dtype.str[1:]]
         header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
         return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
@@ -67,10 +65,10 @@ def idx_bytes() -> IdxBytes:
 
 
 @pytest.fixture(scope="session")
-def image_files(idx_bytes: IdxBytes) -> WriteImages:
+def image_files(idx_bytes):
     """Writer of the four files of an image data set with a few records, as bytes by name."""
 
-    def write(*, train: int = 6, test: int = 3, seed: int = 0) -> dict[str, bytes]:
+    def write(*, train=6, test=3, seed=0):
         generator = np.random.default_rng(seed)
         files = {}
         for half, records in (("train", train), ("t10k", test)):
@@ -84,10 +82,10 @@ def image_files(idx_bytes: IdxBytes) -> WriteImages:
 
 
 @pytest.fixture(scope="session")
-def write_folder() -> Callable[[Path, dict[str, bytes]], None]:
+def write_folder():
     """Write files into a new folder; names that end in `.gz` are compressed."""
 
-    def write(folder: Path, files: dict[str, bytes]) -> None:
+    def write(folder, files):
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             packed = gzip.compress(content) if name.endswith(".gz") else content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,12 +19,12 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
+def serving():
     """A running server without files."""
     answers = Server(url="")
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             answers.requests.append(self.path)
             content = answers.files.get(self.path)
             self.send_response(404 if content is None else 200)
@@ -34,7 +33,7 @@ def serving() -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(content or b"")
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format, *args):  # noqa: A002
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

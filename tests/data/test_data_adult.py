@@ -1,18 +1,13 @@
 """Adult: the real files against what is published of them, and small files made like them."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from data_server import Server
 
 import tacit
 from tacit.data import load, partition
@@ -42,18 +37,18 @@ NO_VALUES = (
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_network(monkeypatch):
     monkeypatch.setenv(MIRROR_VARIABLE, "http://127.0.0.1:1")
 
 
-def changed(**fields: str) -> str:
+def changed(**fields):
     """The first line with some fields replaced."""
     content = dict(zip(COLUMNS, FIRST.split(", "), strict=True))
     content |= {name.replace("_", "-"): value for name, value in fields.items()}
     return ", ".join(content.values())
 
 
-def test_lines(train: Sequence[str]) -> bytes:
+def test_lines(train):
     """The bytes of a test file: a comment first, a full stop after each label, an empty end."""
     return ("|1x3 Cross validator\n" + "".join(f"{line}.\n" for line in train) + "\n").encode()
 
@@ -61,7 +56,7 @@ def test_lines(train: Sequence[str]) -> bytes:
 test_lines.__test__ = False  # type: ignore[attr-defined]
 
 
-def write(folder: Path, train: Sequence[str], test: Sequence[str]) -> Path:
+def write(folder, train, test):
     """Both files in a new folder `adult` of a folder; gives the latter."""
     (folder / "adult").mkdir(parents=True)
     (folder / "adult" / "adult.data").write_text("\n".join(train) + "\n\n")
@@ -69,7 +64,7 @@ def write(folder: Path, train: Sequence[str], test: Sequence[str]) -> Path:
     return folder
 
 
-def people(count: int, seed: int = 0) -> list[str]:
+def people(count, seed=0):
     """Made-up records, the income of which follows from education and hours."""
     generator = np.random.default_rng(seed)
     lines = []
@@ -92,7 +87,7 @@ def people(count: int, seed: int = 0) -> list[str]:
     return lines
 
 
-def encoded(line: str) -> list[float]:
+def encoded(line):
     """What a line should become, computed one field after the other."""
     fields = dict(zip(COLUMNS, line.split(", "), strict=True))
     age, weight, level, gain, loss, hours = (float(fields[name]) for name in NUMBERS)
@@ -111,7 +106,7 @@ def encoded(line: str) -> list[float]:
     return [value / norm for value in features]
 
 
-def test_the_real_files(adult_dir: Path) -> None:
+def test_the_real_files(adult_dir):
     data = load("adult", data_dir=adult_dir)
     assert data.test is not None
     for half, records, rich in ((data.train, 32_561, 7_841), (data.test, 16_281, 3_846)):
@@ -131,7 +126,7 @@ def test_the_real_files(adult_dir: Path) -> None:
     )
 
 
-def test_what_is_written_down_agrees_with_the_real_files(adult_dir: Path) -> None:
+def test_what_is_written_down_agrees_with_the_real_files(adult_dir):
     for file in (TRAIN_FILE, TEST_FILE):
         assert content_sha256(adult_dir / "adult" / f"{file.name}.gz") == file.sha256
     text = gzip.decompress((adult_dir / "adult" / "adult.data.gz").read_bytes()).decode()
@@ -150,13 +145,13 @@ def test_what_is_written_down_agrees_with_the_real_files(adult_dir: Path) -> Non
             assert max(map(int, column)) <= high
 
 
-def test_features_are_named() -> None:
+def test_features_are_named():
     assert len(FEATURES) == len(set(FEATURES)) == 6 + 8 + 16 + 7 + 14 + 6 + 5 + 2 + 41 == 105
     assert FEATURES[:2] == ("age", "fnlwgt")
     assert FEATURES[-1] == "native-country=Holand-Netherlands"
 
 
-def test_records_are_encoded_one_by_one(tmp_path: Path) -> None:
+def test_records_are_encoded_one_by_one(tmp_path):
     lines = [*people(40), FIRST, NO_VALUES, changed(age="120", fnlwgt="9000000", capital_gain="0")]
     data = load("adult", data_dir=write(tmp_path, lines, lines[:5]))
     assert data.test is not None
@@ -170,7 +165,7 @@ def test_records_are_encoded_one_by_one(tmp_path: Path) -> None:
     assert alone.train.inputs.equal(data.train.inputs[-1:])
 
 
-def test_missing_values_are_replaced_in_the_columns_too(tmp_path: Path) -> None:
+def test_missing_values_are_replaced_in_the_columns_too(tmp_path):
     data = load("adult", data_dir=write(tmp_path, [FIRST, NO_VALUES], [FIRST]))
     assert data.columns["workclass"].tolist() == ["State-gov", "Private"]
     assert data.columns["occupation"].tolist() == ["Adm-clerical", "Prof-specialty"]
@@ -179,7 +174,7 @@ def test_missing_values_are_replaced_in_the_columns_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", [*CATEGORIES, "label"])
-def test_records_are_divided_by_each_column(tmp_path: Path, column: str) -> None:
+def test_records_are_divided_by_each_column(tmp_path, column):
     data = load("adult", data_dir=write(tmp_path, people(60), people(3)))
     declared = CATEGORIES.get(column, (0, 1))
     parts = partition(f"by:{column}", data, len(declared), seed=0)
@@ -204,7 +199,7 @@ def test_records_are_divided_by_each_column(tmp_path: Path, column: str) -> None
         (changed(income="?"), "line 2: income"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path: Path, line: str, words: str) -> None:
+def test_a_wrong_line_is_named(tmp_path, line, words):
     folder = write(tmp_path, [FIRST, line], [FIRST])
     with pytest.raises(InputError, match=words) as refused:
         load("adult", data_dir=folder)
@@ -213,7 +208,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, words: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
     path = tmp_path / "adult.test"
     path.write_bytes(test_lines([FIRST, RICH]) + b"\n39\n")
     with pytest.raises(InputError, match="line 6 has 1 fields"):
@@ -229,7 +224,7 @@ def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
         (gzip.compress(FIRST.encode(), mtime=0)[:-9], "EOFError"),
     ],
 )
-def test_what_is_no_text_of_adult_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_what_is_no_text_of_adult_is_refused(tmp_path, content, words):
     path = tmp_path / "adult.data"
     path.write_bytes(content)
     with pytest.raises(InputError, match=words) as refused:
@@ -237,7 +232,7 @@ def test_what_is_no_text_of_adult_is_refused(tmp_path: Path, content: bytes, wor
     assert refused.value.value == str(path)
 
 
-def test_files_lie_in_a_folder_of_their_own_or_not_packed_or_not(tmp_path: Path) -> None:
+def test_files_lie_in_a_folder_of_their_own_or_not_packed_or_not(tmp_path):
     (tmp_path / "adult.data.gz").write_bytes(gzip.compress(f"{FIRST}\n{RICH}\n".encode()))
     (tmp_path / "adult.test").write_bytes(test_lines([RICH]))
     data = load("adult", data_dir=tmp_path)
@@ -246,9 +241,7 @@ def test_files_lie_in_a_folder_of_their_own_or_not_packed_or_not(tmp_path: Path)
     assert data.test.targets.tolist() == [1]
 
 
-def test_missing_files_are_downloaded_once(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_files_are_downloaded_once(server, tmp_path, monkeypatch):
     train, test = f"{FIRST}\n".encode(), test_lines([RICH])
     server.files = {"/adult/adult.data": train, "/adult/adult.test": gzip.compress(test)}
     monkeypatch.setenv(MIRROR_VARIABLE, server.url)
@@ -269,7 +262,7 @@ def test_missing_files_are_downloaded_once(
     assert not (tmp_path / "other").exists()
 
 
-def sections(folder: Path, **task: str) -> dict[str, dict[str, object]]:
+def sections(folder, **task):
     return {
         "task": {"dataset": "adult", "model": "logistic", "data_dir": str(folder), **task},
         "nodes": {"count": 2, "partition": "by:sex"},
@@ -279,7 +272,7 @@ def sections(folder: Path, **task: str) -> dict[str, dict[str, object]]:
     }
 
 
-def test_training_on_it_with_the_logistic_loss(tmp_path: Path) -> None:
+def test_training_on_it_with_the_logistic_loss(tmp_path):
     folder = write(tmp_path, people(400), people(200, seed=1))
     result = tacit.train(sections(folder, loss="logistic"))
     assert result.parameters.shape == (2, 106)
@@ -287,7 +280,7 @@ def test_training_on_it_with_the_logistic_loss(tmp_path: Path) -> None:
     assert result.test_accuracy["consensus"] > 0.8
 
 
-def test_training_on_it_with_cross_entropy_is_the_same_model(tmp_path: Path) -> None:
+def test_training_on_it_with_cross_entropy_is_the_same_model(tmp_path):
     folder = write(tmp_path, people(400), people(200, seed=1))
     exact = {"steps": 20, "batch": "all", "dtype": "float64"}
     one = tacit.train({**sections(folder, loss="logistic"), "train": exact})

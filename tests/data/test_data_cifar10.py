@@ -11,12 +11,10 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from data_server import Server
 
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.data import load
@@ -30,40 +28,40 @@ BINARY, PYTHON = VERSIONS
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_network(monkeypatch):
     monkeypatch.setenv(MIRROR_VARIABLE, "http://127.0.0.1:1")
 
 
-def images(batch: int, records: int = 3) -> tuple[np.ndarray, np.ndarray]:
+def images(batch, records=3):
     """Pixels `[records, 3, 32, 32]` and labels of one batch."""
     generator = np.random.default_rng(batch)
     pixels = generator.integers(0, 256, (records, 3, 32, 32), dtype=np.uint8)
     return pixels, generator.integers(0, 10, records)
 
 
-def as_binary(pixels: np.ndarray, labels: np.ndarray) -> bytes:
+def as_binary(pixels, labels):
     return b"".join(
         bytes([int(label)]) + image.tobytes() for image, label in zip(pixels, labels, strict=True)
     )
 
 
-def word(text: bytes) -> bytes:
+def word(text):
     """A string as Python 2 pickles it."""
     return b"U" + bytes([len(text)]) + text
 
 
 def as_python(
-    pixels: np.ndarray,
-    labels: np.ndarray,
+    pixels,
+    labels,
     *,
-    module: str = "numpy.core.multiarray",
-    function: str = "_reconstruct",
-    dtype: bytes = b"u1",
-    width: int = 3072,
-) -> bytes:
+    module="numpy.core.multiarray",
+    function="_reconstruct",
+    dtype=b"u1",
+    width=3072,
+):
     """What Python 2 pickled in 2009, byte by byte: protocol 2, text and numbers alike strings."""
 
-    def number(value: int) -> bytes:
+    def number(value):
         return b"J" + struct.pack("<i", value)
 
     raw = pixels.tobytes()
@@ -103,7 +101,7 @@ WRITERS: dict[str, Callable[[np.ndarray, np.ndarray], bytes]] = {
 }
 
 
-def batches(version: Any, records: int = 3) -> dict[str, bytes]:
+def batches(version, records=3):
     """The six files of a version, by name."""
     write = WRITERS[version.folder]
     return {
@@ -112,13 +110,13 @@ def batches(version: Any, records: int = 3) -> dict[str, bytes]:
     }
 
 
-def write_folder(folder: Path, files: dict[str, bytes]) -> None:
+def write_folder(folder, files):
     folder.mkdir(parents=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
 
 
-def packed(folder: str, files: dict[str, bytes], prefix: str = "") -> bytes:
+def packed(folder, files, prefix=""):
     """A `.tar.gz` of files in a folder, as bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -129,7 +127,7 @@ def packed(folder: str, files: dict[str, bytes], prefix: str = "") -> bytes:
     return buffer.getvalue()
 
 
-def check(folder: Path, records: int = 3) -> None:
+def check(folder, records=3):
     """A folder holds the images that were written, each pixel where it belongs."""
     data = load("cifar10", data_dir=folder)
     assert data.name == "cifar10"
@@ -147,7 +145,7 @@ def check(folder: Path, records: int = 3) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.folder)
 @pytest.mark.parametrize("place", ["cifar10", ""])
-def test_a_folder_of_either_version_is_read(tmp_path: Path, version: Any, place: str) -> None:
+def test_a_folder_of_either_version_is_read(tmp_path, version, place):
     write_folder(tmp_path / place / version.folder, batches(version))
     check(tmp_path)
 
@@ -155,9 +153,7 @@ def test_a_folder_of_either_version_is_read(tmp_path: Path, version: Any, place:
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.folder)
 @pytest.mark.parametrize("place", ["cifar10", ""])
 @pytest.mark.parametrize("prefix", ["", "./"])
-def test_an_archive_of_either_version_is_read_where_it_lies(
-    tmp_path: Path, version: Any, place: str, prefix: str
-) -> None:
+def test_an_archive_of_either_version_is_read_where_it_lies(tmp_path, version, place, prefix):
     (tmp_path / place).mkdir(exist_ok=True)
     path = tmp_path / place / version.archive
     path.write_bytes(packed(version.folder, batches(version), prefix))
@@ -165,7 +161,7 @@ def test_an_archive_of_either_version_is_read_where_it_lies(
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == [path]
 
 
-def test_a_folder_comes_before_an_archive_and_numbers_before_pickles(tmp_path: Path) -> None:
+def test_a_folder_comes_before_an_archive_and_numbers_before_pickles(tmp_path):
     (tmp_path / PYTHON.archive).write_bytes(b"never opened")
     write_folder(tmp_path / "cifar10" / BINARY.folder, batches(BINARY, records=2))
     write_folder(tmp_path / PYTHON.folder, batches(PYTHON, records=4))
@@ -173,7 +169,7 @@ def test_a_folder_comes_before_an_archive_and_numbers_before_pickles(tmp_path: P
 
 
 @pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
-def test_the_pickle_is_one_that_python_reads_alike(module: str) -> None:
+def test_the_pickle_is_one_that_python_reads_alike(module):
     pixels, labels = images(0)
     content = as_python(pixels, labels, module=module)
     read, classes = python_batch(content)
@@ -185,10 +181,10 @@ def test_the_pickle_is_one_that_python_reads_alike(module: str) -> None:
 class Evil:
     """What a pickle that runs a command looks like."""
 
-    def __init__(self, *call: Any) -> None:
+    def __init__(self, *call):
         self.call = call
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return self.call[0], self.call[1:]
 
 
@@ -198,12 +194,8 @@ class Evil:
     [((os.system, "touch taken"), "system"), ((eval, "open('taken', 'w')"), "eval")],
 )
 def test_a_pickle_that_would_run_code_is_refused_before_it_does(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: tuple[Any, ...],
-    name: str,
-    protocol: int,
-) -> None:
+    tmp_path, monkeypatch, call, name, protocol
+):
     monkeypatch.chdir(tmp_path)
     files = batches(PYTHON)
     files["data_batch_2"] = pickle.dumps({"data": Evil(*call)}, protocol)
@@ -225,12 +217,12 @@ def test_a_pickle_that_would_run_code_is_refused_before_it_does(
         ("tacit.data.formats.cifar10", "os.system"),
     ],
 )
-def test_every_other_name_is_refused(module: str, function: str) -> None:
+def test_every_other_name_is_refused(module, function):
     with pytest.raises(ValueError, match="which no batch needs"):
         python_batch(as_python(*images(0), module=module, function=function))
 
 
-def test_an_array_of_objects_stays_a_refusal() -> None:
+def test_an_array_of_objects_stays_a_refusal():
     with pytest.raises(ValueError, match="must be unsigned bytes"):
         python_batch(as_python(*images(0), dtype=b"O8"))
 
@@ -251,19 +243,19 @@ def test_an_array_of_objects_stays_a_refusal() -> None:
         (as_python(images(0)[0][:0], images(0)[1][:0]), "must be unsigned bytes of shape"),
     ],
 )
-def test_a_damaged_pickle_is_refused(content: bytes, words: str) -> None:
+def test_a_damaged_pickle_is_refused(content, words):
     with pytest.raises(ValueError, match=words):
         python_batch(content)
 
 
 @pytest.mark.parametrize("content", [b"", as_binary(*images(0))[:-1], as_binary(*images(0)) + b"1"])
-def test_a_binary_batch_ends_with_a_record(content: bytes) -> None:
+def test_a_binary_batch_ends_with_a_record(content):
     with pytest.raises(ValueError, match=r"a multiple of 3073 bytes was expected"):
         binary_batch(content)
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.folder)
-def test_a_missing_batch_is_named(tmp_path: Path, version: Any) -> None:
+def test_a_missing_batch_is_named(tmp_path, version):
     files = batches(version)
     del files[f"data_batch_4{version.suffix}"]
     write_folder(tmp_path / "one" / version.folder, files)
@@ -276,7 +268,7 @@ def test_a_missing_batch_is_named(tmp_path: Path, version: Any) -> None:
         load("cifar10", data_dir=tmp_path / "two")
 
 
-def test_an_archive_can_reach_nothing_outside_itself(tmp_path: Path) -> None:
+def test_an_archive_can_reach_nothing_outside_itself(tmp_path):
     """Links and names that leave the archive are not batches, and nothing is written."""
     (tmp_path / "secret").write_bytes(as_binary(*images(0)))
     buffer = io.BytesIO()
@@ -300,20 +292,20 @@ def test_an_archive_can_reach_nothing_outside_itself(tmp_path: Path) -> None:
     [b"", b"no archive", packed(BINARY.folder, {})[:10]],
     ids=["empty", "text", "head of an archive"],  # which holds the time
 )
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_archive_is_refused(tmp_path, content):
     (tmp_path / BINARY.archive).write_bytes(content)
     with pytest.raises(InputError, match="a file of CIFAR-10 was expected") as refused:
         load("cifar10", data_dir=tmp_path)
     assert refused.value.value == str(tmp_path / BINARY.archive)
 
 
-def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused(tmp_path):
     (tmp_path / BINARY.archive).write_bytes(packed(BINARY.folder, batches(BINARY))[:20_000])
     with pytest.raises(InputError, match="a file of CIFAR-10 was expected"):
         load("cifar10", data_dir=tmp_path)
 
 
-def test_a_label_that_is_no_class_is_refused(tmp_path: Path) -> None:
+def test_a_label_that_is_no_class_is_refused(tmp_path):
     files = batches(BINARY)
     files["test_batch.bin"] = as_binary(images(0)[0], np.array([0, 10, 1]))
     write_folder(tmp_path / BINARY.folder, files)
@@ -321,9 +313,7 @@ def test_a_label_that_is_no_class_is_refused(tmp_path: Path) -> None:
         load("cifar10", data_dir=tmp_path)
 
 
-def test_the_binary_archive_is_downloaded_once(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_binary_archive_is_downloaded_once(server, tmp_path, monkeypatch):
     content = packed(BINARY.folder, batches(BINARY))
     server.files = {f"/cifar10/{BINARY.archive}": content}
     monkeypatch.setenv(MIRROR_VARIABLE, server.url)
@@ -336,9 +326,7 @@ def test_the_binary_archive_is_downloaded_once(
     check(tmp_path)
 
 
-def test_a_wrong_archive_is_not_kept(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_archive_is_not_kept(server, tmp_path, monkeypatch):
     server.files = {f"/cifar10/{BINARY.archive}": packed(BINARY.folder, batches(BINARY))}
     monkeypatch.setenv(MIRROR_VARIABLE, server.url)
     folder = tmp_path / "data"
@@ -350,7 +338,7 @@ def test_a_wrong_archive_is_not_kept(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_figure_5_of_dyn_d2p_divides_all_images_among_forty_nodes(tmp_path: Path) -> None:
+def test_figure_5_of_dyn_d2p_divides_all_images_among_forty_nodes(tmp_path):
     """The experiment file as it stands, of the files' size alone smaller: three images a node."""
     write_folder(tmp_path / BINARY.folder, batches(BINARY, 24))
     file = Path(__file__).parents[2] / "papers" / "dyn-d2p" / "figure-5-cifar10.toml"

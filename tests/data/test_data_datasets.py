@@ -7,8 +7,6 @@ Inputs within a public bound, in exact arithmetic.
 Stacked records against each node's own.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -111,21 +109,21 @@ TARGETS = np.array([0, 2, 1])
 class Squares(TorchDataset[tuple[np.ndarray, int]]):
     """Map-style, with no end of its own but its length."""
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, records):
         self.records = records
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.records
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+    def __getitem__(self, index):
         return np.full((2, 2), index, dtype=np.uint8), index**2
 
 
 class Stream(IterableDataset[object]):
-    def __init__(self, items: list[object]) -> None:
+    def __init__(self, items):
         self.items = items
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.items)
 
     def __iter__(self):
@@ -222,11 +220,11 @@ def test_anything_else_is_an_input_error(value, words):
     assert "\n" not in str(caught.value)
 
 
-def data_set(*, inputs=INPUTS, targets=TARGETS) -> Dataset:
+def data_set(*, inputs=INPUTS, targets=TARGETS):
     return Dataset(torch.tensor(inputs), torch.tensor(targets))
 
 
-def with_value(value: float) -> np.ndarray:
+def with_value(value):
     changed = INPUTS.copy()
     changed[1:, 1] = value
     return changed
@@ -261,20 +259,18 @@ def test_a_right_data_set_passes():
 TINY, LARGE = 5e-324, 1.7e308
 
 
-def square(record: torch.Tensor) -> Fraction:
+def square(record):
     return sum((Fraction(value) ** 2 for value in record.reshape(-1).tolist()), Fraction())
 
 
-def numbers(width: int) -> st.SearchStrategy[float]:
+def numbers(width):
     return st.floats(allow_nan=False, allow_infinity=False, width=width)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 32), (torch.float64, 64)])
 @settings(deadline=None)
 @given(data=st.data(), bound=st.floats(1e-100, 1e100) | st.sampled_from([1.0, 3.0, 1e-40]))
-def test_no_finite_record_is_longer(
-    dtype: torch.dtype, width: int, data: st.DataObject, bound: float
-) -> None:
+def test_no_finite_record_is_longer(dtype, width, data, bound):
     length = data.draw(st.integers(1, 5))
     records = data.draw(
         st.lists(st.lists(numbers(width), min_size=length, max_size=length), min_size=1, max_size=4)
@@ -290,7 +286,7 @@ def test_no_finite_record_is_longer(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_long_records_keep_their_direction_and_reach_the_bound(dtype: torch.dtype) -> None:
+def test_long_records_keep_their_direction_and_reach_the_bound(dtype):
     largest = {torch.float32: 1e38, torch.float64: LARGE}[dtype]
     scales = torch.tensor([2.5, 1e10, 1e30, largest], dtype=torch.float64)
     direction = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (4, 3, 8)))
@@ -303,13 +299,13 @@ def test_long_records_keep_their_direction_and_reach_the_bound(dtype: torch.dtyp
         torch.testing.assert_close(after.double(), wanted, rtol=1e-6, atol=0)
 
 
-def test_what_is_short_stays_the_very_tensor() -> None:
+def test_what_is_short_stays_the_very_tensor():
     inputs = torch.tensor([[0.0, 0.0], [TINY, -TINY], [0.6, 0.7]], dtype=torch.float64)
     assert bounded_inputs(inputs, 1.0) is inputs
     assert bounded_inputs(torch.zeros(0, 3), 1.0).shape == (0, 3)
 
 
-def test_each_record_is_bounded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_record_is_bounded_alone(monkeypatch):
     inputs = torch.randn(50, 7, generator=torch.Generator().manual_seed(3))
     together = bounded_inputs(inputs, 2.0)
     assert not torch.equal(together, inputs)

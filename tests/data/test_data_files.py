@@ -1,7 +1,5 @@
 """Downloads from a real server on this machine: right, wrong, broken off, absent."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib
@@ -10,7 +8,6 @@ import os
 from dataclasses import replace
 
 import pytest
-from data_server import Server
 from rich.console import Console
 
 from tacit.data import files, load, sources
@@ -20,7 +17,7 @@ from tacit.errors import InputError
 
 
 @pytest.fixture
-def tiny_mnist(monkeypatch, image_files) -> dict[str, bytes]:
+def tiny_mnist(monkeypatch, image_files):
     """Make `mnist` a data set of nine records; its four files."""
     files = image_files()
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -30,11 +27,11 @@ def tiny_mnist(monkeypatch, image_files) -> dict[str, bytes]:
     return files
 
 
-def served(files: dict[str, bytes]) -> dict[str, bytes]:
+def served(files):
     return {f"/mnist/{name}.gz": gzip.compress(content) for name, content in files.items()}
 
 
-def everything_in(folder) -> set[str]:
+def everything_in(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -69,23 +66,23 @@ def test_the_mirror_may_compress_otherwise_or_not_at_all(server, tiny_mnist, tmp
     assert len(load("mnist", data_dir=tmp_path).train) == 6
 
 
-def wrong_content(server: Server) -> None:
+def wrong_content(server):
     server.files = {path: gzip.compress(b"other") for path in server.files}
 
 
-def truncated_archive(server: Server) -> None:
+def truncated_archive(server):
     server.files = {path: content[:-20] for path, content in server.files.items()}
 
 
-def broken_transfer(server: Server) -> None:
+def broken_transfer(server):
     server.missing_bytes = 100
 
 
-def absent(server: Server) -> None:
+def absent(server):
     server.files = {}
 
 
-def down(server: Server) -> None:
+def down(server):
     server.url = "http://127.0.0.1:1"
 
 

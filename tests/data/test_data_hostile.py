@@ -11,7 +11,7 @@ import tarfile
 import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,13 +35,13 @@ TARGETS = np.array([0, 1, 0, 1, 1, 0])
 SMALL = Declared(features=3, loss="logistic")
 
 
-def zipped(content: bytes) -> bytes:
+def zipped(content):
     """The same bytes at any time: they are part of a test's name."""
     return gzip.compress(content, mtime=0)
 
 
 @contextmanager
-def little_memory(most: int = 8 * MIB) -> Iterator[None]:
+def little_memory(most=8 * MIB):
     """What is allocated meanwhile by Python and NumPy stays below a limit."""
     tracemalloc.start()
     try:
@@ -52,7 +52,7 @@ def little_memory(most: int = 8 * MIB) -> Iterator[None]:
     assert peak < most
 
 
-def refused(read: Callable[[], object], *words: str) -> None:
+def refused(read, *words):
     with little_memory(), pytest.raises(InputError) as caught:
         read()
     line = str(caught.value)
@@ -65,7 +65,7 @@ def refused(read: Callable[[], object], *words: str) -> None:
 # Archives of NumPy
 
 
-def npy(array: np.ndarray, shape: object = None, dtype: object = None) -> bytes:
+def npy(array, shape=None, dtype=None):
     """An array as NumPy writes it, under a header that may lie."""
     buffer = io.BytesIO()
     header = np.lib.format.header_data_from_array_1_0(array)
@@ -75,7 +75,7 @@ def npy(array: np.ndarray, shape: object = None, dtype: object = None) -> bytes:
     return buffer.getvalue() + array.tobytes()
 
 
-def npz(path: Path, inputs: bytes, *, method: int = zipfile.ZIP_DEFLATED) -> str:
+def npz(path, inputs, *, method=zipfile.ZIP_DEFLATED):
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("inputs.npy", inputs)
         archive.writestr("targets.npy", npy(TARGETS))
@@ -98,14 +98,12 @@ def npz(path: Path, inputs: bytes, *, method: int = zipfile.ZIP_DEFLATED) -> str
     ],
 )
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_lying_header_of_an_array_is_found_before_it_is_believed(
-    tmp_path: Path, inputs: bytes, words: str, method: int
-) -> None:
+def test_a_lying_header_of_an_array_is_found_before_it_is_believed(tmp_path, inputs, words, method):
     source = npz(tmp_path / "3.npz", inputs, method=method)
     refused(lambda: load_own(source, (3,)), "nodes.source", f"node 3: {source}", words)
 
 
-def announced(path: Path, size: int) -> str:
+def announced(path, size):
     """An archive whose first member announces another size, where it lies and in the directory."""
     source = npz(path, npy(INPUTS))
     content = bytearray(path.read_bytes())
@@ -116,14 +114,12 @@ def announced(path: Path, size: int) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 100, 2**31, 2**32 - 2])
-def test_a_member_that_announces_another_size_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_member_that_announces_another_size_is_refused(tmp_path, size):
     source = announced(tmp_path / "0.npz", size)
     refused(lambda: load_own(source, (0,)), f"node 0: {source} cannot be read as .npz")
 
 
-def test_a_zip_bomb_is_refused_by_what_it_announces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zip_bomb_is_refused_by_what_it_announces(tmp_path, monkeypatch):
     path = tmp_path / "0.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("inputs.npy", "w") as member:
@@ -138,12 +134,12 @@ def test_a_zip_bomb_is_refused_by_what_it_announces(
     )
 
 
-def test_other_packings_than_numpys_are_refused(tmp_path: Path) -> None:
+def test_other_packings_than_numpys_are_refused(tmp_path):
     source = npz(tmp_path / "0.npz", npy(INPUTS), method=zipfile.ZIP_LZMA)
     refused(lambda: load_own(source, (0,)), "packed otherwise")
 
 
-def test_safetensors_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safetensors_must_fit_in_memory(tmp_path, monkeypatch):
     path = tmp_path / "0.safetensors"
     with path.open("wb") as file:
         file.truncate(2**40)  # takes no room on the disk
@@ -156,17 +152,17 @@ def test_safetensors_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.Monk
 # Compressed streams
 
 
-def idx(*shape: int, content: bytes = b"") -> bytes:
+def idx(*shape, content=b""):
     return struct.pack(f">HBB{len(shape)}I", 0, 0x08, len(shape), *shape) + content
 
 
-def zeros(pack: zlib._Compress, start: bytes, count_mib: int) -> bytes:
+def zeros(pack, start, count_mib):
     return b"".join(
         [pack.compress(start), *(pack.compress(bytes(MIB)) for _ in range(count_mib)), pack.flush()]
     )
 
 
-def bomb(start: bytes, count_mib: int = 64) -> bytes:
+def bomb(start, count_mib=64):
     """Gzip of some bytes and then zeros: a thousandth of what it unpacks to."""
     packed = zeros(zlib.compressobj(9, zlib.DEFLATED, 31), start, count_mib)
     assert len(packed) < MIB
@@ -186,15 +182,13 @@ def bomb(start: bytes, count_mib: int = 64) -> bytes:
         (zipped(idx(4, content=b"1234"))[:-1], "readable IDX file"),
     ],
 )
-def test_no_more_of_an_idx_file_is_read_than_it_announces(
-    tmp_path: Path, content: bytes, words: str
-) -> None:
+def test_no_more_of_an_idx_file_is_read_than_it_announces(tmp_path, content, words):
     path = tmp_path / "images"
     path.write_bytes(content)
     refused(lambda: read_idx(path), "task.data_dir", str(path), words)
 
 
-def test_an_idx_file_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idx_file_must_fit_in_memory(tmp_path, monkeypatch):
     path = tmp_path / "images"
     monkeypatch.setattr(files, "host_bytes", lambda: 10_000)
     for content in (idx(9000, content=bytes(9000)), zipped(idx(9000, content=bytes(9000)))):
@@ -202,14 +196,14 @@ def test_an_idx_file_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.Monk
         refused(lambda: read_idx(path), "announces 9 kB, for which 10 kB of memory are too few")
 
 
-def test_the_checksum_of_a_bomb_needs_little_memory(tmp_path: Path) -> None:
+def test_the_checksum_of_a_bomb_needs_little_memory(tmp_path):
     path = tmp_path / "file.gz"
     path.write_bytes(bomb(b""))
     with little_memory(), pytest.raises(OSError, match="100 times as much is not unpacked"):
         content_sha256(path)
 
 
-def test_a_bomb_of_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_of_text_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "adult.data"
     path.write_bytes(bomb(b"39, State-gov\n", 80))
     with pytest.raises(InputError, match=r"unpacks to more than 16.8 MB"):
@@ -217,9 +211,7 @@ def test_a_bomb_of_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("ending", ["gz", "bz2"])
-def test_a_bomb_of_records_is_refused(
-    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bomb_of_records_is_refused(tmp_path, ending, monkeypatch):
     (tmp_path / "small").write_text("1 1:1\n")
     load_svmlight("small", tmp_path, SMALL)  # what it imports is not counted
     lines = b"1 1:1\n" * (4 * MIB // 6)
@@ -231,13 +223,13 @@ def test_a_bomb_of_records_is_refused(
     )
 
 
-def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(svmlight, "_LONGEST_LINE", MIB)
     (tmp_path / "set.gz").write_bytes(bomb(b"1 1:1\n1 "))
     refused(lambda: load_svmlight("set.gz", tmp_path, SMALL), "line 2 is longer than 1.05 MB")
 
 
-def test_a_batch_of_an_archive_may_not_announce_gigabytes(tmp_path: Path) -> None:
+def test_a_batch_of_an_archive_may_not_announce_gigabytes(tmp_path):
     from tacit.data.formats.cifar10 import VERSIONS, load_cifar10
 
     version = VERSIONS[0]
@@ -247,7 +239,7 @@ def test_a_batch_of_an_archive_may_not_announce_gigabytes(tmp_path: Path) -> Non
     refused(lambda: load_cifar10(tmp_path), "announces 1099511627776 bytes")
 
 
-def test_a_pickle_may_not_ask_for_a_memo_of_gigabytes() -> None:
+def test_a_pickle_may_not_ask_for_a_memo_of_gigabytes():
     content = b"\x80\x02}r" + struct.pack("<I", 2**31) + b"."
     assert pickle.loads(content.replace(struct.pack("<I", 2**31), b"\1\0\0\0")) == {}
     with little_memory(), pytest.raises(ValueError, match="memo is longer"):
@@ -271,7 +263,7 @@ ADULT = (
 )
 
 
-def whole(name: str, tmp_path: Path) -> bytes:
+def whole(name, tmp_path):
     """A right file of each kind."""
     lines = b"1 1:0.5 3:2\n-1 2:1e3\n1 1:7\n"
     content = {
@@ -287,7 +279,7 @@ def whole(name: str, tmp_path: Path) -> bytes:
     )
 
 
-def mutated(content: bytes, draw: np.random.Generator) -> bytes:
+def mutated(content, draw):
     """Some bytes are changed, cut out, doubled or put in."""
     changed = bytearray(content)
     for _ in range(int(draw.integers(1, 4))):
@@ -309,7 +301,7 @@ def mutated(content: bytes, draw: np.random.Generator) -> bytes:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_damaged_file_is_read_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_read_or_refused_in_one_line(name, tmp_path):
     original, path = whole(name, tmp_path), tmp_path / name
     path.write_bytes(original)
     READERS[name](path)
@@ -327,7 +319,7 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["0.npz", "0.safetensors"])
-def test_what_is_wrong_in_a_record_is_not_quoted(name: str, tmp_path: Path) -> None:
+def test_what_is_wrong_in_a_record_is_not_quoted(name, tmp_path):
     path = tmp_path / name
     inputs = INPUTS.copy()
     inputs[2, 1] = np.nan

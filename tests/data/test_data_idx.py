@@ -1,7 +1,5 @@
 """The IDX reader against a writer of its own and against damaged files."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import tempfile
@@ -24,7 +22,7 @@ def path(tmp_path):
     return tmp_path / "some-file"
 
 
-def refused(path: Path, *words: str, rank: int | None = None) -> None:
+def refused(path, *words, rank=None):
     with pytest.raises(InputError) as caught:
         read_idx(path, rank)
     assert caught.value.where == "task.data_dir"

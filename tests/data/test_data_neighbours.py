@@ -24,16 +24,14 @@ import safetensors.numpy
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from tacit.communication.exchange import in_process
 from tacit.communication.exchange.protocol import message_values
 from tacit.communication.peers import Alone
-from tacit.communication.received import Form
 from tacit.config import load_config
 from tacit.data import Dataset, TaskData
 from tacit.privacy.noise.draws import seeded_keys
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.processes.communication import local_exchange
 from tacit.training.records import node_records
 from tacit.training.stacked_context import StackedContext
@@ -56,7 +54,7 @@ OUTPUTS = {"outputs": 3}
 BY_RANK = {"data": "by-rank"}
 
 
-def table(nodes: Nodes) -> pd.DataFrame:
+def table(nodes):
     rows = [
         (f"s{node}", *inputs, label)
         for node, records in enumerate(nodes)
@@ -67,12 +65,12 @@ def table(nodes: Nodes) -> pd.DataFrame:
     return frame.assign(c=[None if value == 0 else value for value in frame["c"]])
 
 
-def arrays(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+def arrays(records):
     return np.array([inputs for inputs, _ in records]), np.array([label for _, label in records])
 
 
-def of_table(ending: str, write: Callable[[pd.DataFrame, Path], object]) -> Any:
-    def given(folder: Path, nodes: Nodes) -> Given:
+def of_table(ending, write):
+    def given(folder, nodes):
         (folder / "all.schema.toml").write_text(SCHEMA)
         write(table(nodes), folder / f"all.{ending}")
         return {"task": {"dataset": f"{ending}:{folder}/all.{ending}"}}, {}
@@ -80,8 +78,8 @@ def of_table(ending: str, write: Callable[[pd.DataFrame, Path], object]) -> Any:
     return given
 
 
-def of_own_tables(ending: str, write: Callable[[pd.DataFrame, Path], object]) -> Any:
-    def given(folder: Path, nodes: Nodes) -> Given:
+def of_own_tables(ending, write):
+    def given(folder, nodes):
         (folder / "all.schema.toml").write_text(SCHEMA)
         for site, frame in table(nodes).groupby("site"):
             write(frame, folder / f"{str(site)[1:]}.{ending}")
@@ -91,8 +89,8 @@ def of_own_tables(ending: str, write: Callable[[pd.DataFrame, Path], object]) ->
     return given
 
 
-def of_own_arrays(ending: str, write: Callable[[Path, np.ndarray, np.ndarray], object]) -> Any:
-    def given(folder: Path, nodes: Nodes) -> Given:
+def of_own_arrays(ending, write):
+    def given(folder, nodes):
         for node, records in enumerate(nodes):
             write(folder / f"{node}.{ending}", *arrays(records))
         source = {**BY_RANK, "source": f"{folder}/{{node}}.{ending}"}
@@ -101,10 +99,10 @@ def of_own_arrays(ending: str, write: Callable[[Path, np.ndarray, np.ndarray], o
     return given
 
 
-def of_svmlight(labels: Sequence[int], task: Mapping[str, Any], **more: Any) -> Any:
+def of_svmlight(labels, task, **more):
     """Zeros are left out, as these files do."""
 
-    def given(folder: Path, nodes: Nodes) -> Given:
+    def given(folder, nodes):
         lines = [
             " ".join([str(labels[y]), *(f"{k + 1}:{x!r}" for k, x in enumerate(inputs) if x)])
             for records in nodes
@@ -120,7 +118,7 @@ def of_svmlight(labels: Sequence[int], task: Mapping[str, Any], **more: Any) -> 
     return given
 
 
-def of_idx(folder: Path, nodes: Nodes) -> Given:
+def of_idx(folder, nodes):
     """MNIST's four files, of which some hold the records."""
     pixels = np.zeros((sum(map(len, nodes)), 28, 28), np.uint8)
     flat = [record for records in nodes for record in records]
@@ -137,8 +135,8 @@ def of_idx(folder: Path, nodes: Nodes) -> Given:
     return {"task": task, "nodes": {"partition": "iid"}}, {}
 
 
-def of_frame(make: Callable[[pd.DataFrame], Any]) -> Any:
-    def given(folder: Path, nodes: Nodes) -> Given:
+def of_frame(make):
+    def given(folder, nodes):
         (folder / "schema.toml").write_text(SCHEMA)
         split, schema, _ = node_records(make(table(nodes)), folder / "schema.toml")
         return {}, {"nodes": split, "schema": schema}
@@ -146,7 +144,7 @@ def of_frame(make: Callable[[pd.DataFrame], Any]) -> Any:
     return given
 
 
-def of_frames(folder: Path, nodes: Nodes) -> Given:
+def of_frames(folder, nodes):
     (folder / "schema.toml").write_text(SCHEMA)
     frames = [frame for _, frame in table(nodes).groupby("site")]
     split, schema, _ = node_records(frames, folder / "schema.toml")
@@ -156,29 +154,29 @@ def of_frames(folder: Path, nodes: Nodes) -> Given:
 class Stream(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """Records one by one, as people write them: some numbers whole, some not."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records):
         self.records = records
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.records)
 
-    def __getitem__(self, index: int) -> tuple[list[float], int]:
+    def __getitem__(self, index):
         inputs, label = self.records[index]
         return as_written(inputs), label
 
 
-def as_written(inputs: Sequence[float]) -> list[float]:
+def as_written(inputs):
     return [int(value) if value == int(value) else value for value in inputs]
 
 
-def of_objects(make: Callable[[Sequence[Record]], Any]) -> Any:
-    def given(folder: Path, nodes: Nodes) -> Given:
+def of_objects(make):
+    def given(folder, nodes):
         return {"task": OUTPUTS}, {"nodes": [make(records) for records in nodes]}
 
     return given
 
 
-def of_function(folder: Path, nodes: Nodes) -> Given:
+def of_function(folder, nodes):
     inputs, labels = arrays([record for records in nodes for record in records])
     site = np.repeat([f"s{node}" for node in range(len(nodes))], [len(part) for part in nodes])
     data = TaskData("own", Dataset(inputs, labels), None, 3, {"site": site}, {"site": ("s0", "s1")})
@@ -188,10 +186,10 @@ def of_function(folder: Path, nodes: Nodes) -> Given:
     return {"task": task, "nodes": {"partition": "by:site"}}, {}
 
 
-def of_own_function(folder: Path, nodes: Nodes) -> Given:
+def of_own_function(folder, nodes):
     sys.modules["neighbouring_data"] = module = types.ModuleType("neighbouring_data")
 
-    def load(node: int) -> Any:
+    def load(node):
         return [as_written(inputs) for inputs, _ in nodes[node]], [y for _, y in nodes[node]]
 
     module.__dict__["load"] = load
@@ -214,19 +212,19 @@ class Source:
     pooled: bool = False
 
 
-def csv(frame: pd.DataFrame, path: Path) -> None:
+def csv(frame, path):
     frame.to_csv(path, index=False)
 
 
-def parquet(frame: pd.DataFrame, path: Path) -> None:
+def parquet(frame, path):
     frame.to_parquet(path, index=False)
 
 
-def npz(path: Path, inputs: np.ndarray, targets: np.ndarray) -> None:
+def npz(path, inputs, targets):
     np.savez(path, inputs=inputs, targets=targets)
 
 
-def tensors(path: Path, inputs: np.ndarray, targets: np.ndarray) -> None:
+def tensors(path, inputs, targets):
     safetensors.numpy.save_file({"inputs": inputs, "targets": targets}, path)
 
 
@@ -273,10 +271,10 @@ SOURCES: Mapping[str, Source] = {
 class Listener(Alone):
     """Keeps what is told to other processes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.told: list[tuple[str, Any]] = []
 
-    def share(self, what: str, value: Any, schema: Form[Any]) -> list[Any]:
+    def share(self, what, value, schema):
         self.told.append((what, schema.write(value)))
         return super().share(what, value, schema)
 
@@ -304,7 +302,7 @@ class Held:
     sent: list[Any] = field(default_factory=list)
 
 
-def up_to_the_noise(source: Source, nodes: Nodes, folder: Path) -> Held:
+def up_to_the_noise(source, nodes, folder):
     """Prepare a run as it is, and run it to its first noise."""
     listener, held = Listener(), Held()
     with pytest.MonkeyPatch.context() as patch:
@@ -334,12 +332,12 @@ def up_to_the_noise(source: Source, nodes: Nodes, folder: Path) -> Held:
     return held
 
 
-def first_sums(job: Job, held: Held, patch: pytest.MonkeyPatch) -> None:
-    def gate(self: StackedContext, total: Tensor, k: int, **_: Any) -> Tensor:
+def first_sums(job, held, patch):
+    def gate(self, total, k, **_):
         held.sums = [written(row) for row in total]
         raise ReachedError
 
-    def watched(verb: str, k: int, values: Any) -> tuple[Tensor, ...]:
+    def watched(verb, k, values):
         held.sent.append((verb, k))
         return message_values(verb, k, values)
 
@@ -356,7 +354,7 @@ def first_sums(job: Job, held: Held, patch: pytest.MonkeyPatch) -> None:
         chosen.definition.step(state, 0, chosen.options, context)
 
 
-def written(value: Tensor) -> bytes:
+def written(value):
     return value.contiguous().numpy().tobytes()
 
 
@@ -364,10 +362,10 @@ VALUES = st.sampled_from([0.0, 1.0, -1.0, 0.5, 2.0, -3.25, 12.0, 255.0, 1e6])
 
 
 @st.composite
-def neighbours(draw: st.DrawFn, source: Source) -> tuple[Nodes, Nodes]:
+def neighbours(draw, source):
     """The records of two nodes, and the same with one record of node 0 more, less or other."""
 
-    def record(node: int) -> Record:
+    def record(node):
         label = node if source.labels is None else draw(st.sampled_from(source.labels))
         return draw(st.tuples(VALUES, VALUES, VALUES)), label
 
@@ -380,7 +378,7 @@ def neighbours(draw: st.DrawFn, source: Source) -> tuple[Nodes, Nodes]:
     return nodes, [own, nodes[1]]
 
 
-def one_differs(one: Sequence[bytes], other: Sequence[bytes]) -> bool:
+def one_differs(one, other):
     """Whether two lists are the same but for one entry that is added, removed or changed."""
     shorter, longer = sorted((one, other), key=len)
     same = 0
@@ -392,12 +390,12 @@ def one_differs(one: Sequence[bytes], other: Sequence[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_record_decides_about_nothing_but_itself(name: str) -> None:
+def test_a_record_decides_about_nothing_but_itself(name):
     source = SOURCES[name]
 
     @settings(max_examples=8, deadline=None, derandomize=True, phases=(Phase.generate,))
     @given(pair=neighbours(source))
-    def holds(pair: tuple[Nodes, Nodes]) -> None:
+    def holds(pair):
         with tempfile.TemporaryDirectory() as name:  # one, since its path is an experiment's own
             one, other = (up_to_the_noise(source, nodes, Path(name)) for nodes in pair)
         assert other.shapes == one.shapes
@@ -420,10 +418,10 @@ def test_a_record_decides_about_nothing_but_itself(name: str) -> None:
     holds()
 
 
-def test_the_property_can_fail(tmp_path: Path) -> None:
+def test_the_property_can_fail(tmp_path):
     """A source that looks at all records: it scales by the largest number there is."""
 
-    def scaled(part: Sequence[Record]) -> Any:
+    def scaled(part):
         inputs, labels = arrays(part)
         return inputs / max(1.0, np.abs(inputs).max()), labels
 

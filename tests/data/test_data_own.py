@@ -3,8 +3,6 @@
 Records are known again by their numbers, whatever else has changed about them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle
@@ -13,7 +11,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from tacit.config import Config, load_config
+from tacit.config import load_config
 from tacit.data import Dataset, Schema, load, load_own, partition, record_layout
 from tacit.data.own import record_digests
 from tacit.errors import InputError, RecordsError
@@ -34,14 +31,14 @@ TARGETS = np.array([0, 2, 1, 2])
 
 
 @pytest.fixture(scope="module")
-def digits() -> list[Dataset]:
+def digits():
     """The digits of four nodes, as the simulator would divide them."""
     loaded = load("digits", data_dir=Path("data"), seed=3)
     parts = partition("iid", loaded, 4, 3)
     return [Dataset(loaded.train.inputs[part], loaded.train.targets[part]) for part in parts]
 
 
-def save_npz(path: Path, **arrays: object) -> str:
+def save_npz(path, **arrays):
     np.savez(path, **(arrays or {"inputs": INPUTS, "targets": TARGETS}))
     return str(path)
 
@@ -133,14 +130,14 @@ print("\\n".join(path for path in touched if path.startswith(folder)))
 class Trap:
     """Leaves a file behind where it is unpickled."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
     def __reduce__(self):
         return (Path.touch, (self.path,))
 
 
-def object_array(trap: Trap) -> bytes:
+def object_array(trap):
     buffer = io.BytesIO()
     inputs = np.empty(2, dtype=object)
     inputs[:] = [trap, trap]
@@ -148,7 +145,7 @@ def object_array(trap: Trap) -> bytes:
     return buffer.getvalue()
 
 
-def whole_pickle(trap: Trap) -> bytes:
+def whole_pickle(trap):
     return pickle.dumps({"inputs": trap, "targets": [0]})
 
 
@@ -165,19 +162,19 @@ def test_nothing_is_unpickled(content, ending, tmp_path):
     assert not trap.exists()
 
 
-def broken(content: bytes) -> bytes:
+def broken(content):
     """A byte amid the compressed numbers is turned round."""
     middle = len(content) // 4
     return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
 
 
-def compressed() -> bytes:
+def compressed():
     buffer = io.BytesIO()
     np.savez_compressed(buffer, inputs=np.random.default_rng(0).random((50, 50)), targets=TARGETS)
     return buffer.getvalue()
 
 
-def not_deflate() -> bytes:
+def not_deflate():
     """The compressed numbers begin with a kind of block that there is not."""
     content = bytearray(compressed())
     start = 30 + sum(struct.unpack("<HH", content[26:30]))  # behind the header, name and extra
@@ -185,7 +182,7 @@ def not_deflate() -> bytes:
     return bytes(content)
 
 
-def encrypted() -> bytes:
+def encrypted():
     """Every member is marked as encrypted, where its header and where the directory say so."""
     content = bytearray(compressed())
     for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
@@ -196,7 +193,7 @@ def encrypted() -> bytes:
     return bytes(content)
 
 
-def one_array() -> bytes:
+def one_array():
     buffer = io.BytesIO()
     np.save(buffer, INPUTS)
     return buffer.getvalue()
@@ -374,7 +371,7 @@ def test_a_function_may_take_more_than_the_number(tmp_path, monkeypatch):
 KEY = b"a secret key"
 
 
-def test_a_digest_is_that_of_the_numbers() -> None:
+def test_a_digest_is_that_of_the_numbers():
     """The oracle: BLAKE2b with the key, of the record as float32, least significant byte first,
 
     without zeros at its ends.
@@ -392,7 +389,7 @@ def test_a_digest_is_that_of_the_numbers() -> None:
     st.lists(st.lists(st.integers(-1000, 1000), min_size=4, max_size=4), min_size=1, max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_type_shape_and_order_do_not_matter(rows: list[list[int]], random: object) -> None:
+def test_type_shape_and_order_do_not_matter(rows, random):
     inputs = torch.tensor(rows)
     known = record_digests(inputs, KEY)
     for dtype in (torch.float32, torch.float64, torch.int16, torch.int64):
@@ -406,14 +403,14 @@ def test_type_shape_and_order_do_not_matter(rows: list[list[int]], random: objec
     assert ((known[:, None] == known[None, :]) == np.array(same)).all()
 
 
-def test_what_float32_cannot_tell_apart_is_the_same_record() -> None:
+def test_what_float32_cannot_tell_apart_is_the_same_record():
     third = torch.full((1, 3), 1 / 3, dtype=torch.float64)
     assert record_digests(third, KEY) == record_digests(third.float(), KEY)
     assert record_digests(third, KEY) == record_digests(third + 1e-12, KEY)
     assert record_digests(third, KEY) != record_digests(third + 1e-6, KEY)
 
 
-def test_the_width_of_a_record_does_not_matter() -> None:
+def test_the_width_of_a_record_does_not_matter():
     """A file that leaves zeros out is as wide as its widest record, and may count from 0 or 1."""
     inputs = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0], [0.0, 0.0, 0.0]])
     known = record_digests(inputs, KEY)
@@ -424,13 +421,13 @@ def test_the_width_of_a_record_does_not_matter() -> None:
     assert record_digests(torch.tensor([[1.0, 2.0, 0.0]]), KEY) != known[0]
 
 
-def test_another_key_gives_other_digests() -> None:
+def test_another_key_gives_other_digests():
     inputs = torch.arange(12.0).reshape(4, 3)
     assert not set(record_digests(inputs, KEY)) & set(record_digests(inputs, b"another"))
 
 
 @pytest.mark.parametrize("count", [0, 1, 4096, 4097])
-def test_every_record_has_one(count: int) -> None:
+def test_every_record_has_one(count):
     inputs = torch.arange(count * 2, dtype=torch.float32).reshape(count, 2)
     assert len(set(record_digests(inputs, KEY).tolist())) == count
 
@@ -445,12 +442,12 @@ SCHEMA = Schema.of(
 )
 
 
-def write_site(path: Path, *sites: str) -> None:
+def write_site(path, *sites):
     lines = [f"{site},{20 + row},{row % 2}" for row, site in enumerate(sites)]
     path.write_text("\n".join(["site,age,died", *lines, ""]))
 
 
-def test_a_node_reads_no_other_sites_file(tmp_path: Path) -> None:
+def test_a_node_reads_no_other_sites_file(tmp_path):
     write_site(tmp_path / "0.csv", "north", "north")
     write_site(tmp_path / "1.csv", "south", "south", "north")
     write_site(tmp_path / "2.csv", "north")
@@ -468,22 +465,20 @@ def test_a_node_reads_no_other_sites_file(tmp_path: Path) -> None:
     assert len(load_own(source, (1,), SCHEMA)[0]) == 2
 
 
-def run_of(folder: Path, ending: str, **sections: Any) -> Config:
+def run_of(folder, ending, **sections):
     own = {"count": 2, "data": "by-rank", "source": f"{folder}/{{node}}.{ending}"}
     task = {"model": "logistic", **sections}
     return load_config({"task": task, "nodes": own, "algorithm": {"name": "dp-sgd"}})
 
 
-def test_frames_of_another_site_are_refused_too() -> None:
+def test_frames_of_another_site_are_refused_too():
     frame = pd.DataFrame({"site": ["north", "south"], "age": [40, 50], "died": [0, 1]})
     config = load_config({"task": {"model": "logistic"}, "nodes": {"count": 2}}, count=2)
     with pytest.raises(RecordsError, match=r"column 'site' of nodes\[1\] = '1 of 2 records'"):
         prepare(config, nodes=[frame[:1], frame], schema=SCHEMA)
 
 
-def test_equal_files_are_a_warning_on_the_own_screen(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_equal_files_are_a_warning_on_the_own_screen(tmp_path, caplog):
     for node, order in enumerate(([0, 1, 2, 3], [3, 1, 0, 2])):
         save_npz(tmp_path / f"{node}.npz", inputs=INPUTS[order], targets=TARGETS[order])
     said = f"the records of node 1 ({tmp_path}/1.npz) are those of node 0 ({tmp_path}/0.npz)"
@@ -496,7 +491,7 @@ def test_equal_files_are_a_warning_on_the_own_screen(
     assert "are those of" not in caplog.text
 
 
-def test_targets_of_another_shape_name_the_nodes_file(tmp_path: Path) -> None:
+def test_targets_of_another_shape_name_the_nodes_file(tmp_path):
     for node in (0, 1):
         save_npz(tmp_path / f"{node}.npz", inputs=INPUTS, targets=TARGETS[:, None])
     with pytest.raises(InputError) as caught:

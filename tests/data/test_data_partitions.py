@@ -14,19 +14,19 @@ from tacit.data import PARTITIONS, Dataset, TaskData, partition
 from tacit.errors import InputError
 
 
-def task(labels: np.ndarray, classes: int | None = None, **columns: np.ndarray) -> TaskData:
+def task(labels, classes=None, **columns):
     inputs, values = torch.zeros(len(labels), 1), {"site": ("c", "a", "b")}
     records = Dataset(inputs, torch.tensor(labels))
     return TaskData("some", records, None, classes, columns, values)
 
 
-def class_counts(parts: tuple[np.ndarray, ...], labels: np.ndarray) -> np.ndarray:
+def class_counts(parts, labels):
     """Records of each class at each node, `[nodes, classes]`."""
     return np.array([np.bincount(labels[part], minlength=labels.max() + 1) for part in parts])
 
 
 @st.composite
-def divisions(draw: st.DrawFn) -> tuple[str, np.ndarray, int, dict[str, Any]]:
+def divisions(draw):
     """A kind, labels, a number of nodes and parameters that go together."""
     labels = np.array(draw(st.lists(st.integers(0, 4), min_size=1, max_size=60)))
     kind = draw(st.sampled_from(["iid", "equal", "dirichlet", "shards", "by:label"]))

@@ -1,7 +1,5 @@
 """Data sets by name, against the real files and what is published of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -7,7 +7,6 @@ import gzip
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +16,11 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.config import load_config
-from tacit.data import TaskData, load
+from tacit.data import load
 from tacit.data.formats import svmlight
 from tacit.data.formats.svmlight import Declared
 from tacit.errors import InputError, RecordsError
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 TRAIN = "+1 1:0.5 3:2\n-1 2:1 # a comment\n\n-1 5:-1e-3\n"
 TEST = "-1 1:4\n+1 4:0.25\n"
@@ -32,21 +31,21 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def read(folder: Path, name: str = "set", **declared: Any) -> TaskData:
+def read(folder, name="set", **declared):
     """A file, with what is declared of it: that its targets are -1 and 1 if nothing else is."""
     wanted = {} if {"labels", "outputs"} & declared.keys() else {"loss": "logistic"}
     wanted = {"loss": "cross-entropy", **wanted, **declared}
     return load(f"svmlight:{name}", data_dir=folder, declared=Declared(**wanted))
 
 
-def write(folder: Path, **files: str) -> Path:
+def write(folder, **files):
     """Files in a folder, by name with `_` for the dot; gives the folder."""
     for name, content in files.items():
         (folder / name.replace("_", ".")).write_text(content)
     return folder
 
 
-def dense(text: str, features: int, first: int) -> list[list[float]]:
+def dense(text, features, first):
     """The records of a file whose indices count from `first`, entry by entry."""
     rows = []
     for line in text.splitlines():
@@ -59,7 +58,7 @@ def dense(text: str, features: int, first: int) -> list[list[float]]:
     return rows
 
 
-def test_train_and_test_lie_side_by_side(tmp_path: Path) -> None:
+def test_train_and_test_lie_side_by_side(tmp_path):
     data = read(write(tmp_path, a9a=TRAIN, a9a_t=TEST), "a9a", features=5)
     assert data.name == "svmlight:a9a"
     assert data.test is not None
@@ -73,7 +72,7 @@ def test_train_and_test_lie_side_by_side(tmp_path: Path) -> None:
     assert data.columns["label"].tolist() == [1, -1, -1]
 
 
-def test_a_file_alone_has_no_test_records(tmp_path: Path) -> None:
+def test_a_file_alone_has_no_test_records(tmp_path):
     data = read(write(tmp_path, alone=TRAIN), "alone", features=5)
     assert data.test is None
     assert data.train.inputs.shape == (3, 5)
@@ -81,7 +80,7 @@ def test_a_file_alone_has_no_test_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", PACK)
 @pytest.mark.parametrize("test_ending", PACK)
-def test_files_may_be_packed(tmp_path: Path, ending: str, test_ending: str) -> None:
+def test_files_may_be_packed(tmp_path, ending, test_ending):
     (tmp_path / f"set{ending}").write_bytes(PACK[ending](TRAIN.encode()))
     (tmp_path / f"set.t{test_ending}").write_bytes(PACK[test_ending](TEST.encode()))
     data = read(tmp_path, f"set{ending}", features=5)
@@ -89,9 +88,7 @@ def test_files_may_be_packed(tmp_path: Path, ending: str, test_ending: str) -> N
     assert (len(data.train), len(data.test)) == (3, 2)
 
 
-def test_the_data_folder_comes_before_the_current_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_data_folder_comes_before_the_current_one(tmp_path, monkeypatch):
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
         folder.mkdir()
@@ -112,9 +109,7 @@ def test_the_data_folder_comes_before_the_current_one(
     width=st.integers(1, 6),
     halves=st.tuples(st.integers(1, 5), st.integers(0, 4)),
 )
-def test_reads_what_was_written(
-    data: st.DataObject, first: int, width: int, halves: tuple[int, int]
-) -> None:
+def test_reads_what_was_written(data, first, width, halves):
     number = st.floats(-1e6, 1e6, width=32)
     tables, texts = [], []
     for count in halves:
@@ -140,7 +135,7 @@ def test_reads_what_was_written(
         np.testing.assert_array_equal(found.test.inputs, np.array(tables[1], np.float32))
 
 
-def test_test_records_show_what_is_not_declared(tmp_path: Path) -> None:
+def test_test_records_show_what_is_not_declared(tmp_path):
     test = "2 0:9 3:1\n4 1:1\n"
     data = read(write(tmp_path, set="4 1:7 2:8\n2 3:1\n", set_t=test), loss="cross-entropy")
     assert data.test is not None
@@ -164,9 +159,7 @@ def test_test_records_show_what_is_not_declared(tmp_path: Path) -> None:
         ("1.0 2.0 2.0", {"outputs": 3}, [1, 2, 2]),
     ],
 )
-def test_labels_are_what_is_declared(
-    tmp_path: Path, labels: str, declared: dict[str, Any], expected: list[int]
-) -> None:
+def test_labels_are_what_is_declared(tmp_path, labels, declared, expected):
     text = "".join(f"{label} 1:1\n" for label in labels.split())
     data = read(write(tmp_path, set=text), features=1, **declared)
     assert data.train.targets.dtype == torch.int64
@@ -177,7 +170,7 @@ def test_labels_are_what_is_declared(
 
 @pytest.mark.parametrize("loss", ["mse", "own:loss"])
 @pytest.mark.parametrize("labels", ["0.5 1 2", "0 1 1", "-1 1 1", "1e12 0 0"])
-def test_targets_of_other_losses_are_numbers(tmp_path: Path, labels: str, loss: str) -> None:
+def test_targets_of_other_losses_are_numbers(tmp_path, labels, loss):
     text = "".join(f"{label} 1:1\n" for label in labels.split())
     data = read(write(tmp_path, set=text), loss=loss, features=1)
     assert data.train.targets.dtype == torch.float32
@@ -206,9 +199,7 @@ BOTH = {"features": 2, "outputs": 2}
         (FITS + "2 1:1\n", FITS, {"loss": "cross-entropy"}, "not declared follows from set.t"),
     ],
 )
-def test_what_does_not_fit_is_refused_at_the_node(
-    tmp_path: Path, content: str, test: str | None, declared: dict[str, Any], words: str
-) -> None:
+def test_what_does_not_fit_is_refused_at_the_node(tmp_path, content, test, declared, words):
     write(tmp_path, set=content, **({} if test is None else {"set_t": test}))
     with pytest.raises(InputError) as refused:
         read(tmp_path, **declared)
@@ -232,9 +223,7 @@ def test_what_does_not_fit_is_refused_at_the_node(
         ("0.5 1:1\n1 1:1\n", {"loss": "cross-entropy"}, "are no labels of classes: set task.loss"),
     ],
 )
-def test_test_records_that_do_not_fit_are_named(
-    tmp_path: Path, test: str, declared: dict[str, Any], words: str
-) -> None:
+def test_test_records_that_do_not_fit_are_named(tmp_path, test, declared, words):
     write(tmp_path, set="1 1:1\n2 2:1\n", set_t=test)
     with pytest.raises(InputError) as refused:
         read(tmp_path, **declared)
@@ -262,9 +251,7 @@ def test_test_records_that_do_not_fit_are_named(
         ("1 1:1\n1 1:1e39\n", "1 of 2 records': inputs must be finite"),
     ],
 )
-def test_what_is_no_such_text_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str
-) -> None:
+def test_what_is_no_such_text_is_refused(tmp_path, monkeypatch, content, words):
     monkeypatch.setattr(svmlight, "host_bytes", lambda: 2**32)
     with pytest.raises(InputError) as refused:
         read(write(tmp_path, set=content), features=2_000_000_000 if "2000000000" in content else 3)
@@ -275,9 +262,7 @@ def test_what_is_no_such_text_is_refused(
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2"])
 @pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda _: b"no archive"])
-def test_a_damaged_archive_is_refused(
-    tmp_path: Path, ending: str, damage: Callable[[bytes], bytes]
-) -> None:
+def test_a_damaged_archive_is_refused(tmp_path, ending, damage):
     path = tmp_path / f"set{ending}"
     path.write_bytes(damage(PACK[ending](TRAIN.encode() * 50)))
     with pytest.raises(InputError, match="must hold lines") as refused:
@@ -298,15 +283,13 @@ def test_a_damaged_archive_is_refused(
         ("svnlight:a", "there is no module 'svnlight'"),
     ],
 )
-def test_a_missing_file_is_told_where_it_was_looked_for(
-    tmp_path: Path, name: str, words: str
-) -> None:
+def test_a_missing_file_is_told_where_it_was_looked_for(tmp_path, name, words):
     with pytest.raises(InputError, match=words) as refused:
         load(name, data_dir=tmp_path)
     assert refused.value.where == "task.dataset"
 
 
-def test_training_on_a_file(tmp_path: Path) -> None:
+def test_training_on_a_file(tmp_path):
     generator = np.random.default_rng(0)
     points = generator.standard_normal((120, 4))
     lines = [
@@ -330,13 +313,13 @@ def test_training_on_a_file(tmp_path: Path) -> None:
     assert result.test_accuracy["consensus"] > 0.9
 
 
-def test_more_records_change_neither_labels_nor_parameters(tmp_path: Path) -> None:
+def test_more_records_change_neither_labels_nor_parameters(tmp_path):
     """One line more used to shift everybody's labels, and another to make 30 parameters of 27."""
     lines = [f"{1 + k % 3} {1 + k % 8}:{k}.5" for k in range(90)]
     task = {"dataset": "svmlight:set", "model": "logistic", "data_dir": str(tmp_path)}
     task |= {"features": 8, "labels": [0, 1, 2, 3]}
 
-    def prepared() -> Job:
+    def prepared():
         sections = {"task": task, "nodes": {"count": 1}, "algorithm": {"name": "dp-sgd"}}
         return prepare(load_config(sections))
 

@@ -7,7 +7,6 @@ import gzip
 import math
 import sys
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,11 +61,11 @@ ROWS: dict[str, list[Any]] = {
 }
 
 
-def changed(**columns: list[Any]) -> dict[str, list[Any]]:
+def changed(**columns):
     return {**ROWS, **columns}
 
 
-def test_every_kind_of_column_by_hand() -> None:
+def test_every_kind_of_column_by_hand():
     assert SCHEMA.features == [
         *("age", "income", "income is missing", "sex = f", "sex = m", "sex = (missing)"),
         *("grade = 1", "grade = 2", "grade = 3", "grade = (other)"),
@@ -86,7 +85,7 @@ def test_every_kind_of_column_by_hand() -> None:
     assert max(data.inputs.norm(dim=1)) <= SCHEMA.norm_bound
 
 
-def test_a_number_is_predicted_between_its_bounds() -> None:
+def test_a_number_is_predicted_between_its_bounds():
     schema = Schema(
         target={"column": "cost", "kind": "number", "low": 0, "high": 50},
         columns={"age": {"kind": "number", "low": 0, "high": 1}},
@@ -122,7 +121,7 @@ RECORD = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=6))
-def test_the_encoding_never_leaves_its_bounds(records: list[dict[str, Any]]) -> None:
+def test_the_encoding_never_leaves_its_bounds(records):
     table = {name: [record[name] for record in records] for name in records[0]}
     inputs = SCHEMA.dataset(table).inputs
     assert inputs.shape == (len(records), len(SCHEMA.features))
@@ -132,7 +131,7 @@ def test_the_encoding_never_leaves_its_bounds(records: list[dict[str, Any]]) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(RECORD, min_size=2, max_size=6))
-def test_a_record_is_encoded_as_if_it_were_alone(records: list[dict[str, Any]]) -> None:
+def test_a_record_is_encoded_as_if_it_were_alone(records):
     table = {name: [record[name] for record in records] for name in records[0]}
     together = SCHEMA.dataset(table)
     for row, record in enumerate(records):
@@ -143,7 +142,7 @@ def test_a_record_is_encoded_as_if_it_were_alone(records: list[dict[str, Any]]) 
 
 @settings(max_examples=40, deadline=None)
 @given(column=st.sampled_from(["age", "income", "sex", "smoker", "admitted", "clinic", "ill"]))
-def test_an_error_says_how_many_records_and_never_what_they_hold(column: str) -> None:
+def test_an_error_says_how_many_records_and_never_what_they_hold(column):
     table = changed(**{column: [ROWS[column][0], SECRET, SECRET]})
     read = SCHEMA.split if column == "clinic" else SCHEMA.dataset
     words = rf"column '{column}' of .* = '2 of 3 records'"
@@ -163,13 +162,13 @@ def test_an_error_says_how_many_records_and_never_what_they_hold(column: str) ->
         ("ill", "none may be missing"),
     ],
 )
-def test_a_missing_value_is_refused_or_declared(column: str, rule: str) -> None:
+def test_a_missing_value_is_refused_or_declared(column, rule):
     with pytest.raises(RecordsError, match=r"1 of 3 records") as caught:
         SCHEMA.dataset(changed(**{column: [None, *ROWS[column][1:]]}))
     assert rule in caught.value.expected
 
 
-def test_a_declared_value_is_no_missing_word() -> None:
+def test_a_declared_value_is_no_missing_word():
     declared = {"columns": {"size": {"kind": "category", "values": ["NA", "x"]}}}
     schema = Schema(**{**DECLARED, "node": None, **declared})
     table = {"size": ["NA", "x"], "ill": ["no", "no"]}
@@ -179,7 +178,7 @@ def test_a_declared_value_is_no_missing_word() -> None:
 # Frames and files.
 
 
-def frames() -> dict[str, Any]:
+def frames():
     plain = pd.DataFrame(ROWS)
     typed = plain.astype(
         {"grade": "Int64", "sex": "category", "smoker": "boolean", "age": "float32"}
@@ -195,14 +194,14 @@ def frames() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["plain pandas", "typed pandas", "polars", "arrow"])
-def test_frames_are_the_table_that_they_hold(name: str) -> None:
+def test_frames_are_the_table_that_they_hold(name):
     data, wanted = SCHEMA.dataset(frames()[name]), SCHEMA.dataset(ROWS)
     assert data.inputs.equal(wanted.inputs)
     assert data.targets.equal(wanted.targets)
     assert [len(part["age"]) for part in SCHEMA.split(frames()[name])] == [1, 2]
 
 
-def test_files_are_the_table_that_they_hold(tmp_path: Path) -> None:
+def test_files_are_the_table_that_they_hold(tmp_path):
     frame = frames()["typed pandas"]
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_csv(tmp_path / "packed.csv.gz", index=False)
@@ -215,7 +214,7 @@ def test_files_are_the_table_that_they_hold(tmp_path: Path) -> None:
         assert read_header(tmp_path / name, "here") == list(frame.columns)
 
 
-def test_quotes_and_separators_are_read_as_other_programs_write_them(tmp_path: Path) -> None:
+def test_quotes_and_separators_are_read_as_other_programs_write_them(tmp_path):
     path = tmp_path / "quoted.csv"
     pd.DataFrame({"a": ['x;"y"\nz', "w"], "b": [1, 2]}).to_csv(path, sep=";", index=False)
     assert read_table(path, "here", ";") == {"a": ['x;"y"\nz', "w"], "b": ["1", "2"]}
@@ -232,7 +231,7 @@ def test_quotes_and_separators_are_read_as_other_programs_write_them(tmp_path: P
         (f"a,b\n1,{SECRET}\x00\xff\n", "must be CSV in UTF-8|records"),
     ],
 )
-def test_damaged_csv_is_refused_and_not_quoted(text: str, words: str, tmp_path: Path) -> None:
+def test_damaged_csv_is_refused_and_not_quoted(text, words, tmp_path):
     path = tmp_path / "bad.csv"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(InputError, match=words) as caught:
@@ -240,7 +239,7 @@ def test_damaged_csv_is_refused_and_not_quoted(text: str, words: str, tmp_path: 
     assert SECRET not in str(caught.value)
 
 
-def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_are_refused(tmp_path, monkeypatch):
     (tmp_path / "t.parquet").write_bytes(SECRET.encode())
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n")[:-9])
     (tmp_path / "t.xlsx").touch()
@@ -254,9 +253,7 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read_table(tmp_path / "t.parquet", "here")
 
 
-def test_a_table_that_does_not_fit_in_memory_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "long.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 10_000))
     monkeypatch.setattr("tacit.data.tables.reading.host_bytes", lambda: 10**6)
@@ -265,7 +262,7 @@ def test_a_table_that_does_not_fit_in_memory_is_refused(
     assert len(read_table(path, "here", most=100)["a"]) == 100
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_what_is_no_table_is_refused():
     for value in (torch.zeros(3, 2), [1, 2], 7, None, pd.Series([1, 2])):
         with pytest.raises(InputError, match="must be a"):
             SCHEMA.dataset(value)
@@ -279,7 +276,7 @@ def test_what_is_no_table_is_refused() -> None:
         SCHEMA.split({name: values for name, values in ROWS.items() if name != "clinic"})
 
 
-def test_a_declared_node_without_records_has_an_empty_table() -> None:
+def test_a_declared_node_without_records_has_an_empty_table():
     parts = SCHEMA.split(changed(clinic=["south"] * 3))
     datasets = [SCHEMA.dataset(part, "nodes", node) for node, part in enumerate(parts)]
     assert [len(dataset) for dataset in datasets] == [0, 3]
@@ -288,7 +285,7 @@ def test_a_declared_node_without_records_has_an_empty_table() -> None:
     assert datasets[0].targets.dtype == datasets[1].targets.dtype
 
 
-def test_columns_that_cannot_be_read_are_refused_and_not_quoted() -> None:
+def test_columns_that_cannot_be_read_are_refused_and_not_quoted():
     cases = [
         (changed(age=[[SECRET], {}, 3]), "must be finite numbers"),
         (changed(age=7), "must be a table whose columns can be read"),
@@ -300,7 +297,7 @@ def test_columns_that_cannot_be_read_are_refused_and_not_quoted() -> None:
         assert SECRET not in str(caught.value)
 
 
-def test_texts_of_one_value_are_one_text() -> None:
+def test_texts_of_one_value_are_one_text():
     assert [field_text(value) for value in (3, 3.0, "3.0", " 3 ", True, "True", "x")] == [
         *("3", "3", "3", "3", "true", "true", "x")
     ]
@@ -336,12 +333,12 @@ def test_texts_of_one_value_are_one_text() -> None:
         ({"separator": "ab"}, r"schema\.separator = 'ab': must be one character"),
     ],
 )
-def test_a_wrong_schema_is_refused_by_its_key(change: dict[str, Any], words: str) -> None:
+def test_a_wrong_schema_is_refused_by_its_key(change, words):
     with pytest.raises(InputError, match=words):
         Schema.of({**DECLARED, **change})
 
 
-def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
+def test_a_schema_is_read_from_a_file(tmp_path):
     path = tmp_path / "t.schema.toml"
     path.write_text(
         "confirmed_public = true\n"
@@ -364,7 +361,7 @@ def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
         Schema.of(3)
 
 
-def test_what_nobody_has_confirmed_is_named() -> None:
+def test_what_nobody_has_confirmed_is_named():
     columns = {**DECLARED["columns"]}
     columns["age"] = {**columns["age"], "confirmed_public": True}
     schema = Schema(**{**DECLARED, "confirmed_public": False, "columns": columns})
@@ -382,7 +379,7 @@ def test_what_nobody_has_confirmed_is_named() -> None:
 # The real Adult, as CSV.
 
 
-def adult_schema() -> dict[str, Any]:
+def adult_schema():
     """What is publicly known of Adult, as a schema."""
     columns: dict[str, Any] = {}
     for name in COLUMNS[:-1]:
@@ -405,7 +402,7 @@ def adult_schema() -> dict[str, Any]:
     }
 
 
-def test_adult_as_csv_is_what_scikit_learn_makes_of_it(adult_dir: Path, tmp_path: Path) -> None:
+def test_adult_as_csv_is_what_scikit_learn_makes_of_it(adult_dir, tmp_path):
     (source,) = (adult_dir / "adult").glob("adult.test*")
     with gzip.open(source, "rt") as lines, (tmp_path / "adult.csv").open("w") as file:
         writer = csv.writer(file)
@@ -433,7 +430,7 @@ def test_adult_as_csv_is_what_scikit_learn_makes_of_it(adult_dir: Path, tmp_path
     assert missing == sum(" ?, " in line and line.split(", ")[6] == "?" for line in kept)
 
 
-def test_a_table_without_a_line_of_names_quotes_no_record(tmp_path: Path) -> None:
+def test_a_table_without_a_line_of_names_quotes_no_record(tmp_path):
     for lines, words in (
         ("Alice Miller,34,f\nBob Stone,50,m\n", "none of which is declared"),
         ("34,34,f\n50,51,m\n", "columns 1 and 2"),
@@ -450,7 +447,7 @@ def test_a_table_without_a_line_of_names_quotes_no_record(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "text", ["1_0", "inf", "-Infinity", "1e400", "nan0", "0x10", "\u0661\u0662", "1,5", "1e", "."]
 )
-def test_no_reader_takes_these_for_a_number(text: str) -> None:
+def test_no_reader_takes_these_for_a_number(text):
     column = {"kind": "number", "low": 0, "high": 100}
     target = {"column": "y", "kind": "number", "low": 0, "high": 1}
     schema = Schema.of({"confirmed_public": True, "target": target, "columns": {"x": column}})
@@ -465,12 +462,12 @@ def test_no_reader_takes_these_for_a_number(text: str) -> None:
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
-def test_what_python_writes_is_a_number(value: float) -> None:
+def test_what_python_writes_is_a_number(value):
     assert read_number(repr(value)) == value
     assert read_number(f"{value:+.17E}") == value
 
 
-def test_equal_values_that_are_written_in_two_ways_stay_what_they_are() -> None:
+def test_equal_values_that_are_written_in_two_ways_stay_what_they_are():
     """The text of a field is its own: the first of two that are equal does not decide it."""
     column = {"kind": "category", "values": ["1.1", "1.2"], "unknown": "other"}
     target = {"column": "y", "kind": "class", "labels": ["0", "1"]}

@@ -1,9 +1,5 @@
 """Tables as data sets: found, divided by declared values, with public test records."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,13 +17,13 @@ TABLE = "csv:patients.csv"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     write_tables(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_a_table_is_divided_by_the_declared_nodes_in_their_order(folder: Path) -> None:
+def test_a_table_is_divided_by_the_declared_nodes_in_their_order(folder):
     data = load(TABLE, data_dir=folder)
     frame = pd.read_csv(folder / "patients.csv")
     parts = partition("by:hospital", data, 5, 0)
@@ -43,7 +39,7 @@ def test_a_table_is_divided_by_the_declared_nodes_in_their_order(folder: Path) -
             partition("by:hospital", data, count, 0)
 
 
-def test_a_declared_node_without_records_has_its_place(folder: Path) -> None:
+def test_a_declared_node_without_records_has_its_place(folder):
     frame = pd.read_csv(folder / "patients.csv")
     frame[frame["hospital"] != "General"].to_csv(folder / "patients.csv", index=False)
     data = load(TABLE, data_dir=folder)
@@ -53,8 +49,8 @@ def test_a_declared_node_without_records_has_its_place(folder: Path) -> None:
 
 
 def test_files_are_looked_for_here_and_then_in_the_data_folder(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, tmp_path_factory, monkeypatch
+):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert len(load(TABLE, data_dir=folder).train) == 300
     for wrong, words in (
@@ -69,7 +65,7 @@ def test_files_are_looked_for_here_and_then_in_the_data_folder(
         load(TABLE, data_dir=folder)
 
 
-def test_test_records_are_another_table_or_a_share(folder: Path) -> None:
+def test_test_records_are_another_table_or_a_share(folder):
     named = load(TABLE, data_dir=folder, test="csv:sample.csv")
     assert named.test is not None
     assert (len(named.train), len(named.test)) == (300, 100)
@@ -86,7 +82,7 @@ def test_test_records_are_another_table_or_a_share(folder: Path) -> None:
     assert not other.train.inputs.equal(shared.train.inputs)
 
 
-def test_test_records_that_do_not_go_with_the_data_are_refused(folder: Path) -> None:
+def test_test_records_that_do_not_go_with_the_data_are_refused(folder):
     cases = [
         (TABLE, {"test": "sample.csv"}, "task.test", "must name a table of public records"),
         (TABLE, {"test": "csv:no.csv"}, "task.test", "there is no file"),
@@ -101,7 +97,7 @@ def test_test_records_that_do_not_go_with_the_data_are_refused(folder: Path) -> 
         assert caught.value.where == where
 
 
-def test_a_share_may_be_held_out_of_any_data_set_without_test_records(folder: Path) -> None:
+def test_a_share_may_be_held_out_of_any_data_set_without_test_records(folder):
     (folder / "some.svm").write_text("".join(f"{k % 2} 1:{k}\n" for k in range(20)))
     declared = Declared(features=1, outputs=2, loss="cross-entropy")
     data = load("svmlight:some.svm", data_dir=folder, test_share=0.25, declared=declared)
@@ -112,11 +108,11 @@ def test_a_share_may_be_held_out_of_any_data_set_without_test_records(folder: Pa
 # What the schema says of the experiment.
 
 
-def experiment(**task: object) -> dict[str, dict[str, object]]:
+def experiment(**task):
     return {"task": {"dataset": TABLE, **task}}
 
 
-def test_nodes_loss_and_schema_follow_from_the_schema(folder: Path) -> None:
+def test_nodes_loss_and_schema_follow_from_the_schema(folder):
     config = load_config(experiment())
     assert (config.nodes.count, config.nodes.partition) == (5, "by:hospital")
     assert (config.task.schema, config.task.loss) == ("patients.schema.toml", "cross-entropy")
@@ -128,7 +124,7 @@ def test_nodes_loss_and_schema_follow_from_the_schema(folder: Path) -> None:
     assert load_config({**experiment(), "nodes": {"partition": "iid"}}).nodes.count == 16
 
 
-def test_a_number_to_predict_goes_with_squared_errors(folder: Path) -> None:
+def test_a_number_to_predict_goes_with_squared_errors(folder):
     columns = {key: kind for key, kind in SCHEMA["columns"].items() if key != "systolic"}
     columns["readmitted"] = {"kind": "boolean"}
     target = {"column": "systolic", "kind": "number", "low": 70, "high": 230}
@@ -137,7 +133,7 @@ def test_a_number_to_predict_goes_with_squared_errors(folder: Path) -> None:
     assert load_config(experiment(loss="logistic")).task.loss == "logistic"
 
 
-def test_a_finished_run_is_read_without_its_schema(folder: Path) -> None:
+def test_a_finished_run_is_read_without_its_schema(folder):
     config = prepare(load_config(experiment())).config
     (folder / "patients.schema.toml").unlink()
     assert load_config(config, saved=True) == config
@@ -145,7 +141,7 @@ def test_a_finished_run_is_read_without_its_schema(folder: Path) -> None:
         load_config(experiment())
 
 
-def test_two_ways_to_test_are_refused(folder: Path) -> None:
+def test_two_ways_to_test_are_refused(folder):
     with pytest.raises(InputError, match=r"task\.test_share .*give task\.test or"):
         load_config(experiment(test="csv:sample.csv", test_share=0.1))
     for share in (0, 1, "x"):
@@ -153,7 +149,7 @@ def test_two_ways_to_test_are_refused(folder: Path) -> None:
             load_config(experiment(test_share=share))
 
 
-def test_a_schema_object_reads_what_its_file_reads(folder: Path) -> None:
+def test_a_schema_object_reads_what_its_file_reads(folder):
     read = Schema.of("patients.schema.toml").dataset(pd.read_csv("patients.csv"))
     loaded = load(TABLE, data_dir=folder).train
     assert torch.equal(read.inputs, loaded.inputs)

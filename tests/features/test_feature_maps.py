@@ -1,9 +1,6 @@
 """Feature maps: what they are, and which functions of a user's own are refused."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ from torch.nn import functional
 
 from experiments import write_module
 from tacit.errors import InputError, RecordsError
-from tacit.features.maps import FeatureMap, WithFeatures, find_features, known_features
+from tacit.features.maps import WithFeatures, find_features, known_features
 from tacit.features.scattering import Scattering
 
 CPU = torch.device("cpu")
@@ -94,21 +91,21 @@ REFUSED = {
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return write_module(tmp_path, SOURCE)
 
 
-def examples() -> torch.Tensor:
+def examples():
     return torch.randn(8, *SHAPE, generator=torch.Generator().manual_seed(1))
 
 
-def found(name: str, dtype: torch.dtype = torch.float32) -> FeatureMap:
+def found(name, dtype=torch.float32):
     return find_features(name, examples().to(dtype), dtype, CPU)
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_functions_of_each_record_alone_are_taken(module: str, name: str) -> None:
+def test_functions_of_each_record_alone_are_taken(module, name):
     features = found(f"{module}:{name}")
     inputs = torch.randn(70, *SHAPE)
     made = features(inputs)
@@ -119,7 +116,7 @@ def test_functions_of_each_record_alone_are_taken(module: str, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_any_other_function_is_refused_in_one_line(module: str, name: str) -> None:
+def test_any_other_function_is_refused_in_one_line(module, name):
     with pytest.raises(InputError) as refusal:
         found(f"{module}:{name}")
     text = str(refusal.value)
@@ -128,20 +125,20 @@ def test_any_other_function_is_refused_in_one_line(module: str, name: str) -> No
     assert "\n" not in text
 
 
-def test_a_name_that_is_none_is_refused(module: str) -> None:
+def test_a_name_that_is_none_is_refused(module):
     for name, expected in (("scatering", "did you mean"), (f"{module}:none", "no function")):
         with pytest.raises(InputError, match=expected):
             found(name)
 
 
-def test_a_trial_leaves_the_generators_as_they_were(module: str) -> None:
+def test_a_trial_leaves_the_generators_as_they_were(module):
     found(f"{module}:some")  # the module of the user's draws as it is imported
     before = torch.get_rng_state()
     found(f"{module}:some")
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_ids_are_tried_out_as_ids(module: str, tmp_path: Path) -> None:
+def test_ids_are_tried_out_as_ids(module, tmp_path):
     name = write_module(
         tmp_path,
         """
@@ -157,9 +154,7 @@ def test_ids_are_tried_out_as_ids(module: str, tmp_path: Path) -> None:
         find_features(f"{name}:shared", ids, torch.float32, CPU)
 
 
-def test_what_a_function_raises_on_private_records_is_not_quoted(
-    module: str, tmp_path: Path
-) -> None:
+def test_what_a_function_raises_on_private_records_is_not_quoted(module, tmp_path):
     name = write_module(
         tmp_path,
         """
@@ -180,7 +175,7 @@ def test_what_a_function_raises_on_private_records_is_not_quoted(
         assert "secret" not in refusal.value.reported()
 
 
-def test_scattering_is_normalised_as_a_group_normalisation_does() -> None:
+def test_scattering_is_normalised_as_a_group_normalisation_does():
     images = torch.rand(21, 3, 12, 9, generator=torch.Generator().manual_seed(2))
     features = find_features("scattering", images[:8], torch.float32, CPU)
     assert features.shape == (3 * 81, 3, 2)
@@ -198,9 +193,7 @@ def test_scattering_is_normalised_as_a_group_normalisation_does() -> None:
     ("name", "shape", "channels"),
     [("scattering:1", (4, 4), 9), ("scattering:2", (1, 8, 8), 81), ("scattering:3", (8, 9), 217)],
 )
-def test_channels_are_normalised_in_groups(
-    name: str, shape: tuple[int, ...], channels: int
-) -> None:
+def test_channels_are_normalised_in_groups(name, shape, channels):
     images = torch.rand(5, *shape, generator=torch.Generator().manual_seed(2))
     made = find_features(name, images, torch.float64, CPU)(images.double())
     group = next(size for size in range(3, channels) if channels % size == 0)
@@ -210,16 +203,14 @@ def test_channels_are_normalised_in_groups(
 
 
 @pytest.mark.parametrize("shape", [(30,), (1, 3, 8), (2, 1, 8, 8)])
-def test_scattering_is_of_images(shape: tuple[int, ...]) -> None:
+def test_scattering_is_of_images(shape):
     with pytest.raises(InputError, match=r"it needs images \(channels, height, width\)"):
         find_features("scattering", torch.rand(4, *shape), torch.float32, CPU)
 
 
 @settings(max_examples=20, deadline=None)
 @given(records=st.integers(1, 70), place=st.integers(0, 69), size=st.floats(-1e30, 1e30))
-def test_another_record_changes_its_own_features_alone(
-    records: int, place: int, size: float
-) -> None:
+def test_another_record_changes_its_own_features_alone(records, place, size):
     """To the bit: what clipped-sums.md assumes of a record's inputs."""
     place = min(place, records - 1)
     images = torch.rand(records, 8, 8, generator=torch.Generator().manual_seed(records))
@@ -231,7 +222,7 @@ def test_another_record_changes_its_own_features_alone(
     assert not changed[torch.arange(records) != place].any()
 
 
-def test_a_records_features_are_those_of_its_number_whoever_follows() -> None:
+def test_a_records_features_are_those_of_its_number_whoever_follows():
     images = torch.rand(40, 8, 8, generator=torch.Generator().manual_seed(9))
     features = find_features("scattering", images[:8], torch.float32, CPU)
     whole = features(images)
@@ -239,7 +230,7 @@ def test_a_records_features_are_those_of_its_number_whoever_follows() -> None:
         assert torch.equal(features(images[:records]), whole[:records])
 
 
-def test_features_are_the_same_on_any_number_of_threads() -> None:
+def test_features_are_the_same_on_any_number_of_threads():
     before, made = torch.get_num_threads(), []
     images = torch.rand(150, 1, 9, 9, generator=torch.Generator().manual_seed(3))
     features = find_features("scattering", images[:4], torch.float32, torch.device("cpu"))
@@ -252,7 +243,7 @@ def test_features_are_the_same_on_any_number_of_threads() -> None:
     assert all(torch.equal(made[0], other) for other in made)
 
 
-def test_huge_images_have_features_in_bounds_or_none() -> None:
+def test_huge_images_have_features_in_bounds_or_none():
     features = find_features("scattering", torch.rand(8, 8, 8), torch.float32, CPU)
     for size in (1e-40, 1e-20, 1e10, 1e18):
         made = features(size * torch.rand(3, 8, 8))
@@ -260,7 +251,7 @@ def test_huge_images_have_features_in_bounds_or_none() -> None:
         assert made.abs().max() <= math.sqrt(features.size)
 
 
-def test_a_model_with_features_takes_records_as_they_were(module: str) -> None:
+def test_a_model_with_features_takes_records_as_they_were(module):
     features = found(f"{module}:some")
     layer = nn.Linear(15, 2)
     inputs = torch.randn(5, *SHAPE)
@@ -274,7 +265,7 @@ def test_a_model_with_features_takes_records_as_they_were(module: str) -> None:
         whole(torch.randn(5, 30))
 
 
-def test_maps_are_told_apart(module: str) -> None:
+def test_maps_are_told_apart(module):
     names = [f"{module}:some", f"{module}:doubles", f"{module}:network"]
     identities = [found(name).identity for name in names]
     assert len(set(identities)) == 3

@@ -1,10 +1,7 @@
 """Features that are kept in a folder: private, used when right, computed anew when not."""
 
-from __future__ import annotations
-
 import stat
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ from tacit.features.maps import FeatureMap
 SIZE = 50
 
 
-def doubled() -> FeatureMap:
+def doubled():
     return FeatureMap(
         name="some:map",
         function=lambda inputs: 2 * inputs,
@@ -28,17 +25,15 @@ def doubled() -> FeatureMap:
     )
 
 
-def records(seed: int = 0) -> torch.Tensor:
+def records(seed=0):
     return torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(seed))
 
 
-def kept(
-    folder: Path, features: FeatureMap, inputs: torch.Tensor, node: int = 3
-) -> tuple[torch.Tensor, int]:
+def kept(folder, features, inputs, node=3):
     """The features, and how often the map was asked for a block."""
     calls = []
 
-    def counted(block: torch.Tensor) -> torch.Tensor:
+    def counted(block):
         calls.append(1)
         return features.function(block)
 
@@ -48,7 +43,7 @@ def kept(
     return out, len(calls)
 
 
-def test_they_are_computed_once(tmp_path: Path) -> None:
+def test_they_are_computed_once(tmp_path):
     folder, inputs = tmp_path / "kept", records()
     first, all_blocks = kept(folder, doubled(), inputs)
     assert torch.equal(first, 2 * inputs)
@@ -58,7 +53,7 @@ def test_they_are_computed_once(tmp_path: Path) -> None:
     assert ends == 2
 
 
-def test_they_are_their_owners_alone(tmp_path: Path) -> None:
+def test_they_are_their_owners_alone(tmp_path):
     folder = tmp_path / "kept"
     kept(folder, doubled(), records())
     (file,) = folder.glob("*.safetensors")
@@ -66,7 +61,7 @@ def test_they_are_their_owners_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_other_records_remove_them_and_other_maps_and_nodes_do_not(tmp_path: Path) -> None:
+def test_other_records_remove_them_and_other_maps_and_nodes_do_not(tmp_path):
     folder = tmp_path / "kept"
     kept(folder, doubled(), records(0), node=1)
     kept(folder, doubled(), records(0), node=11)
@@ -82,7 +77,7 @@ def test_other_records_remove_them_and_other_maps_and_nodes_do_not(tmp_path: Pat
     assert (folder / "node-1-mine.txt").exists()
 
 
-def test_one_record_that_changed_is_other_records(tmp_path: Path) -> None:
+def test_one_record_that_changed_is_other_records(tmp_path):
     folder, inputs = tmp_path / "kept", records()
     kept(folder, doubled(), inputs)
     inputs[25, 1] += 1.0
@@ -91,7 +86,7 @@ def test_one_record_that_changed_is_other_records(tmp_path: Path) -> None:
     assert calls == 2 + 4
 
 
-def test_a_map_that_changed_its_mind_is_another(tmp_path: Path) -> None:
+def test_a_map_that_changed_its_mind_is_another(tmp_path):
     """Though it has the old name and identity: its first and last features differ."""
     folder, inputs = tmp_path / "kept", records()
     kept(folder, doubled(), inputs)
@@ -101,7 +96,7 @@ def test_a_map_that_changed_its_mind_is_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "text", "empty", "longer", "pickled", "link"])
-def test_a_damaged_or_foreign_file_is_replaced(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_or_foreign_file_is_replaced(tmp_path, damage):
     folder, inputs = tmp_path / "kept", records()
     kept(folder, doubled(), inputs)
     (file,) = folder.glob("*.safetensors")
@@ -129,7 +124,7 @@ def test_a_damaged_or_foreign_file_is_replaced(tmp_path: Path, damage: str) -> N
     assert kept(folder, doubled(), inputs)[1] == 2
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"^task\.features_cache = .*cannot be written"):
         Kept(tmp_path / "file" / "kept")

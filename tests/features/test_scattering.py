@@ -45,13 +45,13 @@ SHAPES = [*KYMATIO, (2, 4, 5), (2, 9, 16), (1, 2, 3), (3, 8, 8)]
 EXACT = {1: 1e-9, 2: 1e-9, 3: 1e-6}
 
 
-def image(height: int, width: int) -> Array:
+def image(height, width):
     """A fixed image with edges in all directions."""
     i, j = np.mgrid[0:height, 0:width]
     return ((7 * i + 3 * j * j + i * j) % 17) / 17
 
 
-def continued(values: Array, scales: int) -> Array:
+def continued(values, scales):
     """Reflected at its edges, to the next but one multiple of 2^J."""
     widths = []
     for size in values.shape:
@@ -61,7 +61,7 @@ def continued(values: Array, scales: int) -> Array:
     return np.pad(values, widths, mode="reflect")
 
 
-def gabor(shape: tuple[int, ...], deviation: float, angle: float, wave: float, slant: float):
+def gabor(shape, deviation, angle, wave, slant):
     """A periodic Gaussian times a wave, number by number as it is defined."""
     total = np.zeros(shape, complex)
     for row in range(-2, 3):
@@ -75,11 +75,11 @@ def gabor(shape: tuple[int, ...], deviation: float, angle: float, wave: float, s
     return total * slant / (2 * 3.1415 * deviation**2)
 
 
-def convolved(signal: Array, kernel: Array) -> Array:
+def convolved(signal, kernel):
     return np.fft.ifft2(np.fft.fft2(signal) * np.fft.fft2(kernel))
 
 
-def lower(kernel: Array, resolution: int) -> Array:
+def lower(kernel, resolution):
     """The kernel for signals of which every so many-th number is kept: its low frequencies."""
     spectrum = np.fft.fft2(kernel).real
     for axis, size in enumerate(kernel.shape):
@@ -90,7 +90,7 @@ def lower(kernel: Array, resolution: int) -> Array:
     return np.fft.ifft2(spectrum)
 
 
-def by_definition(values: Array, scales: int) -> Array:
+def by_definition(values, scales):
     """Every convolution at once, at the resolution of its signal, and read afterwards."""
     signal = continued(values, scales)
     shape = signal.shape
@@ -103,7 +103,7 @@ def by_definition(values: Array, scales: int) -> Array:
             waves[j, number] = wave - wave.sum() / flat.sum() * flat
     smooth = gabor(shape, 0.8 * 2 ** (scales - 1), 0.0, 0.0, 1.0)
 
-    def read(found: Array, resolution: int) -> Array:
+    def read(found, resolution):
         step = 2 ** (scales - resolution)
         low = convolved(found, lower(smooth, resolution)).real
         return low[::step, ::step][1:-1, 1:-1]
@@ -121,14 +121,14 @@ def by_definition(values: Array, scales: int) -> Array:
     return np.stack([*orders[0], *orders[1], *orders[2]])
 
 
-def computed(values: Array, scales: int, dtype: torch.dtype = torch.float64) -> Array:
+def computed(values, scales, dtype=torch.float64):
     transform = Scattering(scales, *values.shape, dtype)
     made = transform(torch.from_numpy(values).to(dtype)[None, None])
     return made[0, 0].double().numpy()
 
 
 @pytest.mark.parametrize(("scales", "height", "width"), SHAPES)
-def test_it_is_the_definition(scales: int, height: int, width: int) -> None:
+def test_it_is_the_definition(scales, height, width):
     values = image(height, width)
     wanted = by_definition(values, scales)
     assert wanted.shape == (channels_of(scales), height // 2**scales, width // 2**scales)
@@ -137,9 +137,7 @@ def test_it_is_the_definition(scales: int, height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(("scales", "height", "width"), SHAPES)
-def test_large_images_are_transformed_to_the_same(
-    scales: int, height: int, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_images_are_transformed_to_the_same(scales, height, width, monkeypatch):
     values = image(height, width)
     wanted = computed(values, scales)
     monkeypatch.setattr(scattering, "_LONGEST_SIDE", 0)
@@ -147,7 +145,7 @@ def test_large_images_are_transformed_to_the_same(
 
 
 @pytest.mark.parametrize("case", KYMATIO)
-def test_it_is_what_kymatio_printed(case: tuple[int, int, int]) -> None:
+def test_it_is_what_kymatio_printed(case):
     scales, height, width = case
     made = computed(image(height, width), scales, torch.float32)
     for channel, (mean, one) in KYMATIO[case].items():
@@ -155,7 +153,7 @@ def test_it_is_what_kymatio_printed(case: tuple[int, int, int]) -> None:
         assert made[channel][-1, 0] == pytest.approx(one, abs=2e-6)
 
 
-def test_it_is_what_kymatio_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_what_kymatio_computes(monkeypatch):
     """Where kymatio is installed: images of the digits, of noise, and of large numbers."""
     import scipy.special
 
@@ -173,7 +171,7 @@ def test_it_is_what_kymatio_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "kymatio" in sys.modules
 
 
-def test_an_image_has_its_coefficients_wherever_it_stands() -> None:
+def test_an_image_has_its_coefficients_wherever_it_stands():
     draws = torch.Generator().manual_seed(4)
     images = torch.rand(6, 2, 12, 8, generator=draws)
     transform = Scattering(2, 12, 8)
@@ -185,7 +183,7 @@ def test_an_image_has_its_coefficients_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize("other", [0.0, 1e30, 3e38, float("inf"), float("nan")])
-def test_an_image_beside_any_other_is_the_same_to_the_bit(other: float) -> None:
+def test_an_image_beside_any_other_is_the_same_to_the_bit(other):
     draws = torch.Generator().manual_seed(5)
     images = torch.rand(8, 1, 28, 28, generator=draws)
     transform = Scattering(2, 28, 28)
@@ -196,7 +194,7 @@ def test_an_image_beside_any_other_is_the_same_to_the_bit(other: float) -> None:
         assert torch.equal(transform(crowd)[place], before[place])
 
 
-def test_many_images_are_transformed_as_one_is() -> None:
+def test_many_images_are_transformed_as_one_is():
     """Blocks of images take a compiled loop, and one image none."""
     images = torch.rand(32, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     transform = Scattering(2, 28, 28)

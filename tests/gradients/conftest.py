@@ -23,15 +23,7 @@ MEAN_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def loop_gradient(
-    model: nn.Module,
-    loss: str,
-    parameters: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    mask: Tensor,
-    clip: float | None,
-) -> Expected:
+def loop_gradient(model, loss, parameters, inputs, targets, mask, clip):
     """Clipped sums by assigning each node's weights to a copy and calling backward a record."""
     model = copy.deepcopy(model).to(parameters.dtype)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -59,5 +51,5 @@ def loop_gradient(
 
 
 @pytest.fixture(scope="session")
-def oracle() -> Callable[..., Expected]:
+def oracle():
     return loop_gradient

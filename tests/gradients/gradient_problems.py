@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.gradients import LOSSES, BatchGradient, StackedModel, build
+from tacit.gradients import LOSSES, StackedModel, build
 
 Oracle = Callable[..., Any]
 FLOAT64 = torch.float64
 
 
-def generator(seed: int) -> torch.Generator:
+def generator(seed):
     return torch.Generator().manual_seed(seed)
 
 
@@ -29,26 +29,26 @@ class Problem:
     targets: Tensor
     mask: Tensor
 
-    def gradient(self, clip: float | None) -> BatchGradient:
+    def gradient(self, clip):
         return self.stacked.gradient(self.parameters, self.inputs, self.targets, self.mask, clip)
 
-    def expected(self, oracle: Oracle, clip: float | None) -> Any:
+    def expected(self, oracle, clip):
         return oracle(
             self.model, self.loss, self.parameters, self.inputs, self.targets, self.mask, clip
         )
 
 
 def problem(
-    make: Callable[[], nn.Module],
-    shape: tuple[int, ...],
+    make,
+    shape,
     *,
-    loss: str = "cross-entropy",
-    nodes: int = 3,
-    batch: int = 5,
-    vocabulary: int = 0,
-    memory_bytes: int = 2**28,
-    dtype: torch.dtype = FLOAT64,
-) -> Problem:
+    loss="cross-entropy",
+    nodes=3,
+    batch=5,
+    vocabulary=0,
+    memory_bytes=2**28,
+    dtype=FLOAT64,
+):
     with torch.random.fork_rng():
         torch.manual_seed(3)
         model = make()
@@ -84,7 +84,7 @@ def problem(
     return Problem(model, loss, stacked, parameters + 0.2 * noise, inputs, targets, mask)
 
 
-def assert_equal(found: BatchGradient, right: Any, clip: float | None) -> None:
+def assert_equal(found, right, clip):
     tolerance = {"rtol": 1e-10, "atol": 1e-10}
     torch.testing.assert_close(found.total, right.total, **tolerance)
     torch.testing.assert_close(found.losses, right.losses, **tolerance)
@@ -94,15 +94,15 @@ def assert_equal(found: BatchGradient, right: Any, clip: float | None) -> None:
         torch.testing.assert_close(found.norms, right.norms, **tolerance)
 
 
-def normed() -> nn.Module:
+def normed():
     return nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3))
 
 
-def plain() -> nn.Module:
+def plain():
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
-def linear() -> nn.Module:
+def linear():
     return nn.Linear(4, 3)
 
 

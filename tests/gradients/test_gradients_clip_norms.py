@@ -5,19 +5,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gradient_problems import EVERY_PATH, FLOAT64, Oracle, Problem, generator, plain, problem
+from gradient_problems import EVERY_PATH, FLOAT64, generator, plain, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.gradients import LOSSES, build
-from tacit.gradients.clipping import ClipNorm
 
 Make = Callable[[], nn.Module]
 NORMS = pytest.mark.parametrize("norm", ["l1", "coordinate", "automatic"])
 
 
-def ready(shape: tuple[int, ...], *layers: nn.Module) -> nn.Module:
+def ready(shape, *layers):
     model = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3))
     model(torch.zeros(1, *shape))
     return model
@@ -33,7 +32,7 @@ MODELS: dict[str, tuple[Make, tuple[int, ...]]] = {
 }
 
 
-def each_gradient(case: Problem, oracle: Oracle) -> Tensor:
+def each_gradient(case, oracle):
     """Every record's own gradient, `[nodes, b, d]`; zeros where masked."""
     found = torch.zeros(*case.mask.shape, case.stacked.parameters_count, dtype=FLOAT64)
     for node, record in case.mask.nonzero().tolist():
@@ -44,7 +43,7 @@ def each_gradient(case: Problem, oracle: Oracle) -> Tensor:
     return found
 
 
-def size(gradient: Tensor, norm: ClipNorm) -> Tensor:
+def size(gradient, norm):
     if norm == "l1":
         return gradient.abs().sum(-1)
     if norm == "automatic":
@@ -52,7 +51,7 @@ def size(gradient: Tensor, norm: ClipNorm) -> Tensor:
     return math.sqrt(gradient.shape[-1]) * gradient.abs().amax(-1)
 
 
-def clipped(gradient: Tensor, norm: ClipNorm, clip: float) -> Tensor:
+def clipped(gradient, norm, clip):
     """One record's `[d]`, as the definitions have it."""
     if norm == "coordinate":
         most = clip / math.sqrt(len(gradient))
@@ -66,9 +65,7 @@ def clipped(gradient: Tensor, norm: ClipNorm, clip: float) -> Tensor:
 @NORMS
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("memory_bytes", [1, 2**28])
-def test_sums_and_norms_equal_the_loop(
-    name: str, norm: ClipNorm, memory_bytes: int, oracle: Oracle
-) -> None:
+def test_sums_and_norms_equal_the_loop(name, norm, memory_bytes, oracle):
     make, shape = MODELS[name]
     case = problem(make, shape, memory_bytes=memory_bytes)
     assert case.stacked.path == ("functional" if name == "functional" else "taps")
@@ -87,7 +84,7 @@ def test_sums_and_norms_equal_the_loop(
 
 
 @NORMS
-def test_without_a_bound_nothing_is_clipped(norm: ClipNorm) -> None:
+def test_without_a_bound_nothing_is_clipped(norm):
     case = problem(plain, (4,))
     arguments = (case.parameters, case.inputs, case.targets, case.mask)
     found = case.stacked.gradient(*arguments, None, norm=norm)
@@ -96,7 +93,7 @@ def test_without_a_bound_nothing_is_clipped(norm: ClipNorm) -> None:
 
 @NORMS
 @EVERY_PATH
-def test_one_bound_a_node(make: Make, norm: ClipNorm) -> None:
+def test_one_bound_a_node(make, norm):
     case = problem(make, (4,))
     arguments = (case.parameters, case.inputs, case.targets, case.mask)
     bounds = torch.tensor([0.1, 0.5, 2.0], dtype=FLOAT64)
@@ -109,9 +106,7 @@ def test_one_bound_a_node(make: Make, norm: ClipNorm) -> None:
 @NORMS
 @EVERY_PATH
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e308])
-def test_a_record_without_finite_norm_contributes_nothing(
-    make: Make, norm: ClipNorm, bad: float
-) -> None:
+def test_a_record_without_finite_norm_contributes_nothing(make, norm, bad):
     case = problem(make, (4,))
     inputs, without = case.inputs.clone(), case.mask.clone()
     parameters = case.parameters * 10
@@ -126,7 +121,7 @@ def test_a_record_without_finite_norm_contributes_nothing(
 
 @NORMS
 @EVERY_PATH
-def test_masked_slots_contribute_nothing_whatever_they_hold(make: Make, norm: ClipNorm) -> None:
+def test_masked_slots_contribute_nothing_whatever_they_hold(make, norm):
     case = problem(make, (4,))
     inputs = case.inputs.clone()
     inputs[~case.mask] = math.nan
@@ -147,9 +142,7 @@ def test_masked_slots_contribute_nothing_whatever_they_hold(make: Make, norm: Cl
     positions=st.sampled_from([0, 2, 9]),
     norm=st.sampled_from(["l1", "coordinate", "automatic"]),
 )
-def test_no_record_contributes_more_than_the_bound_in_float32(
-    seed: int, scale: float, clip: float, positions: int, norm: ClipNorm
-) -> None:
+def test_no_record_contributes_more_than_the_bound_in_float32(seed, scale, clip, positions, norm):
     """Inputs and weights over 36 orders of magnitude; one record is the whole batch."""
     draws = generator(seed)
     shape = (positions, 6) if positions else (6,)

@@ -1,7 +1,5 @@
 """Sums of a batch's gradients into parts of flat vectors, whichever way the products go."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from tacit.gradients.contributions import Dense, Outer, Slot
 NODES, HEIGHT, WIDTH = 5, 4, 6
 
 
-def normals(*shape: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
+def normals(*shape, seed, dtype):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
@@ -22,14 +20,8 @@ def normals(*shape: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("beta", [0, 1])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
 def test_every_way_to_add_products_is_that_of_a_loop(
-    block: int,
-    records: int,
-    positions: int,
-    beta: int,
-    dtype: torch.dtype,
-    close: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    block, records, positions, beta, dtype, close, monkeypatch
+):
     monkeypatch.setattr(contributions, "_BLOCK_NUMBERS", block)
     slot = Slot("weight", (HEIGHT, WIDTH), 3, 3 + HEIGHT * WIDTH)
     inputs = normals(NODES, records, 1, positions, WIDTH, seed=1, dtype=dtype)
@@ -51,7 +43,7 @@ def test_every_way_to_add_products_is_that_of_a_loop(
         assert torch.equal(total[:, slot.stop :], start[:, slot.stop :])
 
 
-def test_a_record_with_factor_zero_adds_nothing() -> None:
+def test_a_record_with_factor_zero_adds_nothing():
     values = torch.tensor([[[1.0, 2.0], [5.0, 7.0]]])
     total = torch.full((1, 2), 9.0)
     Dense(Slot("bias", (2,), 0, 2), values).add_to(total, torch.tensor([[1.0, 0.0]]), 0)

@@ -1,9 +1,6 @@
 """Convolutions with weights a node against torch's own, one node and one record at a time."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +16,7 @@ from tacit.gradients.layers.convolution import ChannelsLast, Geometry, geometry_
 NODES, RECORDS = 2, 3
 
 
-def module(draw: Any, sides: tuple[int, int]) -> nn.Conv2d:
+def module(draw, sides):
     """A convolution that images of these sides can take."""
     small = st.tuples(st.integers(1, 4), st.integers(1, 4))
     kernel, stride = draw(small), draw(small)
@@ -33,18 +30,18 @@ def module(draw: Any, sides: tuple[int, int]) -> nn.Conv2d:
     )
 
 
-def geometry(made: nn.Conv2d, *, channels_last: bool = True, rectified: bool = False) -> Geometry:
+def geometry(made, *, channels_last=True, rectified=False):
     found = geometry_of(made, channels_last, rectified)
     assert isinstance(found, Geometry)
     return found
 
 
-def normals(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+def normals(*shape, seed, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 @st.composite
-def cases(draw: Any) -> tuple[nn.Conv2d, tuple[int, int]]:
+def cases(draw):
     sides = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
     return module(draw, sides), sides
 
@@ -52,13 +49,8 @@ def cases(draw: Any) -> tuple[nn.Conv2d, tuple[int, int]]:
 @settings(max_examples=60, deadline=None)
 @given(cases(), st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1000))
 def test_forward_and_both_gradients_are_those_of_torch(
-    case: tuple[nn.Conv2d, tuple[int, int]],
-    unfolded: bool,
-    channels_last: bool,
-    rectified: bool,
-    loops: bool,
-    seed: int,
-) -> None:
+    case, unfolded, channels_last, rectified, loops, seed
+):
     """Whether loops serve or not, as on an accelerator; and of rectified images."""
     made, sides = case
     found = geometry(made, channels_last=channels_last, rectified=rectified)
@@ -119,7 +111,7 @@ def test_forward_and_both_gradients_are_those_of_torch(
             torch.testing.assert_close(total[node, 5 : slot.stop], expected, rtol=1e-10, atol=1e-10)
 
 
-def test_single_precision_agrees_with_double() -> None:
+def test_single_precision_agrees_with_double():
     made = nn.Conv2d(16, 32, 4, stride=2)
     images, weight = normals(40, 16, 13, 13, seed=1), normals(2, 32, 16, 4, 4, seed=2) / 16
     exact, *_ = geometry(made).forward(images, weight, None)
@@ -127,7 +119,7 @@ def test_single_precision_agrees_with_double() -> None:
     torch.testing.assert_close(single.double(), exact, rtol=1e-6, atol=2e-6)
 
 
-def test_patches_are_those_of_unfold() -> None:
+def test_patches_are_those_of_unfold():
     made = nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2))
     images = normals(5, 3, 8, 7, seed=3)
     found = geometry(made).columns(images)[0, :, 0]
@@ -136,7 +128,7 @@ def test_patches_are_those_of_unfold() -> None:
     assert torch.equal(channels_first, expected)
 
 
-def test_the_way_is_chosen_by_geometry_alone() -> None:
+def test_the_way_is_chosen_by_geometry_alone():
     """Not by how many nodes or records there are: so runs do not depend on who computes them."""
     small, large = nn.Conv2d(16, 32, 4, stride=2), nn.Conv2d(64, 64, 3, padding=1)
     for records in (1, 4):
@@ -148,7 +140,7 @@ def test_the_way_is_chosen_by_geometry_alone() -> None:
                 assert (kept.ndim == 5) == unfolded
 
 
-def test_records_that_are_not_finite_are_left_out() -> None:
+def test_records_that_are_not_finite_are_left_out():
     slot = Slot("weight", (2, 2, 1, 1), 0, 4)
     values = torch.tensor([[[1.0, 2, 3, 4], [math.nan, 0, 0, 0]]])
     part = ChannelsLast(slot, Dense(slot, values), 2)

@@ -1,9 +1,5 @@
 """Clipped differences of clipped gradients against one record at a time, as autograd has them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,11 +13,11 @@ CLIP, BOUND, NODES, RECORDS = 0.6, 0.15, 3, 5
 EVERY = torch.full((NODES,), RECORDS)
 
 
-def mlp() -> nn.Module:
+def mlp():
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
-def cnn() -> nn.Module:
+def cnn():
     return nn.Sequential(
         nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)
     )
@@ -30,22 +26,22 @@ def cnn() -> nn.Module:
 class Scaled(nn.Module):
     """Known to no tap."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 16))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         return self.scale * inputs.flatten(1)
 
 
-def other() -> nn.Module:
+def other():
     return nn.Sequential(Scaled(), nn.Linear(16, 3))
 
 
 Made = tuple[nn.Module, StackedModel, tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
-def made(module_of: Callable[[], nn.Module], dtype: torch.dtype, memory_bytes: int = 2**26) -> Made:
+def made(module_of, dtype, memory_bytes=2**26):
     with torch.random.fork_rng():
         torch.manual_seed(3)
         module = module_of().to(dtype)
@@ -70,7 +66,7 @@ def made(module_of: Callable[[], nn.Module], dtype: torch.dtype, memory_bytes: i
     return module, model, (points[0], points[1]), (inputs, targets, mask)
 
 
-def one_gradient(module: nn.Module, at: Tensor, record: Tensor, label: Tensor) -> Tensor:
+def one_gradient(module, at, record, label):
     weights, start = {}, 0
     for name, weight in module.named_parameters():
         piece = at[start : start + weight.numel()].clone().view(weight.shape)
@@ -81,7 +77,7 @@ def one_gradient(module: nn.Module, at: Tensor, record: Tensor, label: Tensor) -
     return torch.cat([gradient.reshape(-1) for gradient in found])
 
 
-def shortened(vector: Tensor, bound: float | None) -> Tensor:
+def shortened(vector, bound):
     norm = float(vector.norm())
     return vector if bound is None or norm <= bound else vector * (bound / norm)
 
@@ -90,9 +86,7 @@ def shortened(vector: Tensor, bound: float | None) -> Tensor:
 @pytest.mark.parametrize("clip", [None, CLIP])
 @pytest.mark.parametrize("bound", [None, BOUND])
 @pytest.mark.parametrize("module_of", [mlp, cnn, other])
-def test_against_single_records(
-    module_of: Callable[[], nn.Module], bound: float | None, clip: float | None, memory_bytes: int
-) -> None:
+def test_against_single_records(module_of, bound, clip, memory_bytes):
     module, model, points, batch = made(module_of, torch.float64, memory_bytes)
     found = clipped_difference(model, difference_shapes(model), points, batch, clip, bound, EVERY)
     inputs, targets, mask = batch
@@ -115,9 +109,7 @@ def test_against_single_records(
 
 
 @pytest.mark.parametrize("module_of", [mlp, cnn, other])
-def test_no_record_exceeds_the_bound_in_single_precision(
-    module_of: Callable[[], nn.Module],
-) -> None:
+def test_no_record_exceeds_the_bound_in_single_precision(module_of):
     _, model, points, (inputs, targets, mask) = made(module_of, torch.float32)
     shapes, largest = difference_shapes(model), 0.0
     for record in range(RECORDS):
@@ -132,7 +124,7 @@ def test_no_record_exceeds_the_bound_in_single_precision(
     assert largest > 0.9999
 
 
-def test_a_record_that_is_not_finite_adds_nothing() -> None:
+def test_a_record_that_is_not_finite_adds_nothing():
     _, model, points, (inputs, targets, mask) = made(mlp, torch.float64)
     mask[:] = True
     shapes = difference_shapes(model)
@@ -147,7 +139,7 @@ def test_a_record_that_is_not_finite_adds_nothing() -> None:
     torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-11)
 
 
-def test_an_empty_batch_and_bad_bounds() -> None:
+def test_an_empty_batch_and_bad_bounds():
     _, model, points, (inputs, targets, mask) = made(mlp, torch.float64)
     shapes = difference_shapes(model)
     empty = inputs[:, :0], targets[:, :0], mask[:, :0]

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 import tacit
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, Dropout, StackedModel, build, record_coins
+from tacit.gradients import LOSSES, Dropout, build, record_coins
 from tacit.gradients.dropout import dropping
 
 NODES, RECORDS, WIDTH = 3, 6, 8
 SEED = 5
 
 
-def network(normalise: type[nn.Module] = nn.LayerNorm) -> nn.Module:
+def network(normalise=nn.LayerNorm):
     """With `nn.RMSNorm` there are no taps."""
     torch.manual_seed(2)
     return nn.Sequential(
@@ -28,7 +28,7 @@ def network(normalise: type[nn.Module] = nn.LayerNorm) -> nn.Module:
     )  # fmt: skip
 
 
-def images() -> nn.Module:
+def images():
     torch.manual_seed(2)
     return nn.Sequential(
         nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 6, 1), nn.ReLU(),
@@ -44,7 +44,7 @@ MAKES = {
 EVERY_MAKE = pytest.mark.parametrize("name", MAKES)
 
 
-def stacked(module: nn.Module, **options: object) -> StackedModel:
+def stacked(module, **options):
     draws = torch.Generator().manual_seed(1)
     inputs, targets = torch.randn(4, WIDTH, generator=draws), torch.tensor([0, 1, 2, 0])
     return build(
@@ -53,7 +53,7 @@ def stacked(module: nn.Module, **options: object) -> StackedModel:
     )  # fmt: skip
 
 
-def batch(nodes: int = NODES) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def batch(nodes=NODES):
     draws = torch.Generator().manual_seed(4)
     inputs = torch.randn(nodes, RECORDS, WIDTH, generator=draws, dtype=torch.float64)
     targets = torch.randint(0, 3, (nodes, RECORDS), generator=draws)
@@ -61,12 +61,12 @@ def batch(nodes: int = NODES) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return inputs, targets, torch.ones(nodes, RECORDS, dtype=torch.bool), numbers
 
 
-def coins_of(numbers: Tensor, k: int = 0, part: int = 0) -> Tensor:
+def coins_of(numbers, k=0, part=0):
     return record_coins(SEED, k, part, torch.arange(len(numbers)), numbers)
 
 
 @EVERY_MAKE
-def test_sums_are_those_of_plain_autograd_one_record_at_a_time(name: str) -> None:
+def test_sums_are_those_of_plain_autograd_one_record_at_a_time(name):
     module = MAKES[name]()
     model = stacked(module)
     assert model.path == ("functional" if name == "functional" else "taps")
@@ -92,7 +92,7 @@ def test_sums_are_those_of_plain_autograd_one_record_at_a_time(name: str) -> Non
 
 
 @EVERY_MAKE
-def test_a_record_has_its_mask_wherever_it_stands_and_whoever_else_is_there(name: str) -> None:
+def test_a_record_has_its_mask_wherever_it_stands_and_whoever_else_is_there(name):
     model = stacked(MAKES[name]())
     inputs, targets, mask, numbers = batch()
     at, coins = model.start(NODES, torch.float64, "cpu"), coins_of(numbers)
@@ -106,9 +106,7 @@ def test_a_record_has_its_mask_wherever_it_stands_and_whoever_else_is_there(name
 
 @EVERY_MAKE
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_a_memory_bound_and_a_process_of_its_own_change_nothing(
-    name: str, clip: float | None
-) -> None:
+def test_a_memory_bound_and_a_process_of_its_own_change_nothing(name, clip):
     module = MAKES[name]()
     model, small = stacked(module), stacked(module, memory_bytes=2_000)
     inputs, targets, mask, numbers = batch()
@@ -121,13 +119,13 @@ def test_a_memory_bound_and_a_process_of_its_own_change_nothing(
     torch.testing.assert_close(alone, whole[2:], rtol=1e-9, atol=1e-12)
 
 
-def test_steps_parts_nodes_and_records_have_masks_of_their_own() -> None:
+def test_steps_parts_nodes_and_records_have_masks_of_their_own():
     numbers = torch.arange(40).expand(30, -1)
     found = [coins_of(numbers, k, part) for k in range(4) for part in range(3)]
     assert len(torch.unique(torch.stack(found))) == 12 * 30 * 40
 
 
-def test_layers_do_not_share_a_mask() -> None:
+def test_layers_do_not_share_a_mask():
     pair = nn.ModuleList([Dropout(0.5), Dropout(0.5)]).train()
     ones = torch.ones(1, 4096)
     with dropping(pair, torch.tensor([3])):
@@ -137,7 +135,7 @@ def test_layers_do_not_share_a_mask() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(p=st.floats(0.01, 0.95), seed=st.integers(0, 2**63 - 1))
-def test_a_share_p_of_the_numbers_is_dropped_and_the_mean_is_kept(p: float, seed: int) -> None:
+def test_a_share_p_of_the_numbers_is_dropped_and_the_mean_is_kept(p, seed):
     layer = Dropout(p)
     coins = record_coins(seed, 0, 0, torch.arange(8), torch.arange(8).expand(8, -1)).flatten()
     with dropping(layer, coins):
@@ -151,7 +149,7 @@ def test_a_share_p_of_the_numbers_is_dropped_and_the_mean_is_kept(p: float, seed
     assert (found == 0).double().mean(1).sub(p).abs().max() < 8 * (p * (1 - p) / 1024) ** 0.5
 
 
-def test_neighbouring_masks_are_not_correlated() -> None:
+def test_neighbouring_masks_are_not_correlated():
     coins = record_coins(0, 0, 0, torch.arange(1), torch.arange(512)[None]).flatten()
     layer = Dropout(0.5)
     with dropping(layer, coins):
@@ -161,7 +159,7 @@ def test_neighbouring_masks_are_not_correlated() -> None:
 
 
 @EVERY_MAKE
-def test_one_record_moves_the_sum_by_the_clip_at_most(name: str) -> None:
+def test_one_record_moves_the_sum_by_the_clip_at_most(name):
     model = stacked(MAKES[name]())
     inputs, targets, mask, numbers = batch(1)
     at, coins = model.start(1, torch.float64, "cpu"), coins_of(numbers)
@@ -181,27 +179,27 @@ def test_one_record_moves_the_sum_by_the_clip_at_most(name: str) -> None:
             assert sum(value * value for value in apart) <= Fraction(bound) ** 2
 
 
-def test_in_evaluation_nothing_is_dropped() -> None:
+def test_in_evaluation_nothing_is_dropped():
     module = network()
     model, inputs = stacked(module), batch(1)[0][0]
     found = model.outputs(model.start(1, torch.float64, "cpu"), inputs)[0]
     torch.testing.assert_close(found, module.double().eval()(inputs))
 
 
-def test_without_coins_the_engine_refuses() -> None:
+def test_without_coins_the_engine_refuses():
     model = stacked(network())
     inputs, targets, mask, _ = batch()
     with pytest.raises(ValueError, match="coins"):
         model.gradient(model.start(NODES, torch.float64, "cpu"), inputs, targets, mask, 1.0)
 
 
-def test_an_axis_that_is_not_of_records_is_refused() -> None:
+def test_an_axis_that_is_not_of_records_is_refused():
     class Turned(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.layer, self.dropout = nn.Linear(WIDTH, 3), Dropout(0.5)
 
-        def forward(self, inputs: Tensor) -> Tensor:
+        def forward(self, inputs):
             outputs: Tensor = self.dropout(self.layer(inputs).T).T
             return outputs
 
@@ -210,11 +208,11 @@ def test_an_axis_that_is_not_of_records_is_refused() -> None:
     assert caught.value.where == "task.model"
 
 
-def test_a_mask_by_the_place_in_the_batch_is_still_found_out() -> None:
+def test_a_mask_by_the_place_in_the_batch_is_still_found_out():
     """Such a layer mixes records: who comes before decides the mask. Alone, each is the first."""
 
     class Placed(nn.Module):
-        def forward(self, inputs: Tensor) -> Tensor:
+        def forward(self, inputs):
             places = torch.arange(len(inputs)).unsqueeze(1) + torch.arange(inputs.shape[1])
             return inputs * (places % 2)
 
@@ -224,12 +222,12 @@ def test_a_mask_by_the_place_in_the_batch_is_still_found_out() -> None:
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
-def test_a_chance_that_is_none_is_refused(p: float) -> None:
+def test_a_chance_that_is_none_is_refused(p):
     with pytest.raises(InputError, match=r"below 1"):
         Dropout(p)
 
 
-def experiment(**algorithm: object) -> dict[str, object]:
+def experiment(**algorithm):
     return {
         "algorithm": {"name": "dp2-sgd", "learning_rate": 0.5, "clip": 1.0, **algorithm},
         "topology": {} if "state" in algorithm else {"graph": "ring"},
@@ -238,7 +236,7 @@ def experiment(**algorithm: object) -> dict[str, object]:
     }
 
 
-def nodes() -> list[tuple[Tensor, Tensor]]:
+def nodes():
     draws = torch.Generator().manual_seed(3)
     return [
         (torch.randn(count, WIDTH, generator=draws), torch.randint(0, 3, (count,), generator=draws))
@@ -246,7 +244,7 @@ def nodes() -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def test_a_run_can_be_repeated_and_dropout_does_something() -> None:
+def test_a_run_can_be_repeated_and_dropout_does_something():
     state = torch.get_rng_state()
     first = tacit.train(experiment(), model=network(), nodes=nodes())
     torch.manual_seed(99)
@@ -263,7 +261,7 @@ def test_a_run_can_be_repeated_and_dropout_does_something() -> None:
 
 
 @pytest.mark.parametrize(("name", "state"), [("privsgp-vr", "public"), ("privsgp-vr", "private")])
-def test_algorithms_that_keep_gradients_refuse_dropout(name: str, state: str) -> None:
+def test_algorithms_that_keep_gradients_refuse_dropout(name, state):
     config = experiment(name=name, state=state)
     with pytest.raises(InputError, match="masks change from step to step"):
         tacit.train(config, model=network(), nodes=nodes())

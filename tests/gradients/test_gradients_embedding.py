@@ -2,21 +2,20 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from gradient_problems import FLOAT64, Oracle, Problem, assert_equal, generator, problem
+from gradient_problems import FLOAT64, assert_equal, generator, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from tacit.data import StackedData
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, StackedModel, build
-from tacit.gradients.clipping import ClipNorm, clip_records
+from tacit.gradients import LOSSES, build
+from tacit.gradients.clipping import clip_records
 from tacit.gradients.contributions import Slot, layout_of
 from tacit.gradients.layers.embedding import Lookup, merged
 from tacit.gradients.paths import tapped_layers
@@ -28,13 +27,13 @@ ROWS = 7
 class Words(nn.Module):
     """The mean of words, normalised, classified."""
 
-    def __init__(self, padding: int | None = None) -> None:
+    def __init__(self, padding=None):
         super().__init__()
         self.embed = nn.Embedding(ROWS, 4, padding_idx=padding)
         self.norm = nn.LayerNorm(4)
         self.head = nn.Linear(4, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids):
         embedded = self.embed(ids).flatten(1, -2)
         return self.head(self.norm(embedded.mean(dim=1)))
 
@@ -42,14 +41,14 @@ class Words(nn.Module):
 class Attention(nn.Module):
     """One block of a transformer, with places embedded too."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.words, self.places = nn.Embedding(ROWS, 4), nn.Embedding(9, 4)
         self.before, self.after = nn.LayerNorm(4), nn.LayerNorm(4)
         self.query, self.key, self.value = (nn.Linear(4, 4, bias=False) for _ in range(3))
         self.wide, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids):
         places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
         stream = self.words(ids) + self.places(places)
         seen = self.before(stream)
@@ -62,16 +61,16 @@ class Attention(nn.Module):
 class Unused(nn.Module):
     """An embedding that the output does not depend on."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embed, self.head = nn.Embedding(ROWS, 4), nn.Linear(5, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids):
         self.embed(ids)
         return self.head(functional.one_hot(ids, ROWS)[:, :, :5].to(self.head.weight).sum(1))
 
 
-def bags(mode: str, padding: int | None = None) -> nn.Module:
+def bags(mode, padding=None):
     return nn.Sequential(
         nn.EmbeddingBag(ROWS, 4, mode=mode, padding_idx=padding), nn.Tanh(), nn.Linear(4, 3)
     )
@@ -101,18 +100,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 EVERY = pytest.mark.parametrize("name", MODELS)
 
 
-def case_of(name: str, *, memory_bytes: int = 2**28, dtype: torch.dtype = FLOAT64) -> Problem:
+def case_of(name, *, memory_bytes=2**28, dtype=FLOAT64):
     make, shape = MODELS[name]
     case = problem(make, shape, vocabulary=ROWS, memory_bytes=memory_bytes, dtype=dtype)
     assert case.stacked.path == "taps", case.stacked.reason
     return case
 
 
-def batch_of(case: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def batch_of(case):
     return case.parameters, case.inputs, case.targets, case.mask
 
 
-def each_gradient(case: Problem, parameters: Tensor) -> Tensor:
+def each_gradient(case, parameters):
     """Every record's own gradient as autograd has it, `[nodes, b, d]`."""
     model = case.model.to(parameters.dtype)
     found = torch.zeros(*case.mask.shape, parameters.shape[1], dtype=parameters.dtype)
@@ -132,15 +131,13 @@ def each_gradient(case: Problem, parameters: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("clip", "memory_bytes"), [(None, 1), (1e-3, 2**28), (0.5, 1), (0.5, 2**28), (1e6, 2**28)]
 )
-def test_sums_equal_a_loop_over_records(
-    name: str, clip: float | None, memory_bytes: int, oracle: Oracle
-) -> None:
+def test_sums_equal_a_loop_over_records(name, clip, memory_bytes, oracle):
     case = case_of(name, memory_bytes=memory_bytes)
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 
 
 @EVERY
-def test_sums_equal_the_loop_in_float32(name: str, oracle: Oracle) -> None:
+def test_sums_equal_the_loop_in_float32(name, oracle):
     case = case_of(name, dtype=torch.float32)
     exact = [values.double() if values.is_floating_point() else values for values in batch_of(case)]
     for clip in (None, 0.5):
@@ -150,7 +147,7 @@ def test_sums_equal_the_loop_in_float32(name: str, oracle: Oracle) -> None:
         assert float((found - right).norm() / right.norm()) < (1e-6 if clip is None else 5e-5)
 
 
-def limited(gradient: Tensor, norm: ClipNorm, clip: float) -> Tensor:
+def limited(gradient, norm, clip):
     """One record's `[d]`, as the definitions have it."""
     if norm == "coordinate":
         most = clip / math.sqrt(len(gradient))
@@ -160,7 +157,7 @@ def limited(gradient: Tensor, norm: ClipNorm, clip: float) -> Tensor:
 
 @EVERY
 @pytest.mark.parametrize("norm", ["l1", "coordinate"])
-def test_other_norms_equal_the_loop(name: str, norm: ClipNorm) -> None:
+def test_other_norms_equal_the_loop(name, norm):
     case = case_of(name)
     each = each_gradient(case, case.parameters)
     for clip in (1e-3, 0.7, 1e6):
@@ -171,7 +168,7 @@ def test_other_norms_equal_the_loop(name: str, norm: ClipNorm) -> None:
 
 
 @EVERY
-def test_gradients_of_records_are_those_of_autograd(name: str) -> None:
+def test_gradients_of_records_are_those_of_autograd(name):
     case = case_of(name)
     each = each_gradient(case, case.parameters) * case.mask.unsqueeze(2)
     found = case.stacked.record_gradients(*batch_of(case), None)
@@ -184,7 +181,7 @@ def test_gradients_of_records_are_those_of_autograd(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["words, padded", "attention"])
-def test_a_table_keeps_what_autograd_has(name: str) -> None:
+def test_a_table_keeps_what_autograd_has(name):
     case = case_of(name)
     nodes, count = case.mask.shape
     everyone = torch.ones_like(case.mask)
@@ -195,7 +192,7 @@ def test_a_table_keeps_what_autograd_has(name: str) -> None:
         torch.full((nodes,), count),
     )
 
-    def clipped(at: Tensor) -> Tensor:
+    def clipped(at):
         each = each_gradient(case, at)
         return each * (0.5 / each.norm(dim=2, keepdim=True)).clamp(max=1.0)
 
@@ -214,7 +211,7 @@ def test_a_table_keeps_what_autograd_has(name: str) -> None:
     torch.testing.assert_close(anchored.total, (new - old).sum(1), rtol=1e-10, atol=1e-10)
 
 
-def test_the_padding_row_has_no_gradient_and_an_empty_text_no_gradient_by_words() -> None:
+def test_the_padding_row_has_no_gradient_and_an_empty_text_no_gradient_by_words():
     case = case_of("words, padded")
     rows = case.stacked.layout.slots[0].view(case.gradient(0.5).total)
     assert bool((rows[:, 2] == 0).all())
@@ -225,7 +222,7 @@ def test_the_padding_row_has_no_gradient_and_an_empty_text_no_gradient_by_words(
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_ids_may_be_of_either_kind(dtype: torch.dtype) -> None:
+def test_ids_may_be_of_either_kind(dtype):
     case = case_of("words")
     inputs = case.inputs.to(dtype)
     found = case.stacked.gradient(case.parameters, inputs, case.targets, case.mask, 0.5)
@@ -234,7 +231,7 @@ def test_ids_may_be_of_either_kind(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["words", "bags, mean"])
 @pytest.mark.parametrize("wrong", [-1, ROWS])
-def test_an_id_without_a_row_is_refused(name: str, wrong: int) -> None:
+def test_an_id_without_a_row_is_refused(name, wrong):
     case = case_of(name)
     inputs = case.inputs.clone()
     inputs[1, 0, 3] = wrong
@@ -243,7 +240,7 @@ def test_an_id_without_a_row_is_refused(name: str, wrong: int) -> None:
     assert f"hold ids that it has no row for: ids must be 0 to {ROWS - 1}" in refused.value.expected
 
 
-def test_masked_slots_may_hold_ids_without_a_row() -> None:
+def test_masked_slots_may_hold_ids_without_a_row():
     case = case_of("words")
     inputs = torch.where(case.mask.unsqueeze(2), case.inputs, 1000)
     found = case.stacked.gradient(case.parameters, inputs, case.targets, case.mask, 0.5)
@@ -251,7 +248,7 @@ def test_masked_slots_may_hold_ids_without_a_row() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e308])
-def test_a_record_that_looks_up_what_is_not_finite_contributes_nothing(bad: float) -> None:
+def test_a_record_that_looks_up_what_is_not_finite_contributes_nothing(bad):
     case = case_of("one after the other")
     inputs = case.inputs.clamp(max=ROWS - 2)
     inputs[0, 2, 1] = ROWS - 1
@@ -267,7 +264,7 @@ def test_a_record_that_looks_up_what_is_not_finite_contributes_nothing(bad: floa
     torch.testing.assert_close(found.total, right.total, rtol=1e-12, atol=1e-12)
 
 
-def built(embedding: nn.Module) -> StackedModel:
+def built(embedding):
     ids = torch.randint(0, ROWS, (4, 5), generator=generator(1))
     model = nn.Sequential(embedding, nn.Flatten(), nn.LazyLinear(3))
     model(ids)
@@ -276,7 +273,7 @@ def built(embedding: nn.Module) -> StackedModel:
     )
 
 
-def test_the_largest_of_rows_is_not_tapped() -> None:
+def test_the_largest_of_rows_is_not_tapped():
     model = bags("max")
     assert tapped_layers(model, layout_of(model), True) == "0 takes the max of rows"
 
@@ -285,9 +282,7 @@ def test_the_largest_of_rows_is_not_tapped() -> None:
     "option", [{"max_norm": 0.1}, {"scale_grad_by_freq": True}, {"sparse": True}]
 )
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_options_that_gradients_of_records_cannot_have_are_refused(
-    option: dict[str, Any], kind: Callable[..., nn.Module]
-) -> None:
+def test_options_that_gradients_of_records_cannot_have_are_refused(option, kind):
     with pytest.raises(InputError, match=next(iter(option)).split("_")[0]) as refused:
         built(kind(ROWS, 4, **option))
     assert refused.value.where == "task.model"
@@ -298,12 +293,10 @@ SIZES = st.integers(1, 4)
 
 @settings(max_examples=60, deadline=None)
 @given(SIZES, SIZES, st.integers(1, 9), SIZES, st.integers(1, 5), st.integers(0, 1), st.integers())
-def test_looked_up_rows_agree_with_the_whole_gradient(
-    nodes: int, batch: int, places: int, size: int, rows: int, beta: int, seed: int
-) -> None:
+def test_looked_up_rows_agree_with_the_whole_gradient(nodes, batch, places, size, rows, beta, seed):
     draws = generator(seed % 2**31)
 
-    def random(*shape: int) -> Tensor:
+    def random(*shape):
         return torch.randn(*shape, generator=draws, dtype=FLOAT64)
 
     slot = Slot("weight", (rows, size), 2, 2 + rows * size)
@@ -340,9 +333,7 @@ def test_looked_up_rows_agree_with_the_whole_gradient(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31), st.floats(-6, 6), st.floats(0, 8), st.sampled_from(["l2", "l1"]))
-def test_places_that_cancel_do_not_break_the_bound_in_float32(
-    seed: int, clip: float, size: float, norm: ClipNorm
-) -> None:
+def test_places_that_cancel_do_not_break_the_bound_in_float32(seed, clip, size, norm):
     """Many places of few rows, whose large gradients add up to small ones."""
     draws = generator(seed)
     ids = torch.randint(0, 3, (1, 1, 30), generator=draws)

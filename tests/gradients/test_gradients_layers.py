@@ -12,12 +12,10 @@ SIZES = st.integers(1, 4)
 
 @settings(max_examples=50, deadline=None)
 @given(SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, st.integers(0, 1))
-def test_outer_and_materialised_agree(
-    nodes: int, batch: int, groups: int, positions: int, width: int, height: int, beta: int
-) -> None:
+def test_outer_and_materialised_agree(nodes, batch, groups, positions, width, height, beta):
     draws = torch.Generator().manual_seed(nodes + 7 * positions)
 
-    def random(*shape: int) -> torch.Tensor:
+    def random(*shape):
         return torch.randn(*shape, generator=draws, dtype=torch.float64)
 
     size = groups * height * width
@@ -45,7 +43,7 @@ def test_outer_and_materialised_agree(
     torch.testing.assert_close(totals[0][:, 2:-1], expected)
 
 
-def test_gram_matrices_keep_the_norm_where_positions_cancel_in_float32() -> None:
+def test_gram_matrices_keep_the_norm_where_positions_cancel_in_float32():
     """Positions with nearly the same input and gradients that sum to nearly nothing."""
     draws = torch.Generator().manual_seed(1)
     base = torch.randn(1, 1, 1, 1, 40, generator=draws) * 100
@@ -57,7 +55,7 @@ def test_gram_matrices_keep_the_norm_where_positions_cancel_in_float32() -> None
     assert float(exact) <= float(outer.sizes().bounds.sum()) <= 1.01 * float(exact)
 
 
-def test_one_position_is_never_materialised_and_a_small_kernel_always() -> None:
+def test_one_position_is_never_materialised_and_a_small_kernel_always():
     assert not materialise(1, 784, 128)
     assert materialise(196, 64, 16)
     assert materialise(25, 256, 32)

@@ -1,7 +1,6 @@
 """The compiled loop of linear models: against taps, in exact numbers, and where it is not taken."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,10 +9,9 @@ import torch
 from gradient_problems import FLOAT64, generator, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
-from tacit.gradients import LOSSES, StackedModel, build
-from tacit.gradients.clipping import ClipNorm
+from tacit.gradients import LOSSES, build
 from tacit.gradients.contributions import layout_of
 from tacit.gradients.linear import linear_layer
 from tacit.gradients.losses import loss_from_mean
@@ -24,13 +22,13 @@ DTYPES = pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "f
 WIDTH = 7
 
 
-def targets_of(loss: str, outputs: int, shape: tuple[int, ...], draws: torch.Generator) -> Tensor:
+def targets_of(loss, outputs, shape, draws):
     if loss == "mse":
         return torch.randn(*shape, outputs, generator=draws, dtype=FLOAT64)
     return torch.randint(0, 2 if loss == "logistic" else outputs, shape, generator=draws)
 
 
-def built(loss: str, outputs: int, dtype: torch.dtype, bias: bool = True) -> StackedModel:
+def built(loss, outputs, dtype, bias=True):
     draws = generator(3)
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -41,7 +39,7 @@ def built(loss: str, outputs: int, dtype: torch.dtype, bias: bool = True) -> Sta
     return model
 
 
-def by_taps(model: StackedModel) -> StackedModel:
+def by_taps(model):
     """The same model, without the loop."""
     return replace(model, path="taps", loop=None)
 
@@ -61,17 +59,8 @@ def by_taps(model: StackedModel) -> StackedModel:
     spoilt=st.sampled_from([None, math.nan, math.inf, -math.inf, 3e38]),
 )
 def test_the_loop_does_what_taps_do(
-    dtype: torch.dtype,
-    loss: str,
-    outputs: int,
-    seed: int,
-    size: int,
-    clip: float | None,
-    norm: ClipNorm,
-    count: int,
-    bias: bool,
-    spoilt: float | None,
-) -> None:
+    dtype, loss, outputs, seed, size, clip, norm, count, bias, spoilt
+):
     model, draws = built(loss, outputs, dtype, bias), generator(seed)
     inputs = (10.0**size * torch.randn(3, count, WIDTH, generator=draws, dtype=FLOAT64)).to(dtype)
     targets = targets_of(loss, outputs, (3, count), draws)
@@ -106,16 +95,8 @@ def test_the_loop_does_what_taps_do(
     count=st.sampled_from([1, 5, 130]),
 )
 def test_a_record_moves_the_loops_sum_by_the_bound_at_most(
-    dtype: torch.dtype,
-    loss: str,
-    outputs: int,
-    seed: int,
-    size: int,
-    spread: int,
-    clip: float,
-    norm: ClipNorm,
-    count: int,
-) -> None:
+    dtype, loss, outputs, seed, size, spread, clip, norm, count
+):
     """Sums and bounds as the rational numbers that they are; the other records are like it."""
     model, draws = built(loss, outputs, dtype), generator(seed)
     noise = torch.randn(1, count, WIDTH, generator=draws, dtype=FLOAT64)
@@ -140,7 +121,7 @@ def test_a_record_moves_the_loops_sum_by_the_bound_at_most(
 
 
 @DTYPES
-def test_what_masked_slots_hold_is_not_read(dtype: torch.dtype) -> None:
+def test_what_masked_slots_hold_is_not_read(dtype):
     model = built("cross-entropy", 4, dtype)
     at = model.start(2, dtype, "cpu")
     inputs = torch.randn(2, 3, WIDTH, generator=generator(1)).to(dtype)
@@ -157,7 +138,7 @@ def test_what_masked_slots_hold_is_not_read(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("label", [-1, 4, 2**62])
-def test_a_label_that_is_no_class_reads_no_memory(label: int) -> None:
+def test_a_label_that_is_no_class_reads_no_memory(label):
     model = built("cross-entropy", 4, FLOAT64)
     batch = torch.ones(1, 1, WIDTH, dtype=FLOAT64), torch.tensor([[label]])
     at = model.start(1, FLOAT64, "cpu")
@@ -168,7 +149,7 @@ def test_a_label_that_is_no_class_reads_no_memory(label: int) -> None:
 
 @DTYPES
 @pytest.mark.parametrize("margin", [0.0, 1.0, -1.0, 30.0, -30.0, 800.0, -800.0])
-def test_logistic_losses_are_exact_at_any_margin(dtype: torch.dtype, margin: float) -> None:
+def test_logistic_losses_are_exact_at_any_margin(dtype, margin):
     model = built("logistic", 1, dtype)
     at = torch.zeros(1, WIDTH + 1, dtype=dtype)
     at[0, WIDTH] = margin
@@ -184,19 +165,19 @@ class Subclass(nn.Linear):
     """May do anything."""
 
 
-def hooked() -> nn.Module:
+def hooked():
     layer = nn.Linear(WIDTH, 3)
     layer.register_forward_hook(lambda module, given, output: 2 * output)
     return layer
 
 
-def replaced() -> nn.Module:
+def replaced():
     layer = nn.Linear(WIDTH, 3)
     layer.forward = lambda inputs: torch.relu(inputs @ layer.weight.t())
     return layer
 
 
-def frozen() -> nn.Module:
+def frozen():
     layer = nn.Linear(WIDTH, 3)
     layer.bias.requires_grad_(False)
     return layer
@@ -214,9 +195,7 @@ def frozen() -> nn.Module:
         lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, 3)),
     ],
 )
-def test_what_is_more_than_a_linear_layer_has_no_closed_form(
-    make: Callable[[], nn.Module],
-) -> None:
+def test_what_is_more_than_a_linear_layer_has_no_closed_form(make):
     examples = torch.randn(4, WIDTH, generator=generator(1)), torch.tensor([0, 1, 2, 0])
     module = make()
     loss = LOSSES["cross-entropy"]
@@ -228,7 +207,7 @@ def test_what_is_more_than_a_linear_layer_has_no_closed_form(
 
 @DTYPES
 @pytest.mark.parametrize("given", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_records_of_any_floating_type_are_taken(dtype: torch.dtype, given: torch.dtype) -> None:
+def test_records_of_any_floating_type_are_taken(dtype, given):
     model = built("mse", 3, dtype)
     draws = generator(1)
     inputs = torch.randn(2, 5, WIDTH, generator=draws, dtype=FLOAT64).to(given)
@@ -238,7 +217,7 @@ def test_records_of_any_floating_type_are_taken(dtype: torch.dtype, given: torch
     torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
 
 
-def test_batches_need_not_be_contiguous() -> None:
+def test_batches_need_not_be_contiguous():
     model, draws = built("mse", 3, FLOAT64), generator(2)
     inputs = torch.randn(WIDTH, 5, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
     targets = torch.randn(3, 5, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
@@ -249,12 +228,12 @@ def test_batches_need_not_be_contiguous() -> None:
     torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-9)
 
 
-def test_a_layer_over_a_sequence_has_no_closed_form() -> None:
+def test_a_layer_over_a_sequence_has_no_closed_form():
     case = problem(lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten()), (3, 4))
     assert case.stacked.path == "taps"
 
 
-def test_other_devices_and_other_losses_go_by_taps() -> None:
+def test_other_devices_and_other_losses_go_by_taps():
     examples = torch.randn(4, WIDTH, generator=generator(1)), torch.tensor([0, 1, 2, 0])
     module, loss = nn.Linear(WIDTH, 3), LOSSES["cross-entropy"]
     layout, exact = layout_of(module), nn.Linear(WIDTH, 3).double()
@@ -268,7 +247,7 @@ def test_other_devices_and_other_losses_go_by_taps() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_outputs_of_all_nodes_are_those_of_each(bias: bool) -> None:
+def test_outputs_of_all_nodes_are_those_of_each(bias):
     model, draws = built("cross-entropy", 4, FLOAT64, bias), generator(1)
     at = model.start(3, FLOAT64, "cpu")
     at += torch.randn(at.shape, generator=draws, dtype=FLOAT64)
@@ -279,7 +258,7 @@ def test_outputs_of_all_nodes_are_those_of_each(bias: bool) -> None:
     torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-14)
 
 
-def test_gradients_of_records_are_those_of_taps() -> None:
+def test_gradients_of_records_are_those_of_taps():
     case = problem(lambda: nn.Linear(4, 3), (4,))
     batch = case.parameters, case.inputs, case.targets, case.mask, 0.5
     found, right = (each.record_gradients(*batch) for each in (case.stacked, by_taps(case.stacked)))
@@ -290,7 +269,7 @@ def test_gradients_of_records_are_those_of_taps() -> None:
     assert torch.equal(found.norms, right.norms)
 
 
-def test_automatic_clipping_is_the_same_in_blocks_of_wide_layers() -> None:
+def test_automatic_clipping_is_the_same_in_blocks_of_wide_layers():
     draws = generator(4)
     inputs = torch.randn(2, 300, 2000, generator=draws)
     inputs[0, 1] = 0.0
@@ -323,9 +302,7 @@ def test_automatic_clipping_is_the_same_in_blocks_of_wide_layers() -> None:
     clip=st.sampled_from([1e-17, 1.0, 1e17]),
     bias=st.booleans(),
 )
-def test_factors_above_one_overflow_nowhere(
-    dtype: torch.dtype, way: str, short: float, steep: float, clip: float, bias: bool
-) -> None:
+def test_factors_above_one_overflow_nowhere(dtype, way, short, steep, clip, bias):
     """Slopes as steep as numbers go beside inputs as short: an outer product of any length."""
     model = built("mse", 3, dtype, bias)
     model = model if way == "loop" else by_taps(model)
@@ -341,7 +318,7 @@ def test_factors_above_one_overflow_nowhere(
 
 
 @pytest.mark.parametrize("way", ["loop", "taps"])
-def test_automatic_clipping_makes_zero_of_zero(way: str) -> None:
+def test_automatic_clipping_makes_zero_of_zero(way):
     model = built("mse", 3, FLOAT64, bias=False)
     model = model if way == "loop" else by_taps(model)
     targets = torch.tensor([[[1.0, 2.0, 3.0], [0.5, 0.0, 0.0]]], dtype=FLOAT64)

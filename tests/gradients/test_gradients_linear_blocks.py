@@ -1,7 +1,6 @@
 """Wide linear models by blocks of records: against taps, in exact numbers, and what they leave."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,10 +9,9 @@ import torch
 from gradient_problems import FLOAT64, generator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
-from tacit.gradients import LOSSES, StackedModel, build, linear, linear_blocks, stacked
-from tacit.gradients.clipping import ClipNorm
+from tacit.gradients import LOSSES, build, linear, linear_blocks, stacked
 
 FLOAT32 = torch.float32
 DTYPES = pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
@@ -30,7 +28,7 @@ CLOSE = {
 
 
 @pytest.fixture
-def narrow() -> Iterator[None]:
+def narrow():
     """Layers of any size are wide, and blocks are of 16 records: eight of them a chunk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "MOST_WEIGHTS", 0)
@@ -42,15 +40,13 @@ def narrow() -> Iterator[None]:
 NARROW = pytest.mark.usefixtures("narrow")
 
 
-def targets_of(loss: str, outputs: int, shape: tuple[int, ...], draws: torch.Generator) -> Tensor:
+def targets_of(loss, outputs, shape, draws):
     if loss == "mse":
         return torch.randn(*shape, outputs, generator=draws, dtype=FLOAT64)
     return torch.randint(0, 2 if loss == "logistic" else outputs, shape, generator=draws)
 
 
-def built(
-    loss: str, outputs: int, dtype: torch.dtype, bias: bool = True, width: int = WIDTH
-) -> StackedModel:
+def built(loss, outputs, dtype, bias=True, width=WIDTH):
     draws = generator(3)
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -61,7 +57,7 @@ def built(
     return model
 
 
-def by_taps(model: StackedModel) -> StackedModel:
+def by_taps(model):
     """The same model, without a closed form."""
     return replace(model, path="taps", loop=None)
 
@@ -81,18 +77,8 @@ def by_taps(model: StackedModel) -> StackedModel:
     spoilt=st.sampled_from([None, math.nan, math.inf, -math.inf, 3e38]),
 )
 def test_blocks_do_what_taps_do(
-    dtype: torch.dtype,
-    loss: str,
-    outputs: int,
-    seed: int,
-    size: int,
-    clip: float | None,
-    norm: ClipNorm,
-    count: int,
-    bias: bool,
-    each: bool,
-    spoilt: float | None,
-) -> None:
+    dtype, loss, outputs, seed, size, clip, norm, count, bias, each, spoilt
+):
     model, draws = built(loss, outputs, dtype, bias), generator(seed)
     assert model.reads_rows(count, norm) == (norm != "coordinate")
     inputs = (10.0**size * torch.randn(3, count, WIDTH, generator=draws, dtype=FLOAT64)).to(dtype)
@@ -128,16 +114,8 @@ def test_blocks_do_what_taps_do(
     count=st.sampled_from([1, 5, 20, 128, 130, 300]),
 )
 def test_a_record_moves_the_sum_of_blocks_by_the_bound_at_most(
-    dtype: torch.dtype,
-    loss: str,
-    outputs: int,
-    seed: int,
-    size: int,
-    spread: int,
-    clip: float,
-    norm: ClipNorm,
-    count: int,
-) -> None:
+    dtype, loss, outputs, seed, size, spread, clip, norm, count
+):
     """Sums and bounds as the rational numbers that they are; the other records are like it."""
     model, draws = built(loss, outputs, dtype), generator(seed)
     noise = torch.randn(1, count, WIDTH, generator=draws, dtype=FLOAT64)
@@ -170,9 +148,7 @@ def test_a_record_moves_the_sum_of_blocks_by_the_bound_at_most(
     spoilt=st.sampled_from([math.nan, math.inf, -math.inf, 3e38, 1e30, 0.0, 1e-40]),
     place=st.integers(0, 199),
 )
-def test_a_record_changes_nothing_that_is_said_of_others(
-    dtype: torch.dtype, seed: int, spoilt: float, place: int
-) -> None:
+def test_a_record_changes_nothing_that_is_said_of_others(dtype, seed, spoilt, place):
     """Scores come from products of whole blocks, norms and losses of others must not know of it."""
     model, draws = built("cross-entropy", 4, dtype), generator(seed)
     inputs = torch.randn(1, 200, WIDTH, generator=draws).to(dtype)
@@ -188,7 +164,7 @@ def test_a_record_changes_nothing_that_is_said_of_others(
 
 
 @pytest.mark.parametrize("count", [256, 4_000])
-def test_many_aligned_records_of_a_wide_layer_do_not_move_a_sum_by_more(count: int) -> None:
+def test_many_aligned_records_of_a_wide_layer_do_not_move_a_sum_by_more(count):
     """Unpatched, at 16,400 weights; sums in which single precision alone would lose a record."""
     model = built("cross-entropy", 8, FLOAT32, width=2_050)
     assert model.reads_rows(count, "l2")
@@ -218,9 +194,7 @@ def test_many_aligned_records_of_a_wide_layer_do_not_move_a_sum_by_more(count: i
 @DTYPES
 @pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("count", [3, 200])
-def test_what_masked_slots_hold_changes_no_bit(
-    dtype: torch.dtype, clip: float | None, count: int
-) -> None:
+def test_what_masked_slots_hold_changes_no_bit(dtype, clip, count):
     model, draws = built("cross-entropy", 4, dtype), generator(1)
     at = model.start(3, dtype, "cpu")
     inputs = torch.randn(3, count, WIDTH, generator=draws).to(dtype)
@@ -238,7 +212,7 @@ def test_what_masked_slots_hold_changes_no_bit(
 
 
 @NARROW
-def test_without_clipping_a_record_that_is_not_finite_shows() -> None:
+def test_without_clipping_a_record_that_is_not_finite_shows():
     model = built("cross-entropy", 4, FLOAT32)
     inputs = torch.ones(2, 20, WIDTH)
     inputs[0, 3] = math.nan
@@ -250,7 +224,7 @@ def test_without_clipping_a_record_that_is_not_finite_shows() -> None:
 
 @NARROW
 @pytest.mark.parametrize("label", [-1, 4, 2**62])
-def test_a_label_that_is_no_class_reads_no_memory_of_others(label: int) -> None:
+def test_a_label_that_is_no_class_reads_no_memory_of_others(label):
     model = built("cross-entropy", 4, FLOAT64)
     batch = torch.ones(1, 1, WIDTH, dtype=FLOAT64), torch.tensor([[label]])
     at = model.start(1, FLOAT64, "cpu")
@@ -263,9 +237,7 @@ def test_a_label_that_is_no_class_reads_no_memory_of_others(label: int) -> None:
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 @pytest.mark.parametrize("threads", [2, 3, 5, 64])
 @pytest.mark.parametrize("count", [1, 127, 129, 700])
-def test_threads_share_all_records_and_are_left_as_they_were(
-    nodes: int, threads: int, count: int
-) -> None:
+def test_threads_share_all_records_and_are_left_as_they_were(nodes, threads, count):
     model, draws = built("cross-entropy", 4, FLOAT64), generator(2)
     inputs = torch.randn(nodes, count, WIDTH, generator=draws, dtype=FLOAT64)
     targets = torch.randint(0, 4, (nodes, count), generator=draws)
@@ -286,7 +258,7 @@ def test_threads_share_all_records_and_are_left_as_they_were(
 
 
 @NARROW
-def test_rows_of_nodes_are_read_as_padded_batches_are() -> None:
+def test_rows_of_nodes_are_read_as_padded_batches_are():
     model, draws = built("mse", 3, FLOAT32), generator(4)
     sizes = [300, 128, 1, 17]
     rows = [torch.randn(size, WIDTH, generator=draws) for size in sizes]
@@ -309,7 +281,7 @@ def test_rows_of_nodes_are_read_as_padded_batches_are() -> None:
     "given",
     [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64],
 )
-def test_records_of_any_type_are_taken_by_blocks(dtype: torch.dtype, given: torch.dtype) -> None:
+def test_records_of_any_type_are_taken_by_blocks(dtype, given):
     model, draws = built("mse", 3, dtype), generator(1)
     inputs = torch.randn(2, 40, WIDTH, generator=draws, dtype=FLOAT64).mul(9).abs().to(given)
     targets = torch.randn(2, 40, 3, generator=draws, dtype=FLOAT64)
@@ -323,7 +295,7 @@ def test_records_of_any_type_are_taken_by_blocks(dtype: torch.dtype, given: torc
 
 
 @NARROW
-def test_batches_of_blocks_need_not_be_contiguous() -> None:
+def test_batches_of_blocks_need_not_be_contiguous():
     model, draws = built("mse", 3, FLOAT64), generator(2)
     inputs = torch.randn(WIDTH, 40, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
     targets = torch.randn(3, 40, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
@@ -335,7 +307,7 @@ def test_batches_of_blocks_need_not_be_contiguous() -> None:
 
 
 @NARROW
-def test_images_are_flattened_and_results_go_where_they_are_wanted() -> None:
+def test_images_are_flattened_and_results_go_where_they_are_wanted():
     draws = generator(6)
     images = torch.randn(2, 30, 2, 3, 4, generator=draws)
     labels = torch.randint(0, 3, (2, 30), generator=draws)
@@ -351,7 +323,7 @@ def test_images_are_flattened_and_results_go_where_they_are_wanted() -> None:
 
 
 @NARROW
-def test_autocast_does_not_reach_the_sums_of_blocks() -> None:
+def test_autocast_does_not_reach_the_sums_of_blocks():
     model, draws = built("cross-entropy", 4, FLOAT32), generator(1)
     batch = torch.randn(2, 40, WIDTH, generator=draws), torch.zeros(2, 40, dtype=torch.int64)
     mask = torch.ones(2, 40, dtype=torch.bool)
@@ -363,7 +335,7 @@ def test_autocast_does_not_reach_the_sums_of_blocks() -> None:
 
 @NARROW
 @pytest.mark.parametrize("bias", [True, False])
-def test_outputs_of_all_nodes_in_one_product_are_those_of_each(bias: bool) -> None:
+def test_outputs_of_all_nodes_in_one_product_are_those_of_each(bias):
     model, draws = built("cross-entropy", 4, FLOAT64, bias), generator(1)
     at = model.start(3, FLOAT64, "cpu")
     at += torch.randn(at.shape, generator=draws, dtype=FLOAT64)
@@ -374,7 +346,7 @@ def test_outputs_of_all_nodes_in_one_product_are_those_of_each(bias: bool) -> No
     torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-14)
 
 
-def test_small_layers_and_small_batches_are_not_cut_into_blocks() -> None:
+def test_small_layers_and_small_batches_are_not_cut_into_blocks():
     small, wide = (built("cross-entropy", 8, FLOAT32, width=width) for width in (2_040, 2_060))
     assert not small.reads_rows(10_000, "l2")
     assert wide.reads_rows(linear_blocks.LEAST_RECORDS, "l1")

@@ -35,9 +35,7 @@ SIGNS = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0, -1.0], dtype=torch.float64)
         ("logistic", SCORES, SIGNS[:, None], nn.SoftMarginLoss()),
     ],
 )
-def test_mean_over_records_is_torchs(
-    name: str, outputs: Tensor, targets: Tensor, reference: nn.Module | None
-) -> None:
+def test_mean_over_records_is_torchs(name, outputs, targets, reference):
     found = LOSSES[name].per_record(outputs, targets)
     assert found.shape == outputs.shape[:1]
     LOSSES[name].check(outputs, targets)
@@ -49,7 +47,7 @@ def test_mean_over_records_is_torchs(
 
 
 @given(st.floats(-700, 700))
-def test_logistic_is_exact_far_from_zero(margin: float) -> None:
+def test_logistic_is_exact_far_from_zero(margin):
     score = torch.tensor([[margin]], dtype=torch.float64, requires_grad=True)
     loss = LOSSES["logistic"].per_record(score, torch.ones(1, dtype=torch.float64))
     (slope,) = torch.autograd.grad(loss.sum(), score)
@@ -58,7 +56,7 @@ def test_logistic_is_exact_far_from_zero(margin: float) -> None:
     torch.testing.assert_close(slope, -torch.sigmoid(-score.detach()), rtol=1e-12, atol=0)
 
 
-def test_accuracy() -> None:
+def test_accuracy():
     right = LOSSES["cross-entropy"].accuracy(torch.eye(3), torch.tensor([0, 1, 1]))
     assert right.tolist() == [1.0, 1.0, 0.0]
     scores = torch.tensor([[2.0], [-1.0], [-3.0], [0.0]])
@@ -98,9 +96,7 @@ def test_accuracy() -> None:
         ("logistic", torch.ones(2, 1), SIGNS / 0, "task.dataset", "records.*-1 or 1"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    name: str, outputs: Tensor, targets: Tensor, where: str, text: str
-) -> None:
+def test_what_does_not_fit_is_refused(name, outputs, targets, where, text):
     with pytest.raises(InputError, match=text) as caught:
         LOSSES[name].check(outputs, targets)
     assert caught.value.where == where
@@ -109,7 +105,7 @@ def test_what_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float32, torch.float64])
 @pytest.mark.parametrize("column", [False, True])
-def test_logistic_takes_either_writing_of_two_classes(dtype: torch.dtype, column: bool) -> None:
+def test_logistic_takes_either_writing_of_two_classes(dtype, column):
     loss = LOSSES["logistic"]
     signs = SIGNS.view(6, 1) if column else SIGNS
     right = loss.per_record(SCORES, SIGNS)
@@ -135,9 +131,7 @@ def test_logistic_takes_either_writing_of_two_classes(dtype: torch.dtype, column
         ("logistic", torch.tensor([0, 1])[:0], None, 1),
     ],
 )
-def test_outputs_of_a_built_in_model(
-    name: str, targets: Tensor, classes: int | None, outputs: int | None
-) -> None:
+def test_outputs_of_a_built_in_model(name, targets, classes, outputs):
     assert LOSSES[name].outputs(targets, classes) == outputs
 
 
@@ -155,11 +149,11 @@ def test_outputs_of_a_built_in_model(
         (torch.zeros(0, 1, dtype=torch.int64), None),
     ],
 )
-def test_outputs_that_public_targets_suggest(targets: Tensor, outputs: int | None) -> None:
+def test_outputs_that_public_targets_suggest(targets, outputs):
     assert natural_outputs(targets, None) == outputs
 
 
-def test_cross_entropy_needs_class_labels() -> None:
+def test_cross_entropy_needs_class_labels():
     with pytest.raises(InputError, match="integer class labels") as caught:
         LOSSES["cross-entropy"].outputs(torch.zeros(3), None)
     assert caught.value.where == "task.loss"
@@ -169,7 +163,7 @@ TARGETS = 3 * OUTPUTS
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
-def test_it_is_evaluated_for_each_record_alone() -> None:
+def test_it_is_evaluated_for_each_record_alone():
     loss = loss_from_mean("mine:huber", nn.HuberLoss())
     right = torch.stack([nn.HuberLoss()(o, t) for o, t in zip(OUTPUTS, TARGETS, strict=True)])
     torch.testing.assert_close(loss.per_record(OUTPUTS, TARGETS), right)
@@ -190,9 +184,7 @@ def test_it_is_evaluated_for_each_record_alone() -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, FLOAT64])
-def test_usual_losses_are_means_of_records(
-    function: Function, outputs: Tensor, targets: Tensor, dtype: torch.dtype
-) -> None:
+def test_usual_losses_are_means_of_records(function, outputs, targets, dtype):
     loss = loss_from_mean("torch:loss", function)
     if targets.is_floating_point():
         targets = targets.to(dtype)
@@ -202,16 +194,16 @@ def test_usual_losses_are_means_of_records(
     torch.testing.assert_close(found.mean(), function(outputs.to(dtype), targets))
 
 
-def pairs(outputs: Tensor, targets: Tensor) -> Tensor:
+def pairs(outputs, targets):
     """Mixes records, and is 0 where a model gives all of them the same."""
     return (outputs.unsqueeze(0) - outputs.unsqueeze(1)).square().mean()
 
 
-def branching(outputs: Tensor, targets: Tensor) -> Tensor:
+def branching(outputs, targets):
     return outputs.mean() if outputs.sum() > 0 else 2 * outputs.mean()
 
 
-def broken(outputs: Tensor, targets: Tensor) -> Tensor:
+def broken(outputs, targets):
     raise RuntimeError("first\nsecond")
 
 
@@ -236,9 +228,7 @@ def broken(outputs: Tensor, targets: Tensor) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("start", ["different", "equal"])
-def test_what_is_no_mean_of_losses_is_one_line_on_task_loss(
-    function: Function, targets: Tensor, text: str, start: str
-) -> None:
+def test_what_is_no_mean_of_losses_is_one_line_on_task_loss(function, targets, text, start):
     outputs = OUTPUTS.float() if start == "different" else torch.zeros(6, 3)
     targets = targets.float() if targets.is_floating_point() else targets
     with pytest.raises(InputError, match=text) as caught:
@@ -249,7 +239,7 @@ def test_what_is_no_mean_of_losses_is_one_line_on_task_loss(
 
 @pytest.mark.parametrize("norm", [nn.Identity(), nn.LayerNorm(3), nn.RMSNorm(3)])
 @pytest.mark.parametrize("clip", [None, 0.3])
-def test_both_paths_train_it_as_they_train_the_built_in(norm: nn.Module, clip: float) -> None:
+def test_both_paths_train_it_as_they_train_the_built_in(norm, clip):
     own = loss_from_mean("mine:loss", lambda o, t: (o - t).square().mean())
     model = nn.Sequential(norm, nn.Linear(3, 3))
     inputs = torch.randn(2, 4, 3, generator=generator(1), dtype=FLOAT64)
@@ -272,7 +262,7 @@ LABELS = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(5))
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=3, max_size=3))
-def test_a_weighted_loss_multiplies_each_record_by_its_classes_share(weights: list[float]) -> None:
+def test_a_weighted_loss_multiplies_each_record_by_its_classes_share(weights):
     loss = weighted(LOSSES["cross-entropy"], weights)
     plain = nn.functional.cross_entropy(WEIGHTED, LABELS, reduction="none")
     shares = [3 * weight / sum(weights) for weight in weights]
@@ -285,7 +275,7 @@ def test_a_weighted_loss_multiplies_each_record_by_its_classes_share(weights: li
 
 @pytest.mark.parametrize("weight", [1.0, 7.0])
 @pytest.mark.parametrize("name", ["cross-entropy", "logistic"])
-def test_equal_class_weights_change_nothing(name: str, weight: float) -> None:
+def test_equal_class_weights_change_nothing(name, weight):
     outputs = WEIGHTED[:, :2] if name == "cross-entropy" else WEIGHTED[:, :1]
     labels = LABELS % 2
     loss = weighted(LOSSES[name], [weight, weight])
@@ -293,7 +283,7 @@ def test_equal_class_weights_change_nothing(name: str, weight: float) -> None:
 
 
 @pytest.mark.parametrize("low", [-1.0, 0.0])
-def test_the_first_weight_of_a_logistic_loss_is_that_of_the_negative_class(low: float) -> None:
+def test_the_first_weight_of_a_logistic_loss_is_that_of_the_negative_class(low):
     targets = torch.where(SIGNS > 0, 1.0, low)
     loss = weighted(LOSSES["logistic"], [1.0, 3.0])
     factors = torch.where(SIGNS > 0, 1.5, 0.5)
@@ -301,7 +291,7 @@ def test_the_first_weight_of_a_logistic_loss_is_that_of_the_negative_class(low: 
     torch.testing.assert_close(loss.per_record(SCORES, targets), right)
 
 
-def test_class_weights_serve_a_users_loss_and_clipped_gradients() -> None:
+def test_class_weights_serve_a_users_loss_and_clipped_gradients():
     own = weighted(loss_from_mean("mine", nn.CrossEntropyLoss()), [1.0, 2.0, 9.0])
     right = weighted(LOSSES["cross-entropy"], [1.0, 2.0, 9.0])
     model = nn.Linear(4, 3)
@@ -327,8 +317,8 @@ def test_class_weights_serve_a_users_loss_and_clipped_gradients() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_a_users_loss_may_weigh_each_record_by_its_own_target() -> None:
-    def own(outputs: Tensor, targets: Tensor) -> Tensor:
+def test_a_users_loss_may_weigh_each_record_by_its_own_target():
+    def own(outputs, targets):
         weights = torch.tensor([1.0, 2.0, 6.0]).to(outputs.dtype)[targets] / 3
         return (weights * nn.functional.cross_entropy(outputs, targets, reduction="none")).mean()
 
@@ -349,10 +339,8 @@ def test_a_users_loss_may_weigh_each_record_by_its_own_target() -> None:
         ("mine", SCORES, SIGNS / 2, "-1 or 1, or 0 or 1"),
     ],
 )
-def test_class_weights_that_do_not_fit_are_refused(
-    name: str, outputs: Tensor, targets: Tensor, text: str
-) -> None:
-    def mine(outputs: Tensor, targets: Tensor) -> Tensor:
+def test_class_weights_that_do_not_fit_are_refused(name, outputs, targets, text):
+    def mine(outputs, targets):
         return outputs.square().mean()
 
     loss = weighted(LOSSES.get(name) or loss_from_mean("mine", mine), [1.0, 2.0])
@@ -361,7 +349,7 @@ def test_class_weights_that_do_not_fit_are_refused(
             check(outputs, targets)
 
 
-def test_numbers_have_no_class_weights() -> None:
+def test_numbers_have_no_class_weights():
     with pytest.raises(InputError, match=r"task\.class_weights = .*'mse' has none"):
         weighted(LOSSES["mse"], [1.0, 2.0])
 
@@ -378,7 +366,7 @@ def test_numbers_have_no_class_weights() -> None:
         ),
     ],
 )
-def test_a_loss_of_pytorch_with_weights_names_class_weights(function: Function, text: str) -> None:
+def test_a_loss_of_pytorch_with_weights_names_class_weights(function, text):
     with pytest.raises(InputError, match=f"{text}.*task.class_weights") as caught:
         loss_from_mean("mine", function).check(OUTPUTS, CLASSES)
     assert caught.value.where == "task.loss"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,33 +36,33 @@ RETURNS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 class Network(nn.Module):
-    def __init__(self, returns: str = "dict", normalise: type[nn.Module] = nn.LayerNorm) -> None:
+    def __init__(self, returns="dict", normalise=nn.LayerNorm):
         super().__init__()
         torch.manual_seed(1)
         self.returns = returns
         self.body = nn.Sequential(nn.Linear(WIDTH, 5), normalise(5))
         self.head = nn.Linear(5, 2)
 
-    def forward(self, inputs: Tensor) -> Any:
+    def forward(self, inputs):
         hidden = self.body(inputs)
         return RETURNS[self.returns](self.head(hidden), hidden)
 
 
-def build_network(outputs: int) -> nn.Module:
+def build_network(outputs):
     return Network()
 
 
-def first(returned: Any) -> Any:
+def first(returned):
     return returned["logits"]
 
 
-def records() -> list[tuple[Tensor, Tensor]]:
+def records():
     draws = torch.Generator().manual_seed(2)
     inputs = [torch.randn(12, WIDTH, generator=draws) for _ in range(2)]
     return [(part, (part[:, 0] > 0).long()) for part in inputs]
 
 
-def run(model: nn.Module | None, *, task: dict[str, Any] | None = None, **given: Any) -> Any:
+def run(model, *, task=None, **given):
     config = {
         "task": {"outputs": 2, **(task or {})},
         "topology": {"graph": "complete"},
@@ -87,9 +86,7 @@ def run(model: nn.Module | None, *, task: dict[str, Any] | None = None, **given:
         ("dict", first),
     ],
 )
-def test_training_is_that_of_the_prediction_alone(
-    returns: str, output: Any, normalise: type[nn.Module]
-) -> None:
+def test_training_is_that_of_the_prediction_alone(returns, output, normalise):
     right = run(Network("tensor", normalise))
     found = run(Network(returns, normalise), output=output)
     assert found.parameters.equal(right.parameters)
@@ -102,7 +99,7 @@ def test_training_is_that_of_the_prediction_alone(
     assert type(own.eval()(inputs)) is type(trained(inputs))  # all that it returned before
 
 
-def test_a_file_names_the_output_and_a_run_can_be_scored(tmp_path: Path) -> None:
+def test_a_file_names_the_output_and_a_run_can_be_scored(tmp_path):
     task = {"model": f"{__name__}:build_network", "output": "logits"}
     result = run(None, task=task, out=tmp_path / "run")
     found = evaluate_run(tmp_path / "run", f"{__name__}:given", trust=True)
@@ -112,11 +109,11 @@ def test_a_file_names_the_output_and_a_run_can_be_scored(tmp_path: Path) -> None
     assert by_name.parameters.equal(result.parameters)
 
 
-def given() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def given():
     return records()[1], records()[0]
 
 
-def test_a_function_that_was_passed_cannot_be_found_again(tmp_path: Path) -> None:
+def test_a_function_that_was_passed_cannot_be_found_again(tmp_path):
     task = {"model": f"{__name__}:build_network"}
     run(None, task=task, output=first, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"task\.output = 'module:function'"):
@@ -132,7 +129,7 @@ def test_a_function_that_was_passed_cannot_be_found_again(tmp_path: Path) -> Non
         ("tuple", "a tuple with 0, 1"),
     ],
 )
-def test_without_an_output_the_refusal_lists_the_keys(returns: str, keys: str) -> None:
+def test_without_an_output_the_refusal_lists_the_keys(returns, keys):
     with pytest.raises(InputError, match=f"{keys}: say which part .* output=") as caught:
         run(Network(returns))
     assert caught.value.where == "task.model"
@@ -152,19 +149,19 @@ def test_without_an_output_the_refusal_lists_the_keys(returns: str, keys: str) -
         ("no_such_module:first", "no module"),
     ],
 )
-def test_a_wrong_output_is_refused_in_one_line(output: Any, text: str) -> None:
+def test_a_wrong_output_is_refused_in_one_line(output, text):
     with pytest.raises(InputError, match=text) as caught:
         run(Network(), output=output)
     assert caught.value.where == "task.output"
     assert "\n" not in str(caught.value)
 
 
-def test_a_part_without_a_row_a_record_is_refused() -> None:
+def test_a_part_without_a_row_a_record_is_refused():
     with pytest.raises(InputError, match=r"a row a record, \[8, ...\]; it returned \[5, 8\]"):
         run(Network(), output=lambda returned: returned["hidden"].T)
 
 
-def test_a_linear_model_with_an_output_is_not_taken_for_a_linear_model() -> None:
+def test_a_linear_model_with_an_output_is_not_taken_for_a_linear_model():
     """At weights of zero the output and its opposite are the same."""
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randn(200, WIDTH, generator=generator)
@@ -185,7 +182,7 @@ def test_a_linear_model_with_an_output_is_not_taken_for_a_linear_model() -> None
     assert float(right.float().mean()) > 0.9
 
 
-def test_of_a_model_with_an_output_no_smoothness_is_proved() -> None:
+def test_of_a_model_with_an_output_no_smoothness_is_proved():
     generator = torch.Generator().manual_seed(4)
     inputs = torch.randn(40, WIDTH, generator=generator)
     nodes = [(inputs[:20], inputs[:20, :1].sign()), (inputs[20:], inputs[20:, :1].sign())]

@@ -1,13 +1,11 @@
 """All paths against a loop over records, for every kind of module and loss."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from gradient_problems import Oracle, assert_equal, problem
+from gradient_problems import assert_equal, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.gradients.linear import MOST_WEIGHTS
 
@@ -15,13 +13,13 @@ from tacit.gradients.linear import MOST_WEIGHTS
 class Residual(nn.Module):
     """In-place activations, a residual sum, and layers that are not called in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.last = nn.Linear(6, 3)
         self.first = nn.Linear(4, 6)
         self.middle = nn.Linear(6, 6)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         x = torch.relu_(self.first(x))
         x = x + torch.nn.functional.silu(self.middle(x), inplace=True)
         return self.last(x)
@@ -30,11 +28,11 @@ class Residual(nn.Module):
 class SameInput(nn.Module):
     """Three layers that read the same sequence, as in attention."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(3, 4) for _ in range(3))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         weights = (self.query(x) @ self.key(x).transpose(1, 2)).softmax(dim=2)
         return (weights @ self.value(x)).mean(dim=1)
 
@@ -42,7 +40,7 @@ class SameInput(nn.Module):
 class NormedResidual(nn.Module):
     """A residual block as in ResNet, with activations in place right after a normalisation."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False)
         self.first_norm = nn.GroupNorm(3, 6)
@@ -51,7 +49,7 @@ class NormedResidual(nn.Module):
         self.shortcut = nn.Sequential(nn.Conv2d(2, 6, 1, stride=2), nn.GroupNorm(6, 6))
         self.last = nn.Linear(6, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         inner = torch.relu_(self.first_norm(self.first(x)))
         inner = self.second_norm(self.second(inner))
         inner += self.shortcut(x)
@@ -61,21 +59,21 @@ class NormedResidual(nn.Module):
 class Viewed(nn.Module):
     """Calls `view` on images, which fails where they lie channels last."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.second = nn.Conv2d(2, 3, 2), nn.Conv2d(3, 4, 3, padding=1)
         self.last = nn.Linear(4 * 4 * 5, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         x = self.second(torch.relu(self.first(x)))
         return self.last(x.view(len(x), -1))
 
 
-def conv(*layers: nn.Module) -> nn.Module:
+def conv(*layers):
     return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(3))
 
 
-def ready(model: nn.Module, *shape: int) -> nn.Module:
+def ready(model, *shape):
     model(torch.zeros(1, *shape))
     return model
 
@@ -191,68 +189,68 @@ TAPPED = {
 class Scaled(nn.Module):
     """A parameter of its own beside a layer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.layer = nn.Linear(4, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.scale * self.layer(x)
 
 
 class OutsideUse(nn.Module):
     """A layer's weight used outside the layer's forward."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.layer(x) + x @ self.layer.weight
 
 
 class CalledTwice(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.layer(torch.tanh(self.layer(x)))
 
 
 class Mixing(nn.Module):
     """Subtracts the batch mean: no module of a known kind says so."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.layer(x) + (x - x.mean(dim=0))
 
 
 class NeverCalled(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer, self.spare = nn.Linear(3, 3), nn.Linear(3, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.layer(x)
 
 
-def tied() -> nn.Module:
+def tied():
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     model[2].weight = model[0].weight
     return model
 
 
-def partly_frozen() -> nn.Module:
+def partly_frozen():
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     model[0].bias.requires_grad_(False)
     return model
 
 
-def partly_frozen_norm() -> nn.Module:
+def partly_frozen_norm():
     model = nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3))
     model[1].bias.requires_grad_(False)
     return model
@@ -261,12 +259,12 @@ def partly_frozen_norm() -> nn.Module:
 class NormedTwice(nn.Module):
     """One normalisation after each of two convolutions."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.second = nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1)
         self.norm, self.last = nn.GroupNorm(2, 4), nn.Linear(4, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         x = torch.relu(self.norm(self.first(x)))
         x = torch.relu(self.norm(self.second(x)))
         return self.last(x.mean(dim=(2, 3)))
@@ -309,7 +307,7 @@ CLIPS = [None, 1e-3, 0.7, 1e6]
 
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("name", LINEAR)
-def test_closed_form_equals_the_loop(name: str, clip: float | None, oracle: Oracle) -> None:
+def test_closed_form_equals_the_loop(name, clip, oracle):
     make, shape = LINEAR[name]
     case = problem(make, shape)
     assert (case.stacked.path, case.stacked.reason) == ("closed form", "")
@@ -318,7 +316,7 @@ def test_closed_form_equals_the_loop(name: str, clip: float | None, oracle: Orac
 
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("name", TAPPED)
-def test_taps_equal_the_loop(name: str, clip: float | None, oracle: Oracle) -> None:
+def test_taps_equal_the_loop(name, clip, oracle):
     make, shape = TAPPED[name]
     case = problem(make, shape)
     assert (case.stacked.path, case.stacked.reason) == ("taps", "")
@@ -327,7 +325,7 @@ def test_taps_equal_the_loop(name: str, clip: float | None, oracle: Oracle) -> N
 
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("name", FUNCTIONAL)
-def test_functional_equals_the_loop(name: str, clip: float | None, oracle: Oracle) -> None:
+def test_functional_equals_the_loop(name, clip, oracle):
     make, shape, vocabulary, reason = FUNCTIONAL[name]
     case = problem(make, shape, vocabulary=vocabulary)
     assert case.stacked.path == "functional"
@@ -343,21 +341,14 @@ def test_functional_equals_the_loop(name: str, clip: float | None, oracle: Oracl
     ("path", "first"),
     [("closed form", nn.Identity), ("taps", nn.LayerNorm), ("functional", nn.RMSNorm)],
 )
-def test_every_loss(
-    loss: str,
-    outputs: int,
-    clip: float | None,
-    path: str,
-    first: Callable[[int], nn.Module],
-    oracle: Oracle,
-) -> None:
+def test_every_loss(loss, outputs, clip, path, first, oracle):
     case = problem(lambda: nn.Sequential(first(4), nn.Linear(4, outputs)), (4,), loss=loss)
     assert case.stacked.path == path
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 
 
-def test_a_frozen_layer_stays_and_is_not_counted(oracle: Oracle) -> None:
-    def make() -> nn.Module:
+def test_a_frozen_layer_stays_and_is_not_counted(oracle):
+    def make():
         model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
         model[0].requires_grad_(False)
         return model
@@ -382,17 +373,7 @@ def test_a_frozen_layer_stays_and_is_not_counted(oracle: Oracle) -> None:
     clip=st.sampled_from(CLIPS),
     memory_bytes=st.sampled_from([1, 2000, 2**28]),
 )
-def test_random_linear_layers(
-    nodes: int,
-    batch: int,
-    width: int,
-    outputs: int,
-    bias: bool,
-    loss: str,
-    clip: float | None,
-    memory_bytes: int,
-    oracle: Oracle,
-) -> None:
+def test_random_linear_layers(nodes, batch, width, outputs, bias, loss, clip, memory_bytes, oracle):
     case = problem(
         lambda: nn.Linear(width, outputs, bias=bias),
         (width,),
@@ -415,17 +396,8 @@ def test_random_linear_layers(
     clip=st.sampled_from(CLIPS),
     memory_bytes=st.sampled_from([1, 2000, 2**28]),
 )
-def test_random_shapes(
-    nodes: int,
-    batch: int,
-    width: int,
-    positions: int,
-    bias: bool,
-    clip: float | None,
-    memory_bytes: int,
-    oracle: Oracle,
-) -> None:
-    def make() -> nn.Module:
+def test_random_shapes(nodes, batch, width, positions, bias, clip, memory_bytes, oracle):
+    def make():
         last = nn.Linear(max(positions, 1) * 4, 2)
         return nn.Sequential(nn.Linear(width, 4, bias=bias), nn.ReLU(), nn.Flatten(), last)
 

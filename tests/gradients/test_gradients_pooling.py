@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gradient_problems import Oracle, assert_equal, problem
-from torch import Tensor, nn
+from gradient_problems import assert_equal, problem
+from torch import nn
 
 from tacit.gradients.layers import processor
 from tacit.gradients.layers.pooling import MaxPooling, poolings
 from tacit.gradients.layers.rectifiers import rectified
 
 
-def convolutions(*middle: nn.Module, channels: int = 4) -> nn.Sequential:
+def convolutions(*middle, channels=4):
     """Images (1, 7, 7) in, three outputs; `middle` keeps or halves the sides."""
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1),
@@ -29,28 +29,28 @@ def convolutions(*middle: nn.Module, channels: int = 4) -> nn.Sequential:
 class Skipping(nn.Module):
     """What a rectifier makes is used twice, outside of any sequence."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = nn.Sequential(nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3, padding=1))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images):
         return images + self.inner(images)
 
 
 class Walking(nn.Module):
     """It calls the parts of a sequence itself, and reads what the rectifier makes once more."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images):
         rectifier, convolution = self.inner
         images = rectifier(images)
         return images + convolution(images)
 
 
-def shared() -> nn.Module:
+def shared():
     """One rectifier in two places."""
     one = nn.ReLU()
     return convolutions(one, nn.Conv2d(4, 4, 3, padding=1), one)
@@ -78,14 +78,14 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int, set[str]]] = {
 }
 
 
-def made(name: str) -> nn.Module:
+def made(name):
     model = MODELS[name][0]()
     model(torch.zeros(1, 1, 7, 7))  # settles the width of the last layer
     return model
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_which_rectifiers_and_poolings_are_taken_over(name: str) -> None:
+def test_which_rectifiers_and_poolings_are_taken_over(name):
     _, pools, rectifying = MODELS[name]
     model = made(name)
     found = rectified(model)
@@ -96,9 +96,7 @@ def test_which_rectifiers_and_poolings_are_taken_over(name: str) -> None:
 @pytest.mark.parametrize("loops", [True, False])
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_are_those_of_the_loop(
-    name: str, clip: float | None, loops: bool, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_are_those_of_the_loop(name, clip, loops, oracle, monkeypatch):
     if not loops:
         monkeypatch.setattr(processor, "serves", lambda values: False)
     case = problem(lambda: made(name), (1, 7, 7))
@@ -106,14 +104,14 @@ def test_gradients_are_those_of_the_loop(
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 
 
-def test_a_listener_hears_what_the_rectifier_returns() -> None:
+def test_a_listener_hears_what_the_rectifier_returns():
     model = made("rectifier, pooling")
     model[1].register_forward_hook(lambda *_: None)
     assert rectified(model) == {}
     assert [pooling.rectified for pooling in poolings(model)] == [False]
 
 
-def test_poolings_take_images_that_lie_otherwise() -> None:
+def test_poolings_take_images_that_lie_otherwise():
     pooling = MaxPooling("1", (2, 2), (1, 1), rectified=True)
     images = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(1))
     last = images.contiguous(memory_format=torch.channels_last)

@@ -15,10 +15,10 @@ from tacit.gradients.layers import processor
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 20), st.sampled_from([0, 1 << 24]), st.integers(1, 4))
-def test_every_record_is_worked_on_once(records: int, numbers: int, threads: int) -> None:
+def test_every_record_is_worked_on_once(records, numbers, threads):
     seen = np.zeros(records, np.int64)
 
-    def work(part: slice) -> None:
+    def work(part):
         seen[part] += 1
 
     with pytest.MonkeyPatch.context() as patch:
@@ -27,7 +27,7 @@ def test_every_record_is_worked_on_once(records: int, numbers: int, threads: int
     assert (seen == 1).all()
 
 
-def test_few_numbers_stay_on_the_thread_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_numbers_stay_on_the_thread_that_asks(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     threads: list[int] = []
     processor.over_records(8, 1000, lambda part: threads.append(threading.get_ident()))
@@ -35,7 +35,7 @@ def test_few_numbers_stay_on_the_thread_that_asks(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_channels_come_last(channels_last: bool) -> None:
+def test_channels_come_last(channels_last):
     layout = torch.channels_last if channels_last else torch.contiguous_format
     images = torch.arange(120.0).view(2, 3, 4, 5).contiguous(memory_format=layout)
     found = processor.last_channels(images)

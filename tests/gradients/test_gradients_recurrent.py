@@ -30,12 +30,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
-def made(kind: str, options: dict[str, Any]) -> nn.RNNBase:
+def made(kind, options):
     torch.manual_seed(3)
     return KINDS[kind](3, 4, **options).double()
 
 
-def equal(found: Any, right: Any) -> None:
+def equal(found, right):
     pairs = zip(found, right, strict=True) if isinstance(right, tuple) else [(found, right)]
     for one, other in pairs:
         if isinstance(other, tuple):
@@ -46,7 +46,7 @@ def equal(found: Any, right: Any) -> None:
 
 @EVERY_KIND
 @pytest.mark.parametrize("case", OPTIONS)
-def test_it_computes_what_torch_does(kind: str, case: str) -> None:
+def test_it_computes_what_torch_does(kind, case):
     like = made(kind, OPTIONS[case])
     found = Recurrent(like)
     inputs = torch.randn(5, 5, 3, dtype=FLOAT64)
@@ -56,14 +56,14 @@ def test_it_computes_what_torch_does(kind: str, case: str) -> None:
     equal(found(inputs[0]), like(inputs[0]))  # one sequence without a batch
 
 
-def test_projections_are_those_of_torch() -> None:
+def test_projections_are_those_of_torch():
     like = made("LSTM", {"proj_size": 2, "num_layers": 2, "batch_first": True})
     inputs = torch.randn(2, 4, 3, dtype=FLOAT64)
     equal(Recurrent(like)(inputs), like(inputs))
 
 
 @EVERY_KIND
-def test_weights_go_both_ways_by_the_same_names(kind: str) -> None:
+def test_weights_go_both_ways_by_the_same_names(kind):
     options = OPTIONS["two layers, both ways"]
     like = made(kind, options)
     found = Recurrent(like)
@@ -78,13 +78,13 @@ def test_weights_go_both_ways_by_the_same_names(kind: str) -> None:
     equal(found(inputs), like(inputs))
 
 
-def test_what_is_frozen_stays_frozen() -> None:
+def test_what_is_frozen_stays_frozen():
     like = made("GRU", {})
     like.weight_ih_l0.requires_grad_(False)
     assert [p.requires_grad for p in Recurrent(like).parameters()] == [False, True, True, True]
 
 
-def test_packed_sequences_are_refused() -> None:
+def test_packed_sequences_are_refused():
     packed = nn.utils.rnn.pack_sequence([torch.zeros(2, 3), torch.zeros(1, 3)])
     with pytest.raises(InputError, match="padded tensor"):
         Recurrent(nn.LSTM(3, 4))(packed)
@@ -93,16 +93,16 @@ def test_packed_sequences_are_refused() -> None:
 class Last(nn.Module):
     """A score of a sequence from the last output."""
 
-    def __init__(self, inner: nn.Module, width: int) -> None:
+    def __init__(self, inner, width):
         super().__init__()
         self.inner, self.head = inner, nn.Linear(width, 3)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.head(self.inner(inputs)[0][:, -1])
         return outputs
 
 
-def tagger(kind: str, **options: Any) -> Callable[[], nn.Module]:
+def tagger(kind, **options):
     options = {"batch_first": True, **options}
     width = 4 * (1 + options.get("bidirectional", False))
     return lambda: Last(Recurrent(KINDS[kind](3, 4, **options)), width)
@@ -110,17 +110,13 @@ def tagger(kind: str, **options: Any) -> Callable[[], nn.Module]:
 
 @EVERY_KIND
 @pytest.mark.parametrize("clip", [None, 0.2])
-def test_sums_are_those_of_plain_autograd(
-    kind: str, clip: float | None, oracle: Callable[..., Any]
-) -> None:
+def test_sums_are_those_of_plain_autograd(kind, clip, oracle):
     case = problem(tagger(kind), (5, 3))
     assert case.stacked.path == "taps"
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 
 
-def test_sums_of_two_layers_both_ways_are_those_of_plain_autograd(
-    oracle: Callable[..., Any],
-) -> None:
+def test_sums_of_two_layers_both_ways_are_those_of_plain_autograd(oracle):
     case = problem(tagger("LSTM", num_layers=2, bidirectional=True), (4, 3))
     assert_equal(case.gradient(0.3), case.expected(oracle, 0.3), 0.3)
 
@@ -128,28 +124,26 @@ def test_sums_of_two_layers_both_ways_are_those_of_plain_autograd(
 class Twice(nn.Module):
     """Goes through a sequence twice, the second time from where the first one ended."""
 
-    def __init__(self, trained: bool = True) -> None:
+    def __init__(self, trained=True):
         super().__init__()
         self.inner, self.head = Recurrent(nn.LSTM(3, 4, 1, batch_first=True)), nn.Linear(4, 3)
         self.inner.weight_hh_l0.requires_grad_(trained)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         _, state = self.inner(inputs)
         outputs: Tensor = self.head(self.inner(inputs.flip(1), state)[0].mean(1))
         return outputs
 
 
 @pytest.mark.parametrize(("trained", "path"), [(True, "taps"), (False, "functional")])
-def test_a_layer_that_is_called_twice_or_trained_in_part(
-    trained: bool, path: str, oracle: Callable[..., Any]
-) -> None:
+def test_a_layer_that_is_called_twice_or_trained_in_part(trained, path, oracle):
     case = problem(lambda: Twice(trained), (4, 3))
     assert case.stacked.path == path
     assert_equal(case.gradient(0.2), case.expected(oracle, 0.2), 0.2)
 
 
-def test_projections_and_short_memory_give_the_same_sums(oracle: Callable[..., Any]) -> None:
-    def make() -> nn.Module:
+def test_projections_and_short_memory_give_the_same_sums(oracle):
+    def make():
         return Last(Recurrent(nn.LSTM(3, 5, 2, batch_first=True, proj_size=2)), 2)
 
     case = problem(make, (4, 3), memory_bytes=4_000)
@@ -157,8 +151,8 @@ def test_projections_and_short_memory_give_the_same_sums(oracle: Callable[..., A
     assert_equal(case.gradient(0.2), case.expected(oracle, 0.2), 0.2)
 
 
-def test_a_frozen_layer_is_used_and_not_trained(oracle: Callable[..., Any]) -> None:
-    def make() -> nn.Module:
+def test_a_frozen_layer_is_used_and_not_trained(oracle):
+    def make():
         module = tagger("GRU")()
         module.inner.requires_grad_(False)  # type: ignore[union-attr]
         return module

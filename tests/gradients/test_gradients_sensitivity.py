@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, Dropout, Recurrent, StackedModel, build, record_coins
-from tacit.gradients.clipping import ClipNorm
 
 FLOAT32, FLOAT64 = torch.float32, torch.float64
 NODES, RECORDS = 2, 5
@@ -28,11 +27,11 @@ NODES, RECORDS = 2, 5
 class Tokens(nn.Module):
     """A layer over a sequence, whose positions are added up."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner):
         super().__init__()
         self.inner = inner
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.inner(inputs).sum(dim=1)
         return outputs[:, :3]
 
@@ -40,21 +39,21 @@ class Tokens(nn.Module):
 class Tied(nn.Module):
     """One weight in two layers, for which there are no taps."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(6, 6)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.layer(torch.tanh(self.layer(inputs)))[:, :3]
         return outputs
 
 
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.query, self.value = nn.Linear(8, 8), nn.Linear(8, 3)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         weights = torch.softmax(self.query(inputs) @ inputs.transpose(1, 2) / 3, dim=2)
         return (weights @ self.value(inputs)).mean(dim=1)
 
@@ -62,7 +61,7 @@ class Attention(nn.Module):
 class First(nn.Sequential):
     """The first of what a layer returns."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = super().forward(inputs)[0]
         return outputs
 
@@ -118,7 +117,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 _BUILT: dict[tuple[str, torch.dtype], tuple[StackedModel, Tensor]] = {}
 
 
-def built(name: str, dtype: torch.dtype) -> tuple[StackedModel, Tensor]:
+def built(name, dtype):
     """The model, and weights of two nodes."""
     if (name, dtype) not in _BUILT:
         make, shape = MODELS[name]
@@ -134,14 +133,14 @@ def built(name: str, dtype: torch.dtype) -> tuple[StackedModel, Tensor]:
     return _BUILT[name, dtype]
 
 
-def exact_length(difference: list[Fraction], norm: ClipNorm) -> Fraction:
+def exact_length(difference, norm):
     """The squared l2 norm, or the squared l1 norm."""
     if norm == "l1":
         return sum((abs(value) for value in difference), Fraction()) ** 2
     return sum((value * value for value in difference), Fraction())
 
 
-def assert_moved_at_most(one: Tensor, other: Tensor, bound: float, norm: ClipNorm) -> None:
+def assert_moved_at_most(one, other, bound, norm):
     for left, right in zip(one, other, strict=True):
         apart = (left != right).nonzero().flatten().tolist()
         difference = [
@@ -150,7 +149,7 @@ def assert_moved_at_most(one: Tensor, other: Tensor, bound: float, norm: ClipNor
         assert exact_length(difference, norm) <= Fraction(bound) ** 2
 
 
-def adversarial(shape: tuple[int, ...], size: float, kind: int, draws: torch.Generator) -> Tensor:
+def adversarial(shape, size, kind, draws):
     """A record whose positions, pixels or numbers are huge, tiny, or nearly cancel."""
     base = torch.randn(shape[1:] if len(shape) > 1 else shape, generator=draws, dtype=FLOAT64)
     signs = torch.where(torch.arange(shape[0]) % 2 == 0, 1.0, -1.0).double()
@@ -178,15 +177,8 @@ def adversarial(shape: tuple[int, ...], size: float, kind: int, draws: torch.Gen
     others=st.sampled_from(["ordinary", "all like it"]),
 )
 def test_a_record_moves_the_sum_by_the_bound_at_most(
-    dtype: torch.dtype,
-    name: str,
-    seed: int,
-    size: int,
-    kind: int,
-    clip: float,
-    norm: ClipNorm,
-    others: str,
-) -> None:
+    dtype, name, seed, size, kind, clip, norm, others
+):
     model, at = built(name, dtype)
     shape = MODELS[name][1]
     draws = torch.Generator().manual_seed(seed)
@@ -214,7 +206,7 @@ def test_a_record_moves_the_sum_by_the_bound_at_most(
 
 @pytest.mark.parametrize("inputs", [1e4, 1e8, 1e12, 1e18, 1e30])
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
-def test_positions_that_cancel_do_not_bypass_the_bound(dtype: torch.dtype, inputs: float) -> None:
+def test_positions_that_cancel_do_not_bypass_the_bound(dtype, inputs):
     """Four positions whose outer products cancel but for rounding, for which norms said 1."""
     layer = nn.Linear(64, 64, bias=False)
     model = build(
@@ -248,7 +240,7 @@ def test_positions_that_cancel_do_not_bypass_the_bound(dtype: torch.dtype, input
 
 
 @pytest.mark.parametrize("count", [129, 4_000, 40_000])
-def test_many_aligned_records_do_not_move_a_sum_by_more(count: int) -> None:
+def test_many_aligned_records_do_not_move_a_sum_by_more(count):
     """Sums so large that single precision alone would lose, or double, what one record adds."""
     model, at = built("linear", FLOAT32)
     draws = torch.Generator().manual_seed(count)
@@ -268,7 +260,7 @@ def test_many_aligned_records_do_not_move_a_sum_by_more(count: int) -> None:
         assert_moved_at_most(opposite, alike, 0.02, "l2")
 
 
-def test_a_million_coordinates() -> None:
+def test_a_million_coordinates():
     model = build(
         nn.Linear(10_000, 100, bias=False),
         LOSSES["cross-entropy"],
@@ -291,7 +283,7 @@ def test_a_million_coordinates() -> None:
     assert 0.999 < float(length) <= 1 + 1e-9
 
 
-def test_what_has_no_bound_contributes_nothing_and_is_seen() -> None:
+def test_what_has_no_bound_contributes_nothing_and_is_seen():
     model, at = built("linear", FLOAT32)
     inputs = torch.ones(NODES, 3, 6)
     inputs[:, 1] = 3e38
@@ -304,7 +296,7 @@ def test_what_has_no_bound_contributes_nothing_and_is_seen() -> None:
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_products_of_less_than_single_precision_are_refused(precision: str) -> None:
+def test_products_of_less_than_single_precision_are_refused(precision):
     model, at = built("linear", FLOAT32)
     batch = torch.ones(NODES, 1, 6), torch.zeros(NODES, 1, dtype=torch.int64)
     mask = torch.ones(NODES, 1, dtype=torch.bool)
@@ -317,7 +309,7 @@ def test_products_of_less_than_single_precision_are_refused(precision: str) -> N
         torch.set_float32_matmul_precision(before)
 
 
-def test_autocast_does_not_reach_the_sums() -> None:
+def test_autocast_does_not_reach_the_sums():
     model, at = built("mlp", FLOAT32)
     draws = torch.Generator().manual_seed(1)
     batch = torch.randn(NODES, 4, 6, generator=draws), torch.zeros(NODES, 4, dtype=torch.int64)
@@ -330,25 +322,23 @@ def test_autocast_does_not_reach_the_sums() -> None:
 class Rescaling(nn.Module):
     """Divides a whole batch by 255 if it looks like pixels: one record then changes all others."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(6, 3)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.layer(inputs / 255 if bool(inputs.max() > 10) else inputs)
         return outputs
 
 
 class Relative(Rescaling):
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.layer(inputs / inputs.abs().amax().clamp(min=10))
         return outputs
 
 
 @pytest.mark.parametrize("make", [Rescaling, Relative])
-def test_a_module_in_which_an_extreme_record_changes_others_is_not_tapped(
-    make: Callable[[], nn.Module],
-) -> None:
+def test_a_module_in_which_an_extreme_record_changes_others_is_not_tapped(make):
     draws = torch.Generator().manual_seed(1)
     examples = torch.randn(4, 6, generator=draws), torch.tensor([0, 1, 2, 0])
     with suppress(InputError):  # torch.func may be unable to differentiate it
@@ -360,12 +350,12 @@ def test_a_module_in_which_an_extreme_record_changes_others_is_not_tapped(
 class Shortened(nn.Module):
     """Leaves the second half of every text out if one record of the batch is all padding."""
 
-    def __init__(self, blank: int) -> None:
+    def __init__(self, blank):
         super().__init__()
         self.blank = blank
         self.words, self.layer = nn.Embedding(9, 4), nn.Linear(4, 3)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         words = self.words(inputs)
         if bool((inputs == self.blank).all(dim=1).any()):
             words = words * torch.tensor([1.0, 1.0, 0.0, 0.0]).unsqueeze(1)
@@ -374,14 +364,14 @@ class Shortened(nn.Module):
 
 
 @pytest.mark.parametrize("blank", [0, 8, 99])
-def test_a_module_in_which_a_text_may_change_others_is_refused(blank: int) -> None:
+def test_a_module_in_which_a_text_may_change_others_is_refused(blank):
     """Also where no text of the trial is the one that does, as with 99."""
     examples = 2 + torch.arange(12).view(3, 4) % 5, torch.tensor([0, 1, 2])
     with pytest.raises(InputError, match="one record at a time"):
         build(Shortened(blank), LOSSES["cross-entropy"], *examples, dtype=FLOAT64, device="cpu")
 
 
-def moved_by_one(model: StackedModel, targets: Tensor, draws: torch.Generator) -> None:
+def moved_by_one(model, targets, draws):
     at = model.start(1, FLOAT64, "cpu")
     inputs = torch.randn(1, 4, 6, generator=draws, dtype=FLOAT64)
     targets, mask = targets.unsqueeze(0), torch.ones(1, 4, dtype=torch.bool)

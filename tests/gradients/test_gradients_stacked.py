@@ -2,14 +2,12 @@
 
 import copy
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from gradient_problems import (
     EVERY_PATH,
     FLOAT64,
-    Oracle,
     assert_equal,
     generator,
     normed,
@@ -18,7 +16,7 @@ from gradient_problems import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, build
@@ -26,9 +24,7 @@ from tacit.gradients import LOSSES, build
 
 @EVERY_PATH
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_chunks_do_not_change_the_sum(
-    make: Callable[[], nn.Module], clip: float | None, oracle: Oracle
-) -> None:
+def test_chunks_do_not_change_the_sum(make, clip, oracle):
     case = problem(make, (4,), batch=7, memory_bytes=1)
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
     whole = problem(make, (4,), batch=7)
@@ -43,9 +39,7 @@ def test_chunks_do_not_change_the_sum(
 
 @EVERY_PATH
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_record_without_finite_gradient_contributes_nothing(
-    make: Callable[[], nn.Module], bad: float, oracle: Oracle
-) -> None:
+def test_a_record_without_finite_gradient_contributes_nothing(make, bad, oracle):
     case = problem(make, (4,))
     inputs = case.inputs.clone()
     inputs[1, 2] = bad
@@ -58,7 +52,7 @@ def test_a_record_without_finite_gradient_contributes_nothing(
     assert not torch.isfinite(found.norms[1, 2])
 
 
-def test_a_squared_norm_that_overflows_contributes_nothing() -> None:
+def test_a_squared_norm_that_overflows_contributes_nothing():
     case = problem(plain, (4,))
     inputs = case.inputs.clone()
     inputs[0, 0] = 1e300
@@ -73,9 +67,7 @@ def test_a_squared_norm_that_overflows_contributes_nothing() -> None:
 @EVERY_PATH
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -1e300])
-def test_masked_slots_contribute_nothing_whatever_they_hold(
-    make: Callable[[], nn.Module], clip: float | None, garbage: float
-) -> None:
+def test_masked_slots_contribute_nothing_whatever_they_hold(make, clip, garbage):
     case = problem(make, (4,))
     inputs, targets = case.inputs.clone(), case.targets.clone()
     inputs[~case.mask] = garbage
@@ -93,9 +85,7 @@ def test_masked_slots_contribute_nothing_whatever_they_hold(
 
 @EVERY_PATH
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_nodes_without_records_give_zeros(
-    make: Callable[[], nn.Module], clip: float | None
-) -> None:
+def test_nodes_without_records_give_zeros(make, clip):
     case = problem(make, (4,))
     mask = case.mask.clone()
     mask[1] = False
@@ -110,7 +100,7 @@ def test_nodes_without_records_give_zeros(
 
 
 @EVERY_PATH
-def test_an_empty_batch_gives_zeros(make: Callable[[], nn.Module]) -> None:
+def test_an_empty_batch_gives_zeros(make):
     case = problem(make, (4,))
     out = torch.full_like(case.parameters, math.nan)
     found = case.stacked.gradient(
@@ -122,7 +112,7 @@ def test_an_empty_batch_gives_zeros(make: Callable[[], nn.Module]) -> None:
 
 
 @EVERY_PATH
-def test_out_is_overwritten(make: Callable[[], nn.Module]) -> None:
+def test_out_is_overwritten(make):
     case = problem(make, (4,))
     out = torch.full_like(case.parameters, math.nan)
     found = case.stacked.gradient(
@@ -133,7 +123,7 @@ def test_out_is_overwritten(make: Callable[[], nn.Module]) -> None:
 
 
 @EVERY_PATH
-def test_one_bound_a_node(make: Callable[[], nn.Module]) -> None:
+def test_one_bound_a_node(make):
     case = problem(make, (4,))
     bounds = torch.tensor([0.1, 0.5, 2.0], dtype=FLOAT64)
     found = case.stacked.gradient(case.parameters, case.inputs, case.targets, case.mask, bounds)
@@ -142,7 +132,7 @@ def test_one_bound_a_node(make: Callable[[], nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf, torch.tensor([1.0, 0.0, 1.0])])
-def test_a_bound_that_bounds_nothing_is_refused(clip: float | Tensor) -> None:
+def test_a_bound_that_bounds_nothing_is_refused(clip):
     case = problem(plain, (4,))
     with pytest.raises(InputError, match=r"algorithm\.clip"):
         case.stacked.gradient(case.parameters, case.inputs, case.targets, case.mask, clip)
@@ -156,9 +146,7 @@ def test_a_bound_that_bounds_nothing_is_refused(clip: float | Tensor) -> None:
     sequence=st.sampled_from([0, 1, 2, 9]),
     norm=st.sampled_from(["none", "layer", "group"]),
 )
-def test_no_record_contributes_more_than_the_bound_in_float32(
-    seed: int, scale: float, clip: float, sequence: int, norm: str
-) -> None:
+def test_no_record_contributes_more_than_the_bound_in_float32(seed, scale, clip, sequence, norm):
     """Inputs and weights over 36 orders of magnitude; one record is the whole batch."""
     draws = generator(seed)
     norms = {
@@ -192,7 +180,7 @@ def test_no_record_contributes_more_than_the_bound_in_float32(
 
 
 @EVERY_PATH
-def test_float32_agrees_with_float64(make: Callable[[], nn.Module]) -> None:
+def test_float32_agrees_with_float64(make):
     single = problem(make, (4,), dtype=torch.float32)
     exact = build(
         single.model,
@@ -212,7 +200,7 @@ def test_float32_agrees_with_float64(make: Callable[[], nn.Module]) -> None:
 
 
 @EVERY_PATH
-def test_outputs_and_module_hold_each_nodes_weights(make: Callable[[], nn.Module]) -> None:
+def test_outputs_and_module_hold_each_nodes_weights(make):
     case = problem(make, (4,))
     records = case.inputs[2]
     outputs = case.stacked.outputs(case.parameters, records)
@@ -227,15 +215,15 @@ def test_outputs_and_module_hold_each_nodes_weights(make: Callable[[], nn.Module
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_outputs_are_of_images_that_lie_channels_last(channels: int) -> None:
+def test_outputs_are_of_images_that_lie_channels_last(channels):
     strides: list[tuple[int, ...]] = []
 
     class Seen(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
+        def forward(self, images):
             strides.append(images.stride())
             return images
 
-    def make() -> nn.Module:
+    def make():
         first = Seen(), nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2, 1)
         return nn.Sequential(*first, nn.Flatten(), nn.Linear(64, 3))
 
@@ -250,7 +238,7 @@ def test_outputs_are_of_images_that_lie_channels_last(channels: int) -> None:
     torch.testing.assert_close(outputs[0], expected, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
-def test_the_users_module_is_never_changed() -> None:
+def test_the_users_module_is_never_changed():
     model = nn.Sequential(nn.Linear(4, 3)).eval()
     before = copy.deepcopy(model.state_dict())
     stacked = build(
@@ -276,14 +264,14 @@ def test_the_users_module_is_never_changed() -> None:
     assert torch.equal(start[1], nn.utils.parameters_to_vector(model.parameters()).double())
 
 
-def test_constant_buffers_are_kept(oracle: Oracle) -> None:
+def test_constant_buffers_are_kept(oracle):
     class Standardised(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.register_buffer("shift", torch.tensor([0.5, -2.0, 1.0, 3.0]))
             self.layer = nn.Linear(4, 3)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x):
             return self.layer(x - self.shift)
 
     case = problem(Standardised, (4,))
@@ -292,7 +280,7 @@ def test_constant_buffers_are_kept(oracle: Oracle) -> None:
     assert torch.equal(case.stacked.module(case.parameters[0]).shift, case.model.shift.double())
 
 
-def test_building_leaves_the_global_generator_alone() -> None:
+def test_building_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
     problem(plain, (4,))
     problem(normed, (4,))

@@ -4,8 +4,6 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,15 +25,15 @@ CLIP = 0.6
 EXACT = {"rtol": 2e-8, "atol": 2e-8}
 
 
-def linear() -> nn.Module:
+def linear():
     return nn.Linear(6, 3)
 
 
-def mlp() -> nn.Module:
+def mlp():
     return nn.Sequential(nn.Flatten(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3, bias=False))
 
 
-def cnn() -> nn.Module:
+def cnn():
     return nn.Sequential(
         nn.Conv2d(1, 3, 3, padding=1),
         nn.ReLU(),
@@ -47,7 +45,7 @@ def cnn() -> nn.Module:
     )
 
 
-def few_positions() -> nn.Module:
+def few_positions():
     """A convolution of two positions whose factors are smaller than its gradient."""
     return nn.Sequential(nn.Conv1d(4, 12, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3))
 
@@ -55,15 +53,15 @@ def few_positions() -> nn.Module:
 class Gain(nn.Module):
     """Known to no tap."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.gain = nn.Parameter(torch.linspace(0.5, 1.5, 6))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         return self.gain * inputs
 
 
-def other() -> nn.Module:
+def other():
     return nn.Sequential(Gain(), nn.Linear(6, 3))
 
 
@@ -84,17 +82,11 @@ class Case:
     data: StackedData
     at: Tensor
 
-    def table(self, clip: float | None = CLIP, **options: Any) -> GradientTable:
+    def table(self, clip=CLIP, **options):
         return GradientTable.build(self.model, self.data, self.at, clip, steps=10, **options)
 
 
-def case(
-    name: str,
-    *,
-    sizes: tuple[int, ...] = SIZES,
-    dtype: torch.dtype = FLOAT64,
-    memory_bytes: int = 2**26,
-) -> Case:
+def case(name, *, sizes=SIZES, dtype=FLOAT64, memory_bytes=2**26):
     make, shape = MODELS[name]
     with torch.random.fork_rng():
         torch.manual_seed(5)
@@ -120,12 +112,12 @@ def case(
     return Case(module, model, data, at + 0.2 * torch.randn(at.shape, generator=draws, dtype=dtype))
 
 
-def moved(case: Case, seed: int, size: float = 0.3) -> Tensor:
+def moved(case, seed, size=0.3):
     draws = torch.Generator().manual_seed(100 + seed)
     return case.at + size * torch.randn(case.at.shape, generator=draws, dtype=case.at.dtype)
 
 
-def batch(sizes: list[int], width: int, seed: int) -> tuple[Tensor, Tensor]:
+def batch(sizes, width, seed):
     """Ragged: every node takes a drawn number of its entries; masked slots hold an entry."""
     draws = torch.Generator().manual_seed(200 + seed)
     indices = torch.zeros(len(sizes), width, dtype=torch.int64)
@@ -139,7 +131,7 @@ def batch(sizes: list[int], width: int, seed: int) -> tuple[Tensor, Tensor]:
     return indices, mask
 
 
-def scaled(vector: Tensor, bound: float | None) -> Tensor:
+def scaled(vector, bound):
     norm = vector.norm()
     return vector * (bound / norm) if bound is not None and norm > bound else vector
 
@@ -147,7 +139,7 @@ def scaled(vector: Tensor, bound: float | None) -> Tensor:
 class Brute:
     """A table of whole gradients in float64, by plain autograd."""
 
-    def __init__(self, case: Case, clip: float | None, mini_batch: int = 1) -> None:
+    def __init__(self, case, clip, mini_batch=1):
         self.case, self.clip, self.mini_batch = case, clip, mini_batch
         self.module = copy.deepcopy(case.module).double()
         self.entries = [
@@ -155,7 +147,7 @@ class Brute:
             for node, size in enumerate(case.data.sizes.tolist())
         ]
 
-    def gradient(self, at: Tensor, node: int, record: int) -> Tensor:
+    def gradient(self, at, node, record):
         row = int(self.case.data.offsets[node]) + record
         parameters = list(self.module.parameters())
         with torch.no_grad():
@@ -165,12 +157,12 @@ class Brute:
         found = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, parameters)])
         return scaled(found, self.clip)
 
-    def entry(self, at: Tensor, node: int, entry: int) -> Tensor:
+    def entry(self, at, node, entry):
         start = entry * self.mini_batch
         stop = min(start + self.mini_batch, int(self.case.data.sizes[node]))
         return torch.stack([self.gradient(at, node, r) for r in range(start, stop)]).sum(dim=0)
 
-    def replace(self, at: Tensor, indices: Tensor, mask: Tensor, bound: float | None) -> Tensor:
+    def replace(self, at, indices, mask, bound):
         result = torch.zeros(at.shape, dtype=FLOAT64)
         for node, slot in mask.nonzero().tolist():
             entry = int(indices[node, slot])
@@ -179,11 +171,11 @@ class Brute:
             self.entries[node][entry] = new
         return result
 
-    def total(self) -> Tensor:
+    def total(self):
         return torch.stack([torch.stack(entries).sum(dim=0) for entries in self.entries])
 
 
-def recomputed(table: GradientTable, case: Case) -> Tensor:
+def recomputed(table, case):
     """The sum of the entries: what renewing all of them adds to zeros, less what to them."""
     state = {name: values.clone() for name, values in table.tensors().items()}
     sizes = case.data.sizes
@@ -200,9 +192,7 @@ def recomputed(table: GradientTable, case: Case) -> Tensor:
 @EVERY
 @pytest.mark.parametrize("clip", [CLIP, None])
 @pytest.mark.parametrize("bound", [None, 0.2])
-def test_a_table_is_what_a_table_of_whole_gradients_is(
-    name: str, clip: float | None, bound: float | None
-) -> None:
+def test_a_table_is_what_a_table_of_whole_gradients_is(name, clip, bound):
     problem = case(name)
     table, brute = problem.table(clip), Brute(problem, clip)
     torch.testing.assert_close(table.total(), brute.total(), **EXACT)
@@ -216,7 +206,7 @@ def test_a_table_is_what_a_table_of_whole_gradients_is(
 
 
 @EVERY
-def test_norms_and_losses_are_those_of_the_gradient(name: str) -> None:
+def test_norms_and_losses_are_those_of_the_gradient(name):
     problem = case(name)
     at, (indices, mask) = moved(problem, 0), batch(list(SIZES), 5, 1)
     found = problem.table().replace(at, indices, mask, CLIP, 0.2)
@@ -229,7 +219,7 @@ def test_norms_and_losses_are_those_of_the_gradient(name: str) -> None:
 
 @EVERY
 @pytest.mark.parametrize("bound", [None, 0.2])
-def test_float32_agrees_with_whole_gradients_in_float64(name: str, bound: float | None) -> None:
+def test_float32_agrees_with_whole_gradients_in_float64(name, bound):
     problem = case(name, dtype=torch.float32)
     table, brute = problem.table(), Brute(problem, CLIP)
     for step in range(3):
@@ -242,7 +232,7 @@ def test_float32_agrees_with_whole_gradients_in_float64(name: str, bound: float 
 
 
 @EVERY
-def test_chunks_change_nothing(name: str) -> None:
+def test_chunks_change_nothing(name):
     small, large = (case(name, memory_bytes=size) for size in (1, 2**26))
     one, other = small.table(), large.table()
     at, (indices, mask) = moved(small, 0), batch(list(SIZES), 5, 2)
@@ -254,7 +244,7 @@ def test_chunks_change_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, FLOAT64])
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
-def test_the_running_total_stays_the_sum_of_the_entries(name: str, dtype: torch.dtype) -> None:
+def test_the_running_total_stays_the_sum_of_the_entries(name, dtype):
     problem = case(name, dtype=dtype)
     table = problem.table()
     for step in range(50):
@@ -270,7 +260,7 @@ def test_the_running_total_stays_the_sum_of_the_entries(name: str, dtype: torch.
 @pytest.mark.parametrize("name", ["linear", "cnn", "functional"])
 @pytest.mark.parametrize("size", [1, 3, 20])
 @pytest.mark.parametrize("bound", [None, 0.2])
-def test_mini_batches_are_sums_of_their_records(name: str, size: int, bound: float | None) -> None:
+def test_mini_batches_are_sums_of_their_records(name, size, bound):
     problem = case(name)
     table, brute = problem.table(mini_batch=size), Brute(problem, CLIP, size)
     counts = entries_of(SIZES, size)
@@ -292,7 +282,7 @@ def test_mini_batches_are_sums_of_their_records(name: str, size: int, bound: flo
         assert int(found.mask.sum()) == sum(records)
 
 
-def test_mini_batches_of_one_are_records() -> None:
+def test_mini_batches_of_one_are_records():
     problem = case("mlp")
     one, other = problem.table(mini_batch=1), problem.table()
     at, (indices, mask) = moved(problem, 0), batch(list(SIZES), 5, 0)
@@ -303,9 +293,7 @@ def test_mini_batches_of_one_are_records() -> None:
 @EVERY
 @pytest.mark.parametrize("mini_batch", [None, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, FLOAT64])
-def test_the_need_is_what_is_allocated(
-    name: str, mini_batch: int | None, dtype: torch.dtype
-) -> None:
+def test_the_need_is_what_is_allocated(name, mini_batch, dtype):
     problem = case(name, dtype=dtype)
     need = table_need(problem.model, SIZES, dtype, mini_batch=mini_batch)
     tensors = problem.table(mini_batch=mini_batch).tensors()
@@ -315,7 +303,7 @@ def test_the_need_is_what_is_allocated(
     assert need.bytes == sum(values.untyped_storage().nbytes() for values in tensors.values())
 
 
-def test_a_two_layer_network_keeps_neither_records_nor_biases() -> None:
+def test_a_two_layer_network_keeps_neither_records_nor_biases():
     """784-128-10: output gradients of 128 and 10, and 128 hidden values."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
     images, labels = torch.rand(2, 1, 28, 28), torch.tensor([1, 2])
@@ -334,7 +322,7 @@ def test_a_two_layer_network_keeps_neither_records_nor_biases() -> None:
     assert "50 mini-batches, 101,770 numbers each (whole gradients)" in dense.describe()
 
 
-def test_kinds_and_forms() -> None:
+def test_kinds_and_forms():
     shapes = {name: table_need(case(name).model, [1], FLOAT64, mini_batch=None) for name in MODELS}
     assert {name: need.kind for name, need in shapes.items()} == {
         "linear": "factored",
@@ -353,7 +341,7 @@ def test_kinds_and_forms() -> None:
 
 
 @EVERY
-def test_files_hold_what_memory_holds(name: str, tmp_path: Path) -> None:
+def test_files_hold_what_memory_holds(name, tmp_path):
     problem = case(name)
     folder = tmp_path / "deep" / "table"
     table, right = problem.table(directory=folder), problem.table()
@@ -376,7 +364,7 @@ def test_files_hold_what_memory_holds(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(before[key], values) for key, values in table.tensors().items())
 
 
-def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"algorithm\.table_directory.*of gradients"):
         case("linear").table(directory=tmp_path / "file" / "table")
@@ -384,7 +372,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 @EVERY
 @pytest.mark.parametrize("mini_batch", [None, 2])
-def test_a_loaded_table_goes_on_identically(name: str, mini_batch: int | None) -> None:
+def test_a_loaded_table_goes_on_identically(name, mini_batch):
     problem = case(name)
     counts = entries_of(SIZES, mini_batch)
     first = problem.table(mini_batch=mini_batch)
@@ -402,7 +390,7 @@ def test_a_loaded_table_goes_on_identically(name: str, mini_batch: int | None) -
         assert torch.equal(second.total(), first.total())
 
 
-def test_a_state_of_another_table_is_refused() -> None:
+def test_a_state_of_another_table_is_refused():
     table = case("mlp").table()
     with pytest.raises(InputError, match="checkpoint"):
         table.load(case("mlp", sizes=(2, 2, 2)).table().tensors())
@@ -413,9 +401,7 @@ def test_a_state_of_another_table_is_refused() -> None:
 @EVERY
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e200])
 @pytest.mark.parametrize("mini_batch", [None, 2])
-def test_a_record_without_finite_gradient_is_a_zero(
-    name: str, bad: float, mini_batch: int | None
-) -> None:
+def test_a_record_without_finite_gradient_is_a_zero(name, bad, mini_batch):
     problem = case(name, sizes=(4, 3))
     inputs = problem.data.inputs.clone()
     inputs[1] = bad  # node 0, record 1
@@ -440,7 +426,7 @@ def test_a_record_without_finite_gradient_is_a_zero(
     torch.testing.assert_close(table.total(), right.total(), **EXACT)
 
 
-def test_a_gradient_that_turns_infinite_takes_its_entry_away() -> None:
+def test_a_gradient_that_turns_infinite_takes_its_entry_away():
     problem = case("mlp", sizes=(2,))
     table = problem.table()
     at = problem.at.clone()
@@ -466,8 +452,8 @@ def test_a_gradient_that_turns_infinite_takes_its_entry_away() -> None:
     scale=st.floats(-3, 6),
 )
 def test_a_clipped_difference_is_within_its_bound_and_only_shorter(
-    seed: int, name: str, dtype: torch.dtype, step: float, bound: float, scale: float
-) -> None:
+    seed, name, dtype, step, bound, scale
+):
     """One record, new and old from nearly equal to unrelated, bounds over 13 orders."""
     problem = case(name, sizes=(1,), dtype=dtype)
     problem.data.inputs.mul_(10.0**scale)
@@ -501,7 +487,7 @@ def test_a_clipped_difference_is_within_its_bound_and_only_shorter(
 
 @pytest.mark.parametrize("dtype", [torch.float32, FLOAT64])
 @pytest.mark.parametrize("name", ["linear", "mlp", "few-positions"])
-def test_stored_entries_are_within_the_bound(name: str, dtype: torch.dtype) -> None:
+def test_stored_entries_are_within_the_bound(name, dtype):
     for clip in (1e-6, 1e-2, 1e3):
         problem = case(name, sizes=(1,) * 20, dtype=dtype)
         norms = problem.table(clip).tensors()["total"].norm(dim=1)
@@ -510,7 +496,7 @@ def test_stored_entries_are_within_the_bound(name: str, dtype: torch.dtype) -> N
 
 
 @EVERY
-def test_equal_new_and_old_differ_by_nothing(name: str) -> None:
+def test_equal_new_and_old_differ_by_nothing(name):
     problem = case(name)
     table = problem.table()
     indices = torch.arange(4).expand(3, -1)
@@ -522,7 +508,7 @@ def test_equal_new_and_old_differ_by_nothing(name: str) -> None:
 
 
 @EVERY
-def test_an_empty_batch_changes_nothing(name: str) -> None:
+def test_an_empty_batch_changes_nothing(name):
     problem = case(name)
     table = problem.table()
     before = {key: values.clone() for key, values in table.tensors().items()}
@@ -535,7 +521,7 @@ def test_an_empty_batch_changes_nothing(name: str) -> None:
     assert all(torch.equal(before[key], values) for key, values in table.tensors().items())
 
 
-def test_masked_slots_count_for_nothing_whatever_they_hold() -> None:
+def test_masked_slots_count_for_nothing_whatever_they_hold():
     problem = case("mlp")
     one, other = problem.table(), problem.table()
     indices, mask = batch(list(SIZES), 5, 1)
@@ -549,7 +535,7 @@ def test_masked_slots_count_for_nothing_whatever_they_hold() -> None:
     assert torch.equal(one.total(), other.total())
 
 
-def test_entries_that_are_not_there_or_are_twice_there_are_defects() -> None:
+def test_entries_that_are_not_there_or_are_twice_there_are_defects():
     table = case("linear").table()
     at = case("linear").at
     yes = torch.ones(3, 2, dtype=torch.bool)
@@ -564,13 +550,13 @@ def test_entries_that_are_not_there_or_are_twice_there_are_defects() -> None:
     ("clip", "bound", "key"),
     [(0.0, None, r"algorithm\.clip "), (1.0, math.nan, r"algorithm\.clip_difference")],
 )
-def test_bounds_that_bound_nothing_are_refused(clip: float, bound: float | None, key: str) -> None:
+def test_bounds_that_bound_nothing_are_refused(clip, bound, key):
     problem = case("linear")
     with pytest.raises(InputError, match=key.strip()):
         problem.table().replace(problem.at, *batch(list(SIZES), 2, 0), clip, bound)
 
 
-def test_mini_batches_of_nothing_are_refused() -> None:
+def test_mini_batches_of_nothing_are_refused():
     problem = case("linear")
     with pytest.raises(InputError, match=r"algorithm\.table_batch"):
         problem.table(mini_batch=0)
@@ -578,7 +564,7 @@ def test_mini_batches_of_nothing_are_refused() -> None:
         table_need(problem.model, SIZES, FLOAT64, mini_batch=0)
 
 
-def test_records_may_be_numbers_of_words() -> None:
+def test_records_may_be_numbers_of_words():
     draws = torch.Generator().manual_seed(1)
     module = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 3))
     data = StackedData(
@@ -604,11 +590,11 @@ def test_records_may_be_numbers_of_words() -> None:
 class Capped(nn.Module):
     """The identity for all but huge inputs."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         return inputs.clamp(max=1e6)
 
 
-def test_a_record_that_its_layer_does_not_take_as_it_is_contributes_nothing() -> None:
+def test_a_record_that_its_layer_does_not_take_as_it_is_contributes_nothing():
     problem = case("linear", sizes=(3,))
     data = problem.data
     capped = build(
@@ -632,14 +618,14 @@ def test_a_record_that_its_layer_does_not_take_as_it_is_contributes_nothing() ->
     assert torch.isinf(found.batch.norms).tolist() == [[False, True, False]]
 
 
-def test_available_memory_is_the_least_of_system_and_groups(tmp_path: Path) -> None:
+def test_available_memory_is_the_least_of_system_and_groups(tmp_path):
     proc, groups = tmp_path / "proc", tmp_path / "groups"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
     (proc / "self" / "cgroup").write_text("4:cpu,memory:/job/step\n0::/inner\n")
     assert available_bytes(proc=proc, groups=groups) == 5000 * 1024
 
-    def group(folder: Path, limit: str, used: str, names: tuple[str, str], stat: str) -> None:
+    def group(folder, limit, used, names, stat):
         folder.mkdir(parents=True)
         (folder / names[0]).write_text(limit + "\n")
         (folder / names[1]).write_text(used + "\n")
@@ -657,7 +643,7 @@ def test_available_memory_is_the_least_of_system_and_groups(tmp_path: Path) -> N
     assert available_bytes(proc=proc, groups=groups) == 0
 
 
-def test_available_memory_here() -> None:
+def test_available_memory_here():
     assert 2**20 < available_bytes() < 2**60
 
 
@@ -665,5 +651,5 @@ def test_available_memory_here() -> None:
     ("count", "words"),
     [(12, "12 bytes"), (64_321_000, "64.3 MB"), (2.2e12, "2.2 TB"), (1e20, "1e+05 PB")],
 )
-def test_bytes_in_words(count: float, words: str) -> None:
+def test_bytes_in_words(count, words):
     assert in_words(count) == words

@@ -26,7 +26,6 @@ from tacit.gradients import (
     record_coins,
 )
 from tacit.gradients.augmentation import AUGMENTATIONS, ViewFunction, check_augmentation
-from tacit.gradients.clipping import ClipNorm
 from tacit.gradients.dropout import drawn_coins, dropping, view_coins
 from tacit.models.architectures import build_model
 
@@ -34,7 +33,7 @@ NODES, RECORDS = 2, 5
 FLOAT64 = torch.float64
 
 
-def noisy(records: Tensor, coins: Tensor) -> Tensor:
+def noisy(records, coins):
     """Every number times one that the coin decides, and nothing else."""
     size = records[0].numel()
     phases = (coins % 1009).double().unsqueeze(1) + torch.arange(size)
@@ -42,7 +41,7 @@ def noisy(records: Tensor, coins: Tensor) -> Tensor:
     return records * factors.view(records.shape).to(records.dtype)
 
 
-def rolled(ids: Tensor, coins: Tensor) -> Tensor:
+def rolled(ids, coins):
     """Other ids, of which there are eleven."""
     return (ids + coins.unsqueeze(1) % 3) % 11
 
@@ -50,11 +49,11 @@ def rolled(ids: Tensor, coins: Tensor) -> Tensor:
 class Summed(nn.Module):
     """The sum over places of what a module gives."""
 
-    def __init__(self, *inner: nn.Module) -> None:
+    def __init__(self, *inner):
         super().__init__()
         self.inner = nn.Sequential(*inner)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         found = self.inner(inputs)
         outputs: Tensor = (found[0] if isinstance(found, tuple) else found).sum(dim=1)
         return outputs[:, :3]
@@ -63,11 +62,11 @@ class Summed(nn.Module):
 class Tied(nn.Module):
     """One weight in two layers, for which there are no taps."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(6, 6)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.layer(torch.tanh(self.layer(inputs)))[:, :3]
         return outputs
 
@@ -127,13 +126,13 @@ EVERY_CASE = pytest.mark.parametrize("name", CASES)
 _BUILT: dict[tuple[str, int, torch.dtype, int | None], tuple[StackedModel, Tensor]] = {}
 
 
-def made(name: str) -> nn.Module:
+def made(name):
     with torch.random.fork_rng():
         torch.manual_seed(3)
         return CASES[name][0]()
 
 
-def drawn(name: str, count: int, seed: int = 4) -> tuple[Tensor, Tensor]:
+def drawn(name, count, seed=4):
     """Records and labels of each node."""
     draws = torch.Generator().manual_seed(seed)
     shape = CASES[name][1]
@@ -143,16 +142,14 @@ def drawn(name: str, count: int, seed: int = 4) -> tuple[Tensor, Tensor]:
     return torch.randn(NODES, count, *shape, generator=draws, dtype=FLOAT64), targets
 
 
-def views_of(name: str, views: int) -> Augmentation:
+def views_of(name, views):
     chosen = CASES[name][2]
     if isinstance(chosen, str):
         return image_views(chosen, views, CASES[name][1], ids=False)
     return Augmentation(name, chosen, views)
 
 
-def built(
-    name: str, views: int, dtype: torch.dtype = FLOAT64, memory_bytes: int | None = None
-) -> tuple[StackedModel, Tensor]:
+def built(name, views, dtype=FLOAT64, memory_bytes=None):
     """The model, and weights of all nodes."""
     key = name, views, dtype, memory_bytes
     if key not in _BUILT:
@@ -168,20 +165,20 @@ def built(
     return _BUILT[key]
 
 
-def coins_of(count: int = RECORDS, k: int = 0) -> Tensor:
+def coins_of(count=RECORDS, k=0):
     return record_coins(7, k, 0, torch.arange(NODES), torch.arange(count).expand(NODES, -1))
 
 
-def ragged() -> Tensor:
+def ragged():
     mask = torch.ones(NODES, RECORDS, dtype=torch.bool)
     mask[1, 2] = False
     return mask
 
 
 def right(
-    name: str, model: StackedModel, at: Tensor, batch: tuple[Tensor, Tensor, Tensor], coins: Tensor,
-    clip: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    name, model, at, batch, coins,
+    clip
+):  # fmt: skip
     """Sums, norms and losses by a loop over records and views: each made alone, by autograd."""
     inputs, targets, mask = batch
     augmentation = views_of(name, 1 if model.augmentation is None else model.augmentation.views)
@@ -214,7 +211,7 @@ def right(
 
 @EVERY_CASE
 @pytest.mark.parametrize("views", [1, 2, 5])
-def test_sums_are_those_of_means_over_views_one_at_a_time(name: str, views: int) -> None:
+def test_sums_are_those_of_means_over_views_one_at_a_time(name, views):
     model, at = built(name, views)
     assert model.path == CASES[name][3]
     batch = (*drawn(name, RECORDS), ragged())
@@ -239,7 +236,7 @@ def test_sums_are_those_of_means_over_views_one_at_a_time(name: str, views: int)
         ("resnet18", (3, 8, 8), "taps"),
     ],
 )
-def test_built_in_models_have_views(model: str, shape: tuple[int, ...], path: str) -> None:
+def test_built_in_models_have_views(model, shape, path):
     draws = torch.Generator().manual_seed(2)
     inputs = torch.randn(1, 2, *shape, generator=draws)
     targets = torch.randint(0, 3, (1, 2), generator=draws)
@@ -265,7 +262,7 @@ def test_built_in_models_have_views(model: str, shape: tuple[int, ...], path: st
 
 @pytest.mark.parametrize("norm", ["l1", "coordinate"])
 @pytest.mark.parametrize("name", ["mlp", "convolution, Gram matrices", "functional"])
-def test_other_norms_are_those_of_the_mean(name: str, norm: ClipNorm) -> None:
+def test_other_norms_are_those_of_the_mean(name, norm):
     model, at = built(name, 3)
     inputs, targets = drawn(name, 1)
     mask, coins = torch.ones(NODES, 1, dtype=torch.bool), coins_of(1)
@@ -279,7 +276,7 @@ def test_other_norms_are_those_of_the_mean(name: str, norm: ClipNorm) -> None:
 
 
 @EVERY_CASE
-def test_a_record_has_its_views_wherever_it_stands_and_whoever_else_is_there(name: str) -> None:
+def test_a_record_has_its_views_wherever_it_stands_and_whoever_else_is_there(name):
     model, at = built(name, 3)
     inputs, targets = drawn(name, RECORDS)
     coins, mask = coins_of(), torch.ones(NODES, RECORDS, dtype=torch.bool)
@@ -299,7 +296,7 @@ def test_a_record_has_its_views_wherever_it_stands_and_whoever_else_is_there(nam
 
 @EVERY_CASE
 @pytest.mark.parametrize("clip", [None, 0.05])
-def test_a_memory_bound_changes_nothing(name: str, clip: float | None) -> None:
+def test_a_memory_bound_changes_nothing(name, clip):
     model, at = built(name, 3)
     small, _ = built(name, 3, memory_bytes=1)
     batch = (*drawn(name, RECORDS), ragged())
@@ -308,7 +305,7 @@ def test_a_memory_bound_changes_nothing(name: str, clip: float | None) -> None:
     torch.testing.assert_close(one.losses, other.losses)
 
 
-def test_memory_is_counted_for_all_views() -> None:
+def test_memory_is_counted_for_all_views():
     numbers = [
         built("convolutions, normalised and pooled", views)[0].numbers_per_record
         for views in (1, 8)
@@ -318,13 +315,13 @@ def test_memory_is_counted_for_all_views() -> None:
     assert built("mlp, Gram matrices", 1)[0].positions == 1
 
 
-def test_without_coins_there_are_no_views() -> None:
+def test_without_coins_there_are_no_views():
     model, at = built("mlp", 2)
     with pytest.raises(ValueError, match="coins"):
         model.gradient(at, *drawn("mlp", RECORDS), ragged(), 1.0)
 
 
-def test_gradients_of_records_one_by_one_have_views_too() -> None:
+def test_gradients_of_records_one_by_one_have_views_too():
     model, at = built("mlp", 3)
     batch, coins = (*drawn("mlp", RECORDS), ragged()), coins_of()
     found = model.record_gradients(at, *batch, 0.05, coins=coins)
@@ -338,7 +335,7 @@ def test_gradients_of_records_one_by_one_have_views_too() -> None:
 # The bound.
 
 
-def moved(one: Tensor, other: Tensor) -> list[Fraction]:
+def moved(one, other):
     """The squared distance of each node's sums, exactly."""
     return [
         sum(
@@ -349,14 +346,14 @@ def moved(one: Tensor, other: Tensor) -> list[Fraction]:
     ]
 
 
-def hostile(records: Tensor, coins: Tensor) -> Tensor:
+def hostile(records, coins):
     """Views that all but cancel, are huge, or are no numbers: as the record and the coin say."""
     signs = torch.where(coins % 2 == 0, 1.0, -1.0).to(records).view(-1, *(1,) * (records.ndim - 1))
     wild = (records.flatten(1)[:, :1].abs() > 1e3).view(-1, *(1,) * (records.ndim - 1))
     return torch.where(wild, records * signs * (1 + 1e-7 * signs), records)
 
 
-def spoiling(records: Tensor, coins: Tensor) -> Tensor:
+def spoiling(records, coins):
     """Views of which one in two of a marked record is no number."""
     marked = (records.flatten(1)[:, 0] > 1e3) & (coins % 2 == 0)
     return torch.where(marked.view(-1, *(1,) * (records.ndim - 1)), math.nan, records)
@@ -372,9 +369,7 @@ def spoiling(records: Tensor, coins: Tensor) -> Tensor:
     views=st.sampled_from([1, 2, 7]),
     wild=st.booleans(),
 )
-def test_a_record_moves_the_sum_by_the_bound_at_most(
-    dtype: torch.dtype, name: str, seed: int, size: int, clip: float, views: int, wild: bool
-) -> None:
+def test_a_record_moves_the_sum_by_the_bound_at_most(dtype, name, seed, size, clip, views, wild):
     model, at = built(name, views, dtype)
     if wild:  # after it was tried out: an augmentation that is as bad as one can be
         model = replaced(model, hostile)
@@ -397,7 +392,7 @@ def test_a_record_moves_the_sum_by_the_bound_at_most(
     assert max(moved(changed, before)) <= Fraction(2 * clip) ** 2
 
 
-def replaced(model: StackedModel, function: ViewFunction) -> StackedModel:
+def replaced(model, function):
     from dataclasses import replace
 
     assert model.augmentation is not None
@@ -405,7 +400,7 @@ def replaced(model: StackedModel, function: ViewFunction) -> StackedModel:
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp, Gram matrices", "functional", "dropout", "LSTM"])
-def test_one_view_that_is_no_number_leaves_nothing_of_its_record(name: str) -> None:
+def test_one_view_that_is_no_number_leaves_nothing_of_its_record(name):
     model = replaced(built(name, 4)[0], spoiling)
     at = built(name, 4)[1]
     inputs, targets = drawn(name, RECORDS)
@@ -419,7 +414,7 @@ def test_one_view_that_is_no_number_leaves_nothing_of_its_record(name: str) -> N
     assert torch.isfinite(found.norms[:, [0, 1, 2, 4]]).all()
 
 
-def test_views_that_point_alike_add_as_much_as_one() -> None:
+def test_views_that_point_alike_add_as_much_as_one():
     """K equal views are one: a sum in place of a mean would be K times as long."""
     model = replaced(built("mlp", 7)[0], lambda records, coins: records)
     plain = replaced(built("mlp", 1)[0], lambda records, coins: records)
@@ -437,9 +432,7 @@ def test_views_that_point_alike_add_as_much_as_one() -> None:
     height=st.integers(1, 40), width=st.integers(1, 40), channels=st.integers(1, 3),
     seed=st.integers(0, 2**62),
 )  # fmt: skip
-def test_images_are_mirrored_and_moved_as_numpy_does_it(
-    height: int, width: int, channels: int, seed: int
-) -> None:
+def test_images_are_mirrored_and_moved_as_numpy_does_it(height, width, channels, seed):
     draws = torch.Generator().manual_seed(seed % 2**32)
     images = torch.randn(4, channels, height, width, generator=draws)
     images[0] = math.inf
@@ -463,7 +456,7 @@ def test_images_are_mirrored_and_moved_as_numpy_does_it(
             assert any(np.array_equal(found, one, equal_nan=True) for one in windows)
 
 
-def test_all_moves_are_equally_likely() -> None:
+def test_all_moves_are_equally_likely():
     image = torch.zeros(1, 1, 16, 16)
     image[0, 0, 8, 8] = 1
     coins = drawn_coins(record_coins(0, 0, 0, torch.arange(1), torch.arange(25_000)[None]))[0]
@@ -476,7 +469,7 @@ def test_all_moves_are_equally_likely() -> None:
     assert abs(float(mirrored) / len(coins) - 0.5) < 5 * 0.0032
 
 
-def test_views_have_coins_of_their_own() -> None:
+def test_views_have_coins_of_their_own():
     coins = torch.cat([coins_of(40, k).flatten() for k in range(5)])
     own = view_coins(coins, 16)
     assert own.shape == (coins.numel() * 16,)
@@ -491,26 +484,26 @@ def test_views_have_coins_of_their_own() -> None:
 # What is refused.
 
 
-def mean_of_the_batch(records: Tensor, coins: Tensor) -> Tensor:
+def mean_of_the_batch(records, coins):
     return records - records.mean(0)
 
 
-def neighbours(records: Tensor, coins: Tensor) -> Tensor:
+def neighbours(records, coins):
     return 0.9 * records + 0.1 * records.roll(1, 0)
 
 
-def largest(records: Tensor, coins: Tensor) -> Tensor:
+def largest(records, coins):
     """Of ordinary records, the records."""
     return records / records.abs().max().clamp(min=1e6) * 1e6
 
 
-def seldom(records: Tensor, coins: Tensor) -> Tensor:
+def seldom(records, coins):
     """Mixed with the record before it by one coin in four."""
     chosen = (coins % 4 == 0).view(-1, *(1,) * (records.ndim - 1))
     return torch.where(chosen, 0.5 * (records + records.roll(1, 0)), records)
 
 
-def counting(records: Tensor, coins: Tensor) -> Tensor:
+def counting(records, coins):
     """Another view at every call."""
     CALLS.append(len(records))
     return records + len(CALLS)
@@ -519,31 +512,31 @@ def counting(records: Tensor, coins: Tensor) -> Tensor:
 CALLS: list[int] = []
 
 
-def drawing(records: Tensor, coins: Tensor) -> Tensor:
+def drawing(records, coins):
     return records + torch.randn_like(records)
 
 
-def place(records: Tensor, coins: Tensor) -> Tensor:
+def place(records, coins):
     return records + torch.arange(len(records)).view(-1, *(1,) * (records.ndim - 1))
 
 
-def cropped(records: Tensor, coins: Tensor) -> Tensor:
+def cropped(records, coins):
     return records[..., 1:]
 
 
-def wide(records: Tensor, coins: Tensor) -> Tensor:
+def wide(records, coins):
     return records.double()
 
 
-def nothing(records: Tensor, coins: Tensor) -> Tensor:
+def nothing(records, coins):
     return None  # type: ignore[return-value]
 
 
-def dividing(records: Tensor, coins: Tensor) -> Tensor:
+def dividing(records, coins):
     return records / 0
 
 
-def failing(records: Tensor, coins: Tensor) -> Tensor:
+def failing(records, coins):
     raise RuntimeError("no")
 
 
@@ -564,9 +557,7 @@ def failing(records: Tensor, coins: Tensor) -> Tensor:
         (failing, "failed"),
     ],
 )
-def test_what_is_no_function_of_a_record_and_its_coin_is_refused(
-    function: ViewFunction, words: str
-) -> None:
+def test_what_is_no_function_of_a_record_and_its_coin_is_refused(function, words):
     examples = torch.randn(8, 1, 6, 6, generator=torch.Generator().manual_seed(1))
     state = torch.get_rng_state()
     with pytest.raises(InputError, match=words) as found:
@@ -575,11 +566,11 @@ def test_what_is_no_function_of_a_record_and_its_coin_is_refused(
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def deciding(records: Tensor, coins: Tensor) -> Tensor:
+def deciding(records, coins):
     return records * 2 if float(records.max()) > 0.5 else records
 
 
-def looped(records: Tensor, coins: Tensor) -> Tensor:
+def looped(records, coins):
     """In place, and one after the other by its coin: as a user may write it."""
     for record, coin in zip(records, coins.tolist(), strict=True):
         if coin % 2:
@@ -587,16 +578,14 @@ def looped(records: Tensor, coins: Tensor) -> Tensor:
     return records
 
 
-def of_numpy(records: Tensor, coins: Tensor) -> Tensor:
+def of_numpy(records, coins):
     return torch.from_numpy(np.flip(records.numpy(), axis=-1).copy())
 
 
 @pytest.mark.parametrize(
     ("function", "alone"), [(looped, False), (noisy, False), (of_numpy, True), (deciding, None)]
 )
-def test_what_cannot_be_followed_is_called_for_one_view_after_the_other(
-    function: ViewFunction, alone: bool | None
-) -> None:
+def test_what_cannot_be_followed_is_called_for_one_view_after_the_other(function, alone):
     examples = torch.randn(8, 1, 6, 6, generator=torch.Generator().manual_seed(1))
     given_records = examples.clone()
     augmentation = Augmentation("mine:views", function, 3)
@@ -615,14 +604,14 @@ def test_what_cannot_be_followed_is_called_for_one_view_after_the_other(
         torch.testing.assert_close(views[0, row : row + 1], alone_view)
 
 
-def test_images_are_asked_for_by_what_is_built_in() -> None:
+def test_images_are_asked_for_by_what_is_built_in():
     for shape, ids in (((6,), False), ((4, 6), False), ((1, 4, 4), True)):
         with pytest.raises(InputError, match=r"task\.augmentation.*for images"):
             image_views("flip", 2, shape, ids)
 
 
-def test_views_of_another_shape_end_a_step_without_telling_of_records() -> None:
-    def odd(records: Tensor, coins: Tensor) -> Tensor:
+def test_views_of_another_shape_end_a_step_without_telling_of_records():
+    def odd(records, coins):
         return records[:, :1] if bool((records > 100).any()) else records
 
     model = replaced(built("mlp", 2)[0], odd)

@@ -1,7 +1,5 @@
 """What the tests of identities share."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from consortia import consortium
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """A folder with two sites and a relay that have joined; nothing in it is changed."""
     folder = tmp_path_factory.mktemp("made")
     consortium(folder)
@@ -19,6 +17,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own(made: Path, tmp_path: Path) -> Path:
+def own(made, tmp_path):
     """A copy of it that a test may change."""
     return Path(shutil.copytree(made, tmp_path / "own"))

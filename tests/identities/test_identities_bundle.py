@@ -1,16 +1,12 @@
 """Bundles: the later one of the same consortium, whole and for this member, or none."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,11 +24,10 @@ from tacit.identities import (
 from tacit.identities.bundle import MOST_MEMBERS, Bundle, Member, bundle_text
 from tacit.identities.certificates import issue_certificate, new_authority
 from tacit.identities.consortium import AUTHORITY_FILE
-from tacit.identities.names import Role
 from tacit.identities.requests import new_request
 
 
-def test_an_older_bundle_is_refused_over_a_newer_one(own: Path) -> None:
+def test_an_older_bundle_is_refused_over_a_newer_one(own):
     first = own / "first.json"
     shutil.copy(own / "consortium" / "bundle.json", first)
     newer = approve(own / "consortium", [create_site(own / "west", "west")]).path
@@ -44,7 +39,7 @@ def test_an_older_bundle_is_refused_over_a_newer_one(own: Path) -> None:
     assert [member.name for member in load_site(own / "north").sites] == ["north", "south", "west"]
 
 
-def test_two_bundles_of_one_issue_are_not_both_joined(own: Path) -> None:
+def test_two_bundles_of_one_issue_are_not_both_joined(own):
     """A coordinator's folder that was restored, or two of them."""
     copy = Path(shutil.copytree(own / "consortium", own / "copy"))
     join(own / "north", revoke(own / "consortium", "south")[1])
@@ -52,14 +47,14 @@ def test_two_bundles_of_one_issue_are_not_both_joined(own: Path) -> None:
         join(own / "north", revoke(copy, "relay")[1])
 
 
-def test_a_bundle_of_another_consortium_is_refused(own: Path, tmp_path: Path) -> None:
+def test_a_bundle_of_another_consortium_is_refused(own, tmp_path):
     other = approve(tmp_path / "other", [own / "north.request.pem"]).path
     with pytest.raises(InputError) as error:
         join(own / "north", other)
     refused(error, "must be of the consortium", load_site(own / "north").consortium)
 
 
-def test_a_bundle_that_moves_a_rank_is_refused(own: Path, tmp_path: Path) -> None:
+def test_a_bundle_that_moves_a_rank_is_refused(own, tmp_path):
     """Of a coordinator that made its folder anew with the same key."""
     (tmp_path / "consortium").mkdir()
     shutil.copy(own / "consortium" / AUTHORITY_FILE, tmp_path / "consortium")
@@ -70,7 +65,7 @@ def test_a_bundle_that_moves_a_rank_is_refused(own: Path, tmp_path: Path) -> Non
     refused(error, "must leave north in its place")
 
 
-def test_a_bundle_that_is_not_for_this_folder_is_refused(own: Path, tmp_path: Path) -> None:
+def test_a_bundle_that_is_not_for_this_folder_is_refused(own, tmp_path):
     bundle = own / "consortium" / "bundle.json"
     create_site(tmp_path / "west", "west")
     with pytest.raises(InputError, match="has no certificate for west"):
@@ -87,7 +82,7 @@ def test_a_bundle_that_is_not_for_this_folder_is_refused(own: Path, tmp_path: Pa
     refused(error, "gives this folder's key to site north", "not what it asked for")
 
 
-def test_the_fingerprint_is_compared(own: Path) -> None:
+def test_the_fingerprint_is_compared(own):
     site = load_site(own / "north")
     bundle = own / "consortium" / "bundle.json"
     spoken = " ".join(site.consortium[i : i + 4].upper() for i in range(0, 32, 4))
@@ -99,9 +94,7 @@ def test_the_fingerprint_is_compared(own: Path) -> None:
 
 
 @given(data=st.data())
-def test_a_bundle_that_is_cut_or_flipped_is_never_accepted(
-    made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_bundle_that_is_cut_or_flipped_is_never_accepted(made, tmp_path_factory, data):
     content = (made / "consortium" / "bundle.json").read_bytes()
     at = data.draw(st.integers(0, len(content) - 1))
     changed = data.draw(
@@ -135,9 +128,7 @@ VALUES = st.recursive(
 
 
 @given(key=st.sampled_from(["members", "issue", "authority", "revoked", "kind"]), value=VALUES)
-def test_fields_of_other_types_are_refused_in_a_line(
-    made: Path, tmp_path_factory: pytest.TempPathFactory, key: str, value: object
-) -> None:
+def test_fields_of_other_types_are_refused_in_a_line(made, tmp_path_factory, key, value):
     values = json.loads((made / "consortium" / "bundle.json").read_text())
     path = tmp_path_factory.getbasetemp() / "typed.json"
     path.write_text(json.dumps({**values, key: value}))
@@ -160,7 +151,7 @@ def test_fields_of_other_types_are_refused_in_a_line(
         ({"authority": "-----"}, "one is damaged"),
     ],
 )
-def test_each_field_of_a_bundle_is_checked(own: Path, change: dict[str, Any], words: str) -> None:
+def test_each_field_of_a_bundle_is_checked(own, change, words):
     path = own / "consortium" / "bundle.json"
     values = {**json.loads(path.read_text()), **change}
     signature = values.pop("signature")
@@ -170,7 +161,7 @@ def test_each_field_of_a_bundle_is_checked(own: Path, change: dict[str, Any], wo
     refused(error, words)
 
 
-def test_a_key_said_twice_in_a_bundle_is_refused(own: Path) -> None:
+def test_a_key_said_twice_in_a_bundle_is_refused(own):
     path = own / "consortium" / "bundle.json"
     text = path.read_text()
     path.write_text(text.replace('"issue": 1', '"issue": 2,\n "issue": 1'))
@@ -178,14 +169,14 @@ def test_a_key_said_twice_in_a_bundle_is_refused(own: Path) -> None:
         read_bundle(path)
 
 
-def test_what_is_nested_deeply_is_refused(tmp_path: Path) -> None:
+def test_what_is_nested_deeply_is_refused(tmp_path):
     path = tmp_path / "bundle.json"
     path.write_bytes(b'{"members":' + b"[" * 10**6)
     with pytest.raises(InputError, match="it is damaged"):
         read_bundle(path)
 
 
-def test_oversized_files_and_those_that_are_none_are_refused(own: Path) -> None:
+def test_oversized_files_and_those_that_are_none_are_refused(own):
     large = own / "large"
     with large.open("wb") as file:
         file.truncate(2**40)
@@ -207,7 +198,7 @@ def test_oversized_files_and_those_that_are_none_are_refused(own: Path) -> None:
             join(own / "north", path)
 
 
-def test_the_bundle_of_any_member_takes_the_place_of_a_lost_one(own: Path) -> None:
+def test_the_bundle_of_any_member_takes_the_place_of_a_lost_one(own):
     """A coordinator that restored an old copy goes on from what its members have."""
     old = (own / "consortium" / "bundle.json").read_bytes()
     join(own / "north", revoke(own / "consortium", "south")[1])
@@ -228,16 +219,16 @@ AUTHORITY = new_authority(AUTHORITY_KEY, NOW)
 
 
 def member(
-    name: str = "north",
-    rank: int | None = 0,
-    addresses: tuple[str, ...] = (),
+    name="north",
+    rank=0,
+    addresses=(),
     *,
-    role: Role = "site",
-    certified: str | None = None,
-    secret: int = 1,
-    authority: x509.Certificate = AUTHORITY,
-    key: Ed25519PrivateKey = AUTHORITY_KEY,
-) -> Member:
+    role="site",
+    certified=None,
+    secret=1,
+    authority=AUTHORITY,
+    key=AUTHORITY_KEY,
+):
     public = Ed25519PrivateKey.from_private_bytes(bytes([secret]) * 32).public_key()
     hosts = [address for address in addresses if address.isprintable()]
     certificate = issue_certificate(
@@ -253,14 +244,12 @@ def member(
     return Member(name, role, rank, certificate, addresses, False)
 
 
-def written(
-    path: Path, *members: Member, authority: x509.Certificate = AUTHORITY, issue: int = 1
-) -> Path:
+def written(path, *members, authority=AUTHORITY, issue=1):
     path.write_bytes(bundle_text(Bundle(authority, issue, members, ()), AUTHORITY_KEY))
     return path
 
 
-def test_such_a_bundle_is_read_where_nothing_is_wrong(tmp_path: Path) -> None:
+def test_such_a_bundle_is_read_where_nothing_is_wrong(tmp_path):
     path = written(tmp_path / "bundle.json", member(), member("south", 1, secret=2))
     assert [each.name for each in read_bundle(path)[0].sites] == ["north", "south"]
 
@@ -294,9 +283,7 @@ OTHER_KEY = Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)
         ([member(key=OTHER_KEY)], "the certificate of north was signed by another authority"),
     ],
 )
-def test_members_that_contradict_themselves_are_refused(
-    tmp_path: Path, members: list[Member], words: str
-) -> None:
+def test_members_that_contradict_themselves_are_refused(tmp_path, members, words):
     path = written(tmp_path / "bundle.json", *members)
     with pytest.raises(InputError) as error:
         read_bundle(path)
@@ -304,7 +291,7 @@ def test_members_that_contradict_themselves_are_refused(
     assert str(error.value).isprintable()
 
 
-def test_an_authority_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_authority_that_is_none_is_refused(tmp_path):
     """A member's own certificate, say, with which it would let in whom it likes."""
     signer = member().certificate
     other = new_authority(OTHER_KEY, NOW)
@@ -315,7 +302,7 @@ def test_an_authority_that_is_none_is_refused(tmp_path: Path) -> None:
         refused(error, words)
 
 
-def test_a_member_cannot_make_members(own: Path) -> None:
+def test_a_member_cannot_make_members(own):
     north = load_site(own / "north")
     public = Ed25519PrivateKey.generate().public_key()
     now = datetime.now(UTC)
@@ -328,7 +315,7 @@ def test_a_member_cannot_make_members(own: Path) -> None:
     )
 
 
-def test_a_bundle_of_too_many_members_is_refused(tmp_path: Path) -> None:
+def test_a_bundle_of_too_many_members_is_refused(tmp_path):
     path = written(tmp_path / "bundle.json", *[member()] * (MOST_MEMBERS + 1))
     with pytest.raises(InputError, match="members"):
         read_bundle(path)

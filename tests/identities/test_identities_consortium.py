@@ -1,7 +1,5 @@
 """What a coordinator approves: no request that is damaged or asks for more, no name twice."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -30,9 +28,7 @@ from tacit.identities.certificates import MALFORMED
 from tacit.identities.requests import new_request, read_request
 
 
-def signed_request(
-    key: Ed25519PrivateKey, *extensions: x509.ExtensionType, name: str = "east", unit: str = "site"
-) -> bytes:
+def signed_request(key, *extensions, name="east", unit="site"):
     parts = [(NameOID.ORGANIZATIONAL_UNIT_NAME, unit), (NameOID.COMMON_NAME, name)]
     subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in parts if value])
     builder = x509.CertificateSigningRequestBuilder(subject)
@@ -41,11 +37,11 @@ def signed_request(
     return builder.sign(key, None).public_bytes(Encoding.PEM)
 
 
-def names(*items: x509.GeneralName) -> x509.SubjectAlternativeName:
+def names(*items):
     return x509.SubjectAlternativeName(items)
 
 
-def uri(text: str) -> x509.UniformResourceIdentifier:
+def uri(text):
     return x509.UniformResourceIdentifier(f"tacit://{text}")
 
 
@@ -73,9 +69,7 @@ LOCAL = x509.DNSName("localhost")
         ([], "", "site or relay as its role"),
     ],
 )
-def test_requests_for_what_no_member_is_given(
-    tmp_path: Path, extensions: list[x509.ExtensionType], unit: str, words: str
-) -> None:
+def test_requests_for_what_no_member_is_given(tmp_path, extensions, unit, words):
     path = tmp_path / "east.request.pem"
     path.write_bytes(signed_request(Ed25519PrivateKey.generate(), *extensions, unit=unit))
     with pytest.raises(InputError) as error:
@@ -84,7 +78,7 @@ def test_requests_for_what_no_member_is_given(
     assert not (tmp_path / "consortium").exists()
 
 
-def test_a_request_whose_signature_is_wrong(tmp_path: Path) -> None:
+def test_a_request_whose_signature_is_wrong(tmp_path):
     der = x509.load_pem_x509_csr(new_request(Ed25519PrivateKey.generate(), "east", "site", ()))
     content = der.public_bytes(Encoding.DER).replace(b"east", b"west")
     path = tmp_path / "east.request.pem"
@@ -93,7 +87,7 @@ def test_a_request_whose_signature_is_wrong(tmp_path: Path) -> None:
         approve(tmp_path / "consortium", [path])
 
 
-def test_a_request_of_another_kind_of_key(tmp_path: Path) -> None:
+def test_a_request_of_another_kind_of_key(tmp_path):
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "east")])
     request = x509.CertificateSigningRequestBuilder(subject).sign(
         ec.generate_private_key(ec.SECP256R1()), SHA256()
@@ -106,7 +100,7 @@ _SIGNATURE = 2 + 5 + 3 + 64  # bytes of its algorithm and of itself, at the end 
 
 
 @given(data=st.data())
-def test_a_request_that_was_changed_is_refused_in_a_line(data: st.DataObject) -> None:
+def test_a_request_that_was_changed_is_refused_in_a_line(data):
     key = Ed25519PrivateKey.from_private_bytes(bytes(32))
     der = x509.load_pem_x509_csr(new_request(key, "east", "relay", ["localhost:1", "127.0.0.1:2"]))
     content = der.public_bytes(Encoding.DER)
@@ -124,7 +118,7 @@ def test_a_request_that_was_changed_is_refused_in_a_line(data: st.DataObject) ->
     refused(error, "east.request.pem")
 
 
-def test_two_requests_of_one_name_or_key(own: Path, tmp_path: Path) -> None:
+def test_two_requests_of_one_name_or_key(own, tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     two = [create_site(tmp_path / folder / "east", "east") for folder in ("a", "b")]
@@ -142,7 +136,7 @@ def test_two_requests_of_one_name_or_key(own: Path, tmp_path: Path) -> None:
     assert load_consortium(own / "consortium").issue == 1
 
 
-def test_no_host_may_be_the_name_of_another_member(own: Path) -> None:
+def test_no_host_may_be_the_name_of_another_member(own):
     """TLS knows a member by its name: who listens under that of another could pass for it."""
     request = create_site(own / "east", "east", addresses=["south:7447"])
     with pytest.raises(InputError, match="the host south, which is the name of another member"):
@@ -154,7 +148,7 @@ def test_no_host_may_be_the_name_of_another_member(own: Path) -> None:
         approve(own / "consortium", [gate])
 
 
-def test_all_are_approved_or_none(own: Path) -> None:
+def test_all_are_approved_or_none(own):
     before = (own / "consortium" / "bundle.json").read_bytes()
     request = create_site(own / "west", "west")
     with pytest.raises(InputError):
@@ -162,7 +156,7 @@ def test_all_are_approved_or_none(own: Path) -> None:
     assert (own / "consortium" / "bundle.json").read_bytes() == before
 
 
-def test_members_that_come_later_keep_all_ranks(own: Path) -> None:
+def test_members_that_come_later_keep_all_ranks(own):
     for index, name in enumerate(("east", "west"), start=2):
         done = approve(own / "consortium", [create_site(own / name, name)])
         assert done.changes == {name: "new"}
@@ -181,12 +175,12 @@ def test_members_that_come_later_keep_all_ranks(own: Path) -> None:
 
 
 @pytest.mark.parametrize("days", [0, -1, 3651])
-def test_how_long_certificates_hold_is_bounded(made: Path, tmp_path: Path, days: int) -> None:
+def test_how_long_certificates_hold_is_bounded(made, tmp_path, days):
     with pytest.raises(InputError, match="must be from 1 to 3650"):
         approve(tmp_path / "new", [made / "north.request.pem"], days=days)
 
 
-def test_a_place_where_no_consortium_can_be_made(made: Path, tmp_path: Path) -> None:
+def test_a_place_where_no_consortium_can_be_made(made, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError) as error:
         approve(tmp_path / "file", [made / "north.request.pem"])
@@ -196,7 +190,7 @@ def test_a_place_where_no_consortium_can_be_made(made: Path, tmp_path: Path) -> 
     assert approve(tmp_path / "killed", [made / "north.request.pem"]).is_new
 
 
-def test_a_member_may_listen_at_a_host_of_its_own_name(tmp_path: Path) -> None:
+def test_a_member_may_listen_at_a_host_of_its_own_name(tmp_path):
     """As services of one compose file do."""
     relay = consortium(tmp_path, {}, {"relay": ["relay:443", "relay:444"]})["relay"]
     assert relay.own.addresses == ("relay:443", "relay:444")
@@ -206,15 +200,13 @@ def test_a_member_may_listen_at_a_host_of_its_own_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
-def test_a_full_disk_loses_nothing(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
-) -> None:
+def test_a_full_disk_loses_nothing(own, tmp_path, monkeypatch, fails_at):
     """Whichever file cannot be written: what was there holds, and the command can be repeated."""
     requests = [create_site(own / "west", "west")]
     replace = os.replace
     left = fails_at
 
-    def filling(source: Path, target: Path) -> None:
+    def filling(source, target):
         nonlocal left
         left -= 1
         if left < 0:

@@ -1,12 +1,9 @@
 """Files that a member signs: by whom, when, unchanged; every other signature is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,7 +16,7 @@ from tacit.identities.signatures import check_signed_file, sign_file, signature_
 
 
 @pytest.fixture
-def file(own: Path) -> Path:
+def file(own):
     """A file that north has signed."""
     path = own / "statement.json"
     path.write_text("{}")
@@ -27,11 +24,11 @@ def file(own: Path) -> Path:
     return path
 
 
-def bundle(own: Path) -> Path:
+def bundle(own):
     return own / "consortium" / "bundle.json"
 
 
-def test_who_has_signed_a_file_is_told(own: Path, file: Path) -> None:
+def test_who_has_signed_a_file_is_told(own, file):
     signed = check_signed_file(file, read_bundle(bundle(own))[0])
     north = load_site(own / "north")
     assert (signed.name, signed.rank, signed.fingerprint) == ("north", 0, north.own.fingerprint)
@@ -40,14 +37,14 @@ def test_who_has_signed_a_file_is_told(own: Path, file: Path) -> None:
     assert stat.S_IMODE(signature_path(file).stat().st_mode) == 0o600
 
 
-def test_a_file_that_was_changed_is_refused(own: Path, file: Path) -> None:
+def test_a_file_that_was_changed_is_refused(own, file):
     file.write_text("{ }")
     with pytest.raises(InputError) as error:
         check_signed_file(file, read_bundle(bundle(own))[0])
     refused(error, "signature = ", "the file was changed since north signed")
 
 
-def test_a_signature_is_missing_or_of_another_file(own: Path, file: Path) -> None:
+def test_a_signature_is_missing_or_of_another_file(own, file):
     other = own / "other.json"
     other.write_text("[]")
     with pytest.raises(InputError, match="No such file"):
@@ -57,15 +54,13 @@ def test_a_signature_is_missing_or_of_another_file(own: Path, file: Path) -> Non
         check_signed_file(other, read_bundle(bundle(own))[0])
 
 
-def test_a_signature_of_another_consortium_is_refused(
-    own: Path, file: Path, tmp_path: Path
-) -> None:
+def test_a_signature_of_another_consortium_is_refused(own, file, tmp_path):
     consortium(tmp_path / "other")
     with pytest.raises(InputError, match="must be by a member of the consortium"):
         check_signed_file(file, read_bundle(bundle(tmp_path / "other"))[0])
 
 
-def test_a_signature_under_the_name_of_another_is_refused(own: Path, file: Path) -> None:
+def test_a_signature_under_the_name_of_another_is_refused(own, file):
     place = signature_path(file)
     values = json.loads(place.read_text())
     place.unlink()
@@ -76,13 +71,13 @@ def test_a_signature_under_the_name_of_another_is_refused(own: Path, file: Path)
         check_signed_file(file, read_bundle(bundle(own))[0])
 
 
-def test_what_a_revoked_key_signed_is_refused(own: Path, file: Path) -> None:
+def test_what_a_revoked_key_signed_is_refused(own, file):
     later, _ = revoke(own / "consortium", "north")
     with pytest.raises(InputError, match="north was revoked"):
         check_signed_file(file, later)
 
 
-def test_what_an_earlier_key_signed_stays_signed(own: Path, file: Path) -> None:
+def test_what_an_earlier_key_signed_stays_signed(own, file):
     (own / "north.request.pem").unlink()
     done = approve(own / "consortium", [create_site(own / "north-2", "north")])
     signed = check_signed_file(file, done.bundle)
@@ -91,9 +86,7 @@ def test_what_an_earlier_key_signed_stays_signed(own: Path, file: Path) -> None:
         sign_file(join(own / "north-2", done.path), file)
 
 
-def test_a_member_that_the_bundle_does_not_know_is_refused(
-    own: Path, file: Path, tmp_path: Path
-) -> None:
+def test_a_member_that_the_bundle_does_not_know_is_refused(own, file, tmp_path):
     """Of the same authority, but approved after the bundle that is asked."""
     west = join(own / "west", approve(own / "consortium", [create_site(own / "west", "west")]).path)
     signature_path(file).unlink()
@@ -103,7 +96,7 @@ def test_a_member_that_the_bundle_does_not_know_is_refused(
 
 
 @pytest.mark.parametrize("days", [-30, 400])
-def test_a_date_at_which_the_certificate_did_not_hold_is_refused(own: Path, days: int) -> None:
+def test_a_date_at_which_the_certificate_did_not_hold_is_refused(own, days):
     path = own / "heads.json"
     path.write_text("{}")
     sign_file(load_site(own / "north"), path, datetime.now(UTC) + timedelta(days=days))
@@ -111,7 +104,7 @@ def test_a_date_at_which_the_certificate_did_not_hold_is_refused(own: Path, days
         check_signed_file(path, read_bundle(bundle(own))[0])
 
 
-def test_signing_again_changes_nothing_and_nothing_is_overwritten(own: Path, file: Path) -> None:
+def test_signing_again_changes_nothing_and_nothing_is_overwritten(own, file):
     before = signature_path(file).read_bytes()
     sign_file(load_site(own / "north"), file, datetime.now(UTC) + timedelta(hours=1))
     assert signature_path(file).read_bytes() == before
@@ -124,9 +117,7 @@ def test_signing_again_changes_nothing_and_nothing_is_overwritten(own: Path, fil
 
 
 @given(data=st.data())
-def test_a_signature_that_is_cut_or_flipped_is_never_accepted(
-    made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_signature_that_is_cut_or_flipped_is_never_accepted(made, tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "flipped.json"
     path.write_text("{}")
     place = signature_path(path)

@@ -62,7 +62,7 @@ PRIVATE = {
 # What is made.
 
 
-def test_three_commands_make_members_that_know_each_other(made: Path) -> None:
+def test_three_commands_make_members_that_know_each_other(made):
     north, south, relay = (load_site(made / name) for name in ("north", "south", "relay"))
     assert [member.name for member in north.sites] == ["north", "south"]
     assert [member.rank for member in north.sites] == [0, 1]
@@ -76,7 +76,7 @@ def test_three_commands_make_members_that_know_each_other(made: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0, 0o077, 0o777])
-def test_folders_and_files_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_folders_and_files_are_private_whatever_the_umask(tmp_path, umask):
     if umask == 0o777 and os.geteuid() != 0:
         pytest.skip("nothing can be opened with it by whoever is not root")
     before = os.umask(umask)
@@ -91,7 +91,7 @@ def test_folders_and_files_are_private_whatever_the_umask(tmp_path: Path, umask:
     assert {path.name for path in (tmp_path / "north").iterdir()} == PRIVATE
 
 
-def test_a_key_never_leaves_and_is_never_shown(made: Path) -> None:
+def test_a_key_never_leaves_and_is_never_shown(made):
     site = load_site(made / "north")
     secret = site.key.private_bytes_raw()
     lines = (made / "north" / "key.pem").read_text().splitlines()
@@ -104,7 +104,7 @@ def test_a_key_never_leaves_and_is_never_shown(made: Path) -> None:
         assert lines[1].encode() not in path.read_bytes()
 
 
-def test_nothing_is_overwritten(own: Path) -> None:
+def test_nothing_is_overwritten(own):
     for folder, name in (("north", "another"), ("another", "north")):
         with pytest.raises(InputError) as error:
             create_site(own / folder, name)
@@ -113,7 +113,7 @@ def test_nothing_is_overwritten(own: Path) -> None:
     assert load_site(own / "north")
 
 
-def test_a_relay_needs_an_address(tmp_path: Path) -> None:
+def test_a_relay_needs_an_address(tmp_path):
     with pytest.raises(InputError) as error:
         create_site(tmp_path / "relay", "relay", "relay")
     refused(error, "--address", "a relay needs one")
@@ -123,7 +123,7 @@ def test_a_relay_needs_an_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "North", "1st", "-a", "a-", "a.b", "a_b", "ä", "a" * 41, "localhost", "a\n"]
 )
-def test_names_that_cannot_be(name: str) -> None:
+def test_names_that_cannot_be(name):
     with pytest.raises(InputError, match="must be 1 to 40"):
         check_name(name)
 
@@ -154,12 +154,12 @@ def test_names_that_cannot_be(name: str) -> None:
         "host\n:443",
     ],
 )
-def test_addresses_that_cannot_be(address: str) -> None:
+def test_addresses_that_cannot_be(address):
     with pytest.raises(InputError, match="must be HOST:PORT"):
         check_address(address)
 
 
-def test_addresses_are_written_one_way() -> None:
+def test_addresses_are_written_one_way():
     assert check_address("Relay.Example.org:443") == "relay.example.org:443"
     assert check_address("localhost:1") == "localhost:1"
 
@@ -168,7 +168,7 @@ def test_addresses_are_written_one_way() -> None:
 
 
 @pytest.mark.process
-def test_openssl_accepts_the_certificates(made: Path) -> None:
+def test_openssl_accepts_the_certificates(made):
     if shutil.which("openssl") is None:
         pytest.skip("no openssl here")
     for name in ("north", "relay"):
@@ -180,7 +180,7 @@ def test_openssl_accepts_the_certificates(made: Path) -> None:
             assert ended.returncode == 0, ended.stderr
 
 
-def connected(server: Site, client: Site, host: str) -> tuple[str, str]:
+def connected(server, client, host):
     """The common names that two ends see of each other after mutual TLS on loopback.
 
     Raises:
@@ -197,14 +197,14 @@ def connected(server: Site, client: Site, host: str) -> tuple[str, str]:
         contexts.append(context)
     seen: list[str] = []
 
-    def name(connection: ssl.SSLSocket) -> str:
+    def name(connection):
         subject: Any = (connection.getpeercert() or {})["subject"]
         return dict(pair for (pair,) in subject)["commonName"]
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(30)
 
-        def accept() -> None:
+        def accept():
             with listening.accept()[0] as plain:
                 plain.settimeout(30)
                 try:
@@ -228,7 +228,7 @@ def connected(server: Site, client: Site, host: str) -> tuple[str, str]:
             assert not thread.is_alive()
 
 
-def test_a_mutual_tls_connection_on_loopback(made: Path, tmp_path: Path) -> None:
+def test_a_mutual_tls_connection_on_loopback(made, tmp_path):
     relay, north = load_site(made / "relay"), load_site(made / "north")
     assert connected(relay, north, "127.0.0.1") == ("relay", "north")
     assert connected(relay, north, "relay") == ("relay", "north")
@@ -244,7 +244,7 @@ def test_a_mutual_tls_connection_on_loopback(made: Path, tmp_path: Path) -> None
 # Who is refused, and why.
 
 
-def test_an_expired_certificate_is_refused_at_both_ends(tmp_path: Path) -> None:
+def test_an_expired_certificate_is_refused_at_both_ends(tmp_path):
     site = consortium(tmp_path, days=1, now=NOW)["north"]
     ends = site.own.certificate.not_valid_after_utc
     assert refusal(site.sites[1], site, ends) is None
@@ -258,7 +258,7 @@ def test_an_expired_certificate_is_refused_at_both_ends(tmp_path: Path) -> None:
     refused(error, "the certificate of north expired on")
 
 
-def test_a_certificate_that_is_not_yet_valid_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_that_is_not_yet_valid_is_refused(tmp_path):
     later = NOW + timedelta(days=30)
     site = consortium(tmp_path, now=later)["north"]
     assert refusal(site.own, site, later - timedelta(minutes=59)) is None  # clocks differ
@@ -270,7 +270,7 @@ def test_a_certificate_that_is_not_yet_valid_is_refused(tmp_path: Path) -> None:
     refused(error, "the certificate of north is not yet valid")
 
 
-def test_an_authority_that_has_expired_approves_and_vouches_for_nobody(own: Path) -> None:
+def test_an_authority_that_has_expired_approves_and_vouches_for_nobody(own):
     site = load_site(own / "north")
     ends = site.bundle.authority.not_valid_after_utc
     request = own / "north.request.pem"
@@ -282,7 +282,7 @@ def test_an_authority_that_has_expired_approves_and_vouches_for_nobody(own: Path
         approve(own / "consortium", [request], days=1, now=ends + MINUTE)
 
 
-def test_a_revoked_member_is_refused_at_both_ends(own: Path) -> None:
+def test_a_revoked_member_is_refused_at_both_ends(own):
     bundle, path = revoke(own / "consortium", "south")
     north = join(own / "north", path)
     assert refusal(north.sites[1], north, NOW) == "south was revoked"
@@ -305,7 +305,7 @@ def test_a_revoked_member_is_refused_at_both_ends(own: Path) -> None:
         revoke(own / "consortium", "soth")
 
 
-def test_a_revoked_key_stays_revoked_and_another_takes_its_rank(own: Path) -> None:
+def test_a_revoked_key_stays_revoked_and_another_takes_its_rank(own):
     revoke(own / "consortium", "south")
     with pytest.raises(InputError) as error:
         approve(own / "consortium", [own / "south.request.pem"])
@@ -322,9 +322,7 @@ def test_a_revoked_key_stays_revoked_and_another_takes_its_rank(own: Path) -> No
     assert refusal(earlier, south, NOW) == "south was revoked"
 
 
-def test_another_authority_an_unknown_name_and_another_key_are_refused(
-    made: Path, own: Path, tmp_path: Path
-) -> None:
+def test_another_authority_an_unknown_name_and_another_key_are_refused(made, own, tmp_path):
     north = load_site(own / "north")
     stranger = consortium(tmp_path / "other", {"south": ()}, {})["south"]
     line = refusal(stranger.own, north, NOW)
@@ -341,7 +339,7 @@ def test_another_authority_an_unknown_name_and_another_key_are_refused(
     assert line == "the certificate of south is of a key that is not the one approved last"
 
 
-def test_a_certificate_with_a_wrong_name_is_refused(made: Path) -> None:
+def test_a_certificate_with_a_wrong_name_is_refused(made):
     """Signed by somebody who says to be the authority, or by it under a name that cannot be."""
     site = load_site(made / "north")
     key = Ed25519PrivateKey.generate()
@@ -354,7 +352,7 @@ def test_a_certificate_with_a_wrong_name_is_refused(made: Path) -> None:
     assert line == "the certificate of somebody was signed by another authority"
 
 
-def test_a_renewed_certificate_passes_before_all_have_the_new_bundle(own: Path) -> None:
+def test_a_renewed_certificate_passes_before_all_have_the_new_bundle(own):
     north = load_site(own / "north")
     done = approve(own / "consortium", [own / "south.request.pem"], days=700)
     assert done.changes == {"south": "renewed"}
@@ -368,7 +366,7 @@ def test_a_renewed_certificate_passes_before_all_have_the_new_bundle(own: Path) 
 # Folders.
 
 
-def test_a_consortium_is_not_made_in_a_folder_of_something_else(made: Path, tmp_path: Path) -> None:
+def test_a_consortium_is_not_made_in_a_folder_of_something_else(made, tmp_path):
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(InputError, match="must be new, empty, or the folder of a consortium"):
         approve(tmp_path, [made / "north.request.pem"])
@@ -380,16 +378,14 @@ def test_a_consortium_is_not_made_in_a_folder_of_something_else(made: Path, tmp_
     assert not (tmp_path / "none").exists()
 
 
-def test_a_consortium_that_was_killed_before_its_first_bundle_goes_on(own: Path) -> None:
+def test_a_consortium_that_was_killed_before_its_first_bundle_goes_on(own):
     (own / "consortium" / "bundle.json").unlink()
     done = approve(own / "consortium", [own / "north.request.pem"])
     assert done.bundle.consortium == load_site(own / "north").consortium
     assert not done.is_new
 
 
-def test_a_coordinator_s_folder_that_is_damaged_or_of_two_is_refused(
-    own: Path, tmp_path: Path
-) -> None:
+def test_a_coordinator_s_folder_that_is_damaged_or_of_two_is_refused(own, tmp_path):
     request = [own / "north.request.pem"]
     authority = own / "consortium" / AUTHORITY_FILE
     approve(tmp_path / "other", request)
@@ -409,14 +405,14 @@ def test_a_coordinator_s_folder_that_is_damaged_or_of_two_is_refused(
         assert "PRIVATE" not in str(error.value)
 
 
-def test_only_one_process_changes_a_folder(own: Path) -> None:
+def test_only_one_process_changes_a_folder(own):
     with locked(own / "consortium"), pytest.raises(InputError, match="one is changing it now"):
         approve(own / "consortium", [own / "north.request.pem"])
     with locked(own / "north"), pytest.raises(InputError, match="one is changing it now"):
         join(own / "north", own / "consortium" / "bundle.json")
 
 
-def test_a_folder_that_is_none_or_has_joined_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_is_none_or_has_joined_nothing(tmp_path):
     with pytest.raises(InputError) as error:
         load_site(tmp_path / "none")
     refused(error, "site folder = ", "must be the folder that `tacit site create` made")
@@ -427,7 +423,7 @@ def test_a_folder_that_is_none_or_has_joined_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PRIVATE - {"lock"}))
-def test_a_damaged_file_of_a_site_is_named(own: Path, name: str) -> None:
+def test_a_damaged_file_of_a_site_is_named(own, name):
     path = own / "north" / name
     content = path.read_bytes()
     other = (own / "south" / name).read_bytes()
@@ -448,7 +444,7 @@ def test_a_damaged_file_of_a_site_is_named(own: Path, name: str) -> None:
     assert load_site(own / "north")
 
 
-def test_a_key_of_another_kind_or_with_a_password_is_refused(own: Path) -> None:
+def test_a_key_of_another_kind_or_with_a_password_is_refused(own):
     path = own / "north" / "key.pem"
     key = ec.generate_private_key(ec.SECP256R1())
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -456,7 +452,7 @@ def test_a_key_of_another_kind_or_with_a_password_is_refused(own: Path) -> None:
         load_site(own / "north")
 
 
-def test_a_key_that_everyone_can_read_is_refused(own: Path) -> None:
+def test_a_key_that_everyone_can_read_is_refused(own):
     path = own / "north" / "key.pem"
     path.chmod(0o604)
     with pytest.raises(InputError) as error:
@@ -466,7 +462,7 @@ def test_a_key_that_everyone_can_read_is_refused(own: Path) -> None:
     assert load_site(own / "north")
 
 
-def test_a_join_that_was_killed_is_done_again(own: Path) -> None:
+def test_a_join_that_was_killed_is_done_again(own):
     newer = approve(own / "consortium", [own / "north.request.pem"]).path
     shutil.copy(newer, own / "north" / "bundle.json")  # the certificates are those of the first
     with pytest.raises(InputError, match="join the bundle again"):
@@ -475,7 +471,7 @@ def test_a_join_that_was_killed_is_done_again(own: Path) -> None:
     assert load_site(own / "north").bundle.issue == 2
 
 
-def test_folders_are_found_where_they_are_moved(own: Path) -> None:
+def test_folders_are_found_where_they_are_moved(own):
     shutil.move(own / "north", own / "moved")
     site = load_site(own / "moved")
     for path in (site.key_file, site.certificate_file, site.authority_file):
@@ -486,7 +482,7 @@ def test_folders_are_found_where_they_are_moved(own: Path) -> None:
 # Messages.
 
 
-def test_messages_are_signed_by_the_member_and_for_nothing_else(made: Path) -> None:
+def test_messages_are_signed_by_the_member_and_for_nothing_else(made):
     north, south = load_site(made / "north"), load_site(made / "south")
     signature = sign(north, b"data")
     assert len(signature) == 64
@@ -499,7 +495,7 @@ def test_messages_are_signed_by_the_member_and_for_nothing_else(made: Path) -> N
 
 
 @given(data=st.binary(max_size=100), at=st.integers(0, 511))
-def test_no_bit_of_a_signature_can_be_flipped(made: Path, data: bytes, at: int) -> None:
+def test_no_bit_of_a_signature_can_be_flipped(made, data, at):
     north = load_site_once(made)
     signature = bytearray(sign(north, data))
     assert verify(north.own, bytes(signature), data)
@@ -510,13 +506,13 @@ def test_no_bit_of_a_signature_can_be_flipped(made: Path, data: bytes, at: int) 
 _LOADED: dict[Path, Site] = {}
 
 
-def load_site_once(made: Path) -> Site:
+def load_site_once(made):
     if made not in _LOADED:
         _LOADED[made] = load_site(made / "north")
     return _LOADED[made]
 
 
-def test_what_openssl_says_of_the_authority_is_the_fingerprint(made: Path) -> None:
+def test_what_openssl_says_of_the_authority_is_the_fingerprint(made):
     bundle: Bundle = read_bundle(made / "consortium" / "bundle.json")[0]
     digest = bundle.authority.fingerprint(SHA256()).hex()
     assert bundle.consortium == digest[:32]
@@ -524,7 +520,7 @@ def test_what_openssl_says_of_the_authority_is_the_fingerprint(made: Path) -> No
 
 
 @pytest.mark.parametrize("length", [0, 31, 33, 57])
-def test_a_key_of_another_length_is_refused_in_a_line(length: int) -> None:
+def test_a_key_of_another_length_is_refused_in_a_line(length):
     """OpenSSL fails in ways of its own where a key's length is not that of its kind."""
     kind = bytes.fromhex("300506032b6570")  # Ed25519, in a key of PKCS#8
     content = bytes([2, 1, 0]) + kind + bytes([4, length + 2, 4, length]) + bytes(length)
@@ -535,7 +531,7 @@ def test_a_key_of_another_length_is_refused_in_a_line(length: int) -> None:
 
 
 @given(data=st.data())
-def test_a_key_that_was_changed_is_refused_in_a_line(data: st.DataObject) -> None:
+def test_a_key_that_was_changed_is_refused_in_a_line(data):
     lines = key_pem(Ed25519PrivateKey.from_private_bytes(bytes(range(32)))).splitlines()
     content = base64.b64decode(lines[1])
     at = data.draw(st.integers(0, 15))  # later bytes are the key, of which any is one

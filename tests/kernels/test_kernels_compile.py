@@ -1,7 +1,5 @@
 """What is compiled keeps IEEE 754: fused where it says so, and nowhere else."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -11,14 +9,12 @@ from tacit.kernels.compile import compiled, fused, inlined
 
 
 @inlined
-def _three(one: np.float32) -> np.float32:
+def _three(one):
     return one * np.float32(3.0)
 
 
 @compiled
-def _sums(
-    one: np.ndarray, other: np.ndarray, added: np.ndarray, fuse: bool, out: np.ndarray
-) -> None:
+def _sums(one, other, added, fuse, out):
     for i in range(len(one)):
         if fuse:
             out[i] = fused(one[i], other[i], added[i])
@@ -27,13 +23,13 @@ def _sums(
 
 
 @compiled
-def _tripled(values: np.ndarray) -> None:
+def _tripled(values):
     for i in range(len(values)):
         values[i] = _three(values[i])
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_products_are_fused_with_sums_where_that_is_said_and_nowhere_else(fuse: bool) -> None:
+def test_products_are_fused_with_sums_where_that_is_said_and_nowhere_else(fuse):
     draw = np.random.default_rng(0)
     one, other = (draw.standard_normal(4_000).astype(np.float32) for _ in range(2))
     added = -(one * other)  # what is left of the sum is what rounding the product lost
@@ -53,7 +49,7 @@ def test_products_are_fused_with_sums_where_that_is_said_and_nowhere_else(fuse: 
             assert error <= abs(Fraction(float(near)) - exact)
 
 
-def test_parts_are_compiled_into_loops() -> None:
+def test_parts_are_compiled_into_loops():
     values = np.arange(5, dtype=np.float32)
     _tripled(values)
     assert values.tolist() == [0, 3, 6, 9, 12]

@@ -1,15 +1,10 @@
 """Loops over images against PyTorch's operations, whatever the sizes, and however shared."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.nn import functional
 
 from tacit.kernels.images import NOWHERE, fold, maxima, spread, unfold
@@ -19,17 +14,17 @@ PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
 DTYPES = st.sampled_from([np.float32, np.float64])
 
 
-def numbers(*shape: int, seed: int, dtype: Any) -> Any:
+def numbers(*shape, seed, dtype):
     """Small whole numbers, so that sums are exact and windows have several largest ones."""
     return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
 
 
-def channels_first(images: Any) -> Tensor:
+def channels_first(images):
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, -1, 1)))
 
 
 @st.composite
-def patches(draw: Any) -> tuple[tuple[int, ...], ...]:
+def patches(draw):
     """Sides of images, kernel, stride, padding and dilation that go together."""
     sides = draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
     kernel, stride, dilation = draw(PAIRS), draw(PAIRS), draw(PAIRS)
@@ -41,9 +36,7 @@ def patches(draw: Any) -> tuple[tuple[int, ...], ...]:
 
 @settings(max_examples=40, deadline=None)
 @given(patches(), st.booleans(), st.sampled_from([1, 2]), DTYPES, st.integers(0, 99))
-def test_patches_and_their_sums_are_those_of_torch(
-    case: tuple[tuple[int, ...], ...], rectified: bool, groups: int, dtype: Any, seed: int
-) -> None:
+def test_patches_and_their_sums_are_those_of_torch(case, rectified, groups, dtype, seed):
     sides, kernel, stride, padding, dilation = case
     images = numbers(RECORDS, *sides, CHANNELS, seed=seed, dtype=dtype)
     given_images = np.maximum(images, 0) if rectified else images
@@ -79,13 +72,8 @@ def test_patches_and_their_sums_are_those_of_torch(
     st.integers(0, 99),
 )
 def test_largest_numbers_and_their_gradients_are_those_of_torch(
-    sides: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    rectified: bool,
-    dtype: Any,
-    seed: int,
-) -> None:
+    sides, kernel, stride, rectified, dtype, seed
+):
     """Also with equal numbers, and with some that are not finite."""
     images = numbers(RECORDS, *sides, CHANNELS, seed=seed, dtype=dtype)
     images[0, 0, :2], images[1, 1] = np.nan, np.inf
@@ -105,7 +93,7 @@ def test_largest_numbers_and_their_gradients_are_those_of_torch(
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-def test_records_do_not_depend_on_each_other(parts: int) -> None:
+def test_records_do_not_depend_on_each_other(parts):
     settings_of_patches = (2, 2), (1, 1), (1, 1), (1, 1)
     images = numbers(6, 4, 4, CHANNELS, seed=1, dtype=np.float32)
     whole = np.empty((6, 1, 5, 5, 2, 2, CHANNELS), np.float32)

@@ -1,7 +1,5 @@
 """The moduli of wavelets at an angle and at minus it, against complex numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -10,9 +8,7 @@ from tacit.kernels.moduli import mirrored_moduli
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("every", "both", "mirrored"), [(5, 4, 3), (1, 1, 1), (7, 0, 0)])
-def test_they_are_those_of_complex_numbers(
-    every: int, both: int, mirrored: int, dtype: type[np.floating]
-) -> None:
+def test_they_are_those_of_complex_numbers(every, both, mirrored, dtype):
     draws = np.random.default_rng(every)
     s = draws.normal(size=(2, 40, every)).astype(dtype)
     t = draws.normal(size=(2, 40, both)).astype(dtype)
@@ -25,7 +21,7 @@ def test_they_are_those_of_complex_numbers(
     np.testing.assert_allclose(made, wanted, rtol=1e-6 if dtype is np.float32 else 1e-14)
 
 
-def test_what_is_not_finite_stays_with_its_own_record() -> None:
+def test_what_is_not_finite_stays_with_its_own_record():
     s, t = np.ones((2, 3, 5), np.float32), np.ones((2, 3, 4), np.float32)
     s[0, 1, 2] = np.nan
     made = np.empty((3, 8), np.float32)

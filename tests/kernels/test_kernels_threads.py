@@ -12,10 +12,10 @@ import torch
 from tacit.kernels.threads import over_threads, over_threads_of_products
 
 
-def test_all_shares_are_worked_on_at_once() -> None:
+def test_all_shares_are_worked_on_at_once():
     together, seen = threading.Barrier(5, timeout=30), set()
 
-    def work(share: int) -> None:
+    def work(share):
         together.wait()
         seen.add(share)
 
@@ -23,17 +23,17 @@ def test_all_shares_are_worked_on_at_once() -> None:
     assert seen == set(range(5))
 
 
-def test_a_single_share_stays_on_the_thread_that_asks() -> None:
+def test_a_single_share_stays_on_the_thread_that_asks():
     threads: list[int] = []
     over_threads(lambda share: threads.append(threading.get_ident()), [0])
     assert threads == [threading.get_ident()]
 
 
 @pytest.mark.parametrize("shares", [1, 3])
-def test_an_error_is_raised_when_all_have_ended(shares: int) -> None:
+def test_an_error_is_raised_when_all_have_ended(shares):
     begun, ended = threading.Barrier(shares, timeout=30), []
 
-    def work(share: int) -> None:
+    def work(share):
         begun.wait()
         if share == 0:
             raise ZeroDivisionError
@@ -46,7 +46,7 @@ def test_an_error_is_raised_when_all_have_ended(shares: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_has_threads_of_its_own() -> None:
+def test_a_forked_child_has_threads_of_its_own():
     over_threads(lambda share: None, [0, 1])
     child = os.fork()
     if child == 0:
@@ -60,10 +60,10 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("shares", [1, 3])
-def test_products_of_a_share_take_one_thread_and_record_no_gradients(shares: int) -> None:
+def test_products_of_a_share_take_one_thread_and_record_no_gradients(shares):
     before, seen = torch.get_num_threads(), []
 
-    def work(share: int) -> None:
+    def work(share):
         seen.append((torch.get_num_threads(), torch.is_grad_enabled()))
 
     try:

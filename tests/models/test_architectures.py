@@ -3,10 +3,7 @@
 A task's loss and metric by name and by `module:function`, from the file to the evaluation.
 """
 
-from __future__ import annotations
-
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import tacit
-from experiments import Sections, experiment, write_experiment, write_module
+from experiments import experiment, write_experiment, write_module
 from experiments import tacit as command_line
 from tacit.config import load_config
 from tacit.config.schema import LOSS_NAMES
@@ -26,7 +23,7 @@ from tacit.models.architectures import find_loss
 from tacit.report.wording import number_text
 
 
-def size(model: nn.Module) -> int:
+def size(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -51,9 +48,7 @@ def size(model: nn.Module) -> int:
         ("resnet18", (1, 8, 13), 2, 11_173_962 - 2 * 9 * 64 - 8 * 513),
     ],
 )
-def test_shapes_and_sizes(
-    name: str, shape: tuple[int, ...], outputs: int, parameters: int | None
-) -> None:
+def test_shapes_and_sizes(name, shape, outputs, parameters):
     model = build_model(name, input_shape=shape, outputs=outputs, seed=1)
     assert model(torch.zeros(3, *shape)).shape == (3, outputs)
     if parameters is not None:
@@ -61,8 +56,8 @@ def test_shapes_and_sizes(
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_the_start_depends_on_the_seed_alone(name: str) -> None:
-    def start(seed: int) -> torch.Tensor:
+def test_the_start_depends_on_the_seed_alone(name):
+    def start(seed):
         model = build_model(name, input_shape=(1, 8, 8), outputs=3, seed=seed)
         return nn.utils.parameters_to_vector(model.parameters()).detach()
 
@@ -89,15 +84,13 @@ def test_the_start_depends_on_the_seed_alone(name: str) -> None:
         ("resnet18", (3, 7, 32), 8),
     ],
 )
-def test_networks_of_convolutions_need_images(
-    name: str, shape: tuple[int, ...], smallest: int
-) -> None:
+def test_networks_of_convolutions_need_images(name, shape, smallest):
     text = rf"task\.model = '{name}'.*at least {smallest} x {smallest}; .*shape \("
     with pytest.raises(InputError, match=text):
         build_model(name, input_shape=shape, outputs=2, seed=0)
 
 
-def test_resnet18_is_that_of_its_paper_with_groups_for_batches() -> None:
+def test_resnet18_is_that_of_its_paper_with_groups_for_batches():
     """Layer by layer, from shapes and a plain forward pass written out once more."""
     model = resnet18((3, 12, 16), 5, width=4).double()
     kernels = [tuple(p.shape) for p in model.parameters() if p.ndim == 4]
@@ -117,7 +110,7 @@ def test_resnet18_is_that_of_its_paper_with_groups_for_batches() -> None:
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=draws).double())
     weights = iter([p.detach() for p in model.parameters()])
 
-    def normalised(x: torch.Tensor, stride: int, given: list[torch.Tensor]) -> torch.Tensor:
+    def normalised(x, stride, given):
         kernel, scale, shift = given
         x = nn.functional.conv2d(x, kernel, stride=stride, padding=kernel.shape[2] // 2)
         pairs = x.reshape(2, len(scale) // 2, -1)
@@ -125,7 +118,7 @@ def test_resnet18_is_that_of_its_paper_with_groups_for_batches() -> None:
         x = ((pairs - mean) / (variance + 1e-5).sqrt()).reshape(x.shape)
         return x * scale[:, None, None] + shift[:, None, None]
 
-    def three() -> list[torch.Tensor]:
+    def three():
         return [next(weights) for _ in range(3)]
 
     inputs = torch.randn(2, 3, 12, 16, generator=draws).double()
@@ -143,7 +136,7 @@ def test_resnet18_is_that_of_its_paper_with_groups_for_batches() -> None:
     assert {norm.num_groups for norm in wide} == {32}
 
 
-def test_resnet18_is_private_and_its_gradients_are_tapped() -> None:
+def test_resnet18_is_private_and_its_gradients_are_tapped():
     # Images of 16 pixels: at 8 the last stage has one position, its norms divide by a variance
     # of almost nothing, and rounding grows to more than what is compared here.
     model = resnet18((3, 16, 16), 4, width=2)
@@ -175,13 +168,13 @@ def test_resnet18_is_private_and_its_gradients_are_tapped() -> None:
         torch.testing.assert_close(found.losses, losses, rtol=1e-10, atol=1e-10)
 
 
-def test_unknown_names_get_the_nearest() -> None:
+def test_unknown_names_get_the_nearest():
     with pytest.raises(InputError, match=r"did you mean 'mlp'\?"):
         build_model("mpl", input_shape=(2,), outputs=2, seed=0)
 
 
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_a_step_of_resnet18_on_images_of_cifar10s_shape(clip: float | None) -> None:
+def test_a_step_of_resnet18_on_images_of_cifar10s_shape(clip):
     draws = torch.Generator().manual_seed(3)
     nodes = [
         (torch.rand(2, 3, 32, 32, generator=draws), torch.randint(0, 10, (2,), generator=draws))
@@ -235,7 +228,7 @@ def needs_more(width):
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def here(tmp_path, monkeypatch):
     """A module of factories in the current directory; its name."""
     name = f"factories_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(FACTORIES)
@@ -248,7 +241,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("factory", "parameters"),
     [("network", 12), ("only_outputs", 18), ("anything", 12), ("nothing", 6)],
 )
-def test_a_users_factory(here: str, factory: str, parameters: int) -> None:
+def test_a_users_factory(here, factory, parameters):
     name = f"{here}:{factory}"
     first = build_model(name, input_shape=(3,), outputs=3, seed=5)
     again = build_model(name, input_shape=(3,), outputs=3, seed=5)
@@ -272,7 +265,7 @@ def test_a_users_factory(here: str, factory: str, parameters: int) -> None:
         ("_missing:network", "there is no module"),
     ],
 )
-def test_a_factory_that_fails_is_one_line_on_task_model(here: str, suffix: str, text: str) -> None:
+def test_a_factory_that_fails_is_one_line_on_task_model(here, suffix, text):
     with pytest.raises(InputError, match=text) as caught:
         build_model(here + suffix, input_shape=(3,), outputs=3, seed=0)
     assert caught.value.where == "task.model"
@@ -316,30 +309,30 @@ SOURCE = """
 
 
 @pytest.fixture
-def losses_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def losses_module(tmp_path, monkeypatch):
     """A module in the current directory; its name."""
     monkeypatch.chdir(tmp_path)
     return write_module(tmp_path, SOURCE)
 
 
-def regression(losses_module: str, **task: str) -> Sections:
+def regression(losses_module, **task):
     given = {"dataset": f"{losses_module}:numbers", "model": "linear", **task}
     return experiment(task=given, algorithm={"learning_rate": 0.1, "clip": 1.0})
 
 
-def test_a_name_is_the_loss_of_the_table() -> None:
+def test_a_name_is_the_loss_of_the_table():
     assert find_loss("mse") is LOSSES["mse"]
     with pytest.raises(InputError, match=r"task\.loss = 'mes'.*did you mean 'mse'.*module:func"):
         find_loss("mes")
 
 
-def test_an_experiment_knows_the_names_of_the_table() -> None:
+def test_an_experiment_knows_the_names_of_the_table():
     assert tuple(LOSSES) == LOSS_NAMES
     with pytest.raises(InputError, match=r"task\.loss = 'hinge'.*module:function"):
         load_config(experiment(task={"loss": "hinge"}))
 
 
-def test_a_users_loss_trains_as_the_built_in_of_the_same_formula(losses_module: str) -> None:
+def test_a_users_loss_trains_as_the_built_in_of_the_same_formula(losses_module):
     own = tacit.train(regression(losses_module, loss=f"{losses_module}:squares"))
     right = tacit.train(regression(losses_module, loss="mse"))
     assert own.plan.parameters == right.plan.parameters == 2 * 5
@@ -351,9 +344,7 @@ def test_a_users_loss_trains_as_the_built_in_of_the_same_formula(losses_module: 
     assert own.test_accuracy is right.test_accuracy is None
 
 
-def test_a_users_loss_and_metric_from_the_file_to_the_evaluation(
-    losses_module: str, tmp_path: Path
-) -> None:
+def test_a_users_loss_and_metric_from_the_file_to_the_evaluation(losses_module, tmp_path):
     task = {
         "model": "linear",
         "loss": f"{losses_module}:margin",
@@ -379,7 +370,7 @@ def test_a_users_loss_and_metric_from_the_file_to_the_evaluation(
     assert saved.out.startswith(f"digits: second {number_text(hits / 360)}, baseline ")
 
 
-def test_a_metric_serves_a_loss_without_accuracy(losses_module: str) -> None:
+def test_a_metric_serves_a_loss_without_accuracy(losses_module):
     name = f"{losses_module}:near"
     result = tacit.train(regression(losses_module, loss="mse", metric=name))
     model, (inputs, targets) = result.model(), (result.job.test.inputs, result.job.test.targets)
@@ -391,7 +382,7 @@ def test_a_metric_serves_a_loss_without_accuracy(losses_module: str) -> None:
     assert result.test_accuracy is None
 
 
-def test_logistic_takes_integer_labels_from_0(losses_module: str) -> None:
+def test_logistic_takes_integer_labels_from_0(losses_module):
     task = {"dataset": f"{losses_module}:signs", "model": "logistic", "loss": "logistic"}
     result = tacit.train(experiment(task=task, algorithm={"learning_rate": 1.0}))
     assert result.plan.parameters == 5
@@ -418,9 +409,7 @@ def test_logistic_takes_integer_labels_from_0(losses_module: str) -> None:
         ("metric", ":numbers", "TypeError"),
     ],
 )
-def test_what_cannot_be_used_is_one_line_on_its_key(
-    losses_module: str, tmp_path: Path, key: str, reference: str, text: str
-) -> None:
+def test_what_cannot_be_used_is_one_line_on_its_key(losses_module, tmp_path, key, reference, text):
     sections = regression(losses_module, **{"loss": "mse", key: losses_module + reference})
     with pytest.raises(InputError, match=text) as caught:
         tacit.train(sections, out=tmp_path / "run")

@@ -18,16 +18,16 @@ from tacit.gradients import Recurrent
 class Last(nn.Module):
     """A score from the last output of a recurrent layer."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner):
         super().__init__()
         self.inner, self.head = inner, nn.Linear(4, 2)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.head(self.inner(inputs)[0][:, -1])
         return outputs
 
 
-def images(*layers: nn.Module) -> nn.Module:
+def images(*layers):
     return nn.Sequential(nn.Conv2d(1, 6, 3), *layers, nn.Flatten(), nn.Linear(24, 2))
 
 
@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 EVERY_REFUSED = pytest.mark.parametrize("name", REFUSED)
 
 
-def train(module: nn.Module, shape: tuple[int, ...]) -> tacit.Result:
+def train(module, shape):
     draws = torch.Generator().manual_seed(1)
     nodes = [
         (torch.randn(6, *shape, generator=draws), torch.tensor([0, 1, 0, 1, 1, 0]))
@@ -101,9 +101,7 @@ def train(module: nn.Module, shape: tuple[int, ...]) -> tacit.Result:
 
 
 @EVERY_REFUSED
-def test_what_is_refused_names_fix_and_is_trained_once_fixed(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_refused_names_fix_and_is_trained_once_fixed(name, caplog):
     make, shape, change = REFUSED[name]
     torch.manual_seed(0)
     module = make()
@@ -119,7 +117,7 @@ def test_what_is_refused_names_fix_and_is_trained_once_fixed(
     assert type(result.model()) is type(module)
 
 
-def test_the_module_is_left_as_it_is() -> None:
+def test_the_module_is_left_as_it_is():
     module = images(nn.BatchNorm2d(6), nn.Dropout(0.5))
     before = {name: values.clone() for name, values in module.state_dict().items()}
     tacit.fix(module)
@@ -128,7 +126,7 @@ def test_the_module_is_left_as_it_is() -> None:
         assert values.equal(before[name])
 
 
-def test_scale_shift_and_what_is_frozen_are_kept() -> None:
+def test_scale_shift_and_what_is_frozen_are_kept():
     norm = nn.BatchNorm2d(6, eps=1e-3)
     nn.init.uniform_(norm.weight)
     nn.init.uniform_(norm.bias)
@@ -144,13 +142,13 @@ def test_scale_shift_and_what_is_frozen_are_kept() -> None:
 @pytest.mark.parametrize(
     ("channels", "groups"), [(1, 1), (2, 1), (3, 1), (4, 2), (7, 1), (12, 6), (64, 32), (96, 32)]
 )
-def test_groups_divide_the_channels(channels: int, groups: int) -> None:
+def test_groups_divide_the_channels(channels, groups):
     fixed = tacit.fix(nn.BatchNorm2d(channels))
     assert isinstance(fixed, nn.GroupNorm)
     assert fixed.num_groups == groups
 
 
-def test_an_lstm_keeps_its_weights_and_its_outputs() -> None:
+def test_an_lstm_keeps_its_weights_and_its_outputs():
     torch.manual_seed(0)
     module = Last(nn.LSTM(3, 4, batch_first=True))
     fixed, inputs = tacit.fix(module), torch.randn(2, 5, 3)
@@ -159,7 +157,7 @@ def test_an_lstm_keeps_its_weights_and_its_outputs() -> None:
     assert isinstance(fixed.inner, Recurrent)
 
 
-def test_a_trained_model_loads_into_the_users_own_module() -> None:
+def test_a_trained_model_loads_into_the_users_own_module():
     torch.manual_seed(0)
     module = Last(nn.GRU(3, 4, batch_first=True))
     result = train(tacit.fix(module), (4, 3))
@@ -168,7 +166,7 @@ def test_a_trained_model_loads_into_the_users_own_module() -> None:
     torch.testing.assert_close(module.eval()(inputs), trained(inputs))
 
 
-def test_a_part_that_stands_in_two_places_stays_one() -> None:
+def test_a_part_that_stands_in_two_places_stays_one():
     shared = nn.BatchNorm1d(4)
     fixed = tacit.fix(nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared))
     assert fixed[1] is fixed[3]  # type: ignore[index]
@@ -176,16 +174,14 @@ def test_a_part_that_stands_in_two_places_stays_one() -> None:
     assert len(fixed.tacit_changes) == 1  # type: ignore[arg-type]
 
 
-def test_each_part_is_listed_and_each_kind_of_change_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_each_part_is_listed_and_each_kind_of_change_is_logged_once(caplog):
     fixed = tacit.fix(nn.Sequential(nn.Dropout(0.1), nn.Linear(2, 2), nn.Dropout(0.1)))
     change = "Dropout became tacit.Dropout(0.1), with a mask of each record's own"
     assert fixed.tacit_changes == (f"0: {change}", f"2: {change}")
     assert caplog.messages == [f"0: {change} (2 of them)"]
 
 
-def test_nothing_to_change_is_a_copy(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_to_change_is_a_copy(caplog):
     module = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Dropout(0.0))
     fixed = tacit.fix(module)
     assert fixed is not module
@@ -197,6 +193,6 @@ def test_nothing_to_change_is_a_copy(caplog: pytest.LogCaptureFixture) -> None:
     ("module", "text"),
     [(3, "must be a torch"), (nn.Sequential(nn.LazyBatchNorm1d()), r"0 \(LazyBatchNorm1d\).*once")],
 )
-def test_what_cannot_be_fixed_is_refused(module: nn.Module, text: str) -> None:
+def test_what_cannot_be_fixed_is_refused(module, text):
     with pytest.raises(InputError, match=text):
         tacit.fix(module)

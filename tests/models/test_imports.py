@@ -1,7 +1,5 @@
 """`module:function` data sets: what a user's function may return, and how it may fail."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import textwrap
@@ -22,7 +20,7 @@ def module(tmp_path, monkeypatch):
     """Write a module into the current directory; its name is a new one each time."""
     monkeypatch.chdir(tmp_path)
 
-    def write(source: str) -> str:
+    def write(source):
         name = next(names)
         header = "import numpy as np\nimport torch\nfrom tacit.data import Dataset, TaskData\n"
         (tmp_path / f"{name}.py").write_text(header + textwrap.dedent(source))
@@ -31,7 +29,7 @@ def module(tmp_path, monkeypatch):
     return write
 
 
-def refused(reference: str, tmp_path) -> InputError:
+def refused(reference, tmp_path):
     with pytest.raises(InputError) as caught:
         load(reference, data_dir=tmp_path)
     assert caught.value.where == "task.dataset"

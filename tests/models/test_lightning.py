@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.slow  # Lightning takes seconds to import
 FEATURES = 4
 
 
-def records(seed: int) -> tuple[Tensor, Tensor]:
+def records(seed):
     inputs = torch.randn(12, FEATURES, generator=torch.Generator().manual_seed(seed))
     return inputs, (inputs[:, 0] > 0).long()
 
@@ -27,15 +25,15 @@ def records(seed: int) -> tuple[Tensor, Tensor]:
 NODES = [records(0), records(1)]
 
 
-def sections(**task: Any) -> dict[str, dict[str, Any]]:
+def sections(**task):
     return experiment(task={"dataset": None, "model": None, "outputs": 2, **task})
 
 
-def lit(**methods: Any) -> nn.Module:
+def lit(**methods):
     """A LightningModule of one linear layer with some methods and attributes of its own."""
     lightning = pytest.importorskip("lightning")
 
-    def forward(self: Any, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.layer(inputs)
         return outputs
 
@@ -47,7 +45,7 @@ def lit(**methods: Any) -> nn.Module:
     return module
 
 
-def step(self: Any, batch: Any, batch_index: int) -> Tensor:
+def step(self, batch, batch_index):
     """As Lightning's own examples have it."""
     inputs, targets = batch
     loss = functional.cross_entropy(self(inputs), targets)
@@ -55,14 +53,14 @@ def step(self: Any, batch: Any, batch_index: int) -> Tensor:
     return loss
 
 
-def same(module: nn.Module) -> nn.Module:
+def same(module):
     """The same weights in a plain module."""
     plain = nn.Linear(FEATURES, 2)
     plain.load_state_dict(module.layer.state_dict())
     return plain
 
 
-def test_a_lightning_module_is_trained_by_its_own_loss() -> None:
+def test_a_lightning_module_is_trained_by_its_own_loss():
     module = lit(training_step=step)
     assert is_lightning(module)
     assert not is_lightning(same(module))
@@ -74,8 +72,8 @@ def test_a_lightning_module_is_trained_by_its_own_loss() -> None:
     assert type(result.model()).__name__ == "Lit"
 
 
-def test_other_ways_to_declare_a_loss() -> None:
-    def as_mapping(self: Any, batch: Any) -> dict[str, Tensor]:
+def test_other_ways_to_declare_a_loss():
+    def as_mapping(self, batch):
         inputs, targets = batch
         return {"loss": functional.cross_entropy(self.forward(inputs), targets)}
 
@@ -95,10 +93,10 @@ def test_other_ways_to_declare_a_loss() -> None:
         torch.testing.assert_close(result.parameters, expected.parameters)
 
 
-def test_a_records_loss_is_the_steps_value_for_that_record_alone() -> None:
+def test_a_records_loss_is_the_steps_value_for_that_record_alone():
     """A step that weighs a record by its batch is no mean over records, and is refused."""
 
-    def centred(self: Any, batch: Any, batch_index: int) -> Tensor:
+    def centred(self, batch, batch_index):
         inputs, targets = batch
         outputs = self(inputs)
         return functional.cross_entropy(outputs - outputs.mean(0), targets)
@@ -108,15 +106,15 @@ def test_a_records_loss_is_the_steps_value_for_that_record_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["parameters", "inputs", "changed"])
-def test_what_would_not_be_trained_is_refused(kind: str) -> None:
-    def weighted(self: Any, batch: Any, batch_index: int) -> Tensor:
+def test_what_would_not_be_trained_is_refused(kind):
+    def weighted(self, batch, batch_index):
         return step(self, batch, batch_index) + self.layer.weight.square().sum()
 
-    def reads(self: Any, batch: Any, batch_index: int) -> Tensor:
+    def reads(self, batch, batch_index):
         inputs, _ = batch
         return functional.mse_loss(self(inputs), inputs[:, :2])
 
-    def scales(self: Any, batch: Any, batch_index: int) -> Tensor:
+    def scales(self, batch, batch_index):
         inputs, targets = batch
         return functional.cross_entropy(self(2.0 * inputs), targets)
 

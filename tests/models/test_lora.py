@@ -1,13 +1,10 @@
 """LoRA adapters on models of Hugging Face: what is trained, what stays, and what is kept of it."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import tacit
 
@@ -22,21 +19,21 @@ PAD, WORDS, LENGTH = 0, 30, 6
 
 
 class Texts(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
-    def forward(self, ids: Tensor) -> Any:
+    def forward(self, ids):
         mask = torch.where(ids != PAD, 0.0, -1e9)[:, None, None, :]
         return self.model(input_ids=ids, attention_mask=mask.expand(-1, 1, ids.shape[1], -1))
 
 
 class CausalTexts(Texts):
-    def forward(self, ids: Tensor) -> Any:
+    def forward(self, ids):
         return self.model(input_ids=ids, attention_mask=(ids != PAD).long())
 
 
-def bert() -> nn.Module:
+def bert():
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=24, max_position_embeddings=LENGTH, pad_token_id=PAD,
@@ -45,7 +42,7 @@ def bert() -> nn.Module:
     return adapted(transformers.BertForSequenceClassification(config), "query", "value")
 
 
-def gpt2() -> nn.Module:
+def gpt2():
     config = transformers.GPT2Config(
         vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=LENGTH, num_labels=2,
         pad_token_id=PAD, bos_token_id=1, eos_token_id=1, attn_pdrop=0.0,
@@ -56,19 +53,19 @@ def gpt2() -> nn.Module:
     )
 
 
-def adapted(model: Any, *targets: str, wrapper: type[Texts] = Texts) -> nn.Module:
+def adapted(model, *targets, wrapper=Texts):
     lora = peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_dropout=0.1, target_modules=[*targets])
     return wrapper(peft.get_peft_model(model, lora))
 
 
-def texts(count: int, seed: int) -> tuple[Tensor, Tensor]:
+def texts(count, seed):
     draws = torch.Generator().manual_seed(seed)
     ids = torch.randint(1, WORDS, (count, LENGTH), generator=draws)
     lengths = torch.randint(2, LENGTH + 1, (count, 1), generator=draws)
     return torch.where(torch.arange(LENGTH) < lengths, ids, PAD), ids[:, 0] % 2
 
 
-def train(model: nn.Module) -> tacit.Result:
+def train(model):
     config = {
         "topology": {"graph": "complete"},
         "algorithm": {"name": "dp2-sgd", "learning_rate": 0.5, "clip": 1.0},
@@ -80,7 +77,7 @@ def train(model: nn.Module) -> tacit.Result:
 
 
 @pytest.mark.parametrize("make", [bert, gpt2])
-def test_adapters_are_trained_and_all_else_is_frozen(make: Any) -> None:
+def test_adapters_are_trained_and_all_else_is_frozen(make):
     torch.manual_seed(0)
     model = tacit.fix(make())
     before = copy.deepcopy(model.state_dict())
@@ -105,7 +102,7 @@ def test_adapters_are_trained_and_all_else_is_frozen(make: Any) -> None:
     assert own.eval()(ids).logits.equal(found(ids).logits)
 
 
-def test_frozen_weights_are_kept_once_in_the_dtype_of_the_run() -> None:
+def test_frozen_weights_are_kept_once_in_the_dtype_of_the_run():
     torch.manual_seed(0)
     engine = train(tacit.fix(bert())).job.model
     frozen = {name: p for name, p in engine.original.named_parameters() if not p.requires_grad}
@@ -115,14 +112,14 @@ def test_frozen_weights_are_kept_once_in_the_dtype_of_the_run() -> None:
         assert values.data_ptr() == working[name].data_ptr() == evaluated[name].data_ptr()
 
 
-def test_what_follows_the_end_of_a_text_does_not_count() -> None:
+def test_what_follows_the_end_of_a_text_does_not_count():
     torch.manual_seed(0)
     model = bert().eval()
     short = torch.tensor([[4, 9, PAD, PAD, PAD, PAD]])
     torch.testing.assert_close(model(short).logits, model(short[:, :2]).logits)
 
 
-def test_attention_dropout_that_is_no_module_is_refused_with_the_way_out() -> None:
+def test_attention_dropout_that_is_no_module_is_refused_with_the_way_out():
     model = bert()
     for part in model.modules():
         if type(part).__name__ == "BertSelfAttention":

@@ -1,12 +1,8 @@
 """Metrics of whole test sets against scikit-learn, their baselines, and what is refused."""
 
-from __future__ import annotations
-
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn import metrics as sklearn_metrics
-from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, Loss, loss_from_mean, weighted
+from tacit.gradients import LOSSES, loss_from_mean, weighted
 from tacit.models.metrics import (
     METRICS,
     baselines,
@@ -34,12 +29,12 @@ LABELS = [name for name in METRICS if name not in ("mae", "rmse", "r2", "calibra
 NUMBERS = ["mae", "rmse", "r2"]
 
 
-def scored(name: str, outputs: Tensor, targets: Tensor) -> float:
+def scored(name, outputs, targets):
     (metric,) = find_metrics([name])
     return score(metric, outputs, targets)
 
 
-def of_two_classes(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
+def of_two_classes(name, scores, labels):
     """By scikit-learn, of the scores of class 1."""
     predicted = (scores > 0).astype(int)
     return {
@@ -54,7 +49,7 @@ def of_two_classes(name: str, scores: np.ndarray, labels: np.ndarray) -> float:
     }[name]()
 
 
-def of_many_classes(name: str, outputs: np.ndarray, labels: np.ndarray) -> float:
+def of_many_classes(name, outputs, labels):
     """By scikit-learn, of softmax probabilities."""
     shares = np.exp(outputs - outputs.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
@@ -79,9 +74,7 @@ def of_many_classes(name: str, outputs: np.ndarray, labels: np.ndarray) -> float
     values=st.lists(st.sampled_from([-3.0, -0.5, 0.25, 0.5, 2.0, 9.0]), min_size=6, max_size=30),
     seed=st.integers(0, 1000),
 )
-def test_scores_of_two_classes_are_scikit_learns(
-    name: str, writing: str, values: list[float], seed: int
-) -> None:
+def test_scores_of_two_classes_are_scikit_learns(name, writing, values, seed):
     labels = np.random.default_rng(seed).integers(0, 2, len(values))
     labels[:2] = 0, 1
     scores, targets = torch.tensor(values, dtype=torch.float64), torch.from_numpy(labels)
@@ -100,7 +93,7 @@ def test_scores_of_two_classes_are_scikit_learns(
 @pytest.mark.parametrize("name", LABELS)
 @settings(max_examples=20)
 @given(seed=st.integers(0, 1000), classes=st.integers(3, 6))
-def test_scores_of_many_classes_are_scikit_learns(name: str, seed: int, classes: int) -> None:
+def test_scores_of_many_classes_are_scikit_learns(name, seed, classes):
     draw = np.random.default_rng(seed)
     outputs = draw.normal(size=(40, classes))
     labels = np.concatenate([np.arange(classes), draw.integers(0, classes, 40 - classes)])
@@ -111,7 +104,7 @@ def test_scores_of_many_classes_are_scikit_learns(name: str, seed: int, classes:
 @pytest.mark.parametrize("columns", [1, 3])
 @settings(max_examples=20)
 @given(seed=st.integers(0, 1000))
-def test_scores_of_numbers_are_scikit_learns(columns: int, seed: int) -> None:
+def test_scores_of_numbers_are_scikit_learns(columns, seed):
     draw = np.random.default_rng(seed)
     wanted, found = draw.normal(size=(2, 17, columns))
     pair = torch.from_numpy(found).squeeze(), torch.from_numpy(wanted)
@@ -121,7 +114,7 @@ def test_scores_of_numbers_are_scikit_learns(columns: int, seed: int) -> None:
     assert scored("r2", *pair) == pytest.approx((1 - mean_squares / wanted.var(0)).mean())
 
 
-def test_classes_without_a_test_record_are_left_out_of_the_mean() -> None:
+def test_classes_without_a_test_record_are_left_out_of_the_mean():
     outputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     targets = torch.arange(30) % 3
     shares = outputs.softmax(1).numpy()
@@ -133,19 +126,19 @@ def test_classes_without_a_test_record_are_left_out_of_the_mean() -> None:
         assert scored(name, outputs, targets) == pytest.approx(right)
 
 
-def test_records_that_a_probability_cannot_tell_apart_are_still_ranked() -> None:
+def test_records_that_a_probability_cannot_tell_apart_are_still_ranked():
     far = torch.tensor([[0.0, 900.0], [0.0, 800.0], [0.0, 700.0], [0.0, 600.0]])
     assert scored("auc", far, torch.tensor([1, 1, 0, 0])) == 1.0
 
 
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_outputs_that_are_not_finite_have_no_score(name: str, bad: float) -> None:
+def test_outputs_that_are_not_finite_have_no_score(name, bad):
     outputs = torch.tensor([[1.0], [bad], [0.5]])
     assert math.isnan(scored(name, outputs, torch.tensor([[0.0], [1.0], [1.0]])))
 
 
-def checked(name: str, loss: Loss, outputs: Tensor, targets: Tensor, records: int = 1000) -> None:
+def checked(name, loss, outputs, targets, records=1000):
     check_metrics(find_metrics([name]), loss, outputs[:8], targets, records)
 
 
@@ -175,26 +168,26 @@ LINEAR = torch.linspace(0, 1, 40)[:, None]
     ],
 )
 def test_a_metric_that_is_not_defined_is_refused(
-    name: str, loss: str, outputs: Tensor, targets: Tensor, records: int, where: str, text: str
-) -> None:
+    name, loss, outputs, targets, records, where, text
+):
     with pytest.raises(InputError, match=text) as caught:
         checked(name, LOSSES[loss], outputs, targets, records)
     assert caught.value.where == where
     assert "\n" not in str(caught.value)
 
 
-def binary(outputs: Tensor, targets: Tensor) -> Tensor:
+def binary(outputs, targets):
     return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets)
 
 
-def test_a_users_loss_of_one_output_has_classes_where_targets_are_0_and_1() -> None:
+def test_a_users_loss_of_one_output_has_classes_where_targets_are_0_and_1():
     own = loss_from_mean("mine", binary)
     checked("auc", own, LINEAR, LINEAR.round())
     with pytest.raises(InputError, match="needs classes"):
         checked("auc", own, LINEAR, LINEAR)
 
 
-def mean_output(outputs: Tensor, targets: Tensor) -> Any:
+def mean_output(outputs, targets):
     return outputs.mean()
 
 
@@ -208,9 +201,7 @@ def mean_output(outputs: Tensor, targets: Tensor) -> Any:
         (lambda o, t: 1 / 0, "ZeroDivisionError"),
     ],
 )
-def test_a_function_that_gives_no_number_is_one_line(
-    function: Callable[..., Any], text: str
-) -> None:
+def test_a_function_that_gives_no_number_is_one_line(function, text):
     (metric,) = find_metrics(["given:mine"], {"given:mine": function})
     with pytest.raises(InputError, match=text) as caught:
         check_metrics([metric], LOSSES["cross-entropy"], OUTPUTS, CLASSES, 1000)
@@ -218,16 +209,14 @@ def test_a_function_that_gives_no_number_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_function_that_fails_on_the_way_costs_its_score_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_function_that_fails_on_the_way_costs_its_score_alone(caplog):
     (metric,) = find_metrics(["given:mine"], {"given:mine": lambda o, t: 1 / 0})
     with caplog.at_level(logging.WARNING, "tacit"):
         assert math.isnan(score_on_the_way(metric, OUTPUTS, CLASSES))
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_names_and_functions_keep_their_order() -> None:
+def test_names_and_functions_keep_their_order():
     found = named_metrics(["f1", mean_output, "auc"])
     assert list(found) == ["f1", "given:mean_output", "auc"]
     metrics = find_metrics(list(found), {k: f for k, f in found.items() if f is not None})
@@ -237,17 +226,17 @@ def test_names_and_functions_keep_their_order() -> None:
     assert list(named_metrics("auc")) == ["auc"]
 
 
-def auc(outputs: Tensor, targets: Tensor) -> float:
+def auc(outputs, targets):
     return 0.0
 
 
 @pytest.mark.parametrize("wrong", [[], 3, ["auc", 3], ["auc", "auc"], [mean_output] * 2, auc])
-def test_what_is_no_metric_is_refused(wrong: Any) -> None:
+def test_what_is_no_metric_is_refused(wrong):
     with pytest.raises(InputError, match=r"^metric = "):
         named_metrics(wrong)
 
 
-def test_a_metric_that_was_an_object_is_asked_for_again() -> None:
+def test_a_metric_that_was_an_object_is_asked_for_again():
     with pytest.raises(InputError, match="pass it as metric= again"):
         find_metrics(["given:mine"])
 
@@ -260,7 +249,7 @@ def test_a_metric_that_was_an_object_is_asked_for_again() -> None:
     counts=st.lists(st.integers(1, 40), min_size=2, max_size=5),
     weight=st.floats(0.1, 10),
 )
-def test_baselines_of_classes(counts: list[int], weight: float) -> None:
+def test_baselines_of_classes(counts, weight):
     targets = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     shares = np.array(counts) / sum(counts)
     example = torch.zeros(3, len(counts))
@@ -278,7 +267,7 @@ def test_baselines_of_classes(counts: list[int], weight: float) -> None:
 
 
 @pytest.mark.parametrize("low", [-1.0, 0.0])
-def test_baselines_of_one_output(low: float) -> None:
+def test_baselines_of_one_output(low):
     targets = torch.tensor([1.0] * 3 + [low] * 9)
     found = baselines(
         find_metrics(["average-precision", "f1"]), LOSSES["logistic"], LINEAR[:, 0], targets
@@ -288,7 +277,7 @@ def test_baselines_of_one_output(low: float) -> None:
     assert found.metrics == (0.25, 0.0)
 
 
-def test_baselines_of_numbers_are_those_of_the_mean() -> None:
+def test_baselines_of_numbers_are_those_of_the_mean():
     draw = torch.Generator().manual_seed(3)
     targets = torch.randn(50, 2, generator=draw)
     found = baselines(find_metrics(NUMBERS), LOSSES["mse"], OUTPUTS[:, :2], targets)
@@ -300,7 +289,7 @@ def test_baselines_of_numbers_are_those_of_the_mean() -> None:
     assert found.metrics[2] == 0.0
 
 
-def test_what_is_not_known_has_no_baseline() -> None:
+def test_what_is_not_known_has_no_baseline():
     own = loss_from_mean("mine", binary)
     given_metrics = {"given:mine": lambda o, t: 1 / 0, "given:nan": lambda o, t: math.nan}
     metrics = find_metrics(list(given_metrics), given_metrics)

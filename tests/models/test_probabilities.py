@@ -1,7 +1,5 @@
 """Probabilities against scikit-learn and exact arithmetic, saturated ones and ties among them."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -28,9 +26,7 @@ RECORDS = st.lists(st.tuples(LOGITS, st.integers(0, 1)), min_size=2, max_size=30
 
 
 @given(records=RECORDS, two=st.booleans())
-def test_saturated_probabilities_are_scored_as_exact_arithmetic_scores_them(
-    records: list[tuple[float, int]], two: bool
-) -> None:
+def test_saturated_probabilities_are_scored_as_exact_arithmetic_scores_them(records, two):
     logits = torch.tensor([logit for logit, _ in records], dtype=torch.float32)
     labels = torch.tensor([label for _, label in records])
     outputs = torch.stack([logits * 0, logits], 1) if two else logits[:, None]
@@ -48,11 +44,11 @@ def test_saturated_probabilities_are_scored_as_exact_arithmetic_scores_them(
         assert math.isnan(calibration(outputs, labels))
 
 
-def newton(odds: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def newton(odds, labels):
     """Intercept and slope of a logistic regression, by Newton's method with halved steps."""
     features, fit = np.stack([np.ones_like(odds), odds], 1), np.zeros(2)
 
-    def loss(at: np.ndarray) -> float:
+    def loss(at):
         return float((np.logaddexp(0, features @ at) - labels * (features @ at)).mean())
 
     for _ in range(200):
@@ -66,9 +62,7 @@ def newton(odds: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-6, 0.1, 1.0, 30.0, 1e30]))
-def test_the_slope_is_that_of_a_logistic_regression_without_penalty(
-    seed: int, scale: float
-) -> None:
+def test_the_slope_is_that_of_a_logistic_regression_without_penalty(seed, scale):
     draw = np.random.default_rng(seed)
     odds = np.round(draw.normal(size=80), 1)  # with ties
     labels = (draw.random(80) < expit(draw.normal() + draw.choice([-1, 0.3, 2]) * odds)).astype(int)
@@ -80,7 +74,7 @@ def test_the_slope_is_that_of_a_logistic_regression_without_penalty(
     assert found * scale == pytest.approx(right, rel=1e-5, abs=1e-7)
 
 
-def test_a_slope_of_what_is_told_apart_without_a_mistake_is_infinite() -> None:
+def test_a_slope_of_what_is_told_apart_without_a_mistake_is_infinite():
     odds, labels = torch.tensor([-9.0, -2.0, 1.0, 100.0]), torch.tensor([0, 0, 1, 1])
     assert calibration_slope(odds, labels) == math.inf
     assert calibration_slope(odds, 1 - labels) == -math.inf
@@ -89,9 +83,7 @@ def test_a_slope_of_what_is_told_apart_without_a_mistake_is_infinite() -> None:
 
 
 @given(records=RECORDS)
-def test_the_curve_is_scikit_learns_and_holds_every_record_once(
-    records: list[tuple[float, int]],
-) -> None:
+def test_the_curve_is_scikit_learns_and_holds_every_record_once(records):
     logits = torch.tensor([logit for logit, _ in records], dtype=torch.float64)
     labels = torch.tensor([label for _, label in records])
     bins = calibration_bins(logits, labels)
@@ -104,7 +96,7 @@ def test_the_curve_is_scikit_learns_and_holds_every_record_once(
     assert told == int(labels.sum())
 
 
-def test_the_curve_of_several_classes_is_of_the_predicted_one() -> None:
+def test_the_curve_of_several_classes_is_of_the_predicted_one():
     outputs = torch.randn(400, 5, generator=torch.Generator().manual_seed(4)) * 3
     targets = torch.arange(400) % 5
     sure, chosen = outputs.double().softmax(1).max(1)

@@ -3,8 +3,6 @@
 Called as `noise_process.py SEED THREADS NODE...`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -12,13 +10,13 @@ import sys
 import torch
 
 from tacit.privacy.noise import draws as noise
-from tacit.privacy.noise.draws import NodeKeys, seeded_keys
+from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.gaussian import add_normal
 
 STEPS, LENGTH, RECORDS = 2, 40_001, 5_000
 
 
-def digests(keys: NodeKeys, nodes: list[int]) -> dict[str, str]:
+def digests(keys, nodes):
     """What each node of this process draws, hashed: releases, coins and subsets of every step."""
     totals = torch.stack([torch.linspace(-node, node, LENGTH) for node in nodes])
     digests = {}

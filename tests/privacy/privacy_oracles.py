@@ -8,7 +8,6 @@
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -23,13 +22,13 @@ from scipy.stats import norm
 Array = NDArray[np.float64]
 
 
-def gaussian_profile_exact(mu: float, epsilon: object) -> mp.mpf:
+def gaussian_profile_exact(mu, epsilon):
     with mp.workdps(60):
         m, e = mp.mpf(mu), mp.mpf(epsilon)
         return mp.ncdf(m / 2 - e / m) - mp.exp(e) * mp.ncdf(-m / 2 - e / m)
 
 
-def gaussian_epsilon_exact(mu: float, delta: float) -> mp.mpf:
+def gaussian_epsilon_exact(mu, delta):
     with mp.workdps(60):
         low, high = mp.mpf(0), mp.mpf(mu) ** 2 + 40 * mp.mpf(mu)
         for _ in range(110):
@@ -39,17 +38,17 @@ def gaussian_epsilon_exact(mu: float, delta: float) -> mp.mpf:
         return high
 
 
-def _crossing(rate: float, mu: float, ratio: mp.mpf) -> mp.mpf:
+def _crossing(rate, mu, ratio):
     """The x where ((1-q) n(x) + q n(x - mu)) / n(x) = ratio; minus infinity if it is above."""
     lifted = (ratio - 1 + mp.mpf(rate)) / mp.mpf(rate)
     return mp.log(lifted) / mu + mp.mpf(mu) / 2 if lifted > 0 else -mp.inf
 
 
-def _above(x: mp.mpf, mean: float = 0.0) -> mp.mpf:
+def _above(x, mean=0.0):
     return mp.ncdf(mean - x) if mp.isfinite(x) else mp.mpf(1)
 
 
-def remove_profile_exact(rate: float, mu: float, epsilon: float) -> mp.mpf:
+def remove_profile_exact(rate, mu, epsilon):
     """H of (1-q) N(0,1) + q N(mu,1) from N(0,1): both masses right of the crossing."""
     with mp.workdps(50):
         ratio = mp.exp(mp.mpf(epsilon))
@@ -58,7 +57,7 @@ def remove_profile_exact(rate: float, mu: float, epsilon: float) -> mp.mpf:
         return sampled - ratio * _above(x)
 
 
-def add_profile_exact(rate: float, mu: float, epsilon: float) -> mp.mpf:
+def add_profile_exact(rate, mu, epsilon):
     """H of N(0,1) from (1-q) N(0,1) + q N(mu,1): both masses left of the crossing."""
     with mp.workdps(50):
         ratio = mp.exp(mp.mpf(epsilon))
@@ -69,12 +68,12 @@ def add_profile_exact(rate: float, mu: float, epsilon: float) -> mp.mpf:
         return mp.ncdf(x) - ratio * sampled
 
 
-def remove_profile_by_quadrature(rate: float, mu: float, epsilon: float) -> mp.mpf:
+def remove_profile_by_quadrature(rate, mu, epsilon):
     """The definition: the integral of max(P - e^eps Q, 0), cut where the integrand starts."""
     with mp.workdps(30):
         ratio = mp.exp(mp.mpf(epsilon))
 
-        def excess(x: mp.mpf) -> mp.mpf:
+        def excess(x):
             sampled = (1 - mp.mpf(rate)) * mp.npdf(x) + rate * mp.npdf(x - mu)
             return max(sampled - ratio * mp.npdf(x), mp.mpf(0))
 
@@ -92,13 +91,13 @@ class Pair:
     q: Array
 
     @property
-    def reverse(self) -> "Pair":
+    def reverse(self):
         return Pair(self.q, self.p)
 
-    def delta(self, epsilon: float) -> float:
+    def delta(self, epsilon):
         return float(np.maximum(self.p - math.exp(epsilon) * self.q, 0).sum())
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon(self, delta):
         """An epsilon >= 0 at which delta is still exceeded, within 1e-5; 0 if there is none."""
         if self.delta(0.0) <= delta:
             return 0.0
@@ -111,7 +110,7 @@ class Pair:
         return low
 
 
-def compose(pairs: Sequence[Pair]) -> Pair:
+def compose(pairs):
     """All combinations of intervals: `[intervals^steps]`."""
     return reduce(
         lambda done, step: Pair(np.outer(done.p, step.p).ravel(), np.outer(done.q, step.q).ravel()),
@@ -119,11 +118,11 @@ def compose(pairs: Sequence[Pair]) -> Pair:
     )
 
 
-def intervals_of(rate: float, shift: float, opposite: float = 0.0, *, count: int) -> Pair:
+def intervals_of(rate, shift, opposite=0.0, *, count):
     """(1-q) N(0,1) + q N(shift,1) and (1-q) N(0,1) + q N(opposite,1), binned into intervals."""
     ends = np.linspace(min(opposite, 0.0) - 7.5, shift + 7.5, count - 1)
 
-    def masses(mean: float) -> Array:
+    def masses(mean):
         below = np.concatenate(([0.0], norm.cdf(ends, mean), [1.0]))
         above = np.concatenate(([1.0], norm.sf(ends, mean), [0.0]))
         return np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
@@ -132,14 +131,7 @@ def intervals_of(rate: float, shift: float, opposite: float = 0.0, *, count: int
     return Pair(rest + rate * masses(shift), rest + rate * masses(opposite))
 
 
-def their_epsilon(
-    rate: float,
-    runs: Sequence[tuple[float, int]],
-    delta: float,
-    *,
-    replace: bool = False,
-    grid: float,
-) -> float:
+def their_epsilon(rate, runs, delta, *, replace=False, grid):
     """dp_accounting's PLD accountant: `runs` of (noise multiplier, steps)."""
     relation = NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = PLDAccountant(relation, value_discretization_interval=grid)

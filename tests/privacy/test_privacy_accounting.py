@@ -1,7 +1,7 @@
 """Certified epsilons against exact lower bounds, dp_accounting and published figures."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -32,12 +32,12 @@ ROUNDING = 1e-9  # of a composition of a few steps, in delta
 RELATIONS = [ADD_OR_REMOVE_ONE, REPLACE_ONE]
 
 
-def sampled(rate: float, multipliers: Sequence[float], *, replace: bool = False) -> Mechanism:
+def sampled(rate, multipliers, *, replace=False):
     relation = REPLACE_ONE if replace else ADD_OR_REMOVE_ONE
     return SampledGaussian(rate, multipliers, relation=relation)
 
 
-def fixed(rate: float, multipliers: Sequence[float]) -> Mechanism:
+def fixed(rate, multipliers):
     return FixedBatchGaussian(round(1000 * rate), 1000, multipliers)
 
 
@@ -46,9 +46,7 @@ def fixed(rate: float, multipliers: Sequence[float]) -> Mechanism:
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
-def test_every_record_at_every_step_is_the_closed_form(
-    relation: privacy.Relation, delta: float
-) -> None:
+def test_every_record_at_every_step_is_the_closed_form(relation, delta):
     schedule = [0.3, 5.0, 30.0, 30.0, 1.0]
     sensitivity = 2 if relation == REPLACE_ONE else 1
     mu = sensitivity * math.sqrt(sum(z**-2 for z in schedule))
@@ -69,7 +67,7 @@ def test_every_record_at_every_step_is_the_closed_form(
         assert float(exact) <= privacy.delta(mechanism, epsilon=bound) <= delta * (1 + 1e-9)
 
 
-def test_a_rate_next_to_one_is_nearly_the_closed_form() -> None:
+def test_a_rate_next_to_one_is_nearly_the_closed_form():
     for relation in RELATIONS:
         whole = privacy.epsilon(Gaussian(5.0, 20, relation=relation), delta=1e-6)
         nearly = privacy.epsilon(SampledGaussian(0.999999, 5.0, 20, relation=relation), delta=1e-6)
@@ -90,9 +88,7 @@ STEPS = [
 
 @pytest.mark.parametrize(("rate", "schedule"), STEPS)
 @pytest.mark.parametrize("kind", ["add-or-remove-one", "replace-one", "fixed-batch"])
-def test_certified_is_above_what_an_attack_proves_and_close(
-    rate: float, schedule: list[float], kind: str
-) -> None:
+def test_certified_is_above_what_an_attack_proves_and_close(rate, schedule, kind):
     count = {1: 20_000, 2: 600, 3: 80}[len(schedule)]
     sensitivity, opposite = {
         "add-or-remove-one": (1, 0),
@@ -138,9 +134,7 @@ def test_certified_is_above_what_an_attack_proves_and_close(
     ],
 )
 @pytest.mark.parametrize("replace", [False, True])
-def test_agrees_with_dp_accounting(
-    rate: float, multiplier: float, steps: int, delta: float, replace: bool
-) -> None:
+def test_agrees_with_dp_accounting(rate, multiplier, steps, delta, replace):
     grid = 1e-3 if multiplier < 1 else 1e-4
     theirs = their_epsilon(rate, [(multiplier, steps)], delta, replace=replace, grid=grid)
     ours = privacy.epsilon(sampled(rate, [multiplier] * steps, replace=replace), delta=delta)
@@ -149,7 +143,7 @@ def test_agrees_with_dp_accounting(
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_two_levels_agree_with_dp_accounting_in_any_order(replace: bool) -> None:
+def test_two_levels_agree_with_dp_accounting_in_any_order(replace):
     theirs = their_epsilon(0.01, [(0.9, 100), (1.7, 300)], 1e-5, replace=replace, grid=3e-4)
     together = [0.9] * 100 + [1.7] * 300
     mixed = [1.7, 0.9, 1.7, 1.7] * 100
@@ -163,7 +157,7 @@ def test_two_levels_agree_with_dp_accounting_in_any_order(replace: bool) -> None
     assert one == two == three
 
 
-def test_levels_of_very_different_noise_compose() -> None:
+def test_levels_of_very_different_noise_compose():
     """One level's losses fit in a few points, another's need thousands."""
     for make in (sampled, lambda q, z: sampled(q, z, replace=True), fixed):
         loud = privacy.epsilon(make(0.01, [0.5] * 3), delta=1e-5)
@@ -174,7 +168,7 @@ def test_levels_of_very_different_noise_compose() -> None:
 # Figures that were computed elsewhere, by another accountant.
 
 
-def dyn_constant_mu(epsilon: float, records: int, steps: int, delta: float) -> float:
+def dyn_constant_mu(epsilon, records, steps, delta):
     """Const-D2P: mu-bar = sqrt(log(J^2 mu_tot^2 / K + 1)), mu_tot from the Gaussian profile."""
     low, high = 1e-3, 10.0
     for _ in range(60):
@@ -188,7 +182,7 @@ def dyn_constant_mu(epsilon: float, records: int, steps: int, delta: float) -> f
     ("claimed", "poisson", "fixed_at_least"),
     [(0.3, 1.43, 15.9), (0.7, 3.06, 20.5), (1, 3.79, 22.6), (3, 6.03, 28.8)],
 )
-def test_what_dyn_d2p_costs(claimed: float, poisson: float, fixed_at_least: float) -> None:
+def test_what_dyn_d2p_costs(claimed, poisson, fixed_at_least):
     multiplier = 1 / dyn_constant_mu(claimed, 3000, 1000, 1e-4)
     bound = privacy.epsilon(SampledGaussian(1 / 3000, multiplier, 1000), delta=1e-4)
     assert bound == pytest.approx(poisson, abs=0.006)
@@ -196,13 +190,13 @@ def test_what_dyn_d2p_costs(claimed: float, poisson: float, fixed_at_least: floa
     assert fixed_at_least <= fixed_found < 2 * fixed_at_least
 
 
-def test_what_privsgp_costs_on_mnist() -> None:
+def test_what_privsgp_costs_on_mnist():
     sigma_over_g = 3 * 2 * math.sqrt(575 * math.log(1e5)) / 1200
     bound = privacy.epsilon(SampledGaussian(1 / 1200, sigma_over_g, 575), delta=1e-5)
     assert bound == pytest.approx(5.645, abs=0.006)
 
 
-def test_fixed_batch_figures() -> None:
+def test_fixed_batch_figures():
     bound = privacy.epsilon(FixedBatchGaussian(1, 100, 1.5, 1000), delta=1e-4)
     assert bound == pytest.approx(3.65, abs=0.006)
     assert privacy.epsilon(FixedBatchGaussian(1, 3000, 0.45, 1000), delta=1e-4) > 16
@@ -210,7 +204,7 @@ def test_fixed_batch_figures() -> None:
     assert privacy.epsilon(poisson, delta=1e-4) == pytest.approx(1.73, abs=0.006)
 
 
-def test_replace_one_takes_sigma_over_the_bound() -> None:
+def test_replace_one_takes_sigma_over_the_bound():
     """z = 2 at delta = 1e-5: 4.38 with a sensitivity of 2, where 2.17 would be one of 1."""
     bound = privacy.epsilon(Gaussian(2.0, relation=REPLACE_ONE), delta=1e-5)
     assert bound == pytest.approx(4.38, abs=0.005)
@@ -230,7 +224,7 @@ CURVES: list[tuple[Mechanism, list[int]]] = [
 
 
 @pytest.mark.parametrize(("mechanism", "marks"), CURVES, ids=lambda value: type(value).__name__)
-def test_a_curve_bounds_every_prefix(mechanism: Mechanism, marks: list[int]) -> None:
+def test_a_curve_bounds_every_prefix(mechanism, marks):
     curve = privacy.epsilon_curve(mechanism, marks, delta=1e-5)
     assert len(curve) == len(marks)
     assert list(curve) == sorted(curve)
@@ -248,14 +242,14 @@ def test_a_curve_bounds_every_prefix(mechanism: Mechanism, marks: list[int]) -> 
     assert curve[-1] <= privacy.epsilon(mechanism, delta=1e-5) * (1 + 1e-12)
 
 
-def test_curves_of_nothing() -> None:
+def test_curves_of_nothing():
     mechanism = SampledGaussian(0.1, 1.0, 5)
     assert privacy.epsilon_curve(mechanism, [], delta=1e-5) == ()
     assert privacy.epsilon_curve(mechanism, [0, 0], delta=1e-5) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("marks", [[-1], [6], [3, 2], [0, 5, 6], [math.nan]])
-def test_bad_marks_are_refused(marks: list[int]) -> None:
+def test_bad_marks_are_refused(marks):
     with pytest.raises(InputError) as caught:
         privacy.epsilon_curve(SampledGaussian(0.1, 1.0, 5), marks, delta=1e-5)
     assert caught.value.where == "marks"
@@ -279,12 +273,8 @@ KINDS: list[Callable[[float, float, int], Mechanism]] = [
     delta=st.sampled_from([1e-7, 1e-5, 1e-3]),
 )
 def test_more_noise_fewer_steps_lower_rates_and_larger_deltas_cost_less(
-    kind: Callable[[float, float, int], Mechanism],
-    rate: float,
-    multiplier: float,
-    steps: int,
-    delta: float,
-) -> None:
+    kind, rate, multiplier, steps, delta
+):
     mechanism = kind(rate, multiplier, steps)
     bound = privacy.epsilon(mechanism, delta=delta)
     # Grids are refined until epsilon gains less than 0.1 %: each figure may be about that far off.
@@ -299,7 +289,7 @@ def test_more_noise_fewer_steps_lower_rates_and_larger_deltas_cost_less(
 
 @settings(max_examples=6, deadline=None)
 @given(rate=st.floats(0.01, 0.5), multiplier=st.floats(0.7, 4), steps=st.integers(1, 8))
-def test_replacing_costs_more_than_removing(rate: float, multiplier: float, steps: int) -> None:
+def test_replacing_costs_more_than_removing(rate, multiplier, steps):
     one = privacy.epsilon(SampledGaussian(rate, multiplier, steps), delta=1e-5)
     other = privacy.epsilon(
         SampledGaussian(rate, multiplier, steps, relation=REPLACE_ONE), delta=1e-5
@@ -312,7 +302,7 @@ def test_replacing_costs_more_than_removing(rate: float, multiplier: float, step
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 1.5, math.nan, math.inf])
 @pytest.mark.parametrize("mechanism", [Gaussian(1.0), SampledGaussian(0.1, 1.0)], ids=repr)
-def test_delta_lies_between_zero_and_one(mechanism: Mechanism, delta: float) -> None:
+def test_delta_lies_between_zero_and_one(mechanism, delta):
     for refuse in (
         lambda: privacy.epsilon(mechanism, delta=delta),
         lambda: privacy.epsilon_curve(mechanism, [1], delta=delta),
@@ -324,14 +314,14 @@ def test_delta_lies_between_zero_and_one(mechanism: Mechanism, delta: float) -> 
 
 
 @pytest.mark.parametrize("epsilon", [-1e-9, -1.0, math.nan, math.inf, -math.inf])
-def test_epsilon_is_finite_and_not_negative(epsilon: float) -> None:
+def test_epsilon_is_finite_and_not_negative(epsilon):
     for mechanism in (Gaussian(1.0), SampledGaussian(0.1, 1.0)):
         with pytest.raises(InputError) as caught:
             privacy.delta(mechanism, epsilon=epsilon)
         assert caught.value.where == "epsilon"
 
 
-def test_huge_noise_costs_nothing() -> None:
+def test_huge_noise_costs_nothing():
     for make in KINDS:
         for multiplier in (1e5, 1e12, 1e300):
             mechanism = make(0.5, multiplier, 10)
@@ -340,7 +330,7 @@ def test_huge_noise_costs_nothing() -> None:
     assert privacy.epsilon(Gaussian(1e300, 10), delta=1e-12) == 0
 
 
-def test_hardly_any_noise_is_never_a_number_that_does_not_hold() -> None:
+def test_hardly_any_noise_is_never_a_number_that_does_not_hold():
     """A draw's loss is about mu^2 / 2; epsilon is at least that of draws likelier than delta."""
     for make, sensitivity in zip(KINDS, (1, 1, 2), strict=True):
         for multiplier in (0.05, 0.03, 0.022):
@@ -362,6 +352,6 @@ def test_hardly_any_noise_is_never_a_number_that_does_not_hold() -> None:
     assert privacy.epsilon_curve(Gaussian([1.0, 1e-300]), [1, 2], delta=1e-5)[1] == math.inf
 
 
-def test_a_delta_above_the_chance_of_a_hit_costs_nothing() -> None:
+def test_a_delta_above_the_chance_of_a_hit_costs_nothing():
     assert privacy.epsilon(SampledGaussian(1e-4, 0.3, 10), delta=1.1e-3) == 0
     assert privacy.delta(SampledGaussian(1e-4, 0.3, 10), epsilon=0.0) <= 1e-3

@@ -1,7 +1,6 @@
 """Random allocation: its pair against integrals, samples, known limits and another library."""
 
 import math
-from collections.abc import Callable
 from unittest.mock import patch
 
 import numpy as np
@@ -22,7 +21,7 @@ from tacit.privacy.mechanisms.allocation import allocated
 from tacit.privacy.mechanisms.steps import SILENT
 
 
-def call(level: float, strike: float) -> float:
+def call(level, strike):
     """E(R - strike)+ of a lognormal number R of mean 1."""
     if strike <= 0:
         return 1 - strike
@@ -31,7 +30,7 @@ def call(level: float, strike: float) -> float:
 
 
 @pytest.mark.parametrize("level", [0.01, 0.3, 1.0, 2.5, 4.0])
-def test_one_number_on_the_grid_is_wider_and_hardly_so(level: float) -> None:
+def test_one_number_on_the_grid_is_wider_and_hardly_so(level):
     law = likelihood_ratios(((level, 1),), 1)
     assert 1 <= law.masses.sum() < 1 + 1e-5
     assert law.lost_p < 1e-30
@@ -46,21 +45,21 @@ def test_one_number_on_the_grid_is_wider_and_hardly_so(level: float) -> None:
         assert put * (1 - 1e-9) - 1e-14 <= below <= put * (1 + 2e-3) + 1e-9
 
 
-def delta_of_two(first: float, second: float, epsilon: float, out_of: int) -> tuple[float, float]:
+def delta_of_two(first, second, epsilon, out_of):
     """Both directions of an epoch of which two steps are released, by an integral."""
     a = math.exp(epsilon)
 
-    def mean(of: Callable[[float], float]) -> float:
-        def at(g: float) -> float:
+    def mean(of):
+        def at(g):
             other = math.exp(first * g - first * first / 2)
             return of(other) * math.exp(-g * g / 2) / math.sqrt(2 * math.pi)
 
         return quad(at, -12, 12, epsabs=1e-12, epsrel=1e-8, limit=200)[0]
 
-    def remove(other: float) -> float:
+    def remove(other):
         return call(second, out_of * a - (out_of - 2) - other) / out_of
 
-    def add(other: float) -> float:
+    def add(other):
         strike = out_of / a - (out_of - 2) - other
         return a * (call(second, strike) - 1 + strike) / out_of  # a put
 
@@ -71,9 +70,7 @@ def delta_of_two(first: float, second: float, epsilon: float, out_of: int) -> tu
     ("levels", "steps"), [((0.8, 0.8), 2), ((2.0, 0.5), 2), ((1.0, 1.5), 5), ((0.2, 0.2), 2)]
 )
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0])
-def test_two_steps_are_as_an_integral_says(
-    levels: tuple[float, float], steps: int, epsilon: float
-) -> None:
+def test_two_steps_are_as_an_integral_says(levels, steps, epsilon):
     mechanism = RandomAllocationGaussian(steps, [1 / level for level in levels])
     truth = max(delta_of_two(*levels, epsilon, steps))
     bound = privacy.delta(mechanism, epsilon=epsilon)
@@ -82,15 +79,13 @@ def test_two_steps_are_as_an_integral_says(
 
 
 @pytest.mark.parametrize("multiplier", [0.26, 0.7, 3.0])
-def test_epochs_of_one_step_are_the_gaussian(multiplier: float) -> None:
+def test_epochs_of_one_step_are_the_gaussian(multiplier):
     once = privacy.epsilon(RandomAllocationGaussian(1, multiplier, 6), delta=1e-5)
     truth = privacy.epsilon(Gaussian(multiplier, 6), delta=1e-5)
     assert truth * (1 - 1e-9) <= once <= truth * 1.002
 
 
-def sampled_delta(
-    levels: list[float], steps: int, epochs: int, epsilon: float, draws: int = 30_000
-) -> tuple[float, float]:
+def sampled_delta(levels, steps, epochs, epsilon, draws=30_000):
     """Estimate of the delta of both directions, and a deviation of it, from random outputs."""
     rng = np.random.default_rng(epochs * steps)
     loss = np.zeros((2, draws))
@@ -118,7 +113,7 @@ def sampled_delta(
         ([3.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3], 8, 1, 3.0),
     ],
 )
-def test_random_outputs_agree(levels: list[float], steps: int, epochs: int, epsilon: float) -> None:
+def test_random_outputs_agree(levels, steps, epochs, epsilon):
     away = [SILENT] * (steps - len(levels))
     schedule = ([1 / level for level in levels] + away) * epochs
     bound = privacy.delta(RandomAllocationGaussian(steps, schedule), epsilon=epsilon)
@@ -140,9 +135,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("setting", ELSEWHERE)
-def test_epsilon_lies_between_two_bounds_of_another_library(
-    setting: tuple[float, int, int, float],
-) -> None:
+def test_epsilon_lies_between_two_bounds_of_another_library(setting):
     multiplier, steps, epochs, delta = setting
     lower, upper = ELSEWHERE[setting]
     mechanism = RandomAllocationGaussian(steps, multiplier, steps * epochs)
@@ -150,7 +143,7 @@ def test_epsilon_lies_between_two_bounds_of_another_library(
 
 
 @pytest.mark.slow
-def test_another_library_says_so_still() -> None:
+def test_another_library_says_so_still():
     library = pytest.importorskip("PLD_accounting")
     lower, upper = sorted(
         library.gaussian_allocation_epsilon_range(
@@ -161,7 +154,7 @@ def test_another_library_says_so_still() -> None:
     assert lower <= privacy.epsilon(mechanism, delta=1e-4) <= upper * (1 + 1e-3)
 
 
-def test_the_setting_of_the_pages() -> None:
+def test_the_setting_of_the_pages():
     found = {
         "allocation": RandomAllocationGaussian(100, 1.25, 1000),
         "poisson": SampledGaussian(0.01, 1.25, 1000),
@@ -179,9 +172,7 @@ def test_the_setting_of_the_pages() -> None:
     released=st.integers(1, 40),
     delta=st.sampled_from([1e-8, 1e-5, 1e-3]),
 )
-def test_more_noise_fewer_steps_and_larger_deltas_cost_less(
-    steps: int, multiplier: float, released: int, delta: float
-) -> None:
+def test_more_noise_fewer_steps_and_larger_deltas_cost_less(steps, multiplier, released, delta):
     mechanism = RandomAllocationGaussian(steps, multiplier, released)
     bound = privacy.epsilon(mechanism, delta=delta)
     most = bound * 1.005 + 1e-3
@@ -198,7 +189,7 @@ def test_more_noise_fewer_steps_and_larger_deltas_cost_less(
     assert privacy.delta(mechanism, epsilon=bound) <= delta * 1.05
 
 
-def test_the_lower_bound_is_that_of_sums_over_epochs() -> None:
+def test_the_lower_bound_is_that_of_sums_over_epochs():
     lower, upper = privacy.epsilon_bounds(RandomAllocationGaussian(10, 2.0, 25), delta=1e-5)
     of_sums = privacy.epsilon(Gaussian(2.0 * math.sqrt(10), 2), delta=1e-5)
     assert lower == pytest.approx(of_sums, rel=1e-6)
@@ -206,7 +197,7 @@ def test_the_lower_bound_is_that_of_sums_over_epochs() -> None:
     assert privacy.epsilon_bounds(RandomAllocationGaussian(10, 2.0, 9), delta=1e-5)[0] == 0
 
 
-def test_an_epoch_of_many_levels_costs_no_less_than_of_the_rounded_ones() -> None:
+def test_an_epoch_of_many_levels_costs_no_less_than_of_the_rounded_ones():
     rising = RandomAllocationGaussian(40, [1 + 0.02 * k for k in range(40)])
     constant = RandomAllocationGaussian(40, 1.0, 40)
     most = RandomAllocationGaussian(40, 1.78, 40)
@@ -216,7 +207,7 @@ def test_an_epoch_of_many_levels_costs_no_less_than_of_the_rounded_ones() -> Non
     assert privacy.epsilon(backwards, delta=1e-6) == pytest.approx(bounds[1], rel=1e-9)
 
 
-def test_many_levels_of_epochs_are_rounded_up_by_little() -> None:
+def test_many_levels_of_epochs_are_rounded_up_by_little():
     rising = [1.0 + 0.01 * k for k in range(36)]
     exact = privacy.delta(RandomAllocationGaussian(4, rising), epsilon=2.0)
     with patch.object(allocation, "_LAWS", 3):
@@ -229,13 +220,13 @@ def test_many_levels_of_epochs_are_rounded_up_by_little() -> None:
     assert exact < rounded < 2 * exact
 
 
-def test_below_a_quarter_the_step_is_taken_for_known() -> None:
+def test_below_a_quarter_the_step_is_taken_for_known():
     mechanism = RandomAllocationGaussian(50, [0.2] + [1.0] * 49)
     known = gaussian_delta(5.0, 20.0)
     assert privacy.delta(mechanism, epsilon=20.0) == pytest.approx(known, rel=1e-6)
 
 
-def test_a_step_of_silence_costs_next_to_nothing() -> None:
+def test_a_step_of_silence_costs_next_to_nothing():
     partial = RandomAllocationGaussian(8, 1.0, 3)
     padded = RandomAllocationGaussian(8, [1.0] * 3 + [SILENT] * 5)
     costs = [privacy.epsilon(each, delta=1e-5) for each in (partial, padded)]
@@ -257,15 +248,13 @@ Steps = list[tuple[int, int, int]]
         ([(2, 3, 1), (5, 6, 2)], [0, 0, 3, 0, 0, 6, 0, 0, 6]),
     ],
 )
-def test_an_epoch_is_charged_as_often_as_its_most_repeated_step(
-    steps: Steps, charged: list[int]
-) -> None:
+def test_an_epoch_is_charged_as_often_as_its_most_repeated_step(steps, charged):
     planned = RandomAllocationGaussian(3, [1, 2, 3, 4, 5, 6])
     expected = [float(z) if z else SILENT for z in charged]
     assert planned.of_steps(steps) == RandomAllocationGaussian(3, expected)
 
 
-def test_what_is_released_is_the_same_whether_told_by_numbers_or_by_intervals() -> None:
+def test_what_is_released_is_the_same_whether_told_by_numbers_or_by_intervals():
     planned = RandomAllocationGaussian(4, [1, 2, 3, 4, 5, 6, 7], coordinates=9)
     numbers = [0, 1, 2, 3, 4, 2, 3, 4, 5]
     told = allocated(4, numbers, [k + 1 for k in numbers], coordinates=9)
@@ -273,7 +262,7 @@ def test_what_is_released_is_the_same_whether_told_by_numbers_or_by_intervals() 
     assert allocated(4, range(7), range(1, 8), coordinates=9) == planned
 
 
-def test_epochs_of_several_parts_stay_apart() -> None:
+def test_epochs_of_several_parts_stay_apart():
     one = RandomAllocationGaussian(4, [1.0] * 6)
     both = privacy.Composed([one, one]).parts
     assert both == (RandomAllocationGaussian(4, [1.0] * 6 + [SILENT] * 2 + [1.0] * 6),)
@@ -284,7 +273,7 @@ def test_epochs_of_several_parts_stay_apart() -> None:
     assert together > privacy.epsilon(one, delta=1e-5)
 
 
-def test_a_dominating_one_has_the_least_noise_and_the_same_epochs() -> None:
+def test_a_dominating_one_has_the_least_noise_and_the_same_epochs():
     found = dominating(
         [RandomAllocationGaussian(3, [1.0, 2.0]), RandomAllocationGaussian(3, [2.0, 1.0])]
     )
@@ -301,7 +290,7 @@ def test_a_dominating_one_has_the_least_noise_and_the_same_epochs() -> None:
         ({"noise_multiplier": -1.0}, "noise_multiplier"),
     ],
 )
-def test_what_is_not_proved_is_refused(fields: dict[str, object], where: str) -> None:
+def test_what_is_not_proved_is_refused(fields, where):
     given_fields = {"epoch_steps": 3, "noise_multiplier": 1.0, **fields}
     with pytest.raises(InputError) as caught:
         RandomAllocationGaussian(**given_fields)  # type: ignore[arg-type]

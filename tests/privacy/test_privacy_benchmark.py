@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "accounting.py"
 
 
-def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_runs(capsys):
     runpy.run_path(str(BENCHMARK))["main"](["--quick"])
     said = capsys.readouterr().out
     for who in ("tacit, again", "dp_accounting PLD", "dp_accounting RDP", "PRV accountant"):

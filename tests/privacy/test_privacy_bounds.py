@@ -1,7 +1,6 @@
 """Both bounds hold the truth: closed forms, fifty digits, attacks, other accountants."""
 
 import math
-from collections.abc import Callable
 
 import mpmath as mp
 import numpy as np
@@ -36,20 +35,19 @@ from tacit.privacy import (
     Laplace,
     Mechanism,
     PrivateState,
-    Relation,
     SampledGaussian,
 )
 
 pytestmark = pytest.mark.slow
 
 
-def assert_tight(bounds: tuple[float, float], gap: float = 1e-3) -> None:
+def assert_tight(bounds, gap=1e-3):
     lower, upper = bounds
     assert 0 <= lower <= upper
     assert upper - lower <= (gap if upper >= 1 else 10 * gap) * upper
 
 
-def exact_epsilon(profile: Callable[[float], mp.mpf], delta: float, most: float) -> float:
+def exact_epsilon(profile, delta, most):
     """Where a falling profile crosses delta, by bisection in many digits."""
     low, high = 0.0, most
     for _ in range(60):
@@ -64,10 +62,10 @@ def exact_epsilon(profile: Callable[[float], mp.mpf], delta: float, most: float)
 @pytest.mark.parametrize("rate", [1e-3, 0.05, 0.5, 0.999])
 @pytest.mark.parametrize("multiplier", [0.06, 0.3, 1.0, 8.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 7e-4])
-def test_one_step(rate: float, multiplier: float, delta: float) -> None:
+def test_one_step(rate, multiplier, delta):
     mu = 1 / multiplier
 
-    def profile(epsilon: float) -> mp.mpf:
+    def profile(epsilon):
         return max(remove_profile_exact(rate, mu, epsilon), add_profile_exact(rate, mu, epsilon))
 
     mechanism = SampledGaussian(rate, multiplier)
@@ -85,7 +83,7 @@ def test_one_step(rate: float, multiplier: float, delta: float) -> None:
 
 
 @pytest.mark.parametrize("delta", [1e-200, 1e-100, 1e-30, 1e-12])
-def test_deltas_of_any_size(delta: float) -> None:
+def test_deltas_of_any_size(delta):
     """Next to a rate of 1 the truth is between those of two closed forms."""
     mechanism = SampledGaussian(1 - 1e-9, 4.0, 20)
     lower, upper = privacy.epsilon_bounds(mechanism, delta=delta)
@@ -100,7 +98,7 @@ def test_deltas_of_any_size(delta: float) -> None:
 
 @pytest.mark.parametrize("kind", ["zero-out", "replace-one", "fixed-batch", "private-state"])
 @pytest.mark.parametrize(("rate", "schedule"), [(0.3, [1.0, 2.0]), (0.02, [0.5, 0.7])])
-def test_two_steps(kind: str, rate: float, schedule: list[float]) -> None:
+def test_two_steps(kind, rate, schedule):
     shifts = {
         "zero-out": (1, 0),
         "replace-one": (1, -1),
@@ -128,7 +126,7 @@ def test_two_steps(kind: str, rate: float, schedule: list[float]) -> None:
 # dp_accounting, as a bracket: its optimistic and its pessimistic estimate.
 
 
-def theirs(event: object, delta: float, grid: float) -> float:
+def theirs(event, delta, grid):
     accountant = PLDAccountant(value_discretization_interval=grid)
     accountant.compose(event)
     return float(accountant.get_epsilon(delta))
@@ -152,9 +150,7 @@ def theirs(event: object, delta: float, grid: float) -> float:
     ],
     ids=repr,
 )
-def test_other_accountants_upper_bounds_lie_above_the_lower_bound(
-    mechanism: Mechanism, event: object, grid: float
-) -> None:
+def test_other_accountants_upper_bounds_lie_above_the_lower_bound(mechanism, event, grid):
     lower, upper = privacy.epsilon_bounds(mechanism, delta=1e-5)
     estimate = theirs(event, 1e-5, grid)
     assert_tight((lower, upper))
@@ -162,7 +158,7 @@ def test_other_accountants_upper_bounds_lie_above_the_lower_bound(
     assert estimate == pytest.approx(upper, rel=2e-3)
 
 
-def test_one_laplace_step_is_the_closed_form() -> None:
+def test_one_laplace_step_is_the_closed_form():
     for shift in (0.3, 2.0):
         for delta in (1e-9, 1e-3):
             truth = shift + 2 * math.log1p(-delta)  # 1 - e^((epsilon - shift) / 2) = delta
@@ -171,7 +167,7 @@ def test_one_laplace_step_is_the_closed_form() -> None:
             assert_tight((lower, upper))
 
 
-def test_pure_epsilon_is_never_exceeded() -> None:
+def test_pure_epsilon_is_never_exceeded():
     assert privacy.epsilon(Laplace(2.0, 4), delta=1e-15) <= 2.0 * (1 + 1e-9)
     assert privacy.delta(Laplace(2.0, 4), epsilon=2.1) == 0
     assert privacy.epsilon(Laplace(1.0, 3, sample_rate=0.5), delta=1e-15) <= 3 * math.log(
@@ -182,7 +178,7 @@ def test_pure_epsilon_is_never_exceeded() -> None:
 # Compositions.
 
 
-def test_gaussians_compose_to_the_closed_form_wherever_they_stand() -> None:
+def test_gaussians_compose_to_the_closed_form_wherever_they_stand():
     mu = math.sqrt(5 / 9 + 3 / 16)
     whole = Composed([Gaussian(3.0, 5), Gaussian(4.0), Composed([Gaussian([4.0, 4.0])])])
     truth = gaussian_epsilon_exact(mu, 1e-7)
@@ -197,7 +193,7 @@ def test_gaussians_compose_to_the_closed_form_wherever_they_stand() -> None:
     assert_tight((lower, upper))
 
 
-def test_mixed_parts_against_intervals() -> None:
+def test_mixed_parts_against_intervals():
     whole = Composed([SampledGaussian(0.2, 1.5), Gaussian(2.0), SampledGaussian(0.6, 3.0)])
     joint = compose(
         [
@@ -220,7 +216,7 @@ def test_mixed_parts_against_intervals() -> None:
     schedule=st.lists(st.floats(0.4, 6), min_size=1, max_size=4),
     times=st.integers(2, 5),
 )
-def test_composing_is_the_same_as_repeating(rate: float, schedule: list[float], times: int) -> None:
+def test_composing_is_the_same_as_repeating(rate, schedule, times):
     one = SampledGaussian(rate, schedule)
     ways = [
         privacy.compose(one, times),
@@ -230,7 +226,7 @@ def test_composing_is_the_same_as_repeating(rate: float, schedule: list[float], 
     assert len({privacy.epsilon_bounds(way, delta=1e-6) for way in ways}) == 1
 
 
-def test_client_sampling_is_the_mean_over_participation() -> None:
+def test_client_sampling_is_the_mean_over_participation():
     """Of Gaussian rounds: m of T, each pattern a closed form."""
     rate, rounds, z = 0.3, 12, 2.5
     mechanism = ClientSampling(Gaussian(z, 2), rate, rounds)
@@ -248,7 +244,7 @@ def test_client_sampling_is_the_mean_over_participation() -> None:
         assert upper <= truth * 1.01
 
 
-def test_a_client_that_always_takes_part_is_not_sampled() -> None:
+def test_a_client_that_always_takes_part_is_not_sampled():
     inner = SampledGaussian(0.1, 2.0, 5)
     sampled = privacy.epsilon_bounds(ClientSampling(inner, 1.0, 4), delta=1e-5)
     plain = privacy.epsilon_bounds(privacy.compose(inner, 4), delta=1e-5)
@@ -257,7 +253,7 @@ def test_a_client_that_always_takes_part_is_not_sampled() -> None:
     assert plain[0] <= sampled[1]
 
 
-def test_sampled_rounds_of_sampled_steps() -> None:
+def test_sampled_rounds_of_sampled_steps():
     """A round that is seen, of one sampled step: losses of patterns, one by one."""
     rate, inner, rounds = 0.4, SampledGaussian(0.3, 1.0), 3
     mechanism = ClientSampling(inner, rate, rounds)
@@ -279,25 +275,25 @@ def test_sampled_rounds_of_sampled_steps() -> None:
 # Private state.
 
 
-def test_private_state_of_no_misses_is_a_sampled_gaussian() -> None:
+def test_private_state_of_no_misses_is_a_sampled_gaussian():
     state = privacy.epsilon_bounds(PrivateState(0.05, 1.0, 0.0, 1.3, 40), delta=1e-6)
     plain = privacy.epsilon_bounds(SampledGaussian(0.05, 1.3, 40), delta=1e-6)
     assert state == pytest.approx(plain, rel=1e-6)
 
 
-def test_private_state_that_always_hits_is_a_gaussian() -> None:
+def test_private_state_that_always_hits_is_a_gaussian():
     truth = gaussian_epsilon_exact(2 * math.sqrt(7) / 3, 1e-5)
     for mechanism in (PrivateState(1.0, 2.0, 0.5, 3.0, 7), PrivateState(0.2, 2.0, 2.0, 3.0, 7)):
         assert privacy.epsilon(mechanism, delta=1e-5) == pytest.approx(float(truth), rel=1e-9)
 
 
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
-def test_private_state_against_intervals(relation: Relation) -> None:
+def test_private_state_against_intervals(relation):
     """(1-q) N(c) + q N(A) against N(0), or against its mirror image, two steps."""
     rate, drawn_norm, undrawn_norm = 0.1, 1.2, 0.3
     ends = np.linspace(-drawn_norm - 8.0, drawn_norm + 8.0, 600)
 
-    def masses(mean: float) -> np.ndarray:
+    def masses(mean):
         below = np.asarray([float(mp.ncdf(x - mean)) for x in ends])
         return np.diff(np.concatenate(([0.0], below, [1.0])))
 
@@ -315,7 +311,7 @@ def test_private_state_against_intervals(relation: Relation) -> None:
         assert_tight((lower, upper))
 
 
-def test_replacing_a_private_record_costs_between_one_and_two_zero_outs() -> None:
+def test_replacing_a_private_record_costs_between_one_and_two_zero_outs():
     zero_out = PrivateState(0.02, 1.5, 0.1, 1.2, 50)
     replace = PrivateState(0.02, 1.5, 0.1, 1.2, 50, relation=REPLACE_ONE)
     assert_tight(privacy.epsilon_bounds(replace, delta=1e-5))
@@ -330,7 +326,7 @@ def test_replacing_a_private_record_costs_between_one_and_two_zero_outs() -> Non
     assert privacy.epsilon(joined, delta=1e-5) > upper
 
 
-def test_a_fixed_batch_with_private_state_gives_up_amplification() -> None:
+def test_a_fixed_batch_with_private_state_gives_up_amplification():
     fixed = PrivateState(0.02, 1.5, 0.1, 1.2, 50, sampling="fixed", relation=REPLACE_ONE)
     lower, upper = privacy.epsilon_bounds(fixed, delta=1e-5)
     assert 0 < lower < upper < math.inf
@@ -359,7 +355,7 @@ def test_a_fixed_batch_with_private_state_gives_up_amplification() -> None:
     ],
     ids=["composed", "sampled"],
 )
-def test_what_has_no_bound_says_so(mechanism: Mechanism, where: str) -> None:
+def test_what_has_no_bound_says_so(mechanism, where):
     for ask in (
         lambda: privacy.epsilon(mechanism, delta=1e-5),
         lambda: privacy.delta_bounds(mechanism, epsilon=1.0),
@@ -372,7 +368,7 @@ def test_what_has_no_bound_says_so(mechanism: Mechanism, where: str) -> None:
 # The edges.
 
 
-def test_a_million_steps() -> None:
+def test_a_million_steps():
     lower, upper = privacy.epsilon_bounds(SampledGaussian(1e-3, 2.0, 1_000_000), delta=1e-6)
     assert_tight((lower, upper))
     # In the limit of many steps a Gaussian with mu = q sqrt(K (e^(1 / z^2) - 1)).
@@ -380,13 +376,13 @@ def test_a_million_steps() -> None:
     assert lower == pytest.approx(float(gaussian_epsilon_exact(mu, 1e-6)), rel=2e-2)
 
 
-def test_epsilon_in_the_thousands() -> None:
+def test_epsilon_in_the_thousands():
     bounds = privacy.epsilon_bounds(SampledGaussian(0.1, 0.5, 100_000), delta=1e-6)
     assert bounds[0] > 6000
     assert_tight(bounds)
 
 
-def test_the_smallest_delta_of_a_long_schedule() -> None:
+def test_the_smallest_delta_of_a_long_schedule():
     loose = privacy.epsilon_bounds(SampledGaussian(0.01, 1.0, 1000), delta=1e-5)
     tight = privacy.epsilon_bounds(SampledGaussian(0.01, 1.0, 1000), delta=1e-12)
     assert_tight(tight)

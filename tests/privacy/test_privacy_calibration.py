@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import assume, given, settings
@@ -11,7 +10,7 @@ from privacy_oracles import gaussian_epsilon_exact, gaussian_profile_exact
 
 from tacit import privacy
 from tacit.errors import BudgetError, InputError
-from tacit.privacy import REPLACE_ONE, FixedBatchGaussian, Gaussian, Mechanism, SampledGaussian
+from tacit.privacy import REPLACE_ONE, FixedBatchGaussian, Gaussian, SampledGaussian
 from tacit.privacy.accounting import accounting
 from tacit.privacy.accounting.calibration import TOLERANCE, least_scale
 
@@ -31,16 +30,14 @@ ROWS = [
 ]
 
 
-def agrees(least: float, printed: str) -> bool:
+def agrees(least, printed):
     """Within the rounding of the printed figure and 0.2 % that either calculation may be above."""
     half = 0.5 * 10 ** -len(printed.partition(".")[2])
     return abs(least - float(printed)) <= half + 2e-3 * least
 
 
 @pytest.mark.parametrize(("rate", "steps", "epsilon", "multiplier", "waste"), ROWS)
-def test_what_a_budget_buys(
-    rate: float, steps: int, epsilon: float, multiplier: str, waste: str
-) -> None:
+def test_what_a_budget_buys(rate, steps, epsilon, multiplier, waste):
     least = privacy.calibrate(
         lambda scale: SampledGaussian(rate, scale, steps),
         epsilon=epsilon,
@@ -68,7 +65,7 @@ def test_what_a_budget_buys(
         lambda scale: FixedBatchGaussian(5, 5, [scale, 4 * scale]),
     ],
 )
-def test_the_budget_is_met_and_used_up(mechanism: Callable[[float], Mechanism]) -> None:
+def test_the_budget_is_met_and_used_up(mechanism):
     epsilon = 0.8
     scale = privacy.calibrate(mechanism, epsilon=epsilon, delta=1e-5)
     assert privacy.epsilon(mechanism(scale), delta=1e-5) <= epsilon
@@ -76,15 +73,15 @@ def test_the_budget_is_met_and_used_up(mechanism: Callable[[float], Mechanism]) 
 
 
 @pytest.mark.parametrize("start", [1e-6, 1.0, 1e5])
-def test_the_guess_does_not_matter(start: float) -> None:
+def test_the_guess_does_not_matter(start):
     scale = privacy.calibrate(lambda s: Gaussian(s, 50), epsilon=1.0, delta=1e-12, start=start)
     assert privacy.epsilon(Gaussian(scale, 50), delta=1e-12) <= 1
     mu = math.sqrt(50) / scale
     assert gaussian_epsilon_exact(mu * (1 + TOLERANCE), 1e-12) > 1
 
 
-def test_a_tolerance_is_kept() -> None:
-    def make(scale: float) -> Mechanism:
+def test_a_tolerance_is_kept():
+    def make(scale):
         return SampledGaussian(0.05, scale, 20)
 
     scale = privacy.calibrate(make, epsilon=1.0, delta=1e-5, tolerance=0.05)
@@ -97,14 +94,14 @@ def test_a_tolerance_is_kept() -> None:
 
 @settings(max_examples=20)
 @given(epsilon=st.floats(0.3, 8.0), seed=st.integers(0, 2**32 - 1))
-def test_the_last_bits_of_a_cost_decide_nothing(epsilon: float, seed: int) -> None:
+def test_the_last_bits_of_a_cost_decide_nothing(epsilon, seed):
     """They depend on the machine, and on how many threads add: the noise must not."""
     draw, exact = random.Random(seed), accounting.epsilon
 
-    def rounded(mechanism: Mechanism, *, delta: float) -> float:
+    def rounded(mechanism, *, delta):
         return exact(mechanism, delta=delta) * (1 + draw.uniform(-1e-13, 1e-13))
 
-    def found() -> float:
+    def found():
         return privacy.calibrate(lambda s: SampledGaussian(0.3, s, 4), epsilon=epsilon, delta=1e-5)
 
     right = found()
@@ -113,7 +110,7 @@ def test_the_last_bits_of_a_cost_decide_nothing(epsilon: float, seed: int) -> No
         assert found() == right
 
 
-def test_where_any_noise_will_do_little_is_added() -> None:
+def test_where_any_noise_will_do_little_is_added():
     """A draw is rarer than delta: the search walks down to where the accountant gives up."""
     scale = privacy.calibrate(lambda s: SampledGaussian(1e-4, s, 10), epsilon=1.0, delta=1e-2)
     assert 0 < scale < 0.01
@@ -121,7 +118,7 @@ def test_where_any_noise_will_do_little_is_added() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
-def test_bad_budgets_are_refused(epsilon: float) -> None:
+def test_bad_budgets_are_refused(epsilon):
     with pytest.raises(InputError) as caught:
         privacy.calibrate(lambda s: Gaussian(s), epsilon=epsilon, delta=1e-5)
     assert caught.value.where == "epsilon"
@@ -129,13 +126,13 @@ def test_bad_budgets_are_refused(epsilon: float) -> None:
 
 @pytest.mark.parametrize("delta", [0.0, -1e-3, 1.0, 2.0, math.nan])
 @pytest.mark.parametrize("kind", [Gaussian, lambda s: SampledGaussian(0.1, s, 10)])
-def test_bad_deltas_are_refused(kind: Callable[[float], Mechanism], delta: float) -> None:
+def test_bad_deltas_are_refused(kind, delta):
     with pytest.raises(InputError) as caught:
         privacy.calibrate(kind, epsilon=1.0, delta=delta)
     assert caught.value.where == "delta"
 
 
-def test_an_unreachable_budget_is_said_so() -> None:
+def test_an_unreachable_budget_is_said_so():
     with pytest.raises(BudgetError, match=r"0\.5"):
         privacy.calibrate(lambda _: Gaussian(1.0, 10), epsilon=0.5, delta=1e-5)
 
@@ -158,18 +155,12 @@ def test_an_unreachable_budget_is_said_so() -> None:
     start=st.sampled_from([1e-5, 1.0, 300.0]),
 )
 def test_least_scale_of_a_falling_cost(
-    pieces: list[tuple[float, float]],
-    offset: float,
-    infinite_below: float,
-    stair: float,
-    target: float,
-    tolerance: float,
-    start: float,
-) -> None:
+    pieces, offset, infinite_below, stair, target, tolerance, start
+):
     """Power laws with kinks, plateaus, a floor, and no value at all below some scale."""
     calls = 0
 
-    def cost(scale: float) -> float:
+    def cost(scale):
         nonlocal calls
         calls += 1
         if scale < infinite_below:
@@ -188,10 +179,10 @@ def test_least_scale_of_a_falling_cost(
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-6, 6), st.floats(0.2, 4))
-def test_a_power_law_takes_few_evaluations(log_knee: float, power: float) -> None:
+def test_a_power_law_takes_few_evaluations(log_knee, power):
     knee, calls = 10**log_knee, 0
 
-    def cost(scale: float) -> float:
+    def cost(scale):
         nonlocal calls
         calls += 1
         return (scale / knee) ** -power
@@ -202,7 +193,7 @@ def test_a_power_law_takes_few_evaluations(log_knee: float, power: float) -> Non
     assert calls < 25
 
 
-def test_least_scale_ends() -> None:
+def test_least_scale_ends():
     with pytest.raises(BudgetError, match="1e9"):
         least_scale(lambda _: 2.0, target=1.0)
     with pytest.raises(BudgetError):

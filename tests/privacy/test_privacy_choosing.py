@@ -5,7 +5,6 @@ import json
 import math
 from collections import Counter
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +48,7 @@ LAWS: list[Trials] = [
 
 
 @cache
-def masses(law: Trials) -> Array:
+def masses(law):
     """P(K = k) from the definition of the law, `[most + 1]`; none of tacit's own arithmetic."""
     k = np.arange(4001)
     factorials = np.array([math.lgamma(i + 1) for i in k])
@@ -64,7 +63,7 @@ def masses(law: Trials) -> Array:
     return np.concatenate(([0.0], found / found.sum()))
 
 
-def winner(law: Trials, chances: Array, scores: tuple[int, ...]) -> Array:
+def winner(law, chances, scores):
     """The exact law of the first outcome of the largest score; the last entry: there is none.
 
     P(winner = y) = sum over k of p_k sum over i of P(trial i is y, earlier ones score less, later
@@ -80,18 +79,18 @@ def winner(law: Trials, chances: Array, scores: tuple[int, ...]) -> Array:
     return np.append(chances * powers / (no_more - less), p[0])
 
 
-def hockey_stick(p: Array, q: Array, epsilon: float) -> float:
+def hockey_stick(p, q, epsilon):
     return float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum())
 
 
-def exact_profile(p: Array, q: Array, points: int = 60) -> Profile:
+def exact_profile(p, q, points=60):
     ratios = np.abs(np.log(p) - np.log(q))
     losses = np.linspace(0.0, float(ratios.max()) + 1e-6, points)
     deltas = [max(hockey_stick(p, q, t), hockey_stick(q, p, t)) for t in losses]
     return Profile(losses, np.array(deltas))
 
 
-def test_the_oracle_is_the_law_by_enumeration_of_all_sequences() -> None:
+def test_the_oracle_is_the_law_by_enumeration_of_all_sequences():
     chances, scores = np.array([0.2, 0.5, 0.3]), (1, 0, 1)
     law = PoissonTrials(0.05)  # more than 6 trials have a chance of 3e-12
     p = masses(law)
@@ -104,7 +103,7 @@ def test_the_oracle_is_the_law_by_enumeration_of_all_sequences() -> None:
     assert winner(law, chances, scores) == pytest.approx(counted, abs=1e-11)
 
 
-def tilted(weights: list[float]) -> Array:
+def tilted(weights):
     values = np.array(weights)
     return values / values.sum()
 
@@ -116,9 +115,7 @@ def tilted(weights: list[float]) -> Array:
     law=st.sampled_from(LAWS),
     epsilon=st.floats(0.0, 6.0),
 )
-def test_no_score_function_exceeds_the_bound(
-    p: list[float], q: list[float], law: Trials, epsilon: float
-) -> None:
+def test_no_score_function_exceeds_the_bound(p, q, law, epsilon):
     one, other = tilted(p), tilted(q)
     bound = winner_delta(exact_profile(one, other), law, epsilon)
     for scores in itertools.product(range(4), repeat=4):
@@ -131,7 +128,7 @@ def test_no_score_function_exceeds_the_bound(
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("outcomes", [5, 6])
-def test_adversarial_mechanisms_come_close_and_stay_below(law: Trials, outcomes: int) -> None:
+def test_adversarial_mechanisms_come_close_and_stay_below(law, outcomes):
     """Randomised response with a rare, telling outcome: every order of its outcomes is tried."""
     rare = [1e-3, 1e-2, 0.1, 0.5, 1.0, 1.0][:outcomes]
     one, other = (
@@ -151,7 +148,7 @@ def test_adversarial_mechanisms_come_close_and_stay_below(law: Trials, outcomes:
             assert bound <= worst * 1.02 + 1e-9  # one trial costs what a trial costs
 
 
-def test_a_gaussian_trial_and_its_worst_known_score_stay_below_the_bound() -> None:
+def test_a_gaussian_trial_and_its_worst_known_score_stay_below_the_bound():
     """Thresholds on the outcome: a trial of N(0, 1) or N(mu, 1), cut into cells that are ranked."""
     mu, law, epsilon = 0.4, NegativeBinomialTrials(1.0, 0.1), 1.0
     cells = np.linspace(-8, 8, 2001)
@@ -161,7 +158,7 @@ def test_a_gaussian_trial_and_its_worst_known_score_stay_below_the_bound() -> No
     bound = choosing_delta(privacy.Gaussian(1 / mu, 1), law, epsilon=epsilon)
     odds = (1 - law.gamma) / law.gamma
 
-    def density(p: Array, order: NDArray[np.int64]) -> Array:
+    def density(p, order):
         tails = np.zeros(len(p))
         tails[order] = np.cumsum(p[order]) - p[order]
         return np.asarray(law.mean * p / (1 + odds * tails) / (1 + odds * (tails + p)))
@@ -180,7 +177,7 @@ def test_a_gaussian_trial_and_its_worst_known_score_stay_below_the_bound() -> No
 
 
 @pytest.mark.parametrize("eta", [-0.5, 0.0, 1.0, 2.0])
-def test_pure_trials_cost_at_most_two_plus_eta_times(eta: float) -> None:
+def test_pure_trials_cost_at_most_two_plus_eta_times(eta):
     """Papernot and Steinke, Corollary 3; 3 epsilon of Liu and Talwar where eta is 1."""
     base = 0.7
     one = np.array([math.exp(base), 1.0]) / (1 + math.exp(base))
@@ -194,7 +191,7 @@ def test_pure_trials_cost_at_most_two_plus_eta_times(eta: float) -> None:
 @pytest.mark.parametrize("sigma", [1.0, 4.0, 20.0])
 @pytest.mark.parametrize("eta", [0.0, 1.0])
 @pytest.mark.parametrize("mean", [3.0, 10.0, 100.0])
-def test_below_renyi_by_dp_accounting(sigma: float, eta: float, mean: float) -> None:
+def test_below_renyi_by_dp_accounting(sigma, eta, mean):
     """Theorem 2 of Papernot and Steinke as dp_accounting has it, over orders and lambda-hat."""
     law = NegativeBinomialTrials.of_mean(eta, mean)
     accountant = RdpAccountant([1 + x / 20 for x in range(1, 200)] + list(range(11, 2000)))
@@ -206,21 +203,21 @@ def test_below_renyi_by_dp_accounting(sigma: float, eta: float, mean: float) -> 
 
 
 @pytest.mark.parametrize("mean", [1.0, 5.0])
-def test_poisson_is_below_renyi_by_dp_accounting_or_close(mean: float) -> None:
+def test_poisson_is_below_renyi_by_dp_accounting_or_close(mean):
     accountant = RdpAccountant([1 + x / 20 for x in range(1, 200)] + list(range(11, 2000)))
     event = dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(20.0), mean, math.inf)
     renyi = accountant.compose(event).get_epsilon(1e-5)
     assert choosing_epsilon(privacy.Gaussian(20.0, 1), PoissonTrials(mean), delta=1e-5) <= renyi
 
 
-def test_one_trial_costs_what_it_costs() -> None:
+def test_one_trial_costs_what_it_costs():
     for mechanism in (privacy.Gaussian(5.0, 10), privacy.SampledGaussian(0.1, 2.0, 20)):
         alone = privacy.epsilon(mechanism, delta=1e-5)
         chosen = choosing_epsilon(mechanism, NegativeBinomialTrials(1.0, 1.0), delta=1e-5)
         assert alone <= chosen <= alone * 1.01
 
 
-def test_more_trials_and_less_noise_cost_more() -> None:
+def test_more_trials_and_less_noise_cost_more():
     costs = [
         choosing_epsilon(
             privacy.Gaussian(sigma, 1), NegativeBinomialTrials.of_mean(1.0, mean), delta=1e-6
@@ -230,7 +227,7 @@ def test_more_trials_and_less_noise_cost_more() -> None:
     assert costs == sorted(costs)
 
 
-def test_settings_are_averaged_and_the_dearest_bounds_them() -> None:
+def test_settings_are_averaged_and_the_dearest_bounds_them():
     law = NegativeBinomialTrials(1.0, 0.2)
     quiet, loud = privacy.Gaussian(4.0, 1), privacy.Gaussian(12.0, 1)
     mixed = choosing_epsilon([quiet, loud], law, delta=1e-5)
@@ -239,14 +236,14 @@ def test_settings_are_averaged_and_the_dearest_bounds_them() -> None:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_delta_and_epsilon_agree(law: Trials) -> None:
+def test_delta_and_epsilon_agree(law):
     mechanism = privacy.Gaussian(10.0, 1)
     epsilon = choosing_epsilon(mechanism, law, delta=1e-5)
     assert choosing_delta(mechanism, law, epsilon=epsilon) == pytest.approx(1e-5, rel=0.05)
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_drawn_law_is_the_stated_one(law: Trials) -> None:
+def test_the_drawn_law_is_the_stated_one(law):
     """The coin's value at the end of each stretch: K jumps where the sum of masses says."""
     sums = np.cumsum(masses(law))
     for k in (0, 1, 2, 5, 9):
@@ -259,7 +256,7 @@ def test_the_drawn_law_is_the_stated_one(law: Trials) -> None:
     assert draw_trials(law, 2**256 - 1) < 10_000  # the last coin ends as well
 
 
-def test_draws_are_of_the_system_and_differ() -> None:
+def test_draws_are_of_the_system_and_differ():
     law = NegativeBinomialTrials(1.0, 0.1)
     drawn = Counter(draw_trials(law) for _ in range(400))
     assert len(drawn) > 10
@@ -267,7 +264,7 @@ def test_draws_are_of_the_system_and_differ() -> None:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_mean_and_slope_are_those_of_the_masses(law: Trials) -> None:
+def test_mean_and_slope_are_those_of_the_masses(law):
     p, k = masses(law), np.arange(4001)
     assert law.mean == pytest.approx(float((p * k).sum()), rel=1e-9)
     tails = np.array([0.0, 1e-3, 0.3, 1.0])
@@ -276,7 +273,7 @@ def test_mean_and_slope_are_those_of_the_masses(law: Trials) -> None:
 
 
 @pytest.mark.parametrize(("eta", "mean"), [(-0.5, 4.0), (0.0, 8.0), (1.0, 1.0), (5.0, 300.0)])
-def test_a_law_of_a_mean_has_it(eta: float, mean: float) -> None:
+def test_a_law_of_a_mean_has_it(eta, mean):
     assert NegativeBinomialTrials.of_mean(eta, mean).mean == pytest.approx(mean, rel=1e-9)
 
 
@@ -305,13 +302,13 @@ def test_a_law_of_a_mean_has_it(eta: float, mean: float) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(make: object, where: str) -> None:
+def test_what_is_wrong_is_said(make, where):
     assert callable(make)
     with pytest.raises(InputError, match=where):
         make()
 
 
-def test_hardly_any_noise_has_no_bound_and_no_crash() -> None:
+def test_hardly_any_noise_has_no_bound_and_no_crash():
     for sigma in (1e-3, 1e-6):
         found = choosing_epsilon(
             privacy.Gaussian(sigma, 1), NegativeBinomialTrials(1.0, 0.1), delta=1e-5
@@ -326,7 +323,7 @@ BESIDE = Gaussian(4.0, 3)
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("delta", [1e-6, 1e-5, 1e-4])
-def test_a_winner_beside_other_runs_costs_the_least_sum_of_both(times: int, delta: float) -> None:
+def test_a_winner_beside_other_runs_costs_the_least_sum_of_both(times, delta):
     winner = BestOfTrials(POINTS).repeated(times)
     alone = [times * loss for loss, spent in POINTS if times * spent <= delta]
     assert privacy.epsilon(winner, delta=delta) == pytest.approx(min(alone), rel=1e-11)
@@ -346,7 +343,7 @@ def test_a_winner_beside_other_runs_costs_the_least_sum_of_both(times: int, delt
     assert whole.inner[-1] == winner
 
 
-def test_without_a_point_for_so_small_a_delta_nothing_is_proved() -> None:
+def test_without_a_point_for_so_small_a_delta_nothing_is_proved():
     assert privacy.epsilon(BestOfTrials(POINTS), delta=1e-9) == math.inf
     assert privacy.epsilon(Composed([BESIDE, BestOfTrials(POINTS)]), delta=1e-8) == math.inf
     with pytest.raises(InputError, match="best of trials"):
@@ -354,6 +351,6 @@ def test_without_a_point_for_so_small_a_delta_nothing_is_proved() -> None:
 
 
 @pytest.mark.parametrize("points", [[], [(1.0,)], [(-1.0, 0.1)], [(1.0, 0.0)], [(1.0, 1.0)], [3]])
-def test_points_that_are_none_are_refused(points: Any) -> None:
+def test_points_that_are_none_are_refused(points):
     with pytest.raises(InputError, match="points"):
         BestOfTrials(points)

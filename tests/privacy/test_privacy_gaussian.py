@@ -15,13 +15,13 @@ MUS = [1e-3, 1e-2, 0.1, 0.5, 1.0, 3.0, 10.0, 30.0, 50.0]
 DELTAS = [1e-12, 1e-10, 1e-8, 1e-5, 1e-4, 1e-2, 0.1, 0.5, 0.9]
 
 
-def losses_of(mu: float) -> list[float]:
+def losses_of(mu):
     """Epsilons from eight deviations below the mean loss to ten above: many are negative."""
     return [mu * mu / 2 + t * mu for t in np.linspace(-8, 10, 19).tolist()]
 
 
 @pytest.mark.parametrize("mu", MUS)
-def test_profile_is_the_integral_of_the_positive_part(mu: float) -> None:
+def test_profile_is_the_integral_of_the_positive_part(mu):
     for epsilon in losses_of(mu)[::6]:
         with mp.workdps(40):
             crossing = mp.mpf(epsilon) / mu + mp.mpf(mu) / 2
@@ -33,7 +33,7 @@ def test_profile_is_the_integral_of_the_positive_part(mu: float) -> None:
 
 
 @pytest.mark.parametrize("mu", MUS)
-def test_profile_at_high_precision(mu: float) -> None:
+def test_profile_at_high_precision(mu):
     epsilons = losses_of(mu)
     truth = [float(gaussian_profile_exact(mu, epsilon)) for epsilon in epsilons]
     # The terms cancel to a share of about mu: that many digits are lost.
@@ -43,7 +43,7 @@ def test_profile_at_high_precision(mu: float) -> None:
 
 
 @pytest.mark.parametrize("mu", [1e-8, 1e-6, 1e-4, *MUS, 1e3])
-def test_delta_is_never_below_the_truth(mu: float) -> None:
+def test_delta_is_never_below_the_truth(mu):
     for epsilon in losses_of(mu):
         truth = gaussian_profile_exact(mu, epsilon)
         value = gaussian_delta(mu, epsilon)
@@ -53,7 +53,7 @@ def test_delta_is_never_below_the_truth(mu: float) -> None:
 
 @pytest.mark.parametrize("mu", [1e-6, 1e-4, *MUS, 1e3])
 @pytest.mark.parametrize("delta", DELTAS)
-def test_epsilon_is_never_below_the_truth_and_within_a_billionth(mu: float, delta: float) -> None:
+def test_epsilon_is_never_below_the_truth_and_within_a_billionth(mu, delta):
     value = gaussian_epsilon(mu, delta)
     if gaussian_profile_exact(mu, 0) <= delta:
         assert value == 0
@@ -64,7 +64,7 @@ def test_epsilon_is_never_below_the_truth_and_within_a_billionth(mu: float, delt
     assert value <= truth * (1 + (1e-9 if mu >= 1e-3 else 1e-7))
 
 
-def test_edges() -> None:
+def test_edges():
     assert gaussian_epsilon(1e151, 1e-5) == math.inf
     assert gaussian_epsilon(math.inf, 1e-5) == math.inf
     assert gaussian_epsilon(1e-300, 1e-12) == 0
@@ -81,9 +81,7 @@ def test_edges() -> None:
     log_delta=st.floats(-28, -0.5),
     factor=st.floats(1.001, 3),
 )
-def test_epsilon_rises_with_mu_and_falls_with_delta(
-    mu: float, log_delta: float, factor: float
-) -> None:
+def test_epsilon_rises_with_mu_and_falls_with_delta(mu, log_delta, factor):
     delta = math.exp(log_delta)
     epsilon = gaussian_epsilon(mu, delta)
     assert gaussian_epsilon(mu * factor, delta) >= epsilon

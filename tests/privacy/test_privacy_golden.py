@@ -57,14 +57,12 @@ GOLDEN = {
 THEIR_ERROR = 0.01
 
 
-def test_all_forty_rows_are_here() -> None:
+def test_all_forty_rows_are_here():
     assert len(GOLDEN) == 40
 
 
 @pytest.mark.parametrize(("row", "published"), GOLDEN.items(), ids=str)
-def test_bounds_are_tight_and_hold_the_published_figure(
-    row: tuple[float, float, int], published: float
-) -> None:
+def test_bounds_are_tight_and_hold_the_published_figure(row, published):
     multiplier, rate, steps = row
     mechanism = SampledGaussian(rate, multiplier, steps)
     lower, upper = privacy.epsilon_bounds(mechanism, delta=1e-6)

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from tacit.privacy import Laplace, delta, epsilon
 
 
-def laplace_profile(shift: float, epsilon: np.ndarray) -> np.ndarray:
+def laplace_profile(shift, epsilon):
     """Hockey-stick divergence of Lap(shift) from Lap(0): the closed form, elementwise."""
     inside = -np.expm1(np.minimum((epsilon - shift) / 2, 0.0))
     below = -np.expm1(np.minimum(epsilon, 0.0))
     return np.where(epsilon < -shift, below, inside)
 
 
-def profile_by_quadrature(rate: float, shift: float, epsilon: float, *, reverse: bool) -> mp.mpf:
+def profile_by_quadrature(rate, shift, epsilon, *, reverse):
     """The integral of max(P - e^eps Q, 0), cut at the kinks of the densities and its own."""
     with mp.workdps(30):
         ratio, t, q = mp.exp(mp.mpf(epsilon)), mp.mpf(shift), mp.mpf(rate)
 
-        def still(x: mp.mpf) -> mp.mpf:
+        def still(x):
             return mp.exp(-abs(x)) / 2
 
-        def sampled(x: mp.mpf) -> mp.mpf:
+        def sampled(x):
             return (1 - q) * still(x) + q * still(x - t)
 
         one, other = (still, sampled) if reverse else (sampled, still)
@@ -42,7 +42,7 @@ def profile_by_quadrature(rate: float, shift: float, epsilon: float, *, reverse:
 
 
 @pytest.mark.parametrize("shift", [1e-4, 0.3, 2.0, 40.0])
-def test_the_profile_is_that_of_the_definition_and_of_dp_accounting(shift: float) -> None:
+def test_the_profile_is_that_of_the_definition_and_of_dp_accounting(shift):
     epsilons = shift * np.asarray([-1.5, -1.0, -0.3, 0.0, 0.25, 0.9, 1.0, 1.1])
     ours = laplace_profile(shift, epsilons)
     theirs = LaplacePrivacyLoss(1 / shift)
@@ -54,7 +54,7 @@ def test_the_profile_is_that_of_the_definition_and_of_dp_accounting(shift: float
 
 @pytest.mark.parametrize("shift", [1e-6, 0.3, 2.0, 40.0])
 @pytest.mark.parametrize("mark", [1e-9, 1e-3, 0.4])
-def test_epsilon_of_one_step_is_the_inverse_of_the_profile(shift: float, mark: float) -> None:
+def test_epsilon_of_one_step_is_the_inverse_of_the_profile(shift, mark):
     with mp.workdps(40):
         exact = max(mp.mpf(0), mp.mpf(shift) + 2 * mp.log(1 - mp.mpf(mark)))
         value = epsilon(Laplace(1 / shift), delta=mark)
@@ -62,7 +62,7 @@ def test_epsilon_of_one_step_is_the_inverse_of_the_profile(shift: float, mark: f
         assert value <= exact + 2e-3 * shift
 
 
-def binned(shift: float, ends: np.ndarray) -> np.ndarray:
+def binned(shift, ends):
     below = np.where(
         ends < shift, np.exp(np.minimum(ends - shift, 0)) / 2, 1 - np.exp(-abs(ends - shift)) / 2
     )
@@ -71,7 +71,7 @@ def binned(shift: float, ends: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=25, deadline=None)
 @given(shifts=st.lists(st.floats(-1.5, 1.5), min_size=2, max_size=3))
-def test_one_dimension_dominates_many(shifts: list[float]) -> None:
+def test_one_dimension_dominates_many(shifts):
     """Vectors of shifts, binned (which only lowers delta), against one shift by the l1 norm."""
     norm = sum(map(abs, shifts))
     ends = np.linspace(-6.0, 6.0, 61)
@@ -87,9 +87,7 @@ def test_one_dimension_dominates_many(shifts: list[float]) -> None:
 @pytest.mark.parametrize(
     ("rate", "shift"), [(1.0, 1.0), (1.0, 0.05), (0.3, 2.0), (0.01, 5.0), (0.9, 12.0)]
 )
-def test_what_is_certified_for_one_step_lies_above_the_definition(
-    rate: float, shift: float
-) -> None:
+def test_what_is_certified_for_one_step_lies_above_the_definition(rate, shift):
     mechanism = Laplace(1 / shift, sample_rate=rate)
     for mark in (0.0, 0.02, 0.3, 1.4):
         for reverse in (False, True):
@@ -100,7 +98,7 @@ def test_what_is_certified_for_one_step_lies_above_the_definition(
 @pytest.mark.parametrize(
     ("rate", "scale", "steps"), [(0.1, 2.0, 100), (0.01, 0.5, 500), (1.0, 20.0, 50)]
 )
-def test_composed_steps_agree_with_dp_accounting(rate: float, scale: float, steps: int) -> None:
+def test_composed_steps_agree_with_dp_accounting(rate, scale, steps):
     theirs = from_laplace_mechanism(
         scale, value_discretization_interval=1e-3, sampling_prob=rate
     ).self_compose(steps)
@@ -111,14 +109,14 @@ def test_composed_steps_agree_with_dp_accounting(rate: float, scale: float, step
         )
 
 
-def test_pure_epsilon_is_never_exceeded() -> None:
+def test_pure_epsilon_is_never_exceeded():
     """K steps never exceed K shifts, and reach them as delta falls; replace-one doubles them."""
     for relation, shift in (("add-or-remove-one", 0.5), ("replace-one", 1.0)):
         mechanism = Laplace(2.0, 6, relation=relation)  # type: ignore[arg-type]
         assert epsilon(mechanism, delta=1e-9) == pytest.approx(6 * shift, rel=1e-2)
 
 
-def test_two_sampled_steps_over_all_patterns() -> None:
+def test_two_sampled_steps_over_all_patterns():
     """Two steps, binned, which only lowers delta, stay below what is certified."""
     rate, shift = 0.3, 1.0
     ends = np.linspace(-8.0, 9.0, 401)

@@ -7,8 +7,6 @@ import stat
 import time
 from collections import Counter
 from itertools import pairwise
-from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -33,15 +31,15 @@ STATEMENTS = [
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "ledger.sqlite"
 
 
-def new(path: Path) -> Ledger:
+def new(path):
     return Ledger.create(path, digest="d1", statements=STATEMENTS)
 
 
-def test_a_ledger_keeps_what_it_was_given(path: Path) -> None:
+def test_a_ledger_keeps_what_it_was_given(path):
     with new(path) as ledger:
         run_id = ledger.run_id
         assert ledger.nodes == (0, 4)
@@ -54,7 +52,7 @@ def test_a_ledger_keeps_what_it_was_given(path: Path) -> None:
     assert len(run_id) == 32
 
 
-def test_settled_steps_are_charged_as_used_and_open_ones_in_full(path: Path) -> None:
+def test_settled_steps_are_charged_as_used_and_open_ones_in_full(path):
     with new(path) as ledger:
         ledger.reserve(0, 10)
         ledger.reserve(10, 20)
@@ -72,7 +70,7 @@ def test_settled_steps_are_charged_as_used_and_open_ones_in_full(path: Path) -> 
         assert again.charged()[0] == again.charged()[4]
 
 
-def test_a_repeated_step_is_charged_each_time() -> None:
+def test_a_repeated_step_is_charged_each_time():
     ledger = Ledger.in_memory(digest="d1", statements=STATEMENTS)
     for _ in range(3):
         ledger.reserve(5, 8)
@@ -81,7 +79,7 @@ def test_a_repeated_step_is_charged_each_time() -> None:
     assert ledger.charged()[4] == (Interval(5, 7),) * 3
 
 
-def test_settling_twice_or_late_changes_nothing(path: Path) -> None:
+def test_settling_twice_or_late_changes_nothing(path):
     with new(path) as ledger:
         ledger.settle(3)
         ledger.reserve(0, 10)
@@ -98,7 +96,7 @@ def test_settling_twice_or_late_changes_nothing(path: Path) -> None:
         max_size=12,
     )
 )
-def test_step_runs_count_every_step(intervals: list[Interval]) -> None:
+def test_step_runs_count_every_step(intervals):
     runs = step_runs(intervals)
     counted = Counter(step for first, until in intervals for step in range(first, until))
     assert counted == {s: times for first, until, times in runs for s in range(first, until)}
@@ -107,13 +105,13 @@ def test_step_runs_count_every_step(intervals: list[Interval]) -> None:
         assert one.until < following.first or one.times != following.times
 
 
-def hold(path: Path, ready: Connection) -> None:
+def hold(path, ready):
     with Ledger.open(path, digest="d1"):
         ready.send_bytes(b"held")
         time.sleep(60)
 
 
-def test_one_process_at_a_time_until_it_dies(path: Path) -> None:
+def test_one_process_at_a_time_until_it_dies(path):
     new(path).close()
     receiving, sending = multiprocessing.Pipe(duplex=False)
     holder = forked_process(hold, path, sending)
@@ -130,12 +128,12 @@ def test_one_process_at_a_time_until_it_dies(path: Path) -> None:
     Ledger.open(path, digest="d1").close()
 
 
-def test_the_same_process_cannot_open_it_twice_either(path: Path) -> None:
+def test_the_same_process_cannot_open_it_twice_either(path):
     with new(path), pytest.raises(InputError, match="no other process"):
         Ledger.open(path, digest="d1")
 
 
-def test_closing_twice_is_harmless_and_a_closed_ledger_books_nothing(path: Path) -> None:
+def test_closing_twice_is_harmless_and_a_closed_ledger_books_nothing(path):
     ledger = new(path)
     ledger.close()
     ledger.close()
@@ -143,7 +141,7 @@ def test_closing_twice_is_harmless_and_a_closed_ledger_books_nothing(path: Path)
         ledger.reserve(0, 1)
 
 
-def used(path: Path) -> bytes:
+def used(path):
     """The bytes of a ledger with a few blocks of two sessions, one of them killed."""
     with new(path) as ledger:
         for first in range(0, 40, 5):
@@ -155,14 +153,14 @@ def used(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.5, 0.9, 0.999])
-def test_a_truncated_file_is_refused(path: Path, share: float) -> None:
+def test_a_truncated_file_is_refused(path, share):
     content = used(path)
     path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(InputError, match="ledger"):
         Ledger.open(path, digest="d1")
 
 
-def test_a_flipped_bit_is_refused_wherever_it_is(path: Path) -> None:
+def test_a_flipped_bit_is_refused_wherever_it_is(path):
     content = used(path)
     rng = random.Random(3)
     # SQLite's change counters mean nothing between sessions.
@@ -206,7 +204,7 @@ CHANGED = "UPDATE entry SET content = replace(content, '{}', '{}') WHERE {}"
     ],
 )
 @pytest.mark.parametrize("sealed", [True, False])
-def test_an_edited_row_is_refused(path: Path, edit: str, sealed: bool) -> None:
+def test_an_edited_row_is_refused(path, edit, sealed):
     used(path)
     with sqlite3.connect(path) as connection:
         if not sealed:
@@ -237,7 +235,7 @@ CREATE VIEW entry AS SELECT 1 AS id, NULL AS content, NULL AS digest;
 @pytest.mark.parametrize(
     "addition", [UNDO, VIEW, "CREATE TABLE other (id);", "CREATE INDEX other ON entry (content);"]
 )
-def test_nothing_else_may_be_in_the_file(path: Path, addition: str) -> None:
+def test_nothing_else_may_be_in_the_file(path, addition):
     """A trigger would undo what is reserved, and leave a chain that is sound."""
     used(path)
     with sqlite3.connect(path) as connection:
@@ -251,7 +249,7 @@ def test_nothing_else_may_be_in_the_file(path: Path, addition: str) -> None:
             opened()
 
 
-def forged(path: Path, key: LedgerKey) -> None:
+def forged(path, key):
     """Take the last entry, a settlement, away, and make everything fit again with some key."""
     with sqlite3.connect(path) as connection:
         connection.execute("DELETE FROM entry WHERE id = (SELECT max(id) FROM entry)")
@@ -261,7 +259,7 @@ def forged(path: Path, key: LedgerKey) -> None:
     connection.close()
 
 
-def test_who_has_not_the_key_cannot_write(path: Path) -> None:
+def test_who_has_not_the_key_cannot_write(path):
     used(path)
     forged(path, new_key())
     with pytest.raises(InputError, match="its signature was"):
@@ -273,7 +271,7 @@ def test_who_has_not_the_key_cannot_write(path: Path) -> None:
     Ledger.open(path, digest="d1").close()
 
 
-def test_the_key_beside_it_must_be_its_own(path: Path) -> None:
+def test_the_key_beside_it_must_be_its_own(path):
     content = used(path)
     secret = (path.parent / KEY_FILE).read_bytes()
     assert stat.S_IMODE((path.parent / KEY_FILE).stat().st_mode) == 0o600
@@ -292,7 +290,7 @@ def test_the_key_beside_it_must_be_its_own(path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_every_earlier_head_stays_on_file(path: Path) -> None:
+def test_every_earlier_head_stays_on_file(path):
     heads = []
     with new(path) as ledger:
         for first in range(3):
@@ -306,7 +304,7 @@ def test_every_earlier_head_stays_on_file(path: Path) -> None:
     assert now[-1] == heads[-1]
 
 
-def test_a_ledger_killed_before_its_seal_opens(path: Path) -> None:
+def test_a_ledger_killed_before_its_seal_opens(path):
     used(path)
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE seal SET image = zeroblob(32)")
@@ -319,7 +317,7 @@ def test_a_ledger_killed_before_its_seal_opens(path: Path) -> None:
         )
 
 
-def test_another_format_version_is_named(path: Path) -> None:
+def test_another_format_version_is_named(path):
     used(path)
     with sqlite3.connect(path) as connection:
         edit = CHANGED.format('"format_version": 5', '"format_version": 6', "1")
@@ -330,7 +328,7 @@ def test_another_format_version_is_named(path: Path) -> None:
         Ledger.open(path, digest="d1")
 
 
-def test_another_plan_is_refused_and_a_reader_is_not(path: Path) -> None:
+def test_another_plan_is_refused_and_a_reader_is_not(path):
     new(path).close()
     with pytest.raises(InputError, match="it is that of d1"):
         Ledger.open(path, digest="d2")
@@ -338,7 +336,7 @@ def test_another_plan_is_refused_and_a_reader_is_not(path: Path) -> None:
         assert reader.digest == "d1"
 
 
-def test_missing_foreign_and_existing_files_are_refused(tmp_path: Path, path: Path) -> None:
+def test_missing_foreign_and_existing_files_are_refused(tmp_path, path):
     with pytest.raises(InputError, match="existing ledger"):
         Ledger.open(path, digest="d1")
     path.write_text("no ledger at all, but text that is longer than a header\n" * 40)
@@ -361,7 +359,7 @@ def test_missing_foreign_and_existing_files_are_refused(tmp_path: Path, path: Pa
     ],
     ids=["none", "negative", "twice", "not finite", "not JSON"],
 )
-def test_unusable_statements_leave_no_file(path: Path, statements: list[NodeStatement]) -> None:
+def test_unusable_statements_leave_no_file(path, statements):
     with pytest.raises(InputError):
         Ledger.create(path, digest="d1", statements=statements)
     assert not path.exists()
@@ -369,7 +367,7 @@ def test_unusable_statements_leave_no_file(path: Path, statements: list[NodeStat
 
 @settings(max_examples=20, deadline=None)
 @given(first=st.integers(-5, 5), length=st.integers(-5, 0))
-def test_impossible_bookings_are_refused(first: int, length: int) -> None:
+def test_impossible_bookings_are_refused(first, length):
     ledger = Ledger.in_memory(digest="d1", statements=STATEMENTS)
     with pytest.raises(InputError, match="at least one"):
         ledger.reserve(first, first + length)

@@ -1,9 +1,6 @@
 """The key of ledgers: made once, kept secret, and the only thing that signs."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,7 +17,7 @@ from tacit.privacy.ledger.file import (
 )
 
 
-def test_a_key_is_made_once_whoever_comes_first(tmp_path: Path) -> None:
+def test_a_key_is_made_once_whoever_comes_first(tmp_path):
     assert find_key(tmp_path) is None
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(make_key, [tmp_path] * 16))
@@ -30,7 +27,7 @@ def test_a_key_is_made_once_whoever_comes_first(tmp_path: Path) -> None:
     assert make_key(tmp_path) == made[0]
 
 
-def test_only_the_key_signs_and_only_what_it_was_given() -> None:
+def test_only_the_key_signs_and_only_what_it_was_given():
     key, other = new_key(), new_key()
     signature = key.sign(b"a head")
     assert is_signed(key.public, b"a head", signature)
@@ -43,7 +40,7 @@ def test_only_the_key_signs_and_only_what_it_was_given() -> None:
     assert private.sign(b"a head") == signature
 
 
-def test_what_is_public_does_not_tell_what_is_secret() -> None:
+def test_what_is_public_does_not_tell_what_is_secret():
     key = LedgerKey(bytes(range(32)))
     shown = (repr(key), key.public, fingerprint(key.public))
     assert not any(key.secret.hex() in text or str(key.secret) in text for text in shown)
@@ -52,7 +49,7 @@ def test_what_is_public_does_not_tell_what_is_secret() -> None:
     assert fingerprint(key.public) != fingerprint(new_key().public)
 
 
-def test_a_key_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_used_is_refused(tmp_path):
     with pytest.raises(InputError, match="a file that can be written"):
         make_key(tmp_path / "no folder")
     (tmp_path / KEY_FILE).mkdir()

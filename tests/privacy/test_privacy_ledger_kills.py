@@ -12,17 +12,13 @@ import random
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from forks import forked_process
 from tacit.privacy.ledger.ledger import (
-    Interval,
     Ledger,
     NodeStatement,
     read_ledger,
@@ -39,9 +35,7 @@ NODES = (0, 1)
 LIMIT = 60.0  # seconds for anything that must happen
 
 
-def send(
-    wire: Path, first: int, reserve: Callable[[int, int], None], report: Connection | None
-) -> None:
+def send(wire, first, reserve, report):
     """Reserve blocks and send their steps, for ever; report the first step if asked to."""
     file = os.open(wire, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for block in range(first, ENDLESS, BLOCK):
@@ -53,18 +47,18 @@ def send(
                 report.send_bytes(b"off")
 
 
-def sent(wire: Path) -> Counter[int]:
+def sent(wire):
     content = wire.read_bytes() if wire.exists() else b""
     return Counter(step for (step,) in struct.iter_unpack(">i", content))
 
 
-def steps(charged: tuple[Interval, ...]) -> Counter[int]:
+def steps(charged):
     return Counter(
         {step: times for first, until, times in step_runs(charged) for step in range(first, until)}
     )
 
 
-def kill(target: Callable[..., None], *arguments: Any, delay: float, at_work: bool) -> None:
+def kill(target, *arguments, delay, at_work):
     """Start a process and kill it `delay` seconds after it set out, or after its first step."""
     receiving, sending = multiprocessing.Pipe(duplex=False)
     victim = forked_process(target, *arguments, sending, at_work)
@@ -79,7 +73,7 @@ def kill(target: Callable[..., None], *arguments: Any, delay: float, at_work: bo
     receiving.close()
 
 
-def run_of(path: Path, wire: Path, first: int, report: Connection, at_work: bool) -> None:
+def run_of(path, wire, first, report, at_work):
     """A session of a run: opens its ledger and goes on."""
     if not at_work:
         report.send_bytes(b"off")
@@ -87,7 +81,7 @@ def run_of(path: Path, wire: Path, first: int, report: Connection, at_work: bool
         send(wire, first, ledger.reserve, report if at_work else None)
 
 
-def test_fifty_kills_never_leave_less_on_file_than_was_sent(tmp_path: Path) -> None:
+def test_fifty_kills_never_leave_less_on_file_than_was_sent(tmp_path):
     rng = random.Random(7)
     path, wire = tmp_path / "ledger.sqlite", tmp_path / "wire"
     statements = [NodeStatement(node, STATEMENT, None, None) for node in NODES]
@@ -109,7 +103,7 @@ def test_fifty_kills_never_leave_less_on_file_than_was_sent(tmp_path: Path) -> N
     assert max(out.values()) > 1
 
 
-def wanted() -> list[WantedAccount]:
+def wanted():
     digests = {node: np.arange(5 * node, 5 * node + 5, dtype=np.uint64) for node in NODES}
     return [
         WantedAccount(node, (f"node {node}",), digests[node], None, None, 3.0, 1e-5)
@@ -117,13 +111,11 @@ def wanted() -> list[WantedAccount]:
     ]
 
 
-def file_of(folder: Path, node: int) -> Path:
+def file_of(folder, node):
     return account_file(folder, f"node {node}", node)
 
 
-def shared_run(
-    folder: Path, run: str, wire: Path, first: int, report: Connection, at_work: bool
-) -> None:
+def shared_run(folder, run, wire, first, report, at_work):
     """A session of a run on the ledgers of its nodes' data: makes them, enters, goes on."""
     if not at_work:
         report.send_bytes(b"off")
@@ -134,7 +126,7 @@ def shared_run(
         send(wire, first, shared.reserve, report if at_work else None)
 
 
-def check_shared(folder: Path, wires: dict[str, Path]) -> set[str]:
+def check_shared(folder, wires):
     """Every file is sound, and has at least what each run sent; gives the runs entered."""
     entered: set[str] = set()
     for node in NODES:
@@ -150,7 +142,7 @@ def check_shared(folder: Path, wires: dict[str, Path]) -> set[str]:
     return entered
 
 
-def test_kills_of_many_runs_on_the_same_data(tmp_path: Path) -> None:
+def test_kills_of_many_runs_on_the_same_data(tmp_path):
     rng = random.Random(11)
     ledgers, wires = tmp_path / "ledgers", dict[str, Path]()
     for number in range(24):
@@ -163,7 +155,7 @@ def test_kills_of_many_runs_on_the_same_data(tmp_path: Path) -> None:
     assert sum(sent(wire).total() for wire in wires.values()) >= 16
 
 
-def test_kills_while_ledgers_are_made_and_runs_entered(tmp_path: Path) -> None:
+def test_kills_while_ledgers_are_made_and_runs_entered(tmp_path):
     rng = random.Random(13)
     delay, outcomes = 0.0, Counter[int]()
     for number in range(60):

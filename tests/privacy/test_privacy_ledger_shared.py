@@ -13,12 +13,8 @@ import shutil
 import sqlite3
 import stat
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +22,6 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.stats import norm
 
 from forks import forked_process
@@ -37,7 +32,6 @@ from tacit.privacy import (
     Composed,
     FixedBatchGaussian,
     Gaussian,
-    Mechanism,
     SampledGaussian,
     to_statement,
 )
@@ -46,7 +40,6 @@ from tacit.privacy.ledger.ledger import (
     DataAccount,
     Interval,
     Ledger,
-    Snapshot,
     StepRun,
     read_ledger,
     step_runs,
@@ -66,17 +59,17 @@ MECHANISM = Gaussian(5.0, STEPS)
 OTHER = Gaussian(8.0, STEPS)
 
 
-def delta_of(epsilon: float, mu: float) -> float:
+def delta_of(epsilon, mu):
     low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
     return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
 
 
-def digests(node: int, count: int = 10) -> NDArray[np.uint64]:
+def digests(node, count=10):
     """Those of the records of a node: no two nodes share one."""
     return np.arange(100 * node, 100 * node + count, dtype=np.uint64)
 
 
-def wanted(count: int, epsilon: float | None = None, **more: Any) -> list[WantedAccount]:
+def wanted(count, epsilon=None, **more):
     rest = {"delta": None, "new_epsilon": 2.0, "new_delta": 1e-5, **more}
     return [
         WantedAccount(node, (f"node {node}",), digests(node), epsilon, **rest)
@@ -84,39 +77,32 @@ def wanted(count: int, epsilon: float | None = None, **more: Any) -> list[Wanted
     ]
 
 
-def holding(node: int, source: str, records: NDArray[np.uint64]) -> WantedAccount:
+def holding(node, source, records):
     """A node whose records are of one source, or of several joined by a plus."""
     return WantedAccount(node, tuple(source.split("+")), records, None, None, 2.0, 1e-5)
 
 
-def opened(
-    folder: Path, accounts: list[WantedAccount], session: str = "", *, apart: bool = False
-) -> SharedLedgers:
+def opened(folder, accounts, session="", *, apart=False):
     folder_key(folder)
     name = session or secrets.token_hex(8)
     return SharedLedgers.open(folder, accounts, session=name, apart=apart)
 
 
-def ledgers(folder: Path, node: int) -> Snapshot:
+def ledgers(folder, node):
     return read_ledger(account_file(folder, f"node {node}", node))
 
 
-def spent(snapshot: Snapshot, node: int, without: str | None = None) -> Mechanism | None:
+def spent(snapshot, node, without=None):
     return combined(run_mechanism(run, node) for run in snapshot.runs if run.run_id != without)
 
 
-def enter(
-    shared: SharedLedgers,
-    run: str,
-    mechanism: Mechanism = MECHANISM,
-    sent: Mapping[int, Sequence[Interval]] | None = None,
-) -> None:
+def enter(shared, run, mechanism=MECHANISM, sent=None):
     numbers = {node for nodes in shared.nodes.values() for node in nodes}
     statements = {node: to_statement(mechanism) for node in numbers}
     shared.enter(run, digest=f"plan of {run}", statements=statements, sent=sent or {})
 
 
-def ran(folder: Path, run: str, *, steps: int = STEPS, mechanism: Mechanism = MECHANISM) -> None:
+def ran(folder, run, *, steps=STEPS, mechanism=MECHANISM):
     """A whole run on two nodes, stopped cleanly."""
     with opened(folder, wanted(2)) as shared:
         enter(shared, run, mechanism)
@@ -127,7 +113,7 @@ def ran(folder: Path, run: str, *, steps: int = STEPS, mechanism: Mechanism = ME
 # One run after the other.
 
 
-def test_runs_share_the_books_of_a_node(tmp_path: Path) -> None:
+def test_runs_share_the_books_of_a_node(tmp_path):
     folder = tmp_path / "deep" / "ledgers"
     ran(folder, "one")
     ran(folder, "two", steps=4, mechanism=OTHER)
@@ -153,7 +139,7 @@ def test_runs_share_the_books_of_a_node(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_killed_run_counts_in_full_and_goes_on_under_its_name(tmp_path: Path) -> None:
+def test_a_killed_run_counts_in_full_and_goes_on_under_its_name(tmp_path):
     with opened(tmp_path, wanted(2)) as shared:
         enter(shared, "one")
         shared.reserve(0, 6)
@@ -169,7 +155,7 @@ def test_a_killed_run_counts_in_full_and_goes_on_under_its_name(tmp_path: Path) 
     assert delta_of(cost(spent(content, 1), 1e-5), mu) == pytest.approx(1e-5, rel=1e-6)
 
 
-def test_no_account_is_made_before_a_run_is_entered(tmp_path: Path) -> None:
+def test_no_account_is_made_before_a_run_is_entered(tmp_path):
     folder = tmp_path / "ledgers"
     with opened(folder, wanted(2)) as shared:
         assert [account[1:] for account in shared.accounts.values()] == [
@@ -179,7 +165,7 @@ def test_no_account_is_made_before_a_run_is_entered(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["admission.lock", KEY_FILE]
 
 
-def test_without_nodes_it_does_nothing(tmp_path: Path) -> None:
+def test_without_nodes_it_does_nothing(tmp_path):
     with SharedLedgers(tmp_path / "none") as shared:
         shared.enter("run", digest="d", statements={}, sent={})
         shared.reserve(0, 3)
@@ -187,7 +173,7 @@ def test_without_nodes_it_does_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_may_join_later(tmp_path: Path) -> None:
+def test_a_node_may_join_later(tmp_path):
     ran(tmp_path, "one")
     with opened(tmp_path, wanted(3)) as shared:
         enter(shared, "two")
@@ -197,7 +183,7 @@ def test_a_node_may_join_later(tmp_path: Path) -> None:
 # Budgets.
 
 
-def test_the_budget_is_that_of_the_file(tmp_path: Path) -> None:
+def test_the_budget_is_that_of_the_file(tmp_path):
     ran(tmp_path, "one")
     with opened(tmp_path, wanted(2, new_epsilon=7.0, new_delta=0.1)) as shared:
         assert shared.accounts["node 1"][1:] == (1, 2.0, 1e-5)
@@ -215,14 +201,14 @@ def test_the_budget_is_that_of_the_file(tmp_path: Path) -> None:
         ({"epsilon": 2.0, "delta": 1e-6}, r"privacy\.ledger_delta = 1e-06: .* set to 1e-05"),
     ],
 )
-def test_another_budget_is_refused(tmp_path: Path, asked: dict[str, Any], said: str) -> None:
+def test_another_budget_is_refused(tmp_path, asked, said):
     ran(tmp_path, "one")
     with pytest.raises(InputError, match=said):
         opened(tmp_path, wanted(2, **asked))
     opened(tmp_path, wanted(2)).close()  # and left unlocked
 
 
-def test_a_new_file_needs_a_budget(tmp_path: Path) -> None:
+def test_a_new_file_needs_a_budget(tmp_path):
     with pytest.raises(InputError, match=r"privacy\.ledger_epsilon = None: is needed for"):
         opened(tmp_path, wanted(1, new_epsilon=None))
     with opened(tmp_path, wanted(1, 4.0, new_epsilon=None)) as shared:
@@ -232,7 +218,7 @@ def test_a_new_file_needs_a_budget(tmp_path: Path) -> None:
 # One at a time, and only in the ledger where it began.
 
 
-def test_two_runs_cannot_draw_on_one_budget(tmp_path: Path) -> None:
+def test_two_runs_cannot_draw_on_one_budget(tmp_path):
     ran(tmp_path, "one")
     with (
         opened(tmp_path, wanted(1)),
@@ -242,7 +228,7 @@ def test_two_runs_cannot_draw_on_one_budget(tmp_path: Path) -> None:
     opened(tmp_path, wanted(2)).close()
 
 
-def test_a_run_is_kept_out_before_the_other_has_made_a_file(tmp_path: Path) -> None:
+def test_a_run_is_kept_out_before_the_other_has_made_a_file(tmp_path):
     """By the source's name; one record under another name makes its node a stranger."""
     folder_key(tmp_path)
     one = [holding(0, "a", digests(0))]
@@ -263,7 +249,7 @@ def test_a_run_is_kept_out_before_the_other_has_made_a_file(tmp_path: Path) -> N
     opened(tmp_path, one).close()
 
 
-def test_a_busy_source_says_of_records_that_it_held_before(tmp_path: Path) -> None:
+def test_a_busy_source_says_of_records_that_it_held_before(tmp_path):
     """Its file cannot be read while it is in use; its run has other records now."""
     with opened(tmp_path, [holding(0, "a", digests(0))]) as shared:
         enter(shared, "one")
@@ -295,9 +281,7 @@ runs_of_nodes = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(runs_of_nodes)
-def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(
-    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[bool, list[tuple[str, set[int]]]]]
-) -> None:
+def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(tmp_path_factory, runs):
     """The theorem of docs/proofs/ledgers.md: whatever is declared, dealt, joined and moved."""
     folder = tmp_path_factory.mktemp("ledgers")
     paid: dict[int, list[str]] = {who: [] for who in range(PERSONS)}
@@ -335,7 +319,7 @@ def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(
             assert delta_of(spent[source], math.sqrt(precision)) <= 1e-5 * (1 + 1e-6)
 
 
-def test_processes_of_one_run_share_a_folder(tmp_path: Path) -> None:
+def test_processes_of_one_run_share_a_folder(tmp_path):
     """They look through the same accounts, also each other's, before one of them enters."""
     ran(tmp_path, "before")
     halves = [[one] for one in wanted(2)]
@@ -354,14 +338,14 @@ def test_processes_of_one_run_share_a_folder(tmp_path: Path) -> None:
     assert [len(ledgers(tmp_path, node).runs) for node in range(2)] == [2, 2]
 
 
-def hold(folder: Path, ready: Connection) -> None:
+def hold(folder, ready):
     with opened(folder, wanted(1)):
         ready.send_bytes(b"held")
         time.sleep(60)
 
 
 @pytest.mark.process
-def test_what_a_killed_process_drew_on_is_free(tmp_path: Path) -> None:
+def test_what_a_killed_process_drew_on_is_free(tmp_path):
     folder_key(tmp_path)
     receiving, sending = multiprocessing.Pipe(duplex=False)
     holder = forked_process(hold, tmp_path, sending)
@@ -379,7 +363,7 @@ def test_what_a_killed_process_drew_on_is_free(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("in-use-*"))
 
 
-def test_a_reader_does_not_disturb_a_run(tmp_path: Path) -> None:
+def test_a_reader_does_not_disturb_a_run(tmp_path):
     with opened(tmp_path, wanted(1)) as shared:
         enter(shared, "one")
         shared.reserve(0, 3)
@@ -392,7 +376,7 @@ def test_a_reader_does_not_disturb_a_run(tmp_path: Path) -> None:
     assert ledgers(tmp_path, 0).runs[0].charged[0] == ((0, 3), (3, 5))
 
 
-def test_a_run_goes_on_only_where_it_is_booked(tmp_path: Path) -> None:
+def test_a_run_goes_on_only_where_it_is_booked(tmp_path):
     ran(tmp_path / "ledgers", "one")
     sent = {node: (Interval(0, STEPS),) for node in range(2)}
     with (
@@ -410,7 +394,7 @@ def test_a_run_goes_on_only_where_it_is_booked(tmp_path: Path) -> None:
         enter(shared, "one", sent=sent)
 
 
-def test_a_run_keeps_its_plan_and_mechanism(tmp_path: Path) -> None:
+def test_a_run_keeps_its_plan_and_mechanism(tmp_path):
     ran(tmp_path, "one")
     with (
         opened(tmp_path, wanted(2)) as shared,
@@ -419,7 +403,7 @@ def test_a_run_keeps_its_plan_and_mechanism(tmp_path: Path) -> None:
         enter(shared, "one", OTHER)
 
 
-def test_books_are_found_by_their_data(tmp_path: Path) -> None:
+def test_books_are_found_by_their_data(tmp_path):
     """Whatever number a node has, and in whatever order its records come: by the source's name."""
     ran(tmp_path, "one")
     turned = [replace(holding(5, "node 1", digests(1)[::-1]), new_epsilon=9.0)]
@@ -435,9 +419,7 @@ def test_books_are_found_by_their_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_nodes_of_one_source_add_up_unless_each_record_is_at_one(
-    tmp_path: Path, apart: bool
-) -> None:
+def test_nodes_of_one_source_add_up_unless_each_record_is_at_one(tmp_path, apart):
     twins = [holding(node, "all", digests(0)) for node in range(2)]
     with opened(tmp_path, twins, apart=apart) as shared:
         assert not shared.strangers
@@ -454,7 +436,7 @@ def test_nodes_of_one_source_add_up_unless_each_record_is_at_one(
         opened(tmp_path / "elsewhere", unlike)
 
 
-def test_a_file_under_another_name_is_refused(tmp_path: Path) -> None:
+def test_a_file_under_another_name_is_refused(tmp_path):
     ran(tmp_path, "one")
     one, _ = account_files(tmp_path)
     one.rename(account_file(tmp_path, "another", 0))
@@ -462,7 +444,7 @@ def test_a_file_under_another_name_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, wanted(3))
 
 
-def test_ledgers_without_their_key_are_refused(tmp_path: Path) -> None:
+def test_ledgers_without_their_key_are_refused(tmp_path):
     ran(tmp_path, "one")
     (tmp_path / KEY_FILE).rename(tmp_path / "aside")
     with pytest.raises(InputError, match=r"privacy\.ledger .* without ledger\.key no record"):
@@ -473,7 +455,7 @@ def test_ledgers_without_their_key_are_refused(tmp_path: Path) -> None:
         opened(tmp_path, wanted(2))
 
 
-def test_an_edited_budget_is_refused(tmp_path: Path) -> None:
+def test_an_edited_budget_is_refused(tmp_path):
     ran(tmp_path, "one")
     with sqlite3.connect(account_files(tmp_path)[0]) as connection:
         edit = "UPDATE entry SET content = replace(content, '_budget\": 2.0', '_budget\": 20.0')"
@@ -485,7 +467,7 @@ def test_an_edited_budget_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("edit", ["zeroblob(80)", "substr(digests, 9)", "x''"])
-def test_edited_records_are_refused(tmp_path: Path, edit: str) -> None:
+def test_edited_records_are_refused(tmp_path, edit):
     """Else the same records could spend again."""
     ran(tmp_path, "one")
     with sqlite3.connect(account_files(tmp_path)[0]) as connection:
@@ -496,7 +478,7 @@ def test_edited_records_are_refused(tmp_path: Path, edit: str) -> None:
         opened(tmp_path, wanted(2))
 
 
-def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path: Path) -> None:
+def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path):
     key = folder_key(tmp_path)
     path, account = tmp_path / "data-0.sqlite", DataAccount("digits", 0, 1.0, 1e-5)
     Ledger.create_account(path, key, account)
@@ -525,7 +507,7 @@ def test_a_ledger_books_for_no_run_before_it_is_entered(tmp_path: Path) -> None:
         max_size=6,
     )
 )
-def test_what_is_released_is_every_charged_step(intervals: list[Interval]) -> None:
+def test_what_is_released_is_every_charged_step(intervals):
     multipliers = [1.0 + step / 8 for step in range(STEPS)]
     mechanism = released(SampledGaussian(0.1, multipliers), step_runs(intervals))
     expected = sorted(multipliers[step] for one in intervals for step in range(*one))
@@ -537,7 +519,7 @@ def test_what_is_released_is_every_charged_step(intervals: list[Interval]) -> No
         assert mechanism.sample_rate == 0.1
 
 
-def test_all_steps_once_are_the_mechanism_itself() -> None:
+def test_all_steps_once_are_the_mechanism_itself():
     whole = [StepRun(0, STEPS, 1)]
     for mechanism in (
         MECHANISM,
@@ -554,20 +536,20 @@ def test_all_steps_once_are_the_mechanism_itself() -> None:
         Composed([Gaussian([10.0, 20.0]), SampledGaussian(0.25, [2.0, 2.5, 3.0])]),
     ],
 )
-def test_what_cannot_be_told_apart_is_charged_in_full(mechanism: Mechanism) -> None:
+def test_what_cannot_be_told_apart_is_charged_in_full(mechanism):
     assert released(mechanism, [StepRun(3, 4, 1)]) == mechanism
     twice = [StepRun(0, 2, 1), StepRun(2, 3, 2)]
     assert released(mechanism, twice) == combined([mechanism, mechanism])
     assert released(mechanism, []) is None
 
 
-def test_steps_beyond_the_plan_are_refused() -> None:
+def test_steps_beyond_the_plan_are_refused():
     with pytest.raises(InputError, match="must lie below 10"):
         released(MECHANISM, [StepRun(9, 11, 1)])
     assert released(MECHANISM, []) is None
 
 
-def test_schedules_are_joined_where_nothing_else_differs() -> None:
+def test_schedules_are_joined_where_nothing_else_differs():
     poisson, faster = SampledGaussian(0.1, 1.0, 2), SampledGaussian(0.2, 1.0, 3)
     assert combined([]) is None
     assert combined([None, None]) is None
@@ -581,7 +563,7 @@ def test_schedules_are_joined_where_nothing_else_differs() -> None:
     )
 
 
-def test_runs_with_sampled_batches_cost_what_another_accountant_finds(tmp_path: Path) -> None:
+def test_runs_with_sampled_batches_cost_what_another_accountant_finds(tmp_path):
     ran(tmp_path, "one", mechanism=SampledGaussian(0.2, 1.0, STEPS))
     ran(tmp_path, "two", steps=7, mechanism=SampledGaussian(0.2, 1.5, STEPS))
     epsilon = cost(spent(ledgers(tmp_path, 0), 0), 1e-5)
@@ -592,7 +574,7 @@ def test_runs_with_sampled_batches_cost_what_another_accountant_finds(tmp_path: 
     assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
 
 
-def test_runs_of_different_kinds_are_composed(tmp_path: Path) -> None:
+def test_runs_of_different_kinds_are_composed(tmp_path):
     ran(tmp_path, "one", mechanism=SampledGaussian(0.2, 1.0, STEPS))
     ran(tmp_path, "two", steps=4, mechanism=SampledGaussian(0.05, 0.8, STEPS))
     ran(tmp_path, "three", steps=8, mechanism=MECHANISM)
@@ -604,7 +586,7 @@ def test_runs_of_different_kinds_are_composed(tmp_path: Path) -> None:
     assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
 
 
-def test_what_does_not_add_up_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_add_up_is_refused(tmp_path):
     ran(tmp_path, "1" * 32)
     (run,) = ledgers(tmp_path, 0).runs
     check_agreement(OTHER, run, 7, "ledgers")

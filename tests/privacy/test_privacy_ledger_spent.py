@@ -3,8 +3,6 @@
 The oracle is a sum: Gaussian steps compose by adding 1/z^2.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -18,7 +16,6 @@ from tacit.privacy import (
     FixedBatchGaussian,
     Gaussian,
     Laplace,
-    Mechanism,
     SampledGaussian,
 )
 from tacit.privacy.ledger.spent import (
@@ -39,7 +36,7 @@ gaussians = st.builds(
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(gaussians, min_size=1, max_size=3))
-def test_the_dominating_mechanism_costs_no_less(nodes: list[SampledGaussian]) -> None:
+def test_the_dominating_mechanism_costs_no_less(nodes):
     whole = dominating(nodes)
     assert whole is not None
     for epsilon in (0.3, 2.0):
@@ -49,7 +46,7 @@ def test_the_dominating_mechanism_costs_no_less(nodes: list[SampledGaussian]) ->
             assert privacy.delta_bounds(node, epsilon=epsilon)[0] <= above * (1 + 1e-9)
 
 
-def test_the_dominating_mechanism_takes_the_worst_of_each() -> None:
+def test_the_dominating_mechanism_takes_the_worst_of_each():
     nodes = [SampledGaussian(0.1, [1.0, 3.0]), SampledGaussian(0.3, [2.0, 2.0], coordinates=4)]
     whole = dominating(nodes)
     assert whole == SampledGaussian(0.3, [1.0, 2.0], coordinates=4)
@@ -61,7 +58,7 @@ def test_the_dominating_mechanism_takes_the_worst_of_each() -> None:
     assert dominating([]) is None
 
 
-def precision(mechanism: Mechanism | None) -> float:
+def precision(mechanism):
     """The sum of 1 / z^2 over the steps of Gaussian releases: more reveals more."""
     if mechanism is None:
         return 0.0
@@ -76,9 +73,7 @@ def precision(mechanism: Mechanism | None) -> float:
         max_size=5,
     )
 )
-def test_of_every_run_a_record_was_at_the_worst_node_or_at_all(
-    runs: list[tuple[list[float], bool]],
-) -> None:
+def test_of_every_run_a_record_was_at_the_worst_node_or_at_all(runs):
     """The oracle adds 1/z^2: of the worst node where records are apart, of all elsewhere."""
     ways = compositions(
         [alternatives([Gaussian(z, 1) for z in noise], apart=apart) for noise, apart in runs], 1e-5
@@ -91,12 +86,12 @@ def test_of_every_run_a_record_was_at_the_worst_node_or_at_all(
     assert max(map(precision, ways)) == pytest.approx(math.fsum(paid))
 
 
-def test_a_node_that_released_nothing_adds_nothing() -> None:
+def test_a_node_that_released_nothing_adds_nothing():
     assert alternatives([None, None], apart=True) == alternatives([None], apart=False) == ()
     assert compositions([(), ()], 1e-5) == compositions([], 1e-5) == (None,)
 
 
-def test_many_nodes_of_one_run_are_each_their_own_alternative() -> None:
+def test_many_nodes_of_one_run_are_each_their_own_alternative():
     """So that a run costs what its worst node does, however many kinds of nodes it has."""
     run = [SampledGaussian(rate / 50, 1.0 + rate / 10, 2) for rate in range(1, 41)]
     (homogeneous,) = alternatives([Gaussian(8.0, 3)] * 3, apart=True)
@@ -104,7 +99,7 @@ def test_many_nodes_of_one_run_are_each_their_own_alternative() -> None:
         assert len(compositions(runs, 1e-5)) == len(run)
 
 
-def test_beyond_so_many_ways_nodes_are_taken_together_and_nothing_is_lost() -> None:
+def test_beyond_so_many_ways_nodes_are_taken_together_and_nothing_is_lost():
     """Four kinds of nodes in each of three runs, whose rate and noise rise together."""
     runs = [
         [SampledGaussian(0.1 * rate, 1.5 + 0.5 * rate + 0.1 * number, 3) for rate in range(1, 5)]
@@ -117,7 +112,7 @@ def test_beyond_so_many_ways_nodes_are_taken_together_and_nothing_is_lost() -> N
     assert max(every) <= most <= 2 * max(every)
 
 
-def test_where_no_node_dominates_all_of_them_count() -> None:
+def test_where_no_node_dominates_all_of_them_count():
     poisson = SampledGaussian(0.2, 2.0, 5)
     clients = ClientSampling(Gaussian(4.0, 2), rate=0.5, rounds=5)
     both = alternatives([poisson, clients], apart=True)

@@ -19,7 +19,6 @@ from tacit.privacy.mechanisms.base import (
     MOST_STEPS,
     REPLACE_ONE,
     TRUST_MODELS,
-    Mechanism,
     against,
 )
 from tacit.privacy.mechanisms.composed import MECHANISMS as KINDS
@@ -49,7 +48,7 @@ MAKERS: list[Callable[..., Any]] = [
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_number_and_its_list_are_the_same_mechanism(make: Callable[..., Any]) -> None:
+def test_a_number_and_its_list_are_the_same_mechanism(make):
     one, other = make(1.25, 4), make([1.25] * 4)
     assert one == other
     assert hash(one) == hash(other)
@@ -59,14 +58,14 @@ def test_a_number_and_its_list_are_the_same_mechanism(make: Callable[..., Any]) 
     assert one.steps == 4
 
 
-def test_kinds_differ() -> None:
+def test_kinds_differ():
     assert m.Gaussian(1.0, 3) != m.SampledGaussian(1.0, 1.0, 3)
     assert m.SampledGaussian(0.5, 1.0) != m.SampledGaussian(0.5, 1.0, relation=REPLACE_ONE)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 @pytest.mark.parametrize("field", ["noise_multiplier", "steps", "relation", "trust_model"])
-def test_mechanisms_are_frozen(mechanism: m.Scheduled, field: str) -> None:
+def test_mechanisms_are_frozen(mechanism, field):
     with pytest.raises(FrozenInstanceError):
         setattr(mechanism, field, 1)
 
@@ -76,7 +75,7 @@ BAD_NOISE = [0.0, -1.0, math.nan, math.inf, -math.inf, True, "1.0", None, 1j, 10
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("bad", BAD_NOISE, ids=lambda bad: repr(bad)[:8])
-def test_noise_must_be_positive_and_finite(make: Callable[..., Any], bad: Any) -> None:
+def test_noise_must_be_positive_and_finite(make, bad):
     for multipliers, steps in [(bad, None), (bad, 3), ([1.0, bad], None), ([bad, bad], 2)]:
         with pytest.raises(InputError) as caught:
             make(multipliers, steps)
@@ -84,7 +83,7 @@ def test_noise_must_be_positive_and_finite(make: Callable[..., Any], bad: Any) -
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_lengths_must_agree(make: Callable[..., Any]) -> None:
+def test_lengths_must_agree(make):
     with pytest.raises(InputError, match="one number a step"):
         make([])
     for multipliers, steps in [([1.0, 1.0], 3), ([1.0], 0), (1.0, 0), (1.0, -2)]:
@@ -94,7 +93,7 @@ def test_lengths_must_agree(make: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_unknown_words_are_refused(make: Callable[..., Any]) -> None:
+def test_unknown_words_are_refused(make):
     with pytest.raises(InputError) as caught:
         make(1.0, relation="substitute")
     assert caught.value.where == "relation"
@@ -106,7 +105,7 @@ def test_unknown_words_are_refused(make: Callable[..., Any]) -> None:
     assert caught.value.where == "unit"
 
 
-def test_a_fixed_batch_is_accounted_under_replace_one_only() -> None:
+def test_a_fixed_batch_is_accounted_under_replace_one_only():
     with pytest.raises(InputError, match="another record") as caught:
         m.FixedBatchGaussian(1, 100, 1.0, relation=ADD_OR_REMOVE_ONE)
     assert caught.value.where == "relation"
@@ -116,7 +115,7 @@ BAD_RATES = [0.0, -0.1, 1.0000001, math.nan, math.inf, True, "0.5", None]
 
 
 @pytest.mark.parametrize("rate", BAD_RATES)
-def test_rates_lie_in_the_unit_interval(rate: Any) -> None:
+def test_rates_lie_in_the_unit_interval(rate):
     for make in (
         lambda: m.SampledGaussian(rate, 1.0),
         lambda: m.Laplace(1.0, sample_rate=rate),
@@ -142,21 +141,21 @@ def test_rates_lie_in_the_unit_interval(rate: Any) -> None:
         (1, "10", "records"),
     ],
 )
-def test_a_batch_has_some_of_the_records(batch: Any, records: Any, where: str) -> None:
+def test_a_batch_has_some_of_the_records(batch, records, where):
     with pytest.raises(InputError) as caught:
         m.FixedBatchGaussian(batch, records, 1.0)
     assert caught.value.where == where
 
 
 @pytest.mark.parametrize("bad", [{1.0: 2}, {1.0, 2.0}, b"12", "12", [[1.0], [2.0]], np.eye(2)])
-def test_schedules_are_flat_lists_of_numbers(bad: Any) -> None:
+def test_schedules_are_flat_lists_of_numbers(bad):
     with pytest.raises(InputError) as caught:
         m.Gaussian(bad)
     assert caught.value.where == "noise_multiplier"
 
 
 @pytest.mark.parametrize("steps", [True, 2.0, "2", MOST_STEPS + 1, 10**30])
-def test_steps_are_a_whole_number_that_fits(steps: Any) -> None:
+def test_steps_are_a_whole_number_that_fits(steps):
     with pytest.raises(InputError) as caught:
         m.Gaussian(1.0, steps)
     assert caught.value.where == "steps"
@@ -176,20 +175,20 @@ def test_steps_are_a_whole_number_that_fits(steps: Any) -> None:
     ],
     ids=str,
 )
-def test_private_state_has_bounds_in_order(changed: dict[str, Any], where: str) -> None:
+def test_private_state_has_bounds_in_order(changed, where):
     good = {"sample_rate": 0.1, "drawn_norm": 2.0, "undrawn_norm": 0.1, "noise_multiplier": 1.0}
     with pytest.raises(InputError) as caught:
         m.PrivateState(**{**good, **changed})
     assert caught.value.where == where
 
 
-def test_sampled_laplace_noise_is_refused_under_replace_one() -> None:
+def test_sampled_laplace_noise_is_refused_under_replace_one():
     assert m.Laplace(1.0, relation=REPLACE_ONE).rate == 1
     with pytest.raises(InputError, match="add-or-remove-one"):
         m.Laplace(1.0, sample_rate=0.5, relation=REPLACE_ONE)
 
 
-def test_numbers_of_any_kind_are_kept_as_plain_ones() -> None:
+def test_numbers_of_any_kind_are_kept_as_plain_ones():
     plain = m.SampledGaussian(0.5, [1.0, 2.0], 2)
     for other in (
         m.SampledGaussian(np.float32(0.5), np.asarray([1, 2]), np.int64(2)),  # type: ignore[arg-type]
@@ -202,7 +201,7 @@ def test_numbers_of_any_kind_are_kept_as_plain_ones() -> None:
         assert set(map(type, m.schedule(other))) == {float}
 
 
-def test_rates() -> None:
+def test_rates():
     assert m.Gaussian(1.0).rate == 1
     assert m.SampledGaussian(0.25, 1.0).rate == 0.25
     assert m.FixedBatchGaussian(3, 12, 1.0).rate == 0.25
@@ -210,7 +209,7 @@ def test_rates() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.5]), min_size=1, max_size=20), st.randoms())
-def test_levels_count_the_steps_in_any_order(multipliers: list[float], random: Any) -> None:
+def test_levels_count_the_steps_in_any_order(multipliers, random):
     shuffled = list(multipliers)
     random.shuffle(shuffled)
     counted = m.levels(m.Gaussian(shuffled))
@@ -228,7 +227,7 @@ ROUNDS = ClientSampling(SAMPLED, 0.2, 5)
     "mechanism", [*MECHANISMS, ROUNDS, Composed((GAUSSIAN, SAMPLED, ROUNDS))], ids=repr
 )
 @pytest.mark.parametrize("times", [1, 2, 7])
-def test_composing_is_the_same_as_releasing_again(mechanism: Mechanism, times: int) -> None:
+def test_composing_is_the_same_as_releasing_again(mechanism, times):
     repeated = compose(mechanism, times)
     assert Composed((repeated,)) == Composed((mechanism,) * times)
     assert hash(Composed((repeated,))) == hash(Composed((mechanism,) * times))
@@ -236,7 +235,7 @@ def test_composing_is_the_same_as_releasing_again(mechanism: Mechanism, times: i
     assert compose(repeated, 3) == compose(mechanism, 3 * times)
 
 
-def test_a_million_times_is_one_schedule() -> None:
+def test_a_million_times_is_one_schedule():
     million = compose(SAMPLED, 1_000_000)
     assert type(million) is m.SampledGaussian
     assert m.levels(million) == ((1.0, 1_000_000), (2.0, 1_000_000))
@@ -245,13 +244,13 @@ def test_a_million_times_is_one_schedule() -> None:
 
 
 @pytest.mark.parametrize("times", [0, -1, True, 1.5, "2", MOST_STEPS])
-def test_odd_or_endless_repetition_is_refused(times: Any) -> None:
+def test_odd_or_endless_repetition_is_refused(times):
     with pytest.raises(InputError) as caught:
         compose(SAMPLED, times)
     assert caught.value.where == "times"
 
 
-def test_compositions_are_flat_and_in_one_form() -> None:
+def test_compositions_are_flat_and_in_one_form():
     nested = Composed((GAUSSIAN, Composed([SAMPLED, Composed((GAUSSIAN,))]), ROUNDS, ROUNDS))
     assert nested.parts == (m.Gaussian(1.0, 2), SAMPLED, ClientSampling(SAMPLED, 0.2, 10))
     assert nested.steps == 2 + 2 + 20
@@ -259,7 +258,7 @@ def test_compositions_are_flat_and_in_one_form() -> None:
     assert Composed(nested.parts) == nested
 
 
-def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
+def test_what_differs_in_more_than_its_steps_stays_apart():
     parts = (
         m.SampledGaussian(0.1, 1.0),
         m.SampledGaussian(0.2, 1.0),
@@ -279,20 +278,20 @@ def test_what_differs_in_more_than_its_steps_stays_apart() -> None:
 
 
 @pytest.mark.parametrize("named", ["pairwise", "pairwise, 01 colluding", "server, 1 colluding"])
-def test_a_trust_model_says_how_many_collude_where_some_may(named: str) -> None:
+def test_a_trust_model_says_how_many_collude_where_some_may(named):
     with pytest.raises(InputError, match="pairwise, 1 colluding") as caught:
         m.Gaussian(1.0, trust_model=named)
     assert caught.value.where == "trust_model"
 
 
 @pytest.mark.parametrize("parts", [(), [], 5, None, ("gaussian",), (GAUSSIAN, 1.0)])
-def test_compositions_are_of_mechanisms(parts: Any) -> None:
+def test_compositions_are_of_mechanisms(parts):
     with pytest.raises(InputError) as caught:
         Composed(parts)
     assert caught.value.where == "parts"
 
 
-def test_client_sampling_takes_after_its_participation() -> None:
+def test_client_sampling_takes_after_its_participation():
     rounds = ClientSampling(Composed((GAUSSIAN, SAMPLED)), 0.25, 8)
     assert (rounds.relation, rounds.unit, rounds.trust_model) == (
         "add-or-remove-one",
@@ -332,9 +331,9 @@ def test_client_sampling_takes_after_its_participation() -> None:
         (BestOfTrials([(1.0, 1e-5)]), "the best of a secret number of trials"),
     ],
 )  # fmt: skip
-def test_every_mechanism_is_described_in_one_line(mechanism: Mechanism, line: str) -> None:
+def test_every_mechanism_is_described_in_one_line(mechanism, line):
     assert mechanism.describe() == line
 
 
-def test_every_kind_has_one_name() -> None:
+def test_every_kind_has_one_name():
     assert len({each.kind for each in KINDS}) == len(KINDS)

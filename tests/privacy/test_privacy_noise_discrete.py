@@ -1,7 +1,5 @@
 """Discrete normals: borders against another library, the loop against big numbers, and the law."""
 
-from __future__ import annotations
-
 import itertools
 from bisect import bisect_right
 from functools import cache
@@ -10,7 +8,6 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy import stats
 
 from tacit.errors import InputError
@@ -20,7 +17,6 @@ from tacit.privacy.noise.discrete import (
     DOUBT,
     FINE_BITS,
     LAST_BITS,
-    NormalTable,
     size_of,
     table_of,
 )
@@ -33,7 +29,7 @@ TABLE = table_of(64)
 
 
 @cache
-def weights(points: int, sizes: int) -> list[mpmath.mpf]:
+def weights(points, sizes):
     """Probabilities of sizes, both signs together, by the definition."""
     with mpmath.workdps(220):
         tails = [mpmath.exp(-mpmath.mpf(m * m) / (2 * points * points)) for m in range(sizes)]
@@ -41,13 +37,13 @@ def weights(points: int, sizes: int) -> list[mpmath.mpf]:
         return [(weight if m == 0 else 2 * weight) / total for m, weight in enumerate(tails)]
 
 
-def of_word(word: int) -> tuple[int, int]:
+def of_word(word):
     """Cell and sign."""
     return word % (1 << CELL_BITS), -1 if word >> CELL_BITS else 1
 
 
 @pytest.mark.parametrize("points", [16, 64])
-def test_borders_are_those_of_the_law_to_their_last_bit(points: int) -> None:
+def test_borders_are_those_of_the_law_to_their_last_bit(points):
     borders = table_of(points).borders
     with mpmath.workdps(220):
         exact = weights(points, len(borders) + 200)
@@ -59,7 +55,7 @@ def test_borders_are_those_of_the_law_to_their_last_bit(points: int) -> None:
         assert (1 - below) * mpmath.mpf(2) ** BITS < 10
 
 
-def test_probabilities_are_as_close_as_the_proof_says() -> None:
+def test_probabilities_are_as_close_as_the_proof_says():
     """A share of 2^-50 where they are 2^-540, and less than 2^-524 for all others."""
     borders = [0, *TABLE.borders, 1 << BITS]
     with mpmath.workdps(220):
@@ -73,7 +69,7 @@ def test_probabilities_are_as_close_as_the_proof_says() -> None:
 
 
 @pytest.mark.parametrize("points", [16, 64, 512])
-def test_every_word_decides_what_its_cell_has_in_common(points: int) -> None:
+def test_every_word_decides_what_its_cell_has_in_common(points):
     """All 2^16 words: the first and the last uniform of a cell have the number of the table."""
     table = table_of(points)
     width = FINE_BITS + LAST_BITS
@@ -93,12 +89,12 @@ def test_every_word_decides_what_its_cell_has_in_common(points: int) -> None:
 
 
 @pytest.mark.parametrize("points", [0, 8, 63, 1024])
-def test_other_lattices_are_refused(points: int) -> None:
+def test_other_lattices_are_refused(points):
     with pytest.raises(InputError, match="a power of two from 16 to 512"):
         table_of(points)
 
 
-def by_hand(key: int, columns: int, table: NormalTable = TABLE) -> list[int]:
+def by_hand(key, columns, table=TABLE):
     """The numbers of a key, from its keystream and whole numbers alone."""
     reserve = fine_words(table.points)
     strips = -(-columns // STRIP)
@@ -120,7 +116,7 @@ def by_hand(key: int, columns: int, table: NormalTable = TABLE) -> list[int]:
     return found
 
 
-def drawn(columns: int, table: NormalTable = TABLE) -> NDArray[np.int32]:
+def drawn(columns, table=TABLE):
     """The numbers of two keys, `[2, columns]`, each at one end that is here."""
     ends = {0: (0, -1), 1: (-1, 1)}
     rows = draw_rows(KEYS, ends, 2, columns, position(3, 1), table).numpy()
@@ -129,17 +125,17 @@ def drawn(columns: int, table: NormalTable = TABLE) -> NDArray[np.int32]:
 
 
 @pytest.mark.parametrize("columns", [1, 100, STRIP, 2 * STRIP + 13])
-def test_numbers_are_those_of_the_keystream(columns: int) -> None:
+def test_numbers_are_those_of_the_keystream(columns):
     assert drawn(columns).tolist() == [by_hand(0, columns), by_hand(1, columns)]
 
 
-def test_strips_that_run_out_of_fine_words_take_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strips_that_run_out_of_fine_words_take_others(monkeypatch):
     monkeypatch.setattr(pair_loop, "fine_words", lambda points: 2)
     monkeypatch.setitem(globals(), "fine_words", lambda points: 2)
     assert drawn(2 * STRIP).tolist() == [by_hand(0, 2 * STRIP), by_hand(1, 2 * STRIP)]
 
 
-def test_a_fine_word_on_a_border_asks_for_more_bits() -> None:
+def test_a_fine_word_on_a_border_asks_for_more_bits():
     """Uniforms whose first 79 bits are a border's: both sides of it, by the bits that follow."""
     reserve = 8
     for m in (0, 5, 200, 300, len(TABLE.borders) - 1):
@@ -168,9 +164,7 @@ def test_a_fine_word_on_a_border_asks_for_more_bits() -> None:
         assert size_of(TABLE, cell, fine, rest) > m
 
 
-def test_numbers_on_a_border_are_settled_with_all_their_bits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_numbers_on_a_border_are_settled_with_all_their_bits(monkeypatch):
     cell, fine = int(TABLE.cells[7]), int(TABLE.fine[7])
     rest = TABLE.borders[7] % (1 << LAST_BITS)
     for bits, size in ((rest - 1, 7), (rest, 8)):
@@ -179,7 +173,7 @@ def test_numbers_on_a_border_are_settled_with_all_their_bits(
         assert found == -size
 
 
-def test_half_a_million_numbers_follow_the_law() -> None:
+def test_half_a_million_numbers_follow_the_law():
     count = 250_000
     numbers = drawn(count).ravel()
     edge = 192

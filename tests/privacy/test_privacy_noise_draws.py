@@ -35,7 +35,7 @@ KEYS = seeded_keys(11, range(4))
 COIN_KEYS = seeded_keys(2024, range(8))
 
 
-def test_aes_ctr_matches_nist_sp_800_38a() -> None:
+def test_aes_ctr_matches_nist_sp_800_38a():
     # Appendix F.5.5, CTR-AES256.Encrypt.
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     plain = bytes.fromhex(
@@ -50,7 +50,7 @@ def test_aes_ctr_matches_nist_sp_800_38a() -> None:
     assert bytes(stream ^ np.frombuffer(plain, np.uint8)) == cipher
 
 
-def test_position_is_step_then_part_then_block() -> None:
+def test_position_is_step_then_part_then_block():
     assert position(0, 0) == 0
     assert position(0, 1) == 1 << 64
     assert position(1, 0) == 1 << 80
@@ -58,21 +58,21 @@ def test_position_is_step_then_part_then_block() -> None:
 
 
 @pytest.mark.parametrize(("step", "part"), [(-1, 0), (2**48, 0), (0, -1), (0, 2**16)], ids=str)
-def test_positions_out_of_range_are_refused(step: int, part: int) -> None:
+def test_positions_out_of_range_are_refused(step, part):
     with pytest.raises(InputError):
         keystream(KEYS, 0, "noise", step, 16, part)
 
 
 @settings(max_examples=50, deadline=None)
 @given(short=st.integers(0, 300), long=st.integers(0, 300))
-def test_a_shorter_stream_is_a_prefix(short: int, long: int) -> None:
+def test_a_shorter_stream_is_a_prefix(short, long):
     short, long = sorted((short, long))
     whole = keystream(KEYS, 2, "noise", 5, long)
     assert whole.shape == (long,)
     assert np.array_equal(keystream(KEYS, 2, "noise", 5, short), whole[:short])
 
 
-def test_no_two_positions_share_a_block() -> None:
+def test_no_two_positions_share_a_block():
     streams = [
         keystream(KEYS, node, purpose, step, 16 * 64, part).tobytes()
         for node in range(4)
@@ -84,27 +84,27 @@ def test_no_two_positions_share_a_block() -> None:
     assert len(set(blocks)) == len(blocks) == 144 * 64
 
 
-def test_a_step_may_be_any_whole_number_type() -> None:
+def test_a_step_may_be_any_whole_number_type():
     assert np.array_equal(
         keystream(KEYS, 1, "noise", np.int64(9), 32), keystream(KEYS, 1, "noise", 9, 32)
     )
 
 
-def test_seeded_keys_do_not_depend_on_other_nodes() -> None:
+def test_seeded_keys_do_not_depend_on_other_nodes():
     assert seeded_keys(11, [3]).secret[3] == KEYS.secret[3]
     assert seeded_keys(12, [3]).secret[3] != KEYS.secret[3]
     assert len(set(seeded_keys(11, range(100)).secret.values())) == 100
     assert KEYS.seeded
 
 
-def test_fresh_keys_differ_each_time() -> None:
+def test_fresh_keys_differ_each_time():
     first, second = fresh_keys(range(50)), fresh_keys(range(50))
     assert len({*first.secret.values(), *second.secret.values()}) == 100
     assert not first.seeded
     assert first.nodes == tuple(range(50))
 
 
-def test_keys_are_never_shown_copied_or_pickled() -> None:
+def test_keys_are_never_shown_copied_or_pickled():
     keys = fresh_keys([0, 7])
     assert repr(keys) == str(keys) == "NodeKeys(nodes=(0, 7), seeded=False)"
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
@@ -117,7 +117,7 @@ def test_keys_are_never_shown_copied_or_pickled() -> None:
         operator.setitem(keys.secret, 0, bytes(32))
 
 
-def test_keys_are_no_argument_of_a_process() -> None:
+def test_keys_are_no_argument_of_a_process():
     process = multiprocessing.get_context("spawn").Process(target=repr, args=(fresh_keys([0]),))
     with pytest.raises(TypeError, match="never copied, stored or sent"):
         process.start()
@@ -136,7 +136,7 @@ def test_keys_are_no_argument_of_a_process() -> None:
         lambda keys: keys.check(0),
     ],
 )
-def test_a_forked_child_has_no_keys_of_its_parent(make, use) -> None:
+def test_a_forked_child_has_no_keys_of_its_parent(make, use):
     keys = make(range(2))
     part = keys.subset([0, 1])
     before = bytes(keystream(keys, 1, "sampling", 0, 16))
@@ -150,10 +150,10 @@ def test_a_forked_child_has_no_keys_of_its_parent(make, use) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_may_make_keys_of_its_own() -> None:
+def test_a_forked_child_may_make_keys_of_its_own():
     parent = fresh_keys([0])
 
-    def ask() -> str:
+    def ask():
         return bytes(keystream(fresh_keys([0]), 0, "noise", 0, 16)).hex()
 
     said = said_in_fork(ask)
@@ -161,7 +161,7 @@ def test_a_forked_child_may_make_keys_of_its_own() -> None:
     assert said != bytes(keystream(parent, 0, "noise", 0, 16)).hex()
 
 
-def test_subset_holds_only_its_nodes() -> None:
+def test_subset_holds_only_its_nodes():
     part = KEYS.subset([3, 1])
     assert part.nodes == (3, 1)
     assert part.seeded
@@ -172,7 +172,7 @@ def test_subset_holds_only_its_nodes() -> None:
         KEYS.subset([9])
 
 
-def test_unusable_keys_seeds_and_purposes_are_refused() -> None:
+def test_unusable_keys_seeds_and_purposes_are_refused():
     with pytest.raises(InputError, match="32 bytes"):
         NodeKeys({0: b"short"}, seeded=False)
     for seed in (-1, 2**64):
@@ -182,7 +182,7 @@ def test_unusable_keys_seeds_and_purposes_are_refused() -> None:
         keystream(KEYS, 0, "", 0, 16)
 
 
-def test_kept_ciphers_repeat_no_position_and_skip_none() -> None:
+def test_kept_ciphers_repeat_no_position_and_skip_none():
     """Reads in any order, again and again, are stretches of the one stream of that key."""
     keys = seeded_keys(11, range(2))
     whole = aes_ctr(keys.purpose_key(1, "noise"), position(4, 2), 1600).tobytes()
@@ -198,11 +198,11 @@ def test_kept_ciphers_repeat_no_position_and_skip_none() -> None:
         assert bytes(other[:64]) not in whole
 
 
-def test_threads_that_read_one_stream_do_not_disturb_each_other() -> None:
+def test_threads_that_read_one_stream_do_not_disturb_each_other():
     keys = seeded_keys(11, range(1))
     whole = aes_ctr(keys.purpose_key(0, "noise"), 0, 1 << 16).tobytes()
 
-    def read(first: int) -> bool:
+    def read(first):
         buffer = bytearray((1 << 14) + 16)
         keys.read(0, "noise", first, bytes(1 << 14), memoryview(buffer))
         return bytes(buffer[: 1 << 14]) == whole[16 * first :][: 1 << 14]
@@ -211,7 +211,7 @@ def test_threads_that_read_one_stream_do_not_disturb_each_other() -> None:
         assert all(pool.map(read, [first % 3000 for first in range(0, 40_000, 97)]))
 
 
-def test_a_subset_keeps_no_cipher_of_other_nodes() -> None:
+def test_a_subset_keeps_no_cipher_of_other_nodes():
     keys = seeded_keys(11, range(3))
     for node in range(3):
         keystream(keys, node, "noise", 0, 16)
@@ -221,7 +221,7 @@ def test_a_subset_keeps_no_cipher_of_other_nodes() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(indices=st.lists(st.integers(0, 400), max_size=20), step=st.integers(0, 2**48 - 1))
-def test_single_blocks_are_those_of_the_stream(indices: list[int], step: int) -> None:
+def test_single_blocks_are_those_of_the_stream(indices, step):
     keys = seeded_keys(9, [3])
     stream = keystream(keys, 3, "noise", step, 401 * 16, 2).reshape(-1, 16)
     counters = np.empty((len(indices), 2), ">u8")
@@ -231,7 +231,7 @@ def test_single_blocks_are_those_of_the_stream(indices: list[int], step: int) ->
 
 
 @pytest.mark.parametrize("rate", [1e-4, 1 / 3, 0.5, 0.999])
-def test_coins_have_their_rate(rate: float) -> None:
+def test_coins_have_their_rate(rate):
     n = 1_000_000
     thrown = coins(COIN_KEYS, 0, "sampling", 4, n, rate)
     assert thrown.dtype == np.bool_
@@ -239,21 +239,21 @@ def test_coins_have_their_rate(rate: float) -> None:
     assert abs(score) < 4.5
 
 
-def test_coins_of_rate_one_and_zero_are_certain() -> None:
+def test_coins_of_rate_one_and_zero_are_certain():
     assert coins(COIN_KEYS, 0, "sampling", 0, 100_000, 1.0).all()
     assert not coins(COIN_KEYS, 0, "sampling", 0, 100_000, 0.0).any()
     assert coins(COIN_KEYS, 0, "sampling", 0, 0, 0.5).shape == (0,)
 
 
 @given(rate=st.floats(0, 1))
-def test_the_realised_rate_is_never_above_the_stated_one(rate: float) -> None:
+def test_the_realised_rate_is_never_above_the_stated_one(rate):
     realised = Fraction(_threshold(rate), 2**64)
     assert realised <= Fraction(rate) < realised + Fraction(1, 2**64)
 
 
 @settings(max_examples=30, deadline=None)
 @given(low=st.floats(0, 1), high=st.floats(0, 1), count=st.integers(0, 200))
-def test_coins_compare_the_keystream_with_the_rate(low: float, high: float, count: int) -> None:
+def test_coins_compare_the_keystream_with_the_rate(low, high, count):
     low, high = sorted((low, high))
     words = keystream(COIN_KEYS, 1, "sampling", 7, 8 * count).view("<u8").tolist()
     thrown = coins(COIN_KEYS, 1, "sampling", 7, count, low)
@@ -261,7 +261,7 @@ def test_coins_compare_the_keystream_with_the_rate(low: float, high: float, coun
     assert not (thrown & ~coins(COIN_KEYS, 1, "sampling", 7, count, high)).any()
 
 
-def test_coins_of_steps_and_nodes_are_independent() -> None:
+def test_coins_of_steps_and_nodes_are_independent():
     n = 100_000
     thrown = {
         (node, step): coins(COIN_KEYS, node, "sampling", step, n, 0.5)
@@ -274,12 +274,12 @@ def test_coins_of_steps_and_nodes_are_independent() -> None:
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])
-def test_rates_that_are_no_probability_are_refused(rate: float) -> None:
+def test_rates_that_are_no_probability_are_refused(rate):
     with pytest.raises(InputError, match="probability"):
         coins(COIN_KEYS, 0, "sampling", 0, 10, rate)
 
 
-def test_subsets_are_uniform() -> None:
+def test_subsets_are_uniform():
     drawn = [tuple(subset(COIN_KEYS, 0, "sampling", step, 6, 3).tolist()) for step in range(10_000)]
     counts = [drawn.count(chosen) for chosen in combinations(range(6), 3)]
     assert sum(counts) == len(drawn)
@@ -288,9 +288,7 @@ def test_subsets_are_uniform() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(population=st.integers(0, 300), share=st.floats(0, 1), step=st.integers(0, 2**48 - 1))
-def test_subsets_are_sorted_distinct_and_of_exact_size(
-    population: int, share: float, step: int
-) -> None:
+def test_subsets_are_sorted_distinct_and_of_exact_size(population, share, step):
     size = int(share * population)
     chosen = subset(COIN_KEYS, 0, "sampling", step, population, size).tolist()
     assert chosen == sorted(set(chosen))
@@ -302,9 +300,7 @@ def test_subsets_are_sorted_distinct_and_of_exact_size(
     words=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=20),
     share=st.floats(0, 1),
 )
-def test_ties_go_to_the_smaller_second_word_then_to_the_lower_index(
-    words: list[tuple[int, int]], share: float
-) -> None:
+def test_ties_go_to_the_smaller_second_word_then_to_the_lower_index(words, share):
     size = int(share * len(words))
     first, second = (np.array([pair[i] for pair in words], np.uint64) for i in (0, 1))
     by_words_then_index = sorted(range(len(words)), key=lambda index: (*words[index], index))
@@ -313,6 +309,6 @@ def test_ties_go_to_the_smaller_second_word_then_to_the_lower_index(
 
 
 @pytest.mark.parametrize("size", [-1, 11])
-def test_subsets_of_impossible_size_are_refused(size: int) -> None:
+def test_subsets_of_impossible_size_are_refused(size):
     with pytest.raises(InputError, match="population"):
         subset(COIN_KEYS, 0, "sampling", 0, 10, size)

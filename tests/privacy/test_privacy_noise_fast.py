@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +36,7 @@ EIGHTH = math.pi / 4 * 2.0**-31
 
 
 @numba.njit(nogil=True)
-def radius(h: int) -> float:
+def radius(h):
     """The radius at the lower end of the cell of h."""
     if h < 1 << 29:
         return math.sqrt(-2.0 * math.log(h * 2.0**-30))
@@ -45,7 +44,7 @@ def radius(h: int) -> float:
 
 
 @numba.njit(nogil=True)
-def worst_radius(first: int, last: int, direction: float) -> float:
+def worst_radius(first, last, direction):
     """The largest error of normals whose h is in a range, and whose direction errs by as much."""
     worst, before = 0.0, radius(first)
     for h in range(first, last):
@@ -60,7 +59,7 @@ def worst_radius(first: int, last: int, direction: float) -> float:
 
 
 @numba.njit(nogil=True)
-def worst_direction(first: int, last: int) -> float:
+def worst_direction(first, last):
     """The largest error of either coordinate over angles from 0 and, with a sign, below."""
     worst, sine, cosine = 0.0, math.sin(first * EIGHTH), math.cos(first * EIGHTH)
     for a in range(first, last):
@@ -78,7 +77,7 @@ def worst_direction(first: int, last: int) -> float:
     return worst
 
 
-def over_threads(work: Callable[[int, int], float], first: int, last: int) -> float:
+def over_threads(work, first, last):
     """The largest of what is found in parts of a range."""
     bounds = [first + (last - first) * i // 16 for i in range(17)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -87,7 +86,7 @@ def over_threads(work: Callable[[int, int], float], first: int, last: int) -> fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
-def test_no_angle_of_all_errs_by_more_than_the_bound(part: int) -> None:
+def test_no_angle_of_all_errs_by_more_than_the_bound(part):
     """Exhaustively: 2^32 angles, both ends of the cell of each.
 
     The polynomials are the same for all, and strict IEEE 754: so this holds on every processor.
@@ -98,7 +97,7 @@ def test_no_angle_of_all_errs_by_more_than_the_bound(part: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_no_radius_of_all_errs_by_more_than_the_bound(part: int) -> None:
+def test_no_radius_of_all_errs_by_more_than_the_bound(part):
     """Exhaustively: the 2^30 radii, less those that are left to care, with the worst angle."""
     first, last = (FIRST + (LAST - FIRST) * end // 4 for end in (part, part + 1))
     worst = over_threads(
@@ -107,7 +106,7 @@ def test_no_radius_of_all_errs_by_more_than_the_bound(part: int) -> None:
     assert worst < 0.99 * FAST_ERROR
 
 
-def test_words_at_the_ends_and_everywhere_keep_the_bound() -> None:
+def test_words_at_the_ends_and_everywhere_keep_the_bound():
     """The same for some: ends of ranges, powers of two, and a sample."""
     centres = [0, 1 << 12, 1 << 30, 1 << 31]
     direction = max(
@@ -126,7 +125,7 @@ def test_words_at_the_ends_and_everywhere_keep_the_bound() -> None:
     assert 0.1 * FAST_ERROR < worst < 0.99 * FAST_ERROR
 
 
-def test_flags_of_the_radius_word_make_the_whole_circle() -> None:
+def test_flags_of_the_radius_word_make_the_whole_circle():
     quarters = [fast_direction(np.uint32(flags), np.uint32(1 << 29)) for flags in range(4)]
     cosine, sine = math.cos(math.pi / 16), math.sin(math.pi / 16)
     expected = [(cosine, sine), (-cosine, sine), (sine, cosine), (sine, -cosine)]
@@ -144,8 +143,8 @@ SINGLE, DOUBLE = 2.0**11 - 150, 2.0**34 - 500
 )
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_a_fast_value_that_errs_by_the_whole_bound_changes_nothing(
-    dtype: torch.dtype, centre: float, sign: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dtype, centre, sign, monkeypatch
+):
     """The loop runs as Python, each of its normals as far from the true one as the bound allows.
 
     Most of the sums lie about as far from the middle of two lattice points as the bound, where an
@@ -167,8 +166,8 @@ def test_a_fast_value_that_errs_by_the_whole_bound_changes_nothing(
     totals = totals.to(dtype)
     expected = add_normal(totals.clone().unsqueeze(0), [std], KEYS, [1], "noise", 5)
 
-    def released(share: float) -> torch.Tensor:
-        def wrong_direction(word: np.uint32, angle: np.uint32) -> tuple[float, float]:
+    def released(share):
+        def wrong_direction(word, angle):
             both = pairs.get((int(word), int(angle)), {})
             return tuple(both.get(second, 0.0) + share * FAST_ERROR for second in (False, True))
 
@@ -185,7 +184,7 @@ def test_a_fast_value_that_errs_by_the_whole_bound_changes_nothing(
     assert int(wrong.sum()) > 100
 
 
-def test_hardly_a_value_is_left_to_care() -> None:
+def test_hardly_a_value_is_left_to_care():
     row = np.zeros((1, 640_000), np.float32)
     drawn = np.random.default_rng(5).integers(0, 1 << 32, (1, 640_000), dtype=np.uint32)
     left, words = np.zeros((640_000, 2), np.int64), np.zeros((640_000, 2), np.uint32)
@@ -209,7 +208,7 @@ def test_hardly_a_value_is_left_to_care() -> None:
     assert 300 < count < 640_000 / 700
 
 
-def digests_elsewhere(environment: dict[str, str], source: Path = SOURCE.parent) -> dict[str, str]:
+def digests_elsewhere(environment, source=SOURCE.parent):
     """What `noise_process` draws in a process of its own, with another environment."""
     code = "import json, noise_process as n; from tacit.privacy.noise.draws import seeded_keys\n"
     code += "print(json.dumps(n.digests(seeded_keys(31, range(4)), [0, 1, 2, 3])))"
@@ -226,9 +225,7 @@ def digests_elsewhere(environment: dict[str, str], source: Path = SOURCE.parent)
 
 
 @pytest.mark.process
-def test_a_processor_without_fused_or_wide_arithmetic_releases_the_same_bytes(
-    tmp_path: Path,
-) -> None:
+def test_a_processor_without_fused_or_wide_arithmetic_releases_the_same_bytes(tmp_path):
     plain = {
         "NUMBA_CPU_NAME": "generic",
         "NUMBA_CPU_FEATURES": "",
@@ -238,9 +235,7 @@ def test_a_processor_without_fused_or_wide_arithmetic_releases_the_same_bytes(
 
 
 @pytest.mark.process
-def test_a_read_only_installation_compiles_into_the_users_cache_or_into_none(
-    tmp_path: Path,
-) -> None:
+def test_a_read_only_installation_compiles_into_the_users_cache_or_into_none(tmp_path):
     installed = tmp_path / "installed" / "tacit"
     shutil.copytree(SOURCE, installed, ignore=shutil.ignore_patterns("__pycache__"))
     # Where a file stands nobody can make a folder, not even the superuser.
@@ -255,7 +250,7 @@ def test_a_read_only_installation_compiles_into_the_users_cache_or_into_none(
     assert list(cache.rglob("*.nbi"))
 
 
-def test_more_bits_are_read_only_where_they_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_bits_are_read_only_where_they_decide(monkeypatch):
     """A block for each value in doubt: few of them, whatever the totals are."""
     asked: list[NDArray[np.uint8]] = []
     blocks = gaussian.NodeKeys.blocks

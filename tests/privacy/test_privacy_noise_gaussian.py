@@ -1,9 +1,6 @@
 """The release: exact lattice points against big arithmetic, their law, and what they depend on."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import mpmath
@@ -29,25 +26,25 @@ TOP, TOP_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
 @pytest.fixture
-def _restore_threads() -> Iterator[None]:
+def _restore_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
 
 
-def bits(values: torch.Tensor) -> bytes:
+def bits(values):
     """What a tensor holds, the signs of zeros included."""
     return values.numpy().tobytes()
 
 
-def noised(total: torch.Tensor, std: float, *, node: int = 0, step: int = 0) -> torch.Tensor:
+def noised(total, std, *, node=0, step=0):
     """One row, noised; the argument is kept."""
     row = total.clone().unsqueeze(0)
     assert add_normal(row, [std], KEYS, [node], "noise", step) is row
     return row[0]
 
 
-def carefully(total: torch.Tensor, std: float, *, node: int = 0, step: int = 0) -> torch.Tensor:
+def carefully(total, std, *, node=0, step=0):
     """What `noised` makes of a row, every value of it computed with care."""
     rows = total.clone().unsqueeze(0)
     source = gaussian._Source(KEYS, (node,), "noise", position(step, 0))
@@ -62,9 +59,7 @@ def carefully(total: torch.Tensor, std: float, *, node: int = 0, step: int = 0) 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("std", "size"), [(0.7312, 50.0), (64.0, 1e-3), (1e-9, 1e3), (3e7, 0.0)])
-def test_releases_are_the_lattice_points_of_exact_sums(
-    dtype: torch.dtype, std: float, size: float
-) -> None:
+def test_releases_are_the_lattice_points_of_exact_sums(dtype, std, size):
     d = 301
     total = size * torch.randn(d, generator=torch.Generator().manual_seed(1), dtype=dtype)
     sample = noised(total, std, node=1, step=4).tolist()
@@ -77,9 +72,7 @@ def test_releases_are_the_lattice_points_of_exact_sums(
             assert sample[j] == torch.tensor(float(point), dtype=dtype).item()
 
 
-def use_words(
-    words: Sequence[tuple[int, int]], bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def use_words(words, bits, monkeypatch):
     """Make the streams of noise those of given pairs of words, all with the same further bits."""
     read = NodeKeys.read
     groups = -(-len(words) // 32)
@@ -88,9 +81,7 @@ def use_words(
         stream[pair // 32, :, pair % 32] = word, angle
     more = np.array(bits, "<u8").tobytes()
 
-    def given(
-        keys: NodeKeys, node: int, purpose: str, counter: int, zeros: bytes, buffer: memoryview
-    ) -> None:
+    def given(keys, node, purpose, counter, zeros, buffer):
         if purpose == "noise":
             buffer[: len(zeros)] = stream.tobytes()[: len(zeros)].ljust(len(zeros), b"\x40")
         elif purpose == "noise, more bits":
@@ -98,7 +89,7 @@ def use_words(
         else:
             read(keys, node, purpose, counter, zeros, buffer)
 
-    def blocks(keys: NodeKeys, node: int, purpose: str, counters: np.ndarray) -> np.ndarray:
+    def blocks(keys, node, purpose, counters):
         return np.frombuffer(more * len(counters), np.uint8).reshape(-1, 16)
 
     monkeypatch.setattr(NodeKeys, "read", given)
@@ -113,9 +104,7 @@ ANGLES = [0, 1, 1 << 31, (1 << 31) - 1, (1 << 31) + 1, TOP, 0x1234_5678]
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bits", [(0, 0), (TOP_BITS, TOP_BITS), (1 << 63, 12345)], ids=str)
-def test_extreme_words_are_computed_with_care(
-    dtype: torch.dtype, bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extreme_words_are_computed_with_care(dtype, bits, monkeypatch):
     pairs = [(word, angle) for word in CORNERS for angle in ANGLES]
     tails = [
         int.from_bytes(keystream(KEYS, 2, "noise, tails", 9, 64 * (pair + 1)).tobytes()[-64:])
@@ -134,7 +123,7 @@ def test_extreme_words_are_computed_with_care(
                 assert sample[column] == float(mpmath.nint(exact)) * spacing(std)
 
 
-def test_careful_normals_err_as_little_as_the_bound_assumes() -> None:
+def test_careful_normals_err_as_little_as_the_bound_assumes():
     rng = np.random.default_rng(3)
     word = np.concatenate([
         rng.integers(0, TOP, 600),
@@ -160,7 +149,7 @@ def test_careful_normals_err_as_little_as_the_bound_assumes() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("std", [0.3, 2.0**-90])
 @pytest.mark.parametrize("size", [0.0, 1.0, 20.0, 1e5])
-def test_both_fast_ways_find_what_care_finds(dtype: torch.dtype, std: float, size: float) -> None:
+def test_both_fast_ways_find_what_care_finds(dtype, std, size):
     """In single precision where sums are small enough, else in double precision."""
     draw = torch.Generator().manual_seed(2)
     total = (std * size * torch.randn(60_001, generator=draw, dtype=torch.float64)).to(dtype)
@@ -169,9 +158,7 @@ def test_both_fast_ways_find_what_care_finds(dtype: torch.dtype, std: float, siz
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("points", [2.0**11 - 300, 2.0**11, 2.0**34 - 1e4, 2.0**34])
-def test_totals_at_the_borders_of_the_fast_ways_are_settled(
-    dtype: torch.dtype, points: float
-) -> None:
+def test_totals_at_the_borders_of_the_fast_ways_are_settled(dtype, points):
     """Where their arithmetic is coarsest: totals just below and above the largest they take."""
     std = 1.99
     draw = torch.Generator().manual_seed(3)
@@ -183,14 +170,14 @@ def test_totals_at_the_borders_of_the_fast_ways_are_settled(
 
 @settings(max_examples=100)
 @given(std=st.floats(1e-100, 1e100))
-def test_the_lattice_depends_on_the_deviation_alone(std: float) -> None:
+def test_the_lattice_depends_on_the_deviation_alone(std):
     step = spacing(std)
     assert math.frexp(step)[0] == 0.5
     assert 64 <= std / step < 128
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_low_bits_say_nothing_of_the_total(dtype: torch.dtype) -> None:
+def test_low_bits_say_nothing_of_the_total(dtype):
     std, d = 1.0, 20_000
     step = spacing(std)
     # Floating-point noise alone gives such totals away: sums with the larger one are coarser.
@@ -204,7 +191,7 @@ def test_low_bits_say_nothing_of_the_total(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.49, -0.3])
-def test_a_million_releases_follow_the_rounded_gaussian(offset: float) -> None:
+def test_a_million_releases_follow_the_rounded_gaussian(offset):
     std, nodes, d = 1.7, 4, 250_000
     step = spacing(std)
     total = torch.full((nodes, d), offset * step, dtype=torch.float64)
@@ -223,7 +210,7 @@ def test_a_million_releases_follow_the_rounded_gaussian(offset: float) -> None:
     assert stats.kstwobign.sf(distance * math.sqrt(len(points))) > 1e-3
 
 
-def test_the_first_four_moments_are_those_of_noise_and_rounding() -> None:
+def test_the_first_four_moments_are_those_of_noise_and_rounding():
     total = torch.zeros(4, 250_000, dtype=torch.float64)
     add_normal(total, [1.0] * 4, KEYS, [0, 3, 5, 6], "noise", 8)
     values, n, step = total.flatten().numpy(), 1_000_000, spacing(1.0)
@@ -233,7 +220,7 @@ def test_the_first_four_moments_are_those_of_noise_and_rounding() -> None:
         assert abs(score) < 4.5, f"moment {order}"
 
 
-def test_tails_have_their_mass_on_both_sides() -> None:
+def test_tails_have_their_mass_on_both_sides():
     total = torch.zeros(8, 1_000_000)
     add_normal(total, [1.0] * 8, KEYS, range(8), "noise", 1)
     step = spacing(1.0)
@@ -244,7 +231,7 @@ def test_tails_have_their_mass_on_both_sides() -> None:
             assert low <= int(tail.sum()) <= high
 
 
-def test_releases_at_different_positions_are_uncorrelated() -> None:
+def test_releases_at_different_positions_are_uncorrelated():
     d = 60_000
     draws = {
         place: torch.zeros(d, dtype=torch.float64)
@@ -258,7 +245,7 @@ def test_releases_at_different_positions_are_uncorrelated() -> None:
             assert abs(np.corrcoef(x, y)[0, 1]) * math.sqrt(d) < 5, (one, other)
 
 
-def test_coordinates_of_a_release_are_uncorrelated() -> None:
+def test_coordinates_of_a_release_are_uncorrelated():
     row = noised(torch.zeros(600_000, dtype=torch.float64), 1.0, node=4, step=6).numpy()
     for lag in (1, 2, 3, 64, 128, 32_768, 65_536):
         for x in (row, row**2 - 1):
@@ -274,9 +261,7 @@ def test_coordinates_of_a_release_are_uncorrelated() -> None:
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 99),
 )
-def test_a_row_is_bitwise_the_same_in_any_stack_and_of_any_length(
-    nodes: list[int], length: int, cut: float, dtype: torch.dtype, seed: int
-) -> None:
+def test_a_row_is_bitwise_the_same_in_any_stack_and_of_any_length(nodes, length, cut, dtype, seed):
     draw = torch.Generator().manual_seed(seed)
     totals = torch.randn(len(nodes), length, generator=draw, dtype=dtype)
     stds = [0.5 + 0.3 * node for node in nodes]
@@ -289,7 +274,7 @@ def test_a_row_is_bitwise_the_same_in_any_stack_and_of_any_length(
 
 
 @pytest.mark.usefixtures("_restore_threads")
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing(monkeypatch):
     ones = torch.ones(2, 70_001)
     torch.set_num_threads(1)
     alone = add_normal(ones.clone(), [1.0, 1.0], KEYS, range(2), "noise", 8)
@@ -300,13 +285,13 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(shared, alone)
 
 
-def test_both_precisions_get_the_same_noise() -> None:
+def test_both_precisions_get_the_same_noise():
     single = noised(torch.full((50_000,), 0.25), 3.0)
     double = noised(torch.full((50_000,), 0.25, dtype=torch.float64), 3.0)
     assert torch.equal(single.double(), double)
 
 
-def test_totals_of_any_layout_are_noised_in_place() -> None:
+def test_totals_of_any_layout_are_noised_in_place():
     expected = add_normal(torch.ones(2, 300), [1.0, 2.0], KEYS, [1, 4], "noise", 2)
     columns = torch.ones(300, 4)
     add_normal(columns.t()[1:3], [1.0, 2.0], KEYS, [1, 4], "noise", 2)
@@ -315,19 +300,19 @@ def test_totals_of_any_layout_are_noised_in_place() -> None:
     assert add_normal(torch.ones(0, 7), [], KEYS, [], "noise", 2).shape == (0, 7)
 
 
-def test_the_noise_is_the_plain_normals_up_to_the_lattice() -> None:
+def test_the_noise_is_the_plain_normals_up_to_the_lattice():
     drawn = torch.from_numpy(normals(KEYS, 6, "noise", 5, 100_000))
     sample = noised(torch.zeros(100_000, dtype=torch.float64), 0.9, node=6, step=5)
     assert float((sample - 0.9 * drawn).abs().max()) <= spacing(0.9) / 2 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, math.nan, math.inf, 1e-200])
-def test_unusable_deviations_are_refused(std: float) -> None:
+def test_unusable_deviations_are_refused(std):
     with pytest.raises(InputError, match="standard deviation"):
         add_normal(torch.zeros(1, 3), [std], KEYS, [0], "noise", 0)
 
 
-def test_unusable_totals_are_refused() -> None:
+def test_unusable_totals_are_refused():
     for total, stds in [(torch.zeros(2, 3), [1.0]), (torch.zeros(1, 3), [1.0, 1.0])]:
         with pytest.raises(InputError, match="total"):
             add_normal(total, stds, KEYS, [0], "noise", 0)
@@ -343,9 +328,7 @@ def test_unusable_totals_are_refused() -> None:
 DEVICE_KEYS = seeded_keys(78, range(6))
 
 
-def on_device(
-    total: torch.Tensor, stds: list[float], monkeypatch: pytest.MonkeyPatch, step: int = 3
-) -> torch.Tensor:
+def on_device(total, stds, monkeypatch, step=3):
     """What a device would release, had it the arithmetic of this processor."""
     released = total.clone()
     with monkeypatch.context() as patch:
@@ -354,14 +337,12 @@ def on_device(
     return released
 
 
-def on_host(total: torch.Tensor, stds: list[float], step: int = 3) -> torch.Tensor:
+def on_host(total, stds, step=3):
     return add_normal(total.clone(), stds, DEVICE_KEYS, range(len(stds)), "noise", step)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_million_values_on_a_device_are_those_of_the_host(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_million_values_on_a_device_are_those_of_the_host(dtype, monkeypatch):
     draw = torch.Generator().manual_seed(5)
     total = torch.randn(2, 500_001, generator=draw, dtype=dtype)
     total[1] *= 1e4
@@ -372,9 +353,7 @@ def test_a_million_values_on_a_device_are_those_of_the_host(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("length", [0, 1, 2, 129, 4_097])
-def test_pieces_and_strips_on_a_device_make_the_same_rows(
-    dtype: torch.dtype, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_and_strips_on_a_device_make_the_same_rows(dtype, length, monkeypatch):
     monkeypatch.setattr(gaussian, "_DEVICE_PAIRS", 256)
     monkeypatch.setattr(gaussian, "_STRIP_PAIRS", 96)
     total = torch.ones(5, length, dtype=dtype)
@@ -386,9 +365,7 @@ def test_pieces_and_strips_on_a_device_make_the_same_rows(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bits", [(0, 0), (TOP_BITS, TOP_BITS), (1 << 63, 12345)], ids=str)
-def test_extreme_words_on_a_device_are_those_of_the_host(
-    dtype: torch.dtype, bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extreme_words_on_a_device_are_those_of_the_host(dtype, bits, monkeypatch):
     pairs = [(word, angle) for word in CORNERS for angle in ANGLES]
     use_words(pairs, bits, monkeypatch)
     total = torch.zeros(1, 64 * -(-len(pairs) // 32), dtype=dtype)
@@ -397,7 +374,7 @@ def test_extreme_words_on_a_device_are_those_of_the_host(
     assert torch.equal(released, on_host(total, [1.9]))
 
 
-def test_what_is_not_finite_on_a_device_stays_so_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_finite_on_a_device_stays_so_alone(monkeypatch):
     total = torch.zeros(1, 2_000)
     plain = on_device(total, [2.0], monkeypatch)
     for odd_one in (math.inf, -math.inf, math.nan, 1e30):
@@ -408,7 +385,7 @@ def test_what_is_not_finite_on_a_device_stays_so_alone(monkeypatch: pytest.Monke
         assert math.isfinite(released[0, 7].item()) == math.isfinite(odd_one)
 
 
-def test_views_on_a_device_are_noised_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_on_a_device_are_noised_where_they_lie(monkeypatch):
     columns = torch.ones(300, 4)
     with monkeypatch.context() as patch:
         patch.setattr(gaussian, "_DEVICE_TYPES", frozenset({"cpu"}))
@@ -422,14 +399,12 @@ def test_views_on_a_device_are_noised_where_they_lie(monkeypatch: pytest.MonkeyP
 SIZES = [0.0, 1.0, 1e-30, 3e4, 5e12]
 
 
-def offset(points: torch.Tensor, unit: float) -> Offsets:
+def offset(points, unit):
     """Of one row."""
     return Offsets(points.to(torch.int32).unsqueeze(0), (unit,))
 
 
-def moved(
-    total: torch.Tensor, offsets: Offsets, std: float, monkeypatch: pytest.MonkeyPatch
-) -> torch.Tensor:
+def moved(total, offsets, std, monkeypatch):
     """A row, noised with offsets on the host, and likewise on a device."""
     rows = [total.clone().unsqueeze(0) for _ in range(2)]
     add_normal(rows[0], [std], KEYS, [1], "noise", 4, offsets=offsets)
@@ -444,8 +419,8 @@ def moved(
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("std", "unit"), [(0.7312, 0.0371), (2.0**-90, 1e-29), (3.0, 1.0 / 3.0)])
 def test_releases_with_offsets_are_the_lattice_points_of_exact_sums(
-    dtype: torch.dtype, size: float, std: float, unit: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dtype, size, std, unit, monkeypatch
+):
     d = 203
     draw = torch.Generator().manual_seed(2)
     total = std * size * torch.randn(d, generator=draw, dtype=dtype)
@@ -464,9 +439,7 @@ def test_releases_with_offsets_are_the_lattice_points_of_exact_sums(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("unit", [0.0, 0.37])
-def test_fast_ways_with_offsets_find_what_care_finds(
-    dtype: torch.dtype, unit: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fast_ways_with_offsets_find_what_care_finds(dtype, unit, monkeypatch):
     """Half a million values against the device's way, which takes care of every one."""
     draw = torch.Generator().manual_seed(3)
     total = 30.0 * torch.randn(500_001, generator=draw, dtype=dtype)
@@ -477,7 +450,7 @@ def test_fast_ways_with_offsets_find_what_care_finds(
         assert bits(found) == bits(plain)
 
 
-def test_a_large_offset_takes_no_low_bits_from_the_total() -> None:
+def test_a_large_offset_takes_no_low_bits_from_the_total():
     # Sums that lie next to the middle between two points, less than a rounding of the offset away.
     step, d = spacing(1.0), 300
     exact = torch.tensor(normals(KEYS, 1, "noise", 4, d)) / step
@@ -492,9 +465,7 @@ def test_a_large_offset_takes_no_low_bits_from_the_total() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_not_finite_stays_so_alone_with_offsets(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_finite_stays_so_alone_with_offsets(dtype, monkeypatch):
     total, offsets = torch.zeros(900, dtype=dtype), offset(torch.full((900,), 11), 0.3)
     plain = moved(total, offsets, 2.0, monkeypatch)
     rest = torch.arange(900) != 7
@@ -506,7 +477,7 @@ def test_what_is_not_finite_stays_so_alone_with_offsets(
         assert math.isfinite(row[0, 7].item()) == math.isfinite(odd_one)
 
 
-def test_unusable_offsets_are_refused() -> None:
+def test_unusable_offsets_are_refused():
     total = torch.zeros(1, 3)
     good = torch.zeros(1, 3, dtype=torch.int32)
     for points, units in (
@@ -522,9 +493,7 @@ def test_unusable_offsets_are_refused() -> None:
 @pytest.mark.parametrize(
     ("points", "unit"), [(1 << 20, 64 * spacing(1.0)), ((1 << 24) + 1, 1e-9), (1, math.inf)]
 )
-def test_offsets_that_are_too_large_release_nothing(
-    points: int, unit: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offsets_that_are_too_large_release_nothing(points, unit, monkeypatch):
     offsets = offset(torch.tensor([0, points, 0]), unit)
     with pytest.raises(InputError, match="offsets = 'one is larger'"):
         add_normal(torch.zeros(1, 3), [1.0], KEYS, [0], "noise", 0, offsets=offsets)
@@ -533,7 +502,7 @@ def test_offsets_that_are_too_large_release_nothing(
     assert total[0, 1].isnan()
 
 
-def test_laplace_noise_refuses_offsets() -> None:
+def test_laplace_noise_refuses_offsets():
     rows, offsets = torch.zeros(1, 3), offset(torch.zeros(3), 1.0)
     with pytest.raises(InputError, match="laplace noise is not proved to cancel"):
         LAPLACE.add(rows, [1.0], KEYS, [0], 0, part=0, offsets=offsets)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 
 import mpmath
@@ -12,12 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import stats
 
 from tacit.errors import InputError
 from tacit.privacy.noise import laplace as noise_laplace
-from tacit.privacy.noise.draws import NodeKeys, aes_ctr, seeded_keys
+from tacit.privacy.noise.draws import aes_ctr, seeded_keys
 from tacit.privacy.noise.laplace import add_laplace, laplace_slack, laplace_spacing
 
 KEYS = seeded_keys(78, range(8))
@@ -27,20 +25,20 @@ WIDER = 1 + Fraction(1, 1 << 63)
 
 
 @pytest.fixture
-def _restore_threads() -> Iterator[None]:
+def _restore_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
 
 
-def noised(total: torch.Tensor, scale: float, *, node: int = 0, step: int = 0) -> torch.Tensor:
+def noised(total, scale, *, node=0, step=0):
     """One row, noised; the argument is kept."""
     row = total.clone().unsqueeze(0)
     assert add_laplace(row, [scale], KEYS, [node], "noise", step) is row
     return row[0]
 
 
-def big_noise(keys: NodeKeys, node: int, step: int, count: int) -> list[Fraction]:
+def big_noise(keys, node, step, count):
     """X / b of each value, one word after the other: count is at most one chunk."""
     key = keys.purpose_key(node, "noise, Laplace")
     start = step << 80
@@ -64,7 +62,7 @@ def big_noise(keys: NodeKeys, node: int, step: int, count: int) -> list[Fraction
     return sample
 
 
-def von_neumann(words: list[int]) -> int | None:
+def von_neumann(words):
     """2^64 times the failed attempts plus the word taken; None if there are too few words."""
     failed, begin = 0, 0
     while begin < len(words):
@@ -81,9 +79,7 @@ def von_neumann(words: list[int]) -> int | None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("scale", "size"), [(0.7312, 50.0), (64.0, 1e-3), (1e-9, 1e3), (3e7, 0.0)])
-def test_releases_are_the_lattice_points_of_exact_sums(
-    dtype: torch.dtype, scale: float, size: float
-) -> None:
+def test_releases_are_the_lattice_points_of_exact_sums(dtype, scale, size):
     d = 307
     total = size * torch.randn(d, generator=torch.Generator().manual_seed(1), dtype=dtype)
     sample = noised(total, scale, node=1, step=4).tolist()
@@ -95,9 +91,7 @@ def test_releases_are_the_lattice_points_of_exact_sums(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("name", "setting"), [("_MARGIN", 1.0), ("_MOST_FAILED", 0)])
-def test_the_fast_way_finds_what_care_finds(
-    dtype: torch.dtype, name: str, setting: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fast_way_finds_what_care_finds(dtype, name, setting, monkeypatch):
     totals = torch.randn(2, 3_000, generator=torch.Generator().manual_seed(2), dtype=dtype)
     totals[:, :3] = torch.tensor([1e30, -(2.0**70), 2.0**52 + 1])
     fast = add_laplace(totals.clone(), [0.3, 9.0], KEYS, [2, 3], "noise", 1)
@@ -105,7 +99,7 @@ def test_the_fast_way_finds_what_care_finds(
     assert torch.equal(add_laplace(totals.clone(), [0.3, 9.0], KEYS, [2, 3], "noise", 1), fast)
 
 
-def test_double_precision_errs_less_than_the_margin() -> None:
+def test_double_precision_errs_less_than_the_margin():
     """The size in lattice points as the fast way computes it, up to its largest."""
     rng = np.random.default_rng(5)
     words = rng.integers(0, WORDS, 2_000, dtype=np.uint64)
@@ -125,7 +119,7 @@ def test_double_precision_errs_less_than_the_margin() -> None:
 
 
 @pytest.mark.parametrize("levels", [2, 3, 7, 16])
-def test_an_even_run_has_exactly_the_probability_of_the_proof(levels: int) -> None:
+def test_an_even_run_has_exactly_the_probability_of_the_proof(levels):
     """All runs of words below `levels`, by exact recursion over the words, strictly descending."""
     even = [Fraction(0)] * levels
     for word in range(levels):
@@ -137,12 +131,10 @@ def test_an_even_run_has_exactly_the_probability_of_the_proof(levels: int) -> No
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
-def test_words_that_tie_often_still_make_an_exact_geometric_law(
-    bits: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_that_tie_often_still_make_an_exact_geometric_law(bits, monkeypatch):
     """Keystreams with all but the top bits of a word cleared: G is geometric in those units."""
 
-    def coarse(key: bytes, counter: int, count_bytes: int) -> NDArray[np.uint8]:
+    def coarse(key, counter, count_bytes):
         stream = aes_ctr(key, counter, count_bytes)
         if count_bytes % 32 == 0 and counter >> 16 & 0xFFFF:
             words = stream.view("<u8")
@@ -165,7 +157,7 @@ def test_words_that_tie_often_still_make_an_exact_geometric_law(
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.49, -0.3])
-def test_releases_follow_the_rounded_laplace_law(offset: float) -> None:
+def test_releases_follow_the_rounded_laplace_law(offset):
     scale, nodes, d = 1.7, 4, 60_000
     step = laplace_spacing(scale)
     total = torch.full((nodes, d), offset * step, dtype=torch.float64)
@@ -185,7 +177,7 @@ def test_releases_follow_the_rounded_laplace_law(offset: float) -> None:
     assert stats.kstwobign.sf(distance * math.sqrt(len(points))) > 1e-3
 
 
-def test_moments_and_tails_are_those_of_laplace_noise() -> None:
+def test_moments_and_tails_are_those_of_laplace_noise():
     total = torch.zeros(3, 130_000, dtype=torch.float64)
     add_laplace(total, [1.0, 1.0, 1.0], KEYS, [0, 3, 5], "noise", 8)
     values, step = total.flatten().numpy(), laplace_spacing(1.0)
@@ -201,14 +193,14 @@ def test_moments_and_tails_are_those_of_laplace_noise() -> None:
             assert low <= int(tail.sum()) <= high
 
 
-def test_scales_belong_to_their_rows() -> None:
+def test_scales_belong_to_their_rows():
     scales = [0.01, 1.0, 300.0]
     rows = add_laplace(torch.zeros(3, 20_000), scales, KEYS, [0, 1, 2], "noise", 2)
     ratios = rows.double().abs().mean(1) / torch.tensor(scales)
     assert bool((abs(ratios - 1) < 4.5 / math.sqrt(20_000)).all())
 
 
-def test_releases_at_different_positions_are_uncorrelated() -> None:
+def test_releases_at_different_positions_are_uncorrelated():
     d = 40_000
     places = [(0, "a", 0, 0), (5, "a", 0, 0), (0, "b", 0, 0), (0, "a", 1, 0), (0, "a", 0, 1)]
     draws = []
@@ -232,9 +224,7 @@ def test_releases_at_different_positions_are_uncorrelated() -> None:
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 99),
 )
-def test_a_row_is_bitwise_the_same_in_any_stack_and_of_any_length(
-    nodes: list[int], length: int, cut: float, dtype: torch.dtype, seed: int
-) -> None:
+def test_a_row_is_bitwise_the_same_in_any_stack_and_of_any_length(nodes, length, cut, dtype, seed):
     draw = torch.Generator().manual_seed(seed)
     totals = torch.randn(len(nodes), length, generator=draw, dtype=dtype)
     scales = [0.5 + 0.3 * node for node in nodes]
@@ -247,7 +237,7 @@ def test_a_row_is_bitwise_the_same_in_any_stack_and_of_any_length(
 
 
 @pytest.mark.usefixtures("_restore_threads")
-def test_threads_change_nothing() -> None:
+def test_threads_change_nothing():
     torch.set_num_threads(1)
     alone = add_laplace(torch.ones(5, 20_001), [1.0] * 5, KEYS, range(5), "noise", 8)
     torch.set_num_threads(3)
@@ -255,7 +245,7 @@ def test_threads_change_nothing() -> None:
     assert torch.equal(shared, alone)
 
 
-def test_both_precisions_get_the_same_noise() -> None:
+def test_both_precisions_get_the_same_noise():
     single = noised(torch.full((20_000,), 0.25), 3.0)
     double = noised(torch.full((20_000,), 0.25, dtype=torch.float64), 3.0)
     assert torch.equal(single.double(), double)
@@ -263,20 +253,20 @@ def test_both_precisions_get_the_same_noise() -> None:
 
 @settings(max_examples=100)
 @given(scale=st.floats(1e-100, 1e100))
-def test_the_lattice_depends_on_the_scale_alone(scale: float) -> None:
+def test_the_lattice_depends_on_the_scale_alone(scale):
     step = laplace_spacing(scale)
     assert math.frexp(step)[0] == 0.5
     assert 64 <= scale / step < 128
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_low_bits_say_nothing_of_the_total(dtype: torch.dtype) -> None:
+def test_low_bits_say_nothing_of_the_total(dtype):
     for total in (1e-7, math.pi * 1000, -1 / 3):
         points = noised(torch.full((5_000,), total, dtype=dtype), 1.0) / laplace_spacing(1.0)
         assert not bool((points % 1).any())
 
 
-def test_totals_of_any_layout_are_noised_in_place() -> None:
+def test_totals_of_any_layout_are_noised_in_place():
     expected = add_laplace(torch.ones(2, 300), [1.0, 2.0], KEYS, [1, 4], "noise", 2)
     columns = torch.ones(300, 4)
     add_laplace(columns.t()[1:3], [1.0, 2.0], KEYS, [1, 4], "noise", 2)
@@ -286,7 +276,7 @@ def test_totals_of_any_layout_are_noised_in_place() -> None:
     assert add_laplace(torch.ones(2, 0), [1.0, 1.0], KEYS, [0, 1], "noise", 2).shape == (2, 0)
 
 
-def test_totals_that_are_not_finite_do_not_spoil_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_that_are_not_finite_do_not_spoil_others(monkeypatch):
     monkeypatch.setattr(noise_laplace, "_MOST_FAILED", 0)
     plain = noised(torch.zeros(500), 2.0)
     rest = torch.arange(500) != 17
@@ -298,7 +288,7 @@ def test_totals_that_are_not_finite_do_not_spoil_others(monkeypatch: pytest.Monk
         assert not math.isfinite(sample[17].item())
 
 
-def run_law(size: mpmath.mpf) -> mpmath.mpf:
+def run_law(size):
     """P(G + F <= size) of what runs: G geometric, F uniform on 2^256 midpoints."""
     if size <= 0:
         return mpmath.mpf(0)
@@ -309,7 +299,7 @@ def run_law(size: mpmath.mpf) -> mpmath.mpf:
 
 
 @pytest.mark.parametrize("scale", [64.0, 91.7, math.nextafter(128.0, 0)])
-def test_every_lattice_point_has_its_ideal_probability_within_the_bound(scale: float) -> None:
+def test_every_lattice_point_has_its_ideal_probability_within_the_bound(scale):
     with mpmath.workdps(200):
         unit = mpmath.mpf(scale) * (1 + mpmath.mpf(2) ** -63) / WORDS  # a cell, in lattice points
         rate = -mpmath.log(1 - mpmath.mpf(1) / WORDS)
@@ -330,7 +320,7 @@ def test_every_lattice_point_has_its_ideal_probability_within_the_bound(scale: f
         assert 0 < largest <= mpmath.mpf(2) ** -117
 
 
-def test_the_noise_is_never_narrower_than_asked() -> None:
+def test_the_noise_is_never_narrower_than_asked():
     with mpmath.workdps(80):
         rate = -mpmath.log(1 - mpmath.mpf(1) / WORDS)
         assert noise_laplace._WIDER == WIDER
@@ -343,7 +333,7 @@ def test_the_noise_is_never_narrower_than_asked() -> None:
             assert abs(mixture / (1 + mpmath.mpf(t) ** 2) - 1 / (1 + (wider * t) ** 2)) < 1e-70
 
 
-def test_the_slack_is_nothing_beside_any_epsilon() -> None:
+def test_the_slack_is_nothing_beside_any_epsilon():
     assert laplace_slack(0).epsilon == 0.0
     own = laplace_slack(10**9)
     assert own.delta == 0.0
@@ -358,12 +348,12 @@ def test_the_slack_is_nothing_beside_any_epsilon() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 1e-200])
-def test_unusable_scales_are_refused(scale: float) -> None:
+def test_unusable_scales_are_refused(scale):
     with pytest.raises(InputError, match="scale of Laplace noise"):
         add_laplace(torch.zeros(1, 3), [scale], KEYS, [0], "noise", 0)
 
 
-def test_unusable_totals_are_refused() -> None:
+def test_unusable_totals_are_refused():
     for total, scales in [(torch.zeros(2, 3), [1.0]), (torch.zeros(1, 3), [1.0, 1.0])]:
         with pytest.raises(InputError, match="total"):
             add_laplace(total, scales, KEYS, [0], "noise", 0)

@@ -1,9 +1,6 @@
 """How rows are cut into pieces, and shared among threads."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.privacy.noise import lattice
-from tacit.privacy.noise.lattice import GROUP_PAIRS, Pieces, Place, over_pieces, over_rows
+from tacit.privacy.noise.lattice import GROUP_PAIRS, Pieces, over_pieces, over_rows
 
 
 @pytest.fixture
-def _three_threads() -> Iterator[None]:
+def _three_threads():
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -28,9 +25,7 @@ def _three_threads() -> Iterator[None]:
     length=st.integers(0, 3_000),
     most=st.sampled_from([32, 64, 500, 1 << 14]),
 )
-def test_pieces_are_contiguous_groups_that_cover_each_value_once(
-    rows: int, length: int, most: int
-) -> None:
+def test_pieces_are_contiguous_groups_that_cover_each_value_once(rows, length, most):
     pieces = Pieces.of(rows, length, most)
     values = np.zeros((rows, length), np.int64)
     for place in pieces.places():
@@ -46,20 +41,20 @@ def test_pieces_are_contiguous_groups_that_cover_each_value_once(
 
 
 @pytest.mark.usefixtures("_three_threads")
-def test_threads_share_the_pieces_and_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_the_pieces_and_the_rows(monkeypatch):
     monkeypatch.setattr(lattice, "_THREAD_VALUES", 1)
     monkeypatch.setattr(lattice, "_SHARED_VALUES", 1)
     begun = threading.Barrier(3, timeout=30)
     values = np.zeros((9, 640))
 
-    def of_pieces(places: Iterator[Place]) -> None:
+    def of_pieces(places):
         begun.wait()
         for place in places:
             values[place] += 1
 
     over_pieces(Pieces.of(9, 640, 64), of_pieces)
 
-    def of_rows(rows: range) -> None:
+    def of_rows(rows):
         begun.wait()
         values[rows.start : rows.stop] += 1
 
@@ -67,8 +62,8 @@ def test_threads_share_the_pieces_and_the_rows(monkeypatch: pytest.MonkeyPatch) 
     assert (values == 2).all()
 
 
-def test_an_error_in_a_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(places: Iterator[Place]) -> None:
+def test_an_error_in_a_thread_is_not_lost(monkeypatch):
+    def fails(places):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

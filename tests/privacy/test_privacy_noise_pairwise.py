@@ -1,11 +1,8 @@
 """Noise of pairs: keys, that it cancels, its law, and that it does not depend on who hosts whom."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
-from collections.abc import Collection, Sequence
 
 import pytest
 import torch
@@ -17,8 +14,6 @@ from tacit.errors import InputError
 from tacit.privacy.noise import pair_loop
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.pairwise import (
-    Pair,
-    PairKeys,
     fresh_pair_keys,
     pair_sums,
     seeded_pair_keys,
@@ -30,26 +25,26 @@ KEYS = seeded_pair_keys(5, PAIRS)
 
 
 def sums(
-    keys: PairKeys,
-    nodes: Sequence[int],
-    d: int = 50,
+    keys,
+    nodes,
+    d=50,
     *,
-    active: Collection[int] | None = None,
-    factors: Sequence[float] | None = None,
-    deviation: float = 2.0,  # points of a power of two: sums of their multiples are exact
-    k: int = 3,
-    part: int = 0,
-) -> torch.Tensor:
+    active=None,
+    factors=None,
+    deviation=2.0,  # points of a power of two: sums of their multiples are exact
+    k=3,
+    part=0,
+):
     given = [1.0] * len(nodes) if factors is None else factors
     return pair_sums(keys, nodes, active, given, deviation, d, k, part, CPU).dense()
 
 
-def of_pair(pair: Pair, d: int = 50) -> torch.Tensor:
+def of_pair(pair, d=50):
     """The noise of one pair, from its first end."""
     return sums(seeded_pair_keys(5, [pair]), [pair[0]], d)[0]
 
 
-def test_keys_of_pairs_depend_on_the_pair_and_the_seed_alone() -> None:
+def test_keys_of_pairs_depend_on_the_pair_and_the_seed_alone():
     many = [(i, j) for j in range(30) for i in range(j)]
     keys = seeded_pair_keys(5, many)
     held = [keys.keys.secret[place] for place in range(len(many))]
@@ -62,13 +57,13 @@ def test_keys_of_pairs_depend_on_the_pair_and_the_seed_alone() -> None:
     assert keys.pairs == tuple(many)
 
 
-def test_fresh_keys_of_pairs_differ_each_time() -> None:
+def test_fresh_keys_of_pairs_differ_each_time():
     first, second = (fresh_pair_keys(PAIRS) for _ in range(2))
     assert len({*first.keys.secret.values(), *second.keys.secret.values()}) == 2 * len(PAIRS)
     assert not first.seeded
 
 
-def test_keys_of_pairs_are_never_shown_copied_or_pickled() -> None:
+def test_keys_of_pairs_are_never_shown_copied_or_pickled():
     keys = fresh_pair_keys([(0, 1)])
     shown = repr(keys)
     assert "(0, 1)" in shown
@@ -80,10 +75,10 @@ def test_keys_of_pairs_are_never_shown_copied_or_pickled() -> None:
             hidden(keys)
 
 
-def test_a_forked_child_holds_no_keys_of_pairs() -> None:
+def test_a_forked_child_holds_no_keys_of_pairs():
     keys = fresh_pair_keys([(0, 1)])
 
-    def draw() -> str:
+    def draw():
         try:
             return f"drew {sums(keys, [0])}"
         except InputError as error:
@@ -93,25 +88,25 @@ def test_a_forked_child_holds_no_keys_of_pairs() -> None:
 
 
 @pytest.mark.parametrize("pair", [(1, 0), (2, 2), (-1, 3)])
-def test_pairs_out_of_order_are_refused(pair: Pair) -> None:
+def test_pairs_out_of_order_are_refused(pair):
     for make in (lambda: fresh_pair_keys([pair]), lambda: seeded_pair_keys(1, [pair])):
         with pytest.raises(InputError, match="the smaller number first"):
             make()
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
-def test_seeds_out_of_range_are_refused(seed: int) -> None:
+def test_seeds_out_of_range_are_refused(seed):
     with pytest.raises(InputError, match=r"privacy\.noise_seed"):
         seeded_pair_keys(seed, PAIRS)
 
 
 @pytest.mark.parametrize("deviation", [0.0, -1.0, math.nan, math.inf, 1e-200])
-def test_unusable_deviations_of_pairs_are_refused(deviation: float) -> None:
+def test_unusable_deviations_of_pairs_are_refused(deviation):
     with pytest.raises(InputError, match="deviation"):
         sums(KEYS, [0], deviation=deviation)
 
 
-def test_rows_are_sums_of_the_noise_of_pairs_with_their_signs() -> None:
+def test_rows_are_sums_of_the_noise_of_pairs_with_their_signs():
     found = sums(KEYS, range(5), factors=[1.0, 2.0, -0.5, 3.0, 0.1])
     zeta = {pair: of_pair(pair) for pair in PAIRS}
     expected = [
@@ -125,7 +120,7 @@ def test_rows_are_sums_of_the_noise_of_pairs_with_their_signs() -> None:
     assert torch.equal(found, torch.stack(expected))
 
 
-def test_the_sum_over_nodes_is_exactly_zero() -> None:
+def test_the_sum_over_nodes_is_exactly_zero():
     found = pair_sums(KEYS, range(5), None, [1.0] * 5, 1.7, 5000, 3, 0, CPU)
     assert found.points.dtype == torch.int16
     assert not found.points.sum(0).any()
@@ -138,7 +133,7 @@ def test_the_sum_over_nodes_is_exactly_zero() -> None:
     hosts=st.lists(st.integers(0, 2), min_size=5, max_size=5),
     away=st.sets(st.integers(0, 4), max_size=3),
 )
-def test_how_nodes_are_hosted_changes_nothing(hosts: list[int], away: set[int]) -> None:
+def test_how_nodes_are_hosted_changes_nothing(hosts, away):
     active = None if not away else set(range(5)) - away
     whole = sums(KEYS, range(5), active=active)
     for host in range(3):
@@ -148,14 +143,14 @@ def test_how_nodes_are_hosted_changes_nothing(hosts: list[int], away: set[int]) 
         assert torch.equal(here, whole[nodes])
 
 
-def test_pairs_with_an_end_that_is_away_add_nothing() -> None:
+def test_pairs_with_an_end_that_is_away_add_nothing():
     found = sums(KEYS, range(5), active={0, 1, 2})
     assert torch.equal(found[0], of_pair((0, 1)) + of_pair((0, 2)))
     assert not found[3:].any()
     assert torch.equal(sums(KEYS, range(5), active=range(5)), sums(KEYS, range(5)))
 
 
-def test_steps_parts_and_pairs_have_noise_of_their_own() -> None:
+def test_steps_parts_and_pairs_have_noise_of_their_own():
     d = 20_000
     drawn = [sums(KEYS, [0, 1, 4], d, k=k, part=part) for k in (3, 4) for part in (0, 1)]
     correlations = torch.corrcoef(torch.stack([drawn[0][2], *(rows[2] for rows in drawn[1:])]))
@@ -164,14 +159,14 @@ def test_steps_parts_and_pairs_have_noise_of_their_own() -> None:
     assert (torch.corrcoef(pairs) - torch.eye(6)).abs().max() < 5 / math.sqrt(d)
 
 
-def test_an_end_that_is_elsewhere_is_not_needed() -> None:
+def test_an_end_that_is_elsewhere_is_not_needed():
     assert torch.equal(sums(KEYS, [3, 1]), sums(KEYS, range(5))[[3, 1]])
     assert sums(KEYS, []).shape == (0, 50)
     assert sums(KEYS, [0], 0).shape == (1, 0)
     assert not sums(KEYS, [7]).any()
 
 
-def test_nodes_of_many_pairs_have_wider_sums() -> None:
+def test_nodes_of_many_pairs_have_wider_sums():
     """A star of 8 and one of 9 pairs: the numbers of a pair are the same in both."""
     for count, dtype in ((8, torch.int16), (9, torch.int32)):
         pairs = [(0, j) for j in range(1, count + 1)]
@@ -184,14 +179,14 @@ def test_nodes_of_many_pairs_have_wider_sums() -> None:
         assert not found.points.sum(0).any()
 
 
-def test_more_pairs_than_sums_are_exact_for_are_refused() -> None:
+def test_more_pairs_than_sums_are_exact_for_are_refused():
     keys = seeded_pair_keys(1, [(0, j) for j in range(1, 4701)])
     with pytest.raises(InputError, match="pairs of a node = 4700: at most 45"):
         sums(keys, [0], 1)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_pieces_and_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_and_threads_change_nothing(threads, monkeypatch):
     d = 3 * pair_loop.STRIP + 77
     whole = sums(KEYS, range(5), d)
     before = torch.get_num_threads()

@@ -1,7 +1,5 @@
 """Draws depend on node, purpose and position only: not on processes, sessions or earlier draws."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 
 from tacit.privacy.noise.draws import (
     BLOCK_BYTES,
-    NodeKeys,
     fresh_keys,
     keystream,
     position,
@@ -30,7 +27,7 @@ SCRIPT = Path(__file__).with_name("noise_process.py")
 
 
 @pytest.mark.process
-def test_one_process_and_three_draw_the_same_bytes() -> None:
+def test_one_process_and_three_draw_the_same_bytes():
     # The second draws its nodes in another order, the third is alone; threads differ too.
     shares = [("1", [0, 1, 2]), ("2", [4, 3]), ("1", [5])]
     processes = [
@@ -49,13 +46,13 @@ def test_one_process_and_three_draw_the_same_bytes() -> None:
     assert len(set(together.values())) == NODES * noise_process.STEPS
 
 
-def blocks(keys: NodeKeys, step: int) -> set[bytes]:
+def blocks(keys, step):
     """The AES blocks of a node's noise in one step."""
     stream = keystream(keys, 0, "noise", step, 1_000 * BLOCK_BYTES).tobytes()
     return {stream[i : i + BLOCK_BYTES] for i in range(0, len(stream), BLOCK_BYTES)}
 
 
-def test_a_resumed_run_draws_anew() -> None:
+def test_a_resumed_run_draws_anew():
     """A new session takes new keys: the steps that it repeats share nothing with the first time."""
     sessions = [fresh_keys([0]) for _ in range(3)]
     drawn = [blocks(keys, step) for keys in sessions for step in (0, 1)]
@@ -64,7 +61,7 @@ def test_a_resumed_run_draws_anew() -> None:
     assert all(not torch.equal(one, other) for one, other in combinations(released, 2))
 
 
-def test_a_resumed_run_with_a_noise_seed_repeats_by_design() -> None:
+def test_a_resumed_run_with_a_noise_seed_repeats_by_design():
     first, second = seeded_keys(5, [0, 1]), seeded_keys(5, [0])
     assert blocks(first, 3) == blocks(second, 3)
     assert blocks(first, 3).isdisjoint(blocks(first, 4))
@@ -78,9 +75,7 @@ parts = st.integers(0, 2**16 - 1)
 
 
 @given(one=st.tuples(steps, parts), other=st.tuples(steps, parts), pair=st.integers(0, 2**60))
-def test_draws_at_different_positions_never_share_a_counter_block(
-    one: tuple[int, int], other: tuple[int, int], pair: int
-) -> None:
+def test_draws_at_different_positions_never_share_a_counter_block(one, other, pair):
     first, second = position(*one), position(*other)
     # The farthest block of a draw: four a pair in the keystream of the tails.
     last = first + 4 * pair + 3
@@ -93,9 +88,7 @@ def test_draws_at_different_positions_never_share_a_counter_block(
     one=st.tuples(st.integers(0, 99), st.text(min_size=1, max_size=20)),
     other=st.tuples(st.integers(0, 99), st.text(min_size=1, max_size=20)),
 )
-def test_every_node_and_purpose_has_a_key_of_its_own(
-    one: tuple[int, str], other: tuple[int, str]
-) -> None:
+def test_every_node_and_purpose_has_a_key_of_its_own(one, other):
     keys = seeded_keys(SEED, {one[0], other[0]})
     derived = [
         keys.purpose_key(node, purpose + suffix)

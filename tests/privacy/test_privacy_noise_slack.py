@@ -1,9 +1,6 @@
 """The slack of finite arithmetic: its lemma, its constants, and the accuracy that it assumes."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -26,27 +23,27 @@ from tacit.privacy.noise.slack import (
 )
 
 
-def deviation(radius: float, width: float) -> float:
+def deviation(radius, width):
     """How far a square whose farthest point is at `radius` deviates, relatively, at most."""
     e = 7 * 2.0**-50 * max(radius, 2.0**-6)
     return 4 * (e / width + (e / width) ** 2) * math.exp(math.sqrt(2) * (width + 2 * e) * radius)
 
 
 @pytest.mark.parametrize("width", [2.0**-7, 2.0**-6.5, 2.0**-6])
-def test_the_constants_cover_every_lattice_and_the_whole_radius(width: float) -> None:
+def test_the_constants_cover_every_lattice_and_the_whole_radius(width):
     assert math.sqrt(-2 * math.log(2.0**-524)) < 27
     # The farthest point of a square is at most its diagonal beyond any other.
     diagonal = math.sqrt(2) * width
     assert deviation(27 + diagonal, width) < noise_slack._RATIO
 
-    def weighed(r: float) -> float:
+    def weighed(r):
         return r * math.exp(-r * r / 2) * deviation(r + diagonal, width) ** 2 * 2.0**80
 
     square, _ = integrate.quad(weighed, 0, 27, points=[1, 3, 6])
     assert square * 2.0**-80 < noise_slack._SQUARED_RATIO
 
 
-def test_the_resolution_of_the_radius_is_below_the_arithmetic() -> None:
+def test_the_resolution_of_the_radius_is_below_the_arithmetic():
     """4.5 R + 2^-10 + 2^-15 / R <= 7 R in units of 2^-50, from R = 2^-6 to that of U = 2^-30."""
     r = np.linspace(2.0**-6, math.sqrt(60 * math.log(2)), 100_001)
     assert (4.5 * r + 2.0**-10 + 2.0**-15 / r <= 7 * r).all()
@@ -57,9 +54,7 @@ def test_the_resolution_of_the_radius_is_below_the_arithmetic() -> None:
     order=st.floats(2, 60),
     scale=st.floats(0.001, 0.2),
 )
-def test_both_renyi_divergences_stay_below_order_times_mean_square(
-    shares: list[tuple[float, float]], order: float, scale: float
-) -> None:
+def test_both_renyi_divergences_stay_below_order_times_mean_square(shares, order, scale):
     p = np.array([share for share, _ in shares])
     p /= p.sum()
     xi = np.array([value for _, value in shares])
@@ -74,9 +69,7 @@ def test_both_renyi_divergences_stay_below_order_times_mean_square(
 
 @pytest.mark.parametrize("pairs", [1, 100, 10_000])
 @pytest.mark.parametrize("spend", [1e-3, 1e-9])
-def test_slack_bounds_the_exact_divergence_of_many_two_point_laws(
-    pairs: int, spend: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slack_bounds_the_exact_divergence_of_many_two_point_laws(pairs, spend, monkeypatch):
     """Each pair deviates by +-h with probability one half: binomial laws, summed exactly."""
     h = 2.0**-8
     monkeypatch.setattr(noise_slack, "_RATIO", h)
@@ -92,7 +85,7 @@ def test_slack_bounds_the_exact_divergence_of_many_two_point_laws(
     assert bound.delta == pytest.approx(spend)
 
 
-def test_the_order_is_near_the_best() -> None:
+def test_the_order_is_near_the_best():
     for draws in (10**3, 10**7, 10**10, 10**13):
         log = -math.log(1e-12)
         best = min(
@@ -102,7 +95,7 @@ def test_the_order_is_near_the_best() -> None:
         assert slack(draws, 1e-12).epsilon == pytest.approx(best, rel=1e-4)
 
 
-def test_slack_is_small_and_grows_with_the_draws() -> None:
+def test_slack_is_small_and_grows_with_the_draws():
     epsilons = [slack(10**power, 1e-20).epsilon for power in range(14)]
     assert epsilons == sorted(epsilons)
     assert epsilons[7] < 3e-7
@@ -113,12 +106,10 @@ def test_slack_is_small_and_grows_with_the_draws() -> None:
 @pytest.mark.parametrize("multiplier", [0.5, 3.0, 40.0])
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-12])
 @pytest.mark.parametrize("draws", [0, 1, 10**6, 10**11])
-def test_what_runs_keeps_delta_and_costs_hardly_more(
-    multiplier: float, delta: float, draws: int
-) -> None:
+def test_what_runs_keeps_delta_and_costs_hardly_more(multiplier, delta, draws):
     asked = []
 
-    def epsilon_at(at: float) -> float:
+    def epsilon_at(at):
         asked.append(at)
         return privacy.epsilon(privacy.Gaussian(multiplier, steps=100), delta=at)
 
@@ -136,7 +127,7 @@ def test_what_runs_keeps_delta_and_costs_hardly_more(
     assert slack(draws, spent).total_delta(at_kept, kept) <= delta
 
 
-def test_large_epsilons_have_no_bound() -> None:
+def test_large_epsilons_have_no_bound():
     assert with_slack(lambda at: 301.0, 10, 1e-5) == math.inf
     assert with_slack(lambda at: math.inf, 10, 1e-5) == math.inf
     assert with_slack(lambda at: 299.0, 10, 1e-5) < 299.001
@@ -147,13 +138,11 @@ def test_large_epsilons_have_no_bound() -> None:
     log_delta=st.floats(-30, -2),
     draws=st.one_of(st.integers(0, 100), st.integers(0, 10**12)),
 )
-def test_bounds_of_what_runs_enclose_the_ideal_closely(
-    mu: float, log_delta: float, draws: int
-) -> None:
+def test_bounds_of_what_runs_enclose_the_ideal_closely(mu, log_delta, draws):
     delta = math.exp(log_delta)
     ideal = gaussian_epsilon(mu, delta)
 
-    def epsilon_at(at: float) -> float:
+    def epsilon_at(at):
         return gaussian_epsilon(mu, at)
 
     upper = with_slack(epsilon_at, draws, delta)
@@ -170,12 +159,10 @@ def test_bounds_of_what_runs_enclose_the_ideal_closely(
     epsilon=st.one_of(st.just(0.0), st.floats(0, 20), st.floats(1e-9, 1e-6)),
     draws=st.one_of(st.integers(0, 100), st.integers(0, 10**12)),
 )
-def test_deltas_of_what_runs_enclose_the_ideal_closely(
-    mu: float, epsilon: float, draws: int
-) -> None:
+def test_deltas_of_what_runs_enclose_the_ideal_closely(mu, epsilon, draws):
     ideal = gaussian_delta(mu, epsilon)
 
-    def delta_at(at: float) -> float:
+    def delta_at(at):
         return gaussian_delta(mu, at)
 
     upper = delta_with_slack(delta_at, draws, epsilon)
@@ -190,7 +177,7 @@ def test_deltas_of_what_runs_enclose_the_ideal_closely(
         assert delta_without_slack(delta_at, draws, charged) <= 1e-5
 
 
-def test_mechanisms_of_many_coordinates_cost_a_little_more() -> None:
+def test_mechanisms_of_many_coordinates_cost_a_little_more():
     ideal = privacy.SampledGaussian(0.01, 1.25, 1000)
     runs = privacy.SampledGaussian(0.01, 1.25, 1000, coordinates=1_000_000)
     below, above = privacy.epsilon_bounds(runs, delta=1e-4)
@@ -202,7 +189,7 @@ def test_mechanisms_of_many_coordinates_cost_a_little_more() -> None:
     )
 
 
-def test_the_two_exchanges_add_up() -> None:
+def test_the_two_exchanges_add_up():
     own = Slack(0.01, 1e-6)
     assert own.total_epsilon(1.0) == pytest.approx(1.02)
     assert own.total_delta(1.0, 1e-5) == pytest.approx(
@@ -211,7 +198,7 @@ def test_the_two_exchanges_add_up() -> None:
 
 
 @pytest.mark.parametrize(("draws", "delta"), [(-1, 0.5), (2**61, 0.5), (1, 0.0), (1, 1.0)])
-def test_unusable_arguments_are_refused(draws: int, delta: float) -> None:
+def test_unusable_arguments_are_refused(draws, delta):
     with pytest.raises(InputError):
         slack(draws, delta)
 
@@ -231,9 +218,7 @@ SMALL = 2.0 ** -np.random.default_rng(2).uniform(1, 600, 500)
     ],
     ids=["log", "log1p", "sin", "cos"],
 )
-def test_library_functions_err_by_at_most_four_units_in_the_last_place(
-    function: Callable[..., np.ndarray], exact: Callable[..., mpmath.mpf], points: np.ndarray
-) -> None:
+def test_library_functions_err_by_at_most_four_units_in_the_last_place(function, exact, points):
     with mpmath.workdps(50):
         true = [exact(mpmath.mpf(x)) for x in points.tolist()]
         for got, right in zip(function(points).tolist(), true, strict=True):

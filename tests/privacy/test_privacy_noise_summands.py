@@ -1,7 +1,5 @@
 """Summands on a common lattice: what they are, the law of their sum, and how large they can be."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -19,7 +17,7 @@ from tacit.privacy.noise.summands import MOST_PARTICIPANTS, MOST_POINTS, most_po
 Array = NDArray[np.float64]
 
 
-def test_summands_are_the_usual_release_counted_in_lattice_points() -> None:
+def test_summands_are_the_usual_release_counted_in_lattice_points():
     nodes, keys, deviation = [4, 0, 7], seeded_keys(3, range(9)), 0.37
     values = torch.randn(3, 1000, generator=torch.Generator().manual_seed(2)).double()
     points = summands(values.clone(), deviation, keys, nodes, 5, part=1)
@@ -35,12 +33,12 @@ def test_summands_are_the_usual_release_counted_in_lattice_points() -> None:
         assert int((moved - near).abs().max()) <= (0 if abs(shift) < 1 << 30 else 1)
 
 
-def test_values_that_would_lose_points_to_their_dtype_are_refused() -> None:
+def test_values_that_would_lose_points_to_their_dtype_are_refused():
     with pytest.raises(InputError, match=r"values = 'torch.float32': must be float64"):
         summands(torch.zeros(1, 4), 1.0, seeded_keys(1, [0]), [0], 0)
 
 
-def rounded_sum(shifts: list[float], deviation: float) -> tuple[Array, NDArray[np.int64]]:
+def rounded_sum(shifts, deviation):
     """The exact law of the sum of rounded normals, in lattice points, and where it lies."""
     reach = math.ceil(12 * deviation + 3)
     points = np.arange(-reach, reach + 1)
@@ -52,7 +50,7 @@ def rounded_sum(shifts: list[float], deviation: float) -> tuple[Array, NDArray[n
     return law, places
 
 
-def one_gaussian(shifts: list[float], deviation: float, at: NDArray[np.int64]) -> Array:
+def one_gaussian(shifts, deviation, at):
     """Density of N(sum of shifts, h sigma^2) and h uniforms on [-1/2, 1/2], by inversion."""
     t = np.linspace(-60.0, 60.0, 24_001) / deviation
     h = len(shifts)
@@ -61,7 +59,7 @@ def one_gaussian(shifts: list[float], deviation: float, at: NDArray[np.int64]) -
     return np.asarray(np.trapezoid(waves, t, axis=1) / (2 * np.pi))
 
 
-def aliasing(honest: int, deviation: float) -> float:
+def aliasing(honest, deviation):
     """The theorem's bound on the relative error, at this deviation in lattice points."""
     alpha = 2 * math.fsum(math.exp(-((math.pi * m * deviation) ** 2)) for m in range(1, 50))
     return (1 + alpha) ** (honest - 1) - 1
@@ -69,9 +67,7 @@ def aliasing(honest: int, deviation: float) -> float:
 
 @pytest.mark.parametrize("honest", [2, 3, 4])
 @pytest.mark.parametrize("deviation", [0.4, 0.6, 0.9])
-def test_the_sum_has_the_law_of_one_gaussian_within_the_bound(
-    honest: int, deviation: float
-) -> None:
+def test_the_sum_has_the_law_of_one_gaussian_within_the_bound(honest, deviation):
     """At deviations far below 64 points, where the difference can be seen at all."""
     found = []
     for shifts in ([0.0] * honest, [0.3, -0.45, 7.2, 0.11][:honest]):
@@ -84,13 +80,13 @@ def test_the_sum_has_the_law_of_one_gaussian_within_the_bound(
         assert max(found) > 0.01 * aliasing(honest, deviation)  # the bound is about something
 
 
-def test_at_the_lattice_that_is_used_nothing_is_left_of_that_difference() -> None:
+def test_at_the_lattice_that_is_used_nothing_is_left_of_that_difference():
     finest = min(std / spacing(std) for std in np.geomspace(0.5, 2.0, 101))
     assert finest >= 64
     assert (math.pi * finest) ** 2 / math.log(2) - 1 > 58_000
 
 
-def test_the_noise_of_all_is_in_the_sum() -> None:
+def test_the_noise_of_all_is_in_the_sum():
     nodes, deviation, d = range(6), 0.02, 20_000
     values = torch.linspace(-1, 1, 6).double().unsqueeze(1).expand(6, d).contiguous()
     total = summands(values, deviation, seeded_keys(8, nodes), list(nodes), 0).sum(0)
@@ -99,7 +95,7 @@ def test_the_noise_of_all_is_in_the_sum() -> None:
     assert stats.kstest(total.numpy() * unit, law.cdf).pvalue > 1e-3
 
 
-def test_no_draw_is_beyond_what_the_range_allows() -> None:
+def test_no_draw_is_beyond_what_the_range_allows():
     smallest = -(1 + 30 + 64 + gaussian._TAIL_BITS) * math.log(2.0)
     assert math.sqrt(-2 * smallest) < 30
     for bound, deviation in ((3.0, 1.0), (1e3, 0.013), (0.0, 7.9)):

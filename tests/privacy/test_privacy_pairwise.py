@@ -1,7 +1,5 @@
 """Certified multipliers of pairwise noise: whitening over all sets, exact fractions, limits."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import combinations
@@ -20,7 +18,7 @@ Network = tuple[list[float], Pairs]
 
 
 @st.composite
-def networks(draw: st.DrawFn, most: int = 7) -> Network:
+def networks(draw, most=7):
     """Own multipliers and pairs of a small random graph, which need not be connected."""
     count = draw(st.integers(1, most))
     sizes = st.floats(1e-3, 1e3)
@@ -33,7 +31,7 @@ def networks(draw: st.DrawFn, most: int = 7) -> Network:
     return own, pairs
 
 
-def covariance(own: list[float], pairs: Pairs, honest: list[int]) -> np.ndarray:
+def covariance(own, pairs, honest):
     """Sigma_H, from what each message adds of each independent noise that T does not know."""
     known = {pair for pair in pairs if not set(pair) <= set(honest)}
     columns = [own[j] * np.eye(len(own))[j] for j in honest]
@@ -44,7 +42,7 @@ def covariance(own: list[float], pairs: Pairs, honest: list[int]) -> np.ndarray:
     return np.asarray(stacked @ stacked.T)
 
 
-def whitened(own: list[float], pairs: Pairs, colluding: int) -> list[float]:
+def whitened(own, pairs, colluding):
     """The least of 1 / |Sigma^(-1/2) e_i| over all sets of up to so many others."""
     count, found = len(own), [math.inf] * len(own)
     for size in range(min(colluding, count - 1) + 1):
@@ -56,7 +54,7 @@ def whitened(own: list[float], pairs: Pairs, colluding: int) -> list[float]:
     return found
 
 
-def exact_squares(own: list[float], pairs: Pairs, colluding: int) -> list[Fraction]:
+def exact_squares(own, pairs, colluding):
     """The least sigma_i^2 over all sets of so many others, as fractions: a ratio of minors."""
     count, found = len(own), [Fraction(0)] * len(own)
     squares = {pair: Fraction(size) ** 2 for pair, size in pairs.items()}
@@ -80,7 +78,7 @@ def exact_squares(own: list[float], pairs: Pairs, colluding: int) -> list[Fracti
     return found
 
 
-def determinant(matrix: list[list[Fraction]]) -> Fraction:
+def determinant(matrix):
     """Of a positive definite matrix, by elimination without rounding."""
     lines, product = [list(line) for line in matrix], Fraction(1)
     for k, line in enumerate(lines):
@@ -92,13 +90,13 @@ def determinant(matrix: list[list[Fraction]]) -> Fraction:
     return product
 
 
-def circulant(count: int, hops: list[int], size: float) -> Pairs:
+def circulant(count, hops, size):
     """Pairs of all nodes that are so many places apart, one way or the other."""
     pairs = {(min(i, j), max(i, j)) for i in range(count) for j in ((i + h) % count for h in hops)}
     return dict.fromkeys(pairs, size)
 
 
-def torus(size: float) -> Pairs:
+def torus(size):
     """Of 4 x 5 nodes."""
     ends = [(5 * r + c, 5 * ((r + 1) % 4) + c) for r in range(4) for c in range(5)]
     ends += [(5 * r + c, 5 * r + (c + 1) % 5) for r in range(4) for c in range(5)]
@@ -116,7 +114,7 @@ GRAPHS = {
 
 @given(network=networks(), colluding=st.integers(0, 4))
 @settings(deadline=None, max_examples=50)
-def test_it_is_what_whitening_finds_over_all_sets(network: Network, colluding: int) -> None:
+def test_it_is_what_whitening_finds_over_all_sets(network, colluding):
     found = privacy.pairwise_multipliers(*network, colluding)
     # Whitening subtracts: with pairs 10^6 times as large as a node's own noise it keeps 4 digits.
     assert found == pytest.approx(whitened(*network, colluding), rel=1e-3)
@@ -124,7 +122,7 @@ def test_it_is_what_whitening_finds_over_all_sets(network: Network, colluding: i
 
 @given(network=networks(5), colluding=st.integers(0, 2), tight=st.booleans())
 @settings(deadline=None, max_examples=50)
-def test_it_never_exceeds_the_exact_value(network: Network, colluding: int, tight: bool) -> None:
+def test_it_never_exceeds_the_exact_value(network, colluding, tight):
     own, pairs = network
     if tight:  # sizes whose squares vanish beside each other, and repeat
         own = [1e-9 if i % 2 else 1.0 for i in range(len(own))]
@@ -137,9 +135,7 @@ def test_it_never_exceeds_the_exact_value(network: Network, colluding: int, tigh
 
 @given(network=networks(), colluding=st.integers(0, 3), factor=st.floats(1, 100), data=st.data())
 @settings(deadline=None, max_examples=50)
-def test_more_noise_never_costs_and_more_colluders_never_gain(
-    network: Network, colluding: int, factor: float, data: st.DataObject
-) -> None:
+def test_more_noise_never_costs_and_more_colluders_never_gain(network, colluding, factor, data):
     own, pairs = network
     now = np.array(privacy.pairwise_multipliers(own, pairs, colluding))
     assert (now >= own).all()
@@ -158,9 +154,7 @@ def test_more_noise_never_costs_and_more_colluders_never_gain(
 
 
 @pytest.mark.parametrize("colluding", [0, 1, 2])
-def test_without_bound_on_the_pairs_it_is_the_honest_nodes_own_noise_together(
-    colluding: int,
-) -> None:
+def test_without_bound_on_the_pairs_it_is_the_honest_nodes_own_noise_together(colluding):
     own = [0.1 * (1 + i) for i in range(9)]
     complete = circulant(9, [1, 2, 3, 4], 1e9)
     found = privacy.pairwise_multipliers(own, complete, colluding)
@@ -170,7 +164,7 @@ def test_without_bound_on_the_pairs_it_is_the_honest_nodes_own_noise_together(
         assert value == pytest.approx(math.sqrt(sum(a * a for a in left)), rel=1e-9)
 
 
-def test_a_part_that_is_not_connected_lends_nothing() -> None:
+def test_a_part_that_is_not_connected_lends_nothing():
     pairs = {(0, 1): 1e9, (1, 2): 1e9, (3, 4): 1e9}
     found = privacy.pairwise_multipliers([1.0] * 6, pairs, 0)
     assert found == pytest.approx([3**0.5] * 3 + [2**0.5] * 2 + [1.0], rel=1e-9)
@@ -191,7 +185,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("graph", TABLE)
-def test_the_noise_that_twenty_nodes_need(graph: str) -> None:
+def test_the_noise_that_twenty_nodes_need(graph):
     pairs = {pair: math.sqrt(3.0) for pair in GRAPHS[graph]}
     for colluding, needed in enumerate(TABLE[graph]):
         for own, enough in ((needed + 1e-3, True), (needed - 1e-3, False)):
@@ -200,13 +194,13 @@ def test_the_noise_that_twenty_nodes_need(graph: str) -> None:
 
 
 @pytest.mark.parametrize(("size", "multiplier"), [(0, 1.0), (4, 4.17), (8, 4.39), (13, 4.44)])
-def test_twenty_nodes_on_the_exponential_graph(size: float, multiplier: float) -> None:
+def test_twenty_nodes_on_the_exponential_graph(size, multiplier):
     pairs = dict.fromkeys(GRAPHS["exponential"], float(size))
     found = privacy.pairwise_multipliers([1.0] * 20, pairs, 0)
     assert found == pytest.approx([multiplier] * 20, abs=0.005)
 
 
-def test_a_ring_has_a_closed_form() -> None:
+def test_a_ring_has_a_closed_form():
     """Its two sides are alike and, when it is long, endless: s = a^2 + b^2 s / (b^2 + s)."""
     side = (1 + math.sqrt(1 + 4 * 9.0)) / 2
     endless = 1 + 2 * 9.0 * side / (9.0 + side)
@@ -214,14 +208,14 @@ def test_a_ring_has_a_closed_form() -> None:
     assert found == pytest.approx([math.sqrt(endless)] * 80, rel=1e-9)
 
 
-def bounded(network: Network, colluding: int) -> np.ndarray:
+def bounded(network, colluding):
     """What is certified where the sets of colluders are too many to try."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pairwise, "_MOST_WORK", 0.0)
         return np.array(privacy.pairwise_multipliers(*network, colluding))
 
 
-def stars(own: list[float], pairs: Pairs, colluding: int) -> np.ndarray:
+def stars(own, pairs, colluding):
     """A bound from each node's own pairs alone: its partners have no other, the best collude."""
     squares = [a * a for a in own]
     for node in range(len(own)):
@@ -233,9 +227,7 @@ def stars(own: list[float], pairs: Pairs, colluding: int) -> np.ndarray:
 
 @given(network=networks(), colluding=st.integers(0, 4))
 @settings(deadline=None, max_examples=50)
-def test_the_bound_for_many_sets_is_below_the_least_of_all(
-    network: Network, colluding: int
-) -> None:
+def test_the_bound_for_many_sets_is_below_the_least_of_all(network, colluding):
     found = np.array(privacy.pairwise_multipliers(*network, colluding))
     bound = bounded(network, colluding)
     assert (bound <= found * (1 + 1e-12)).all()
@@ -248,16 +240,14 @@ def test_the_bound_for_many_sets_is_below_the_least_of_all(
     data=st.data(),
 )
 @settings(deadline=None, max_examples=50)
-def test_the_bound_for_many_sets_is_exact_on_trees(
-    own: list[float], colluding: int, data: st.DataObject
-) -> None:
+def test_the_bound_for_many_sets_is_exact_on_trees(own, colluding, data):
     parents = {node: data.draw(st.integers(0, node - 1)) for node in range(1, len(own))}
     pairs = {pair: data.draw(st.floats(0.1, 10)) for pair in parents.items()}
     found = privacy.pairwise_multipliers(own, pairs, colluding)
     assert bounded((own, pairs), colluding) == pytest.approx(found, rel=1e-11)
 
 
-def test_sets_that_are_too_many_leave_a_bound() -> None:
+def test_sets_that_are_too_many_leave_a_bound():
     hundred = circulant(100, [1, 2, 4, 8, 16, 32], 4.0)
     found = privacy.pairwise_multipliers([1.0] * 100, hundred, 3)
     assert found == bounded(([1.0] * 100, hundred), 3).tolist()
@@ -267,12 +257,12 @@ def test_sets_that_are_too_many_leave_a_bound() -> None:
 
 
 @pytest.mark.parametrize("colluding", [3, 4, 100])
-def test_alone_among_colluders_a_node_has_its_own_noise(colluding: int) -> None:
+def test_alone_among_colluders_a_node_has_its_own_noise(colluding):
     own = [0.3, 1.0, 2.0, 5.0]
     assert privacy.pairwise_multipliers(own, {(0, 1): 7.0, (2, 3): 1.0}, colluding) == own
 
 
-def test_nodes_without_pairs_have_their_own_noise() -> None:
+def test_nodes_without_pairs_have_their_own_noise():
     assert privacy.pairwise_multipliers([0.5, 2.0], {}, 0) == [0.5, 2.0]
     assert privacy.pairwise_multipliers([0.5], {}, 1) == [0.5]
     assert privacy.pairwise_multipliers([], {}, 0) == []
@@ -296,9 +286,7 @@ def test_nodes_without_pairs_have_their_own_noise() -> None:
         ([1.0, 1.0], {}, 0.5, "colluding"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    own: list[float], pairs: Pairs, colluding: int, where: str
-) -> None:
+def test_what_makes_no_sense_is_refused(own, pairs, colluding, where):
     with pytest.raises(InputError) as caught:
         privacy.pairwise_multipliers(own, pairs, colluding)
     assert caught.value.where == where
@@ -306,9 +294,7 @@ def test_what_makes_no_sense_is_refused(
 
 @given(network=networks(), colluding=st.integers(0, 3), data=st.data())
 @settings(deadline=None, max_examples=30)
-def test_in_steps_those_who_are_active_are_a_network_of_their_own(
-    network: Network, colluding: int, data: st.DataObject
-) -> None:
+def test_in_steps_those_who_are_active_are_a_network_of_their_own(network, colluding, data):
     own, pairs = network
     rows = st.lists(st.booleans(), min_size=len(own), max_size=len(own))
     active = np.array(data.draw(st.lists(rows, min_size=1, max_size=6)))

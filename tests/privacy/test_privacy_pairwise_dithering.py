@@ -4,9 +4,6 @@ The law of what is seen, with pair noise on a lattice, is summed point by point;
 integrated in closed form. All of it is in many digits.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from itertools import product
 
 import mpmath as mp
@@ -20,24 +17,24 @@ DIGITS = 60
 LEAST = 3.6  # v over the spacing's square, from which rounding costs nothing
 
 
-def bound(ratio: float) -> mp.mpf:
+def bound(ratio):
     """What the lemma allows, relatively, where v is so many squares of the spacing."""
     return 2 * mp.nsum(lambda m: mp.exp(-2 * mp.pi**2 * m**2 * ratio), [1, 60])
 
 
-def precision(b: float, own: Sequence[float], factors: Sequence[float]) -> mp.mpf:
+def precision(b, own, factors):
     """1 / v of a pair whose noise has deviation b, seen through the own noise of its ends."""
     ends = zip(map(mp.mpf, own), map(mp.mpf, factors), strict=True)
     return 1 / mp.mpf(b) ** 2 + sum(c**2 / a**2 for a, c in ends)
 
 
-def rounded(k: int, ratio: mp.mpf) -> mp.mpf:
+def rounded(k, ratio):
     """The chance of the lattice point k of a normal that is rounded, of so many points."""
     half = mp.mpf("0.5")
     return mp.ncdf((k + half) / ratio) - mp.ncdf((k - half) / ratio)
 
 
-def discrete(k: int, ratio: mp.mpf) -> mp.mpf:
+def discrete(k, ratio):
     """The chance of the lattice point k of a discrete normal of so many points a deviation."""
     return mp.npdf(k, 0, ratio) / mp.jtheta(3, 0, mp.exp(-2 * (mp.pi * ratio) ** 2))
 
@@ -45,14 +42,7 @@ def discrete(k: int, ratio: mp.mpf) -> mp.mpf:
 LAWS = {"rounded": rounded, "discrete": discrete}
 
 
-def lattice_law(
-    law: str,
-    y: Sequence[float],
-    b: float,
-    t: float,
-    own: Sequence[float],
-    factors: Sequence[float],
-) -> mp.mpf:
+def lattice_law(law, y, b, t, own, factors):
     """Density at y of own noise plus factors times a pair's noise on a lattice."""
     seen = [
         (mp.mpf(at) / c, abs(a / c)) for at, a, c in zip(map(mp.mpf, y), own, factors, strict=True)
@@ -68,14 +58,7 @@ def lattice_law(
     return total
 
 
-def smooth_law(
-    law: str,
-    y: Sequence[float],
-    b: float,
-    t: float,
-    own: Sequence[float],
-    factors: Sequence[float],
-) -> mp.mpf:
+def smooth_law(law, y, b, t, own, factors):
     """The same with b x in place of a discrete normal, b x + U for one that was rounded."""
     count = len(y)
     sigma = mp.matrix(count)
@@ -85,7 +68,7 @@ def smooth_law(
     inverse = sigma**-1
     at, along = mp.matrix(list(map(mp.mpf, y))), mp.matrix(list(map(mp.mpf, factors)))
 
-    def form(left: mp.matrix, right: mp.matrix) -> mp.mpf:
+    def form(left, right):
         return (left.T * inverse * right)[0]
 
     square, cross = form(along, along), form(along, at)
@@ -97,14 +80,7 @@ def smooth_law(
     return rest * mp.exp(cross**2 / square / 2) * mp.sqrt(2 * mp.pi / square) * inside / t
 
 
-def largest_error(
-    law: str,
-    points: Sequence[Sequence[float]],
-    b: float,
-    t: float,
-    own: Sequence[float],
-    factors: Sequence[float],
-) -> mp.mpf:
+def largest_error(law, points, b, t, own, factors):
     """The largest relative difference of the two laws at some points."""
     errors = []
     for y in points:
@@ -116,7 +92,7 @@ def largest_error(
 # Own noise, in spacings.
 @pytest.mark.parametrize("a", [0.3, 0.5, 1.9])
 @pytest.mark.parametrize("law", LAWS)
-def test_one_message_is_within_the_bound_and_reaches_it(law: str, a: float) -> None:
+def test_one_message_is_within_the_bound_and_reaches_it(law, a):
     b, t = 70.0, 1.0
     with mp.workdps(DIGITS):
         allowed = bound(1 / precision(b, [a], [1.0]) / t**2)
@@ -135,9 +111,7 @@ def test_one_message_is_within_the_bound_and_reaches_it(law: str, a: float) -> N
     ],
 )
 @pytest.mark.parametrize("law", LAWS)
-def test_both_ends_messages_are_within_the_bound(
-    law: str, own: list[float], factors: list[float]
-) -> None:
+def test_both_ends_messages_are_within_the_bound(law, own, factors):
     b, t = 70.0, 1.0
     with mp.workdps(DIGITS):
         allowed = bound(1 / precision(b, own, factors) / t**2)
@@ -150,7 +124,7 @@ def test_both_ends_messages_are_within_the_bound(
         assert 0.01 * allowed < worst <= allowed * (1 + mp.mpf(10) ** -20)
 
 
-def test_pairs_are_replaced_one_after_another() -> None:
+def test_pairs_are_replaced_one_after_another():
     """Three nodes, two pairs, the middle one in both: the errors multiply at worst."""
     b, own = 3.0, np.array([0.5, 0.45, 0.5])
     ways = np.array([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0]])
@@ -173,12 +147,10 @@ def test_pairs_are_replaced_one_after_another() -> None:
 @pytest.mark.parametrize(
     ("deviations", "means"), [((0.4, 0.4), (0.0, 0.0)), ((0.3, 0.7), (0.2, -1.4))]
 )
-def test_a_sum_of_rounded_releases_is_a_rounded_sum(
-    deviations: tuple[float, float], means: tuple[float, float]
-) -> None:
+def test_a_sum_of_rounded_releases_is_a_rounded_sum(deviations, means):
     """Of two normals on one lattice: round(x + y + U), but for the bound."""
 
-    def twice(x: mp.mpf, deviation: mp.mpf) -> mp.mpf:
+    def twice(x, deviation):
         """The second integral of the normal density."""
         return x * mp.ncdf(x / deviation) + deviation * mp.npdf(x / deviation)
 
@@ -188,7 +160,7 @@ def test_a_sum_of_rounded_releases_is_a_rounded_sum(
         both = mp.sqrt(one**2 + other**2)
         middle = mp.mpf(means[0]) + mp.mpf(means[1])
 
-        def cell(k: int, mean: float, deviation: mp.mpf) -> mp.mpf:
+        def cell(k, mean, deviation):
             near, far = k - mp.mpf("0.5") - mean, k + mp.mpf("0.5") - mean
             return mp.ncdf(far / deviation) - mp.ncdf(near / deviation)
 
@@ -203,7 +175,7 @@ def test_a_sum_of_rounded_releases_is_a_rounded_sum(
         assert 0.01 * allowed < max(errors) <= allowed
 
 
-def test_from_the_least_ratio_on_rounding_disappears_in_the_slack() -> None:
+def test_from_the_least_ratio_on_rounding_disappears_in_the_slack():
     assert 2.0**-102 < bound(LEAST) < 2 * bound(LEAST) < 2.0**-100
     # One value of one pair for each draw, which is more than there are.
     for draws in (1, 1000, 10**10, 1 << 60):
@@ -213,7 +185,7 @@ def test_from_the_least_ratio_on_rounding_disappears_in_the_slack() -> None:
             assert 1.01 * draws * 2.0**-100 < 0.1 * (certified / (1e9 + 1))
 
 
-def test_splitting_total_and_offset_leaves_the_bound_of_a_draw() -> None:
+def test_splitting_total_and_offset_leaves_the_bound_of_a_draw():
     """In units of 2^-50 deviations: 4.5 R of arithmetic, sums of rests, the radius's resolution."""
     r = np.linspace(2.0**-6, 29.1, 100_001)
     assert (4.5 * r + 2 * 2.0**-6 + 2.0**-15 / r <= 7 * r).all()

@@ -1,10 +1,7 @@
 """A record that private state carries to all later steps: against enumeration and runs."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -31,9 +28,7 @@ from tacit.privacy.published import FedspdRun, fedspd_sensitivity, fedspd_step_p
 from tacit.privacy.published.fedspd import fedspd_responses
 
 
-def over_all_patterns(
-    rate: float, multipliers: Sequence[float], epsilon: float, double: float
-) -> float:
+def over_all_patterns(rate, multipliers, epsilon, double):
     """E over every pattern of draws of the Gaussian profile at the sum of their shifts."""
     total = 0.0
     for pattern in itertools.product((False, True), repeat=len(multipliers)):
@@ -50,9 +45,7 @@ def over_all_patterns(
     epsilon=st.floats(0.0, 8.0),
     relation=st.sampled_from([privacy.ADD_OR_REMOVE_ONE, REPLACE_ONE]),
 )
-def test_delta_is_the_mean_over_all_patterns(
-    rate: float, multipliers: list[float], epsilon: float, relation: privacy.Relation
-) -> None:
+def test_delta_is_the_mean_over_all_patterns(rate, multipliers, epsilon, relation):
     mechanism = PersistentState(rate, multipliers, relation=relation)
     double = 2.0 if relation == REPLACE_ONE else 1.0
     exact = over_all_patterns(rate, multipliers, epsilon, double)
@@ -63,7 +56,7 @@ def test_delta_is_the_mean_over_all_patterns(
     assert bound <= over_all_patterns(rate, wider, epsilon, double) * (1 + 1e-6) + 1e-15
 
 
-def test_epsilon_inverts_delta_and_follows_noise_steps_and_relation() -> None:
+def test_epsilon_inverts_delta_and_follows_noise_steps_and_relation():
     mechanism = PersistentState(0.2, [3.0, 5.0, 8.0])
     epsilon = privacy.epsilon(mechanism, delta=1e-4)
     assert persistent_delta(mechanism, epsilon) <= 1e-4
@@ -81,7 +74,7 @@ def test_epsilon_inverts_delta_and_follows_noise_steps_and_relation() -> None:
     assert curve[1] < curve[2] == epsilon
 
 
-def test_every_record_every_time_is_one_gaussian() -> None:
+def test_every_record_every_time_is_one_gaussian():
     mechanism = PersistentState(1.0, [2.0, 4.0, 4.0])
     assert persistent_epsilon(mechanism, 1e-5) == pytest.approx(
         gaussian_epsilon(1.0, 1e-5), rel=1e-8
@@ -92,12 +85,12 @@ def test_every_record_every_time_is_one_gaussian() -> None:
     assert persistent_delta(once, 0.4) == pytest.approx(exact, rel=1e-7)
 
 
-def test_next_to_no_noise_protects_nothing() -> None:
+def test_next_to_no_noise_protects_nothing():
     assert persistent_epsilon(PersistentState(0.1, [1e-200, 1.0]), 1e-5) == math.inf
     assert persistent_delta(PersistentState(0.1, [1e-200, 1.0]), 5.0) == 1.0
 
 
-def test_silent_steps_cost_next_to_nothing() -> None:
+def test_silent_steps_cost_next_to_nothing():
     spoken = [4.0, 5.0, 7.0]
     plain = PersistentState(0.3, spoken)
     silent = PersistentState(0.3, [4.0, 1e12, 5.0, 1e12, 1e12, 7.0])
@@ -106,7 +99,7 @@ def test_silent_steps_cost_next_to_nothing() -> None:
         assert low <= high <= low + 1e-11
 
 
-def test_many_steps_and_a_simulation_of_the_hits() -> None:
+def test_many_steps_and_a_simulation_of_the_hits():
     """The mean over draws, drawn at random, lies within its standard error of the bound."""
     multipliers = np.geomspace(4.0, 40.0, 300)
     mechanism = PersistentState(0.02, multipliers.tolist())
@@ -117,7 +110,7 @@ def test_many_steps_and_a_simulation_of_the_hits() -> None:
     assert persistent_delta(mechanism, 1.5) == pytest.approx(deltas.mean(), abs=4 * error)
 
 
-def test_the_bound_covers_runs_that_carry_a_record() -> None:
+def test_the_bound_covers_runs_that_carry_a_record():
     """A state that remembers, s <- a s + its draw, y = s + noise: the best threshold test."""
     rate, keep, noise, steps, epsilon = 0.3, 0.8, 1.5, 6, 1.0
     rows = [
@@ -136,7 +129,7 @@ def test_the_bound_covers_runs_that_carry_a_record() -> None:
     assert 0.01 < best <= persistent_delta(mechanism, epsilon)
 
 
-def test_statements_and_composition_keep_it() -> None:
+def test_statements_and_composition_keep_it():
     mechanism = PersistentState(0.1, [2.0, 2.0, 3.0], trust_model="server", coordinates=7)
     assert from_statement(to_statement(mechanism)) == mechanism
     assert to_statement(mechanism)["kind"] == "carried-state"
@@ -151,7 +144,7 @@ def test_statements_and_composition_keep_it() -> None:
             PersistentState(rate, 1.0)
 
 
-def test_a_repeated_step_divides_every_multiplier() -> None:
+def test_a_repeated_step_divides_every_multiplier():
     """After a kill, later messages come twice: squares of what they show add up."""
     mechanism = PersistentState(0.1, [2.0, 3.0, 4.0, 5.0])
     once = released(mechanism, [StepRun(0, 3, 1)])
@@ -178,7 +171,7 @@ PRINTED = FedspdRun(
 ACTIVE = (1, 4, 5, 9, 17, 30)
 
 
-def printed_rounds(kept: float = 1.0) -> list[ClientRound]:
+def printed_rounds(kept=1.0):
     gammas = [fedspd_step_parameter(PRINTED, number) for number in ACTIVE]
     return [
         ClientRound(
@@ -190,7 +183,7 @@ def printed_rounds(kept: float = 1.0) -> list[ClientRound]:
     ]
 
 
-def test_norms_are_those_of_every_response() -> None:
+def test_norms_are_those_of_every_response():
     responses = np.linalg.norm(fedspd_responses(PRINTED, ACTIVE, norms=True), axis=1).reshape(6, 3)
     one = [[float(r == step) for r in range(3)] for step in range(3)]
     norms = carried_norms(printed_rounds(), PRINTED.penalty, one, 0.0)
@@ -202,7 +195,7 @@ def test_norms_are_those_of_every_response() -> None:
     assert together == pytest.approx(np.linalg.norm(rows, axis=1), rel=1e-8)
 
 
-def test_a_lasting_disturbance_is_a_hit_at_every_later_step() -> None:
+def test_a_lasting_disturbance_is_a_hit_at_every_later_step():
     rows = fedspd_responses(PRINTED, ACTIVE, norms=True)
     lasting = 2.5
     norms = carried_norms(printed_rounds(), PRINTED.penalty, [[1.0, lasting, lasting]], lasting)
@@ -213,7 +206,7 @@ def test_a_lasting_disturbance_is_a_hit_at_every_later_step() -> None:
         assert norms[index] == pytest.approx(np.linalg.norm(sizes @ rows), rel=1e-8)
 
 
-def test_copies_of_a_message_add_squares_and_overflow_is_infinite() -> None:
+def test_copies_of_a_message_add_squares_and_overflow_is_infinite():
     one = [[1.0, 0.0, 0.0]]
     plain = carried_norms(printed_rounds(), PRINTED.penalty, one, 0.0)
     twice = [
@@ -227,9 +220,7 @@ def test_copies_of_a_message_add_squares_and_overflow_is_infinite() -> None:
     assert carried_norms([], 1.0, one, 0.0) == []
 
 
-def difference_of_two_runs(
-    draw: np.random.Generator, rounds: list[ClientRound], start: int, local: int, convex: bool
-) -> float:
+def difference_of_two_runs(draw, rounds, start, local, convex):
     """The norm over noise of two runs that differ in one draw, with losses of L up to 2 gamma.
 
     Quadratic losses of three coordinates, soft thresholding or a box; gradients differ by norm 1.
@@ -259,7 +250,7 @@ def difference_of_two_runs(
 
 
 @pytest.mark.parametrize("local", [1, 3])
-def test_energy_bounds_two_runs_with_smooth_convex_losses(local: int) -> None:
+def test_energy_bounds_two_runs_with_smooth_convex_losses(local):
     """And so do norms, by much more; over 12 rounds, with a growing step parameter."""
     gammas = [4.0 * math.sqrt(t) for t in range(1, 13)]
     rounds = [ClientRound(gamma, gamma, 0.5 / (gamma + PRINTED.penalty)) for gamma in gammas]
@@ -280,7 +271,7 @@ def test_energy_bounds_two_runs_with_smooth_convex_losses(local: int) -> None:
     assert max(concave) > energy[0]
 
 
-def test_energy_says_nothing_where_its_proof_does_not_hold() -> None:
+def test_energy_says_nothing_where_its_proof_does_not_hold():
     one = [[1.0]]
     falling = [ClientRound(2.0, 2.0, 1.0), ClientRound(1.0, 1.0, 1.0)]
     steep = [ClientRound(2.0, 2.0, 1.0), ClientRound(3.0, 3.1, 1.0)]

@@ -14,12 +14,12 @@ from scipy.stats import norm
 from tacit.errors import InputError
 from tacit.privacy import PrivateState, delta, epsilon
 from tacit.privacy.accounting.private_state import worst_means
-from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Relation
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 pytestmark = pytest.mark.slow
 
 
-def mixtures(rate: float, means: tuple[float, float], ends: np.ndarray) -> np.ndarray:
+def mixtures(rate, means, ends):
     """Masses of (1-q) N(means[0], 1) + q N(means[1], 1) between the ends."""
     below, above = (np.diff(np.concatenate(([0.0], norm.cdf(ends, mean), [1.0]))) for mean in means)
     return (1 - rate) * below + rate * above
@@ -35,9 +35,7 @@ ENDS = np.linspace(-8.0, 8.0, 129)
     replace=st.booleans(),
     mark=st.sampled_from([0.0, 0.1, 0.5, 1.5]),
 )
-def test_no_state_beats_the_pair_over_two_steps(
-    seed: int, rate: float, replace: bool, mark: float
-) -> None:
+def test_no_state_beats_the_pair_over_two_steps(seed, rate, replace, mark):
     """Shifts within the bounds that depend on the first message and on the first coin at will.
 
     All are binned alike, so that two binned steps of the pair stand for its own composition.
@@ -48,13 +46,13 @@ def test_no_state_beats_the_pair_over_two_steps(
     means = worst_means(PrivateState(rate, drawn_norm, undrawn_norm, 1.0, relation=relation))
     first = np.digitize(np.concatenate((ENDS, [9.0])) - 1e-9, [-0.5, 0.5])  # what is seen of y_1
 
-    def shift(drawn: int) -> float:
+    def shift(drawn):
         return (
             float(generator.choice([-1.0, 1.0, generator.uniform(-1, 1)]))
             * (undrawn_norm, drawn_norm)[drawn]
         )
 
-    def run() -> np.ndarray:
+    def run():
         joint = np.zeros((len(ENDS) + 1,) * 2)
         for coin in (0, 1):
             start = mixtures(1.0, (0.0, shift(coin)), ENDS) * (rate if coin else 1 - rate)
@@ -73,16 +71,14 @@ def test_no_state_beats_the_pair_over_two_steps(
         assert divergence <= float(np.maximum(c - ratio * d, 0).sum()) * 1.002 + 1e-6
 
 
-def profile_exact(
-    rate: float, drawn_norm: float, undrawn_norm: float, epsilon: float, *, reverse: bool
-) -> mp.mpf:
+def profile_exact(rate, drawn_norm, undrawn_norm, epsilon, *, reverse):
     """Both masses on the side of the crossing where the first density is the larger."""
     with mp.workdps(40):
         q, a, c = mp.mpf(rate), mp.mpf(drawn_norm), mp.mpf(undrawn_norm)
         ratio = mp.exp(mp.mpf(epsilon))
         goal = mp.mpf(-epsilon if reverse else epsilon)
 
-        def loss(x: mp.mpf) -> mp.mpf:
+        def loss(x):
             return mp.log((1 - q) * mp.exp(c * x - c * c / 2) + q * mp.exp(a * x - a * a / 2))
 
         low, high = mp.mpf(-200), mp.mpf(400)
@@ -100,9 +96,7 @@ def profile_exact(
     ("rate", "drawn_norm", "undrawn_norm"),
     [(0.01, 1.9, 0.02), (0.5, 1.5, 0.5), (1 / 3000, 6.0, 1e-3), (1.0, 1.3, 0.4), (0.1, 0.8, 0.8)],
 )
-def test_what_is_certified_for_one_step_is_the_pair(
-    rate: float, drawn_norm: float, undrawn_norm: float
-) -> None:
+def test_what_is_certified_for_one_step_is_the_pair(rate, drawn_norm, undrawn_norm):
     mechanism = PrivateState(rate, 2 * drawn_norm, 2 * undrawn_norm, 2.0)
     for mark in (0.0, 0.2, 1.0, 4.0):
         true = max(
@@ -115,9 +109,7 @@ def test_what_is_certified_for_one_step_is_the_pair(
 STEPS = [(0.01, 1.6, 0.01, 200), (0.2, 1.0, 0.15, 20), (1 / 1200, 4.9, 0.002, 575)]
 
 
-def plainly_composed(
-    rate: float, drawn_norm: float, undrawn_norm: float, steps: int, mark: float
-) -> float:
+def plainly_composed(rate, drawn_norm, undrawn_norm, steps, mark):
     """Epsilon by rounding the losses of fine intervals of the output, and a Fourier transform.
 
     Nothing is certified: a grid of 5e-4, the tails beyond 10 standard deviations left out.
@@ -151,9 +143,7 @@ def plainly_composed(
 
 
 @pytest.mark.parametrize(("rate", "drawn_norm", "undrawn_norm", "steps"), STEPS)
-def test_composed_steps_agree_with_a_plain_composition(
-    rate: float, drawn_norm: float, undrawn_norm: float, steps: int
-) -> None:
+def test_composed_steps_agree_with_a_plain_composition(rate, drawn_norm, undrawn_norm, steps):
     mechanism = PrivateState(rate, drawn_norm, undrawn_norm, 1.0, steps)
     for mark in (1e-2, 1e-4, 1e-6):
         plain = plainly_composed(rate, drawn_norm, undrawn_norm, steps, mark)
@@ -162,8 +152,8 @@ def test_composed_steps_agree_with_a_plain_composition(
 
 @pytest.mark.parametrize(("rate", "drawn_norm", "undrawn_norm", "steps"), STEPS)
 def test_composed_steps_lie_within_the_bounds_of_dp_accounting(
-    rate: float, drawn_norm: float, undrawn_norm: float, steps: int
-) -> None:
+    rate, drawn_norm, undrawn_norm, steps
+):
     above, below = (
         from_mixture_gaussian_mechanism(
             1.0,
@@ -181,9 +171,7 @@ def test_composed_steps_lie_within_the_bounds_of_dp_accounting(
         assert below.get_epsilon_for_delta(mark) <= bound <= above.get_epsilon_for_delta(mark)
 
 
-def flipping_shifts(
-    pattern: tuple[int, ...], drawn_norm: float, undrawn_norm: float
-) -> list[float]:
+def flipping_shifts(pattern, drawn_norm, undrawn_norm):
     """What a table of gradients adds along e: the gradient flips once, after the start."""
     shifts, stored = [], -1.0
     for step, drawn in enumerate(pattern):
@@ -195,11 +183,11 @@ def flipping_shifts(
     return shifts
 
 
-def table_delta(rate: float, noise: float, epsilon: float, opposite: float) -> float:
+def table_delta(rate, noise, epsilon, opposite):
     """Delta of three steps of the flipping table, the worse direction, binned: from below."""
     ends = np.linspace(-7.0, 9.0, 161)
 
-    def masses(shift: float) -> np.ndarray:
+    def masses(shift):
         return np.diff(np.concatenate(([0.0], norm.cdf(ends, shift / noise), [1.0])))
 
     sides = np.zeros((2, *[len(ends) + 1] * 3))
@@ -214,16 +202,14 @@ def table_delta(rate: float, noise: float, epsilon: float, opposite: float) -> f
 
 @pytest.mark.parametrize(("rate", "noise"), [(0.3, 1.0), (0.1, 0.5), (0.5, 2.0)])
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
-def test_a_real_table_of_gradients_stays_below(
-    rate: float, noise: float, relation: Relation
-) -> None:
+def test_a_real_table_of_gradients_stays_below(rate, noise, relation):
     mechanism = PrivateState(rate, 2 - rate, rate, noise, 3, relation=relation)
     opposite = -1.0 if relation == REPLACE_ONE else 0.0
     for mark in (0.0, 0.3, 1.0, 3.0):
         assert table_delta(rate, noise, mark, opposite) <= delta(mechanism, epsilon=mark)
 
 
-def test_the_published_noise_of_privsgp_vr() -> None:
+def test_the_published_noise_of_privsgp_vr():
     """Claimed: 3 and 1. Poisson and zero-out, the reading kindest to the paper."""
     for steps, records, claimed, constant, certified in [
         (3120, 3125, 3.0, 1.0, 4060.0),
@@ -244,14 +230,14 @@ def test_the_published_noise_of_privsgp_vr() -> None:
         (0.5, 50, 11.377, 1.986),
     ],
 )
-def test_the_price_of_a_private_table(rate: float, steps: int, plain: float, ratio: float) -> None:
+def test_the_price_of_a_private_table(rate, steps, plain, ratio):
     """Noise that spends epsilon 1 at delta 1e-4 without a table, and with one."""
     for noise, drawn_norm, undrawn_norm in [(plain, 1.0, 0.0), (plain * ratio, 2 - rate, rate)]:
         bound = epsilon(PrivateState(rate, drawn_norm, undrawn_norm, noise, steps), delta=1e-4)
         assert bound == pytest.approx(1.0, abs=0.01)
 
 
-def test_the_theorem_needs_poisson_sampling() -> None:
+def test_the_theorem_needs_poisson_sampling():
     zero_out = PrivateState(0.1, 1.9, 0.1, 1.0)
     assert worst_means(zero_out) == ((0.1, 1.9), (0.0, 0.0))
     with pytest.raises(InputError, match="poisson") as caught:

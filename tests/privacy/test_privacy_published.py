@@ -9,25 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privacy_oracles import gaussian_epsilon_exact, gaussian_profile_exact
 
-from tacit.privacy.published import DYN_D2P, DYN_GENERAL, PRIVSGP, ClaimedRun, Formula
+from tacit.privacy.published import DYN_D2P, DYN_GENERAL, PRIVSGP, ClaimedRun
 
 FORMULAS = [PRIVSGP, DYN_D2P, DYN_GENERAL]
 
 
-def a_run(
-    *,
-    records: int = 3000,
-    steps: int = 1000,
-    clip: float = 4.0,
-    mu: float = 2.0,
-    delta: float = 1e-4,
-    batch: float = 1.0,
-    constant: float = 1.0,
-) -> ClaimedRun:
+def a_run(*, records=3000, steps=1000, clip=4.0, mu=2.0, delta=1e-4, batch=1.0, constant=1.0):
     return ClaimedRun(records, [clip] * steps, [clip / mu] * steps, batch, delta, constant)
 
 
-def total_mu(epsilon: float, delta: float) -> float:
+def total_mu(epsilon, delta):
     """The Gaussian-DP parameter whose profile passes through (epsilon, delta), by bisection."""
     low, high = mp.mpf("1e-4"), mp.mpf(20)
     for _ in range(80):
@@ -37,7 +28,7 @@ def total_mu(epsilon: float, delta: float) -> float:
     return float(low)
 
 
-def holds(formula: Formula, run: ClaimedRun) -> list[bool]:
+def holds(formula, run):
     return [condition.holds for condition in formula.conditions(run)]
 
 
@@ -50,9 +41,7 @@ def holds(formula: Formula, run: ClaimedRun) -> list[bool]:
     delta=st.floats(1e-9, 0.1),
     constant=st.floats(0.1, 10),
 )
-def test_privsgp_inverts_its_theorem(
-    records: int, steps: int, ratio: float, clip: float, delta: float, constant: float
-) -> None:
+def test_privsgp_inverts_its_theorem(records, steps, ratio, clip, delta, constant):
     """Theorem 2 gives sigma for epsilon; that sigma is claimed to cost this epsilon."""
     run = ClaimedRun(records, [clip] * steps, [clip * ratio] * steps, 1, delta, constant)
     epsilon = PRIVSGP.epsilon(run)
@@ -61,7 +50,7 @@ def test_privsgp_inverts_its_theorem(
     assert float(sigma) == pytest.approx(clip * ratio, rel=1e-12)
 
 
-def test_privsgp_noise_of_the_paper() -> None:
+def test_privsgp_noise_of_the_paper():
     """sigma / G is 0.20 c2 for MNIST and 0.061 c2 for CIFAR-10, and eps J^2 / K 2504 and 9390."""
     for records, steps, epsilon, expected, ratio in [
         (1200, 575, 1.0, 0.20, 2504),
@@ -84,7 +73,7 @@ def test_privsgp_noise_of_the_paper() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.3, 0.7, 1.0, 3.0])
 @pytest.mark.parametrize("steps", [1000, 10_000])
-def test_dyn_d2p_inverts_its_constant_schedule(epsilon: float, steps: int) -> None:
+def test_dyn_d2p_inverts_its_constant_schedule(epsilon, steps):
     """Const-D2P: mu-bar = sqrt(log(J^2 mu_tot^2 / K + 1))."""
     mu_total = total_mu(epsilon, 1e-4)
     mu_bar = math.sqrt(math.log(3000**2 * mu_total**2 / steps + 1))
@@ -97,7 +86,7 @@ def test_dyn_d2p_inverts_its_constant_schedule(epsilon: float, steps: int) -> No
     mus=st.lists(st.floats(0.01, 4.5), min_size=1, max_size=40),
     records=st.integers(50, 5000),
 )
-def test_dyn_formulas_at_high_precision(mus: list[float], records: int) -> None:
+def test_dyn_formulas_at_high_precision(mus, records):
     clips = [4.0 * 0.9**k for k in range(len(mus))]
     noise = [clip / mu for clip, mu in zip(clips, mus, strict=True)]
     run = ClaimedRun(records, clips, noise, 1, 1e-5)
@@ -111,7 +100,7 @@ def test_dyn_formulas_at_high_precision(mus: list[float], records: int) -> None:
         assert formula.epsilon(run) == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 
-def test_the_general_form_adds_too_little_noise() -> None:
+def test_the_general_form_adds_too_little_noise():
     """J = 3000, K = 1000, eps = 1: its noise has mu_k = 21, where e^x - 1 < 2 x is far off."""
     mu_k = total_mu(1.0, 1e-4) * 3000 / math.sqrt(2 * 1000)
     assert mu_k == pytest.approx(21, abs=0.1)
@@ -121,7 +110,7 @@ def test_the_general_form_adds_too_little_noise() -> None:
     assert DYN_D2P.epsilon(run) > 1e100
 
 
-def test_the_clipping_schedule_cancels() -> None:
+def test_the_clipping_schedule_cancels():
     mus = np.linspace(0.5, 2, 50)
     constant = ClaimedRun(1000, [3.0] * 50, (3 / mus).tolist(), 1, 1e-5)
     falling = 7 * 0.97 ** np.arange(50)
@@ -132,20 +121,20 @@ def test_the_clipping_schedule_cancels() -> None:
 
 
 @pytest.mark.parametrize("mu", [30.0, 1e3, 1e10, 1e80])
-def test_overflow_is_infinity(mu: float) -> None:
+def test_overflow_is_infinity(mu):
     assert DYN_D2P.epsilon(a_run(mu=mu)) == math.inf
     assert DYN_GENERAL.epsilon(a_run(mu=mu)) > 1
     assert PRIVSGP.epsilon(a_run(mu=mu)) > 1
 
 
 @pytest.mark.parametrize("mu", [1e-3, 1e-6])
-def test_much_noise_is_no_epsilon(mu: float) -> None:
+def test_much_noise_is_no_epsilon(mu):
     assert DYN_D2P.epsilon(a_run(mu=mu)) == 0
     assert DYN_GENERAL.epsilon(a_run(mu=mu)) == 0
     assert 0 < PRIVSGP.epsilon(a_run(mu=mu)) < 1e-3
 
 
-def test_conditions_tell_which_run_meets_them() -> None:
+def test_conditions_tell_which_run_meets_them():
     small = a_run(records=10, steps=1000, mu=0.01)
     assert PRIVSGP.epsilon(small) * 10**2 / 1000 < 1
     assert holds(PRIVSGP, small) == [True, True, True]
@@ -161,7 +150,7 @@ def test_conditions_tell_which_run_meets_them() -> None:
     assert holds(DYN_GENERAL, loud) == [False, False]
 
 
-def test_one_loud_step_breaks_a_condition() -> None:
+def test_one_loud_step_breaks_a_condition():
     noise = [10.0] * 99 + [0.5]
     run = ClaimedRun(5, [1.0] * 100, noise, 1, 1e-5)
     assert holds(DYN_D2P, run) == [False, True]
@@ -170,7 +159,7 @@ def test_one_loud_step_breaks_a_condition() -> None:
 
 
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.source)
-def test_a_formula_says_what_it_is(formula: Formula) -> None:
+def test_a_formula_says_what_it_is(formula):
     assert "=" in formula.statement
     assert formula.source
     assert "mean over the batch" in formula.reading

@@ -1,7 +1,5 @@
 """DECOR's accountant against figures that its authors printed, and what its noise costs."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
@@ -17,7 +15,6 @@ from tacit.privacy.published import (
     DECOR,
     DECOR_USER,
     DecorRun,
-    PaperSetting,
     decor_noise,
     paper_settings,
 )
@@ -38,9 +35,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "claims.md"
         (0.01, 0.027545090180360724, 1.3251199837400647),
     ],
 )
-def test_the_accountant_prints_what_its_authors_printed(
-    own: float, pair: float, printed: float
-) -> None:
+def test_the_accountant_prints_what_its_authors_printed(own, pair, printed):
     """Sigma = own^2 I + pair^2 L on the 4 x 4 torus, whitened, then the published formula."""
     sigma = mp.matrix(16, 16)
     for node in range(16):
@@ -58,14 +53,14 @@ def test_the_accountant_prints_what_its_authors_printed(
 
 @settings(max_examples=25, deadline=None)
 @given(claimed=st.floats(0.001, 10), steps=st.integers(1, 10_000), records=st.integers(65, 100_000))
-def test_noise_and_epsilon_are_inverse(claimed: float, steps: int, records: int) -> None:
+def test_noise_and_epsilon_are_inverse(claimed, steps, records):
     for formula in (DECOR, DECOR_USER):
         noise = decor_noise(formula, claimed, steps=steps, batch=64, records=records)
         run = DecorRun(noise, steps, 64, records)
         assert formula.epsilon(run) == pytest.approx(claimed, rel=1e-9)
 
 
-def test_one_record_costs_several_times_what_is_printed() -> None:
+def test_one_record_costs_several_times_what_is_printed():
     """At the noise of "1" and of "0.001": add-or-remove-one, then replace-one."""
     costs = {
         claimed: [epsilon(row.mechanism, delta=1e-5) for row in rows_at(claimed) if row.mechanism]
@@ -78,11 +73,11 @@ def test_one_record_costs_several_times_what_is_printed() -> None:
     assert "here 1000" in violated[0]
 
 
-def rows_at(claimed: float) -> list[PaperSetting]:
+def rows_at(claimed):
     return [row for row in SETTINGS if row.claimed == claimed and "one record" in row.experiment]
 
 
-def test_a_user_is_protected_as_printed() -> None:
+def test_a_user_is_protected_as_printed():
     """With whole users the accountant composes and converts: every figure holds."""
     users = [row for row in SETTINGS if row.experiment.endswith("a user")]
     assert len(users) == 9
@@ -93,7 +88,7 @@ def test_a_user_is_protected_as_printed() -> None:
         assert 0.7 * row.claimed < epsilon(row.mechanism, delta=1e-5) < row.claimed
 
 
-def test_the_page_prints_these_figures() -> None:
+def test_the_page_prints_these_figures():
     """Each DECOR row of docs/concepts/claims.md, and how many rows the whole table has."""
     page = PAGE.read_text(encoding="utf-8")
     printed = re.findall(r"^\| DECOR \| (.*?) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.M)
@@ -126,7 +121,7 @@ SHORT = {
     ("field", "value"),
     [("noise_multiplier", 0.0), ("steps", 0), ("batch", -1), ("records", 3), ("delta", 1.0)],
 )
-def test_numbers_out_of_range_are_refused(field: str, value: float) -> None:
+def test_numbers_out_of_range_are_refused(field, value):
     good = {"noise_multiplier": 1.0, "steps": 10, "batch": 4, "records": 100}
     with pytest.raises(InputError, match=field):
         DecorRun(**{**good, field: value})  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """DO-ADP's noise, and the delta that its theorem really grants."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath as mp
@@ -22,9 +20,7 @@ from tacit.privacy.published import DO_ADP, DoAdpRun, do_adp_noise, do_adp_theor
     kept=st.floats(0.01, 1),
     failure=st.floats(1e-9, 0.1),
 )
-def test_noise_and_epsilon_are_inverse(
-    records: int, steps: int, epsilon: float, activation: float, kept: float, failure: float
-) -> None:
+def test_noise_and_epsilon_are_inverse(records, steps, epsilon, activation, kept, failure):
     noise = do_adp_noise(
         records=records,
         steps=steps,
@@ -45,22 +41,20 @@ def test_noise_and_epsilon_are_inverse(
     assert do_adp_theorem_delta(run) == pytest.approx(float(1 - (1 - prime) * survive), rel=1e-9)
 
 
-def a_run(
-    *, records: int = 3000, steps: int = 1000, epsilon: float = 1.0, activation: float = 1.0
-) -> DoAdpRun:
+def a_run(*, records=3000, steps=1000, epsilon=1.0, activation=1.0):
     noise = do_adp_noise(records=records, steps=steps, epsilon=epsilon, activation=activation)
     return DoAdpRun(records, steps, noise, activation)
 
 
-def test_the_theorem_grants_a_large_delta() -> None:
+def test_the_theorem_grants_a_large_delta():
     """At least 0.447 at eps = 1; on the epsilon set mostly from 120,000 steps at delta_0."""
     assert 0.447 < do_adp_theorem_delta(a_run()) < 0.46
     over_noised = do_adp_theorem_delta(a_run(records=20_000, steps=120_000, epsilon=0.01))
     assert over_noised == pytest.approx(1 - (1 - 0.01 / math.sqrt(5)) * math.exp(-1.2), rel=1e-4)
 
 
-def test_conditions_tell_which_run_meets_them() -> None:
-    def broken(run: DoAdpRun) -> list[int]:
+def test_conditions_tell_which_run_meets_them():
+    def broken(run):
         numbered = enumerate(DO_ADP.conditions(run), start=1)
         return [number for number, condition in numbered if not condition.holds]
 
@@ -83,7 +77,7 @@ def test_conditions_tell_which_run_meets_them() -> None:
         ("failure", 0.0),
     ],
 )
-def test_numbers_out_of_range_are_refused(field: str, value: float) -> None:
+def test_numbers_out_of_range_are_refused(field, value):
     good = {"records": 100, "steps": 10, "noise_over_bound": 1.0}
     with pytest.raises(InputError, match=field):
         DoAdpRun(**{**good, field: value})  # type: ignore[arg-type]

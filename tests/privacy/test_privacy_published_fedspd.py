@@ -1,7 +1,5 @@
 """FedSPD-DP: its formulas, and what its private state reveals, against runs of the algorithm."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace
@@ -30,7 +28,7 @@ from tacit.privacy.published.fedspd import (
 )
 
 
-def adult(total: float, chosen: int) -> FedspdRun:
+def adult(total, chosen):
     """The paper's setting at a total budget."""
     round_epsilon = fedspd_round_epsilon(
         total=total,
@@ -59,11 +57,11 @@ SMALL = FedspdRun(
 
 @pytest.mark.parametrize("total", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("chosen", [10, 20, 100])
-def test_a_total_budget_and_a_budget_a_round_are_inverse(total: float, chosen: int) -> None:
+def test_a_total_budget_and_a_budget_a_round_are_inverse(total, chosen):
     assert FEDSPD_DP.epsilon(adult(total, chosen)) == pytest.approx(total, rel=1e-12)
 
 
-def test_formulas_by_hand() -> None:
+def test_formulas_by_hand():
     run = adult(1.0, 20)
     assert run.rate == pytest.approx(50 / 325)
     again = replace(run, drawing="with-replacement")
@@ -81,7 +79,7 @@ def test_formulas_by_hand() -> None:
     assert FEDSPD_DP.epsilon(whole) == math.inf
 
 
-def test_the_papers_own_setting_breaks_its_condition_in_round_one() -> None:
+def test_the_papers_own_setting_breaks_its_condition_in_round_one():
     theorem, gaussian, state = FEDSPD_DP.conditions(adult(1.0, 20))
     assert fedspd_step_parameter(adult(1.0, 20), 1) > 20**2
     assert (theorem.holds, gaussian.holds, state.holds) == (False, True, False)
@@ -89,7 +87,7 @@ def test_the_papers_own_setting_breaks_its_condition_in_round_one() -> None:
     assert [condition.holds for condition in FEDSPD_DP.conditions(loud)] == [True, False, False]
 
 
-def test_bad_numbers_are_refused() -> None:
+def test_bad_numbers_are_refused():
     for field, value in [
         ("records", 0),
         ("round_epsilon", math.inf),
@@ -104,18 +102,12 @@ def test_bad_numbers_are_refused() -> None:
         even_rounds(replace(SMALL, chosen=1, clients=100))
 
 
-def test_even_rounds_end_with_the_last() -> None:
+def test_even_rounds_end_with_the_last():
     assert even_rounds(adult(1.0, 20)) == tuple(range(5, 101, 5))
     assert even_rounds(adult(1.0, 100)) == tuple(range(1, 101))
 
 
-def messages(
-    run: FedspdRun,
-    active: tuple[int, ...],
-    gradients: np.ndarray,
-    broadcast: np.ndarray,
-    curvature: np.ndarray,
-) -> np.ndarray:
+def messages(run, active, gradients, broadcast, curvature):
     """The client's messages before noise, as the paper's three lines give them.
 
     Args:
@@ -137,9 +129,7 @@ def messages(
     return np.array(sent)
 
 
-def neighbours(
-    seed: int, draws: list[int | None], curvature: float
-) -> tuple[np.ndarray, list[np.ndarray]]:
+def neighbours(seed, draws, curvature):
     """Norms of the differences of two neighbouring runs over their noise, and the gradients."""
     rng = np.random.default_rng(seed)
     active = (2, 3, 5, 6)
@@ -161,7 +151,7 @@ def neighbours(
 
 
 @pytest.mark.parametrize("draws", [[0, None, None, None], [None, 1, 0, None], [1, 1, None, 0]])
-def test_responses_are_the_difference_of_two_runs(draws: list[int | None]) -> None:
+def test_responses_are_the_difference_of_two_runs(draws):
     """Linear losses: the shift is the sum of the responses of the draws, up to its sign."""
     gap, _ = neighbours(3, draws, 0.0)
     responses = fedspd_responses(SMALL, (2, 3, 5, 6), norms=False)
@@ -172,9 +162,7 @@ def test_responses_are_the_difference_of_two_runs(draws: list[int | None]) -> No
 
 @pytest.mark.parametrize("curvature", [0.0, 0.3, 1.0, 1.9])
 @pytest.mark.parametrize("draws", [[0, None, 1, None], [1, 1, 1, 1]])
-def test_norms_bound_two_runs_with_smooth_convex_losses(
-    draws: list[int | None], curvature: float
-) -> None:
+def test_norms_bound_two_runs_with_smooth_convex_losses(draws, curvature):
     """Quadratic losses with L up to 2 gamma."""
     gap, _ = neighbours(5, draws, curvature * fedspd_step_parameter(SMALL, 2))
     norms = fedspd_responses(SMALL, (2, 3, 5, 6), norms=True)
@@ -182,7 +170,7 @@ def test_norms_bound_two_runs_with_smooth_convex_losses(
     assert (np.linalg.norm(gap, axis=1) <= norms[rows].sum(axis=0) * (1 + 1e-12)).all()
 
 
-def test_one_round_from_equal_state_is_above_the_published_sensitivity() -> None:
+def test_one_round_from_equal_state_is_above_the_published_sensitivity():
     """(4 G / (Q rho)) sum_r (1 - theta^r), about 2.4 times the published one for large gamma."""
     run = adult(1.0, 20)
     gamma = fedspd_step_parameter(run, 1)
@@ -194,7 +182,7 @@ def test_one_round_from_equal_state_is_above_the_published_sensitivity() -> None
     assert worst / fedspd_sensitivity(run, gamma) == pytest.approx(2.4, abs=0.1)
 
 
-def enumerated(terms: np.ndarray, chance: float) -> tuple[np.ndarray, np.ndarray]:
+def enumerated(terms, chance):
     """The sum of a term for every round that draws the record, over all patterns."""
     rounds, local = terms.shape
     sums, chances = [], []
@@ -207,7 +195,7 @@ def enumerated(terms: np.ndarray, chance: float) -> tuple[np.ndarray, np.ndarray
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-2, 0.1])
 @pytest.mark.parametrize("drawn_norm", [1.0, 4.0])
-def test_lower_bound_is_that_of_all_patterns(delta: float, drawn_norm: float) -> None:
+def test_lower_bound_is_that_of_all_patterns(delta, drawn_norm):
     active = (2, 3, 5, 6)
     responses = fedspd_responses(SMALL, active, norms=False)
     weights = responses.sum(axis=0) / np.linalg.norm(responses.sum(axis=0))
@@ -224,7 +212,7 @@ def test_lower_bound_is_that_of_all_patterns(delta: float, drawn_norm: float) ->
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0, 10.0])
-def test_upper_bound_covers_the_mean_over_all_patterns(epsilon: float) -> None:
+def test_upper_bound_covers_the_mean_over_all_patterns(epsilon):
     active = (2, 3, 5, 6)
     responses = fedspd_responses(SMALL, active, norms=True)
     norms = np.linalg.norm(responses, axis=1).reshape(4, 2)
@@ -248,7 +236,7 @@ def test_upper_bound_covers_the_mean_over_all_patterns(epsilon: float) -> None:
     assert exact <= outcome
 
 
-def test_upper_epsilon_inverts_upper_delta() -> None:
+def test_upper_epsilon_inverts_upper_delta():
     active = even_rounds(SMALL)
     epsilon = fedspd_upper(SMALL, active, 1e-3, drawn_norm=1.0)
     assert fedspd_upper_delta(SMALL, active, epsilon, drawn_norm=1.0) <= 1e-3
@@ -256,7 +244,7 @@ def test_upper_epsilon_inverts_upper_delta() -> None:
     assert fedspd_upper(SMALL, active, 0.999, drawn_norm=1.0) == 0.0
 
 
-def test_the_claim_does_not_hold_where_every_client_is_active() -> None:
+def test_the_claim_does_not_hold_where_every_client_is_active():
     """Total epsilon 1 and K = N: at least 3.4 with the reading kindest to the paper."""
     run = adult(1.0, 100)
     assert fedspd_lower(run, even_rounds(run), 1e-4, drawn_norm=0.2) > 3.3
@@ -265,7 +253,7 @@ def test_the_claim_does_not_hold_where_every_client_is_active() -> None:
     assert fedspd_lower(few, even_rounds(few), 1e-4, drawn_norm=2.0) > 15
 
 
-def test_the_repair_is_over_noised() -> None:
+def test_the_repair_is_over_noised():
     """The published noise then certifies 0.0096 for a claimed 1."""
     run = adult(1.0, 20)
     mechanism = privacy.FixedBatchGaussian(50, 325, repaired_multiplier(run), 20)

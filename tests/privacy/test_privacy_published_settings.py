@@ -10,7 +10,7 @@ import pytest
 from tacit.privacy import PrivateState
 from tacit.privacy.mechanisms.composed import ClientSampling
 from tacit.privacy.mechanisms.steps import FixedBatchGaussian, SampledGaussian, schedule
-from tacit.privacy.published import PaperSetting, paper_settings
+from tacit.privacy.published import paper_settings
 
 SETTINGS = paper_settings()
 
@@ -37,18 +37,18 @@ ALGORITHMS = [
 ]
 
 
-def rows(algorithm: str, start: str = "") -> list[PaperSetting]:
+def rows(algorithm, start=""):
     return [
         row for row in SETTINGS if row.algorithm == algorithm and row.experiment.startswith(start)
     ]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_private_algorithm_has_a_row(algorithm: str) -> None:
+def test_every_private_algorithm_has_a_row(algorithm):
     assert any(algorithm in row.algorithm.split(", ") for row in SETTINGS)
 
 
-def test_no_claim_is_invented() -> None:
+def test_no_claim_is_invented():
     silent = {"DP2-SGD", "A(DP)2SGD", "DPDO", "DP-DDA", "CPGT", "DP-SGD", "DP-FedAvg", "DP-ADMM"}
     for row in SETTINGS:
         if row.algorithm in silent:
@@ -56,7 +56,7 @@ def test_no_claim_is_invented() -> None:
             assert not row.conditions
 
 
-def test_a_row_is_bounded_or_says_what_is_missing() -> None:
+def test_a_row_is_bounded_or_says_what_is_missing():
     for row in SETTINGS:
         assert (row.bounds is None) == bool(row.missing), row
         assert row.reading
@@ -65,7 +65,7 @@ def test_a_row_is_bounded_or_says_what_is_missing() -> None:
             assert row.delta is not None
 
 
-def test_the_kindest_reading_comes_first_and_once() -> None:
+def test_the_kindest_reading_comes_first_and_once():
     experiments = Counter(
         (row.algorithm, row.experiment) for row in SETTINGS if row.kindest and row.bounds
     )
@@ -78,18 +78,18 @@ def test_the_kindest_reading_comes_first_and_once() -> None:
         seen.add(key)
 
 
-def test_rows_of_an_algorithm_stand_together() -> None:
+def test_rows_of_an_algorithm_stand_together():
     names = [row.algorithm for row in SETTINGS]
     changes = sum(one != other for one, other in pairwise(names))
     assert changes == len(set(names)) - 1
 
 
-def test_rows_differ() -> None:
+def test_rows_differ():
     keys = Counter((row.algorithm, row.experiment, row.reading) for row in SETTINGS)
     assert keys.most_common(1)[0][1] == 1
 
 
-def test_noise_of_privsgp_at_its_best_steps() -> None:
+def test_noise_of_privsgp_at_its_best_steps():
     """Sigma / G is 0.061 c2 on CIFAR-10, 0.20 c2 on MNIST; the same at every K*(eps)."""
     for algorithm in ("PrivSGP", "PrivSGP-VR"):
         for start, noise in (
@@ -103,14 +103,14 @@ def test_noise_of_privsgp_at_its_best_steps() -> None:
                 assert row.noise_multiplier[0] == pytest.approx(noise, rel=0.01)
 
 
-def test_the_table_of_gradients_is_private_state() -> None:
+def test_the_table_of_gradients_is_private_state():
     for row in rows("PrivSGP-VR"):
         assert isinstance(row.mechanism, PrivateState)
         assert row.mechanism.drawn_norm + row.mechanism.undrawn_norm == pytest.approx(2)
         assert row.mechanism.sample_rate == pytest.approx(row.mechanism.undrawn_norm)
 
 
-def test_schedules_rise_tenfold_in_mu() -> None:
+def test_schedules_rise_tenfold_in_mu():
     for row in rows("Dyn-D2P, Dyn[mu]-D2P", "Fashion-MNIST, n = 20, K = 10000"):
         assert row.noise_multiplier is not None
         assert isinstance(row.mechanism, (SampledGaussian, FixedBatchGaussian))
@@ -119,7 +119,7 @@ def test_schedules_rise_tenfold_in_mu() -> None:
         assert len(schedule(row.mechanism)) == 10_000
 
 
-def test_activation_is_seen() -> None:
+def test_activation_is_seen():
     for row in rows("DO-ADP"):
         sleepy = "p = 0.8" in row.experiment
         assert isinstance(row.mechanism, ClientSampling) == sleepy
@@ -127,7 +127,7 @@ def test_activation_is_seen() -> None:
         assert row.mechanism.steps == int(row.experiment.split("T = ")[1].split(",")[0])
 
 
-def certified(algorithm: str, experiment: str, which: int = 0) -> float:
+def certified(algorithm, experiment, which=0):
     """The certified epsilon of one row: `which` reading of an experiment."""
     setting = rows(algorithm, experiment)[which]
     assert setting.bounds is not None
@@ -138,7 +138,7 @@ def certified(algorithm: str, experiment: str, which: int = 0) -> float:
     return upper
 
 
-def proved(algorithm: str, experiment: str, which: int = 0) -> float:
+def proved(algorithm, experiment, which=0):
     """The proved lower setting of one row."""
     setting = rows(algorithm, experiment)[which]
     assert setting.bounds is not None
@@ -148,7 +148,7 @@ def proved(algorithm: str, experiment: str, which: int = 0) -> float:
     return lower
 
 
-def test_privsgp_on_mnist() -> None:
+def test_privsgp_on_mnist():
     """A claimed 1 is 5.645; one of J and replace-one up to 45.9."""
     start = "MNIST, n = 50, K = 575 = K*"
     assert certified("PrivSGP", start) == pytest.approx(5.645, rel=1e-3)
@@ -157,7 +157,7 @@ def test_privsgp_on_mnist() -> None:
     assert certified("PrivSGP", start, 1) < 46
 
 
-def test_privsgp_on_cifar() -> None:
+def test_privsgp_on_cifar():
     """A claimed 3 lies between 197 and 1041: at 980."""
     start = "CIFAR-10, n = 16, K = 3120 = K*"
     assert 197 <= proved("PrivSGP", start) <= certified("PrivSGP", start) <= 1041
@@ -167,7 +167,7 @@ def test_privsgp_on_cifar() -> None:
     ("start", "low", "high"),
     [("CIFAR-10, n = 16, K = 3120 = K*", 670, 4124), ("MNIST, n = 50, K = 575 = K*", 15.5, 45.5)],
 )
-def test_privsgp_vr(start: str, low: float, high: float) -> None:
+def test_privsgp_vr(start, low, high):
     """Claimed 3 and 1: 671 to 4123 and 16 to 45 under the kindest reading."""
     assert certified("PrivSGP-VR", start) == pytest.approx(high, rel=0.02)
     assert proved("PrivSGP-VR", start) > low
@@ -176,25 +176,25 @@ def test_privsgp_vr(start: str, low: float, high: float) -> None:
 @pytest.mark.parametrize(
     ("epsilon", "expected"), [("0.3", 1.43), ("0.7", 3.06), ("1", 3.79), ("3", 6.03)]
 )
-def test_const_d2p_on_fashion_mnist(epsilon: str, expected: float) -> None:
+def test_const_d2p_on_fashion_mnist(epsilon, expected):
     start = f"Fashion-MNIST, n = 20, K = 1000, eps = {epsilon}"
     assert certified("Const-D2P, Dyn[C]-D2P", start) == pytest.approx(expected, abs=0.01)
     assert proved("Const-D2P, Dyn[C]-D2P", start) == pytest.approx(expected, abs=0.01)
 
 
-def test_dyn_d2p_on_fashion_mnist() -> None:
+def test_dyn_d2p_on_fashion_mnist():
     """Ten thousand noise levels."""
     start = "Fashion-MNIST, n = 20, K = 10000, eps = 3"
     assert certified("Dyn-D2P, Dyn[mu]-D2P", start) == pytest.approx(6.01, abs=0.01)
 
 
 @pytest.mark.parametrize(("epsilon", "least"), [("0.3", 15.9), ("1", 22.6), ("3", 28.8)])
-def test_dyn_d2p_as_its_algorithm_draws(epsilon: str, least: float) -> None:
+def test_dyn_d2p_as_its_algorithm_draws(epsilon, least):
     start = f"Fashion-MNIST, n = 20, K = 1000, eps = {epsilon}"
     assert proved("Const-D2P, Dyn[C]-D2P", start, 1) >= least * 0.99
 
 
-def test_do_adp() -> None:
+def test_do_adp():
     """At delta_0: up to 27.2 for a claimed 1, 0.405 at T = 10,000; over-noised later."""
     start = "MNIST, n = 20, T = 1000, eps = 1, p = 1, k/d = 1"
     assert certified("DO-ADP", start) == 0.0  # at the theorem's own delta
@@ -207,7 +207,7 @@ def test_do_adp() -> None:
     assert certified("DO-ADP", start, 2) <= 0.00077
 
 
-def test_fedspd() -> None:
+def test_fedspd():
     printed = "Adult, K = 100 of 100, total eps = 1"
     assert proved("FedSPD-DP", printed) > 3.3
     assert certified("FedSPD-DP, repaired", "Adult, K = 20 of 100, total eps = 1") < 0.0097

@@ -3,11 +3,8 @@
 The second evaluation is at fifty digits, in loops over steps, nodes and clients.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -69,15 +66,7 @@ NETWORK = {
     records=st.integers(1, 10**4),
     mu=st.floats(1e-3, 3),
 )
-def test_theorem_1_of_dyn_d2p_as_printed(
-    schedules: list[tuple[float, float]],
-    rate: float,
-    nodes: int,
-    d: int,
-    start: float,
-    records: int,
-    mu: float,
-) -> None:
+def test_theorem_1_of_dyn_d2p_as_printed(schedules, rate, nodes, d, start, records, mu):
     """With equation 10's noise, which gives the noise's term the form that is printed."""
     clip, noise = zip(*schedules, strict=True)
     variance = dyn_noise_variance(clip, noise, records=records, mu_total=mu)
@@ -114,9 +103,7 @@ def test_theorem_1_of_dyn_d2p_as_printed(
 
 
 @given(st.lists(st.tuples(size, size), min_size=1, max_size=12), st.floats(1e-2, 1e2))
-def test_noise_as_the_root_of_the_bound_makes_t1_least(
-    schedules: list[tuple[float, float]], factor: float
-) -> None:
+def test_noise_as_the_root_of_the_bound_makes_t1_least(schedules, factor):
     """T1 >= ((1/K) sum C_k)^2, with equality there and, up to a factor, nowhere else."""
     clip, noise = zip(*schedules, strict=True)
     floor = np.mean(clip) ** 2
@@ -130,12 +117,12 @@ def test_noise_as_the_root_of_the_bound_makes_t1_least(
 
 
 @pytest.mark.parametrize("rho_c", [1.0, 2.0, 10.0])
-def test_the_budget_that_makes_t1_least_falls(rho_c: float) -> None:
+def test_the_budget_that_makes_t1_least_falls(rho_c):
     """sigma~_k as (rho_c rho_mu)^(-k/K): least at rho_mu = 1 / sqrt(rho_c), dearer as it grows."""
     steps = 50
     clip = [4 * rho_c ** (-k / steps) for k in range(steps)]
 
-    def t1(rho_mu: float) -> float:
+    def t1(rho_mu):
         return dyn_noise(clip, [c * rho_mu ** (-k / steps) for k, c in enumerate(clip)])
 
     best = rho_c**-0.5
@@ -145,7 +132,7 @@ def test_the_budget_that_makes_t1_least_falls(rho_c: float) -> None:
     assert grown[-1] > 1.2 * grown[0]
 
 
-def test_corollary_1_of_dyn_d2p_is_ten_million_steps_in_the_papers_setting() -> None:
+def test_corollary_1_of_dyn_d2p_is_ten_million_steps_in_the_papers_setting():
     """n = 20, J = 3000, (1, 1e-4); the experiments' K is of the order of 1000."""
     mu = total_mu(1.0, 1e-4)
     steps = dyn_steps(nodes=20, records=3000, mu_total=mu)
@@ -157,10 +144,10 @@ def test_corollary_1_of_dyn_d2p_is_ten_million_steps_in_the_papers_setting() -> 
 
 
 @given(st.floats(1.01, 100), count)
-def test_at_corollary_1_every_term_but_the_start_is_of_its_order(grow: float, nodes: int) -> None:
+def test_at_corollary_1_every_term_but_the_start_is_of_its_order(grow, nodes):
     """Four times J mu_tot makes the bound of its steps and rate a quarter, where C_k = sigma~_k."""
 
-    def whole(scale: float) -> float:
+    def whole(scale):
         # Constant sequences: only their mean counts, so that one entry stands for all K.
         steps = nodes * scale**2
         rate = 1 / (math.sqrt(nodes) * scale)
@@ -180,8 +167,8 @@ def test_at_corollary_1_every_term_but_the_start_is_of_its_order(grow: float, no
     assert whole(scale * grow) == pytest.approx(whole(scale) / grow, rel=1e-9)
 
 
-def test_what_is_not_known_leaves_the_other_terms() -> None:
-    def of(**unknown: float) -> list[bool]:
+def test_what_is_not_known_leaves_the_other_terms():
+    def of(**unknown):
         known = {**NETWORK, **unknown}
         found = dyn_bound((1.0, 2.0), 0.1, rate=0.1, nodes=3, parameters=5, start_norm=1.0, **known)
         return [math.isnan(value) for value in found]
@@ -192,14 +179,14 @@ def test_what_is_not_known_leaves_the_other_terms() -> None:
     assert of(smoothness=math.nan) == [False, True, True, True, True]
 
 
-def test_no_reading_of_equation_8_gives_both_ends_of_const_d2ps_row() -> None:
+def test_no_reading_of_equation_8_gives_both_ends_of_const_d2ps_row():
     """Its printed accuracies rise from 45.37 to 80.81 % from eps 0.3 to 3, and its noise hardly.
 
     mu-bar = sqrt(log(J^2 mu_tot^2 / K + 1)) with J = 3000: the noise over the bound, 1 / mu-bar,
     falls by a factor of 1.37 at K = 1000, and of 1.62 at 10,000; by two only beyond 30,000.
     """
 
-    def mu_bar(epsilon: float, steps: int) -> float:
+    def mu_bar(epsilon, steps):
         return constant_mu(records=3000, steps=steps, epsilon=epsilon, delta=1e-4)
 
     low, high = mu_bar(0.3, 1000), mu_bar(3.0, 1000)
@@ -231,7 +218,7 @@ RUN = FedspdRun(
 )
 
 
-def printed_constant(run: FedspdRun, steps: int, epsilon: float) -> mp.mpf:
+def printed_constant(run, steps, epsilon):
     with mp.workdps(50):
         g, dual, phi, rho = (
             mp.mpf(x) for x in (run.gradient_bound, run.dual_diameter, run.deviation, run.penalty)
@@ -244,7 +231,7 @@ def printed_constant(run: FedspdRun, steps: int, epsilon: float) -> mp.mpf:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 30])
-def test_equation_28_as_printed(steps: int) -> None:
+def test_equation_28_as_printed(steps):
     """A loop over clients that differ in their share and budget."""
     runs = [
         replace(RUN, local_steps=steps, round_epsilon=0.1 + i / 7, chosen=10 + i) for i in range(6)
@@ -267,9 +254,7 @@ def test_equation_28_as_printed(steps: int) -> None:
 
 
 @given(size, st.integers(1, 60))
-def test_for_a_given_epsilon_a_round_more_local_steps_always_lower_the_third_term(
-    epsilon: float, steps: int
-) -> None:
+def test_for_a_given_epsilon_a_round_more_local_steps_always_lower_the_third_term(epsilon, steps):
     """So that equations 32 and 33 can only be of a given total."""
     here, more = (fedspd_constant(RUN, q, epsilon) / q for q in (steps, steps + 1))
     assert more < here
@@ -284,8 +269,8 @@ def test_for_a_given_epsilon_a_round_more_local_steps_always_lower_the_third_ter
     drawing=st.sampled_from(["without-replacement", "with-replacement"]),
 )
 def test_the_best_local_steps_are_those_of_a_search_of_all(
-    records: int, batch: int, total: float, chosen: int, penalty: float, drawing: Any
-) -> None:
+    records, batch, total, chosen, penalty, drawing
+):
     run = replace(
         RUN,
         records=records,
@@ -347,9 +332,7 @@ tasks = st.builds(
 
 
 @given(tasks, st.floats(1e-4, 1), st.integers(1, 10**6))
-def test_theorem_2_and_the_lemmas_of_do_adp_as_printed(
-    task: DoAdpTask, rate: float, steps: int
-) -> None:
+def test_theorem_2_and_the_lemmas_of_do_adp_as_printed(task, rate, steps):
     with mp.workdps(50):
         a, b, p, c = (mp.mpf(x) for x in (rate, task.momentum, task.activation, task.contraction))
         L, n, T = mp.mpf(task.smoothness), task.nodes, steps
@@ -386,9 +369,7 @@ def test_theorem_2_and_the_lemmas_of_do_adp_as_printed(
 
 
 @given(tasks, st.integers(10, 10**8))
-def test_equation_9_is_the_order_of_theorem_2_at_its_best_step_size(
-    task: DoAdpTask, steps: int
-) -> None:
+def test_equation_9_is_the_order_of_theorem_2_at_its_best_step_size(task, steps):
     """With L, G, varsigma^2 and f(x_0) - f* at 1 and no momentum, neither is beyond thirty times
     the other, where the best alpha is one that the theorem allows."""
     plain = replace(
@@ -402,7 +383,7 @@ def test_equation_9_is_the_order_of_theorem_2_at_its_best_step_size(
 
 
 @given(st.floats(0.01, 1), st.floats(0.01, 2), st.floats(0.01, 1))
-def test_the_constants_of_do_adp(gap: float, distance: float, share: float) -> None:
+def test_the_constants_of_do_adp(gap, distance, share):
     """With d = 1000 coordinates and p = 1: c and gamma as printed, in k = share d."""
     d = 1000
     k = share * d
@@ -414,9 +395,7 @@ def test_the_constants_of_do_adp(gap: float, distance: float, share: float) -> N
 
 
 @given(tasks, st.floats(1e-3, 1), st.floats(1.01, 10))
-def test_do_adps_bound_rises_with_noise_and_falls_with_steps(
-    task: DoAdpTask, rate: float, more: float
-) -> None:
+def test_do_adps_bound_rises_with_noise_and_falls_with_steps(task, rate, more):
     first, second, third = do_adp_bound(task, rate, 100)
     noisier = do_adp_bound(replace(task, noise_variance=task.noise_variance + more), rate, 100)
     assert noisier[0] == first
@@ -428,7 +407,7 @@ def test_do_adps_bound_rises_with_noise_and_falls_with_steps(
     assert slower[2] == pytest.approx(third / more**2)
 
 
-def test_what_a_paper_promises_stands_with_its_algorithm() -> None:
+def test_what_a_paper_promises_stands_with_its_algorithm():
     promised = {name for name, row in ALGORITHMS.items() if row.claims.promise is not None}
     papers = {"privsgp-vr", "do-adp", "fedspd-dp"}
     assert promised == papers | {"dyn-d2p", "dyn-c", "dyn-mu", "const-d2p", "dyn-general"}

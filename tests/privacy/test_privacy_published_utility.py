@@ -1,7 +1,5 @@
 """What the papers promise of accuracy, against their printed numbers and by its own properties."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath as mp
@@ -31,18 +29,18 @@ NODES, RECORDS = 16, 3125
 C2 = 0.3725  # what follows from K* = 3120
 
 
-def budgets(epsilon: float) -> list[Budget]:
+def budgets(epsilon):
     return [Budget(RECORDS, epsilon, 1e-5)] * NODES
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0])
-def test_corollary_1_gives_the_papers_number_of_steps_on_cifar_10(epsilon: float) -> None:
+def test_corollary_1_gives_the_papers_number_of_steps_on_cifar_10(epsilon):
     """K* = 3120 (eps / 3)^2."""
     steps = published_steps(CIFAR, budgets(epsilon), gradient_bound=10.0, c2=C2)
     assert steps == pytest.approx(3120 * (epsilon / 3) ** 2, rel=2e-3)
 
 
-def test_the_papers_number_of_steps_on_cifar_10_needs_a_constant_of_0_37() -> None:
+def test_the_papers_number_of_steps_on_cifar_10_needs_a_constant_of_0_37():
     """The c2 that K* = 3120 implies, at its printed constants and ResNet-18's d."""
     steps = published_steps(CIFAR, budgets(3.0), gradient_bound=10.0, c2=1.0)
     assert math.sqrt(steps / 3120) == pytest.approx(0.37, abs=0.005)
@@ -51,11 +49,11 @@ def test_the_papers_number_of_steps_on_cifar_10_needs_a_constant_of_0_37() -> No
 @pytest.mark.parametrize(
     ("epsilon", "printed"), [(0.4, 92), (0.6, 207), (0.8, 368), (1.0, 575), (1.6, 1472)]
 )
-def test_corollary_1_moves_as_575_epsilon_squared_on_mnist(epsilon: float, printed: int) -> None:
+def test_corollary_1_moves_as_575_epsilon_squared_on_mnist(epsilon, printed):
     """L, G, b^2 and F0 of MNIST are not printed: whatever they are, K* is 575 eps^2 if it is 575
     at eps = 1, n = 50, J = 1200 and delta = 1e-5."""
 
-    def steps(budget: float, c2: float) -> float:
+    def steps(budget, c2):
         task = BoundConstants(2.0, 7.0, 2.3, 40.0, 25_450)
         return published_steps(task, [Budget(1200, budget, 1e-5)] * 50, gradient_bound=1.0, c2=c2)
 
@@ -63,7 +61,7 @@ def test_corollary_1_moves_as_575_epsilon_squared_on_mnist(epsilon: float, print
     assert round(steps(epsilon, c2)) == printed == round(575 * epsilon**2)
 
 
-def test_theorem_1_and_corollary_1_as_printed() -> None:
+def test_theorem_1_and_corollary_1_as_printed():
     """Every formula of PAPERS, at fifty digits, for budgets that differ."""
     mixed = [Budget(RECORDS, 1.0 + i / 4, 10.0 ** -(4 + i % 3)) for i in range(NODES)]
     with mp.workdps(50):
@@ -109,10 +107,8 @@ someones = st.lists(
 
 
 @given(tasks, someones, size, st.floats(0.1, 5))
-def test_the_published_steps_minimise_the_bound(
-    task: BoundConstants, nodes: list[Budget], gradient_bound: float, c2: float
-) -> None:
-    def bound(steps: float) -> float:
+def test_the_published_steps_minimise_the_bound(task, nodes, gradient_bound, c2):
+    def bound(steps):
         noise = claimed_variances(nodes, steps, gradient_bound=gradient_bound, c2=c2)
         return convergence_bound(task, noise, steps)
 
@@ -126,10 +122,8 @@ def test_the_published_steps_minimise_the_bound(
 
 
 @given(tasks, someones, size, st.floats(1.01, 10))
-def test_the_best_bound_falls_with_the_budget_and_the_records(
-    task: BoundConstants, nodes: list[Budget], gradient_bound: float, more: float
-) -> None:
-    def best(these: list[Budget]) -> float:
+def test_the_best_bound_falls_with_the_budget_and_the_records(task, nodes, gradient_bound, more):
+    def best(these):
         return published_bound(task, these, gradient_bound=gradient_bound)
 
     richer = [Budget(b.records, b.epsilon * more, b.delta) for b in nodes]
@@ -141,16 +135,14 @@ def test_the_best_bound_falls_with_the_budget_and_the_records(
 
 
 @given(tasks, st.lists(st.floats(0, 10), min_size=1, max_size=5), st.integers(1, 10**6))
-def test_theorem_1_falls_with_steps_and_nodes_at_a_given_noise(
-    task: BoundConstants, variances: list[float], steps: int
-) -> None:
+def test_theorem_1_falls_with_steps_and_nodes_at_a_given_noise(task, variances, steps):
     bound = convergence_bound(task, variances, steps)
     assert convergence_bound(task, variances, 4 * steps) == pytest.approx(bound / 2)
     assert convergence_bound(task, variances * 4, steps) == pytest.approx(bound / 2)
     assert convergence_bound(task, [v + 1 for v in variances], steps) > bound
 
 
-def test_theorem_1_needs_more_steps_than_anyone_takes() -> None:
+def test_theorem_1_needs_more_steps_than_anyone_takes():
     """Equation 92 by hand at J = 2, L = 3, n = 4: its last term, 64 J^4 (1 + J)^2 L^2 n / 9."""
     assert least_steps(3.0, [2, 5, 7, 2]) == pytest.approx(64 * 16 * 9 * 9 * 4 / 9)
     # With very few records the third term leads: 16 (4 J + 5)^2 L^2 / n.
@@ -171,7 +163,7 @@ def test_theorem_1_needs_more_steps_than_anyone_takes() -> None:
         ([40, 40], 0.1, 0.0, 64 * 40**4 * 41**2 * 2 / 9),
     ],
 )
-def test_equation_92_with_push_sum(records: list[int], c: float, q: float, by_hand: float) -> None:
+def test_equation_92_with_push_sum(records, c, q, by_hand):
     assert least_steps(1.0, records, push_sum_constant=c, push_sum_rate=q) == pytest.approx(by_hand)
     assert least_steps(2.0, records, push_sum_constant=c, push_sum_rate=q) == pytest.approx(
         4 * by_hand
@@ -179,9 +171,7 @@ def test_equation_92_with_push_sum(records: list[int], c: float, q: float, by_ha
 
 
 @given(size, st.lists(st.integers(1, 10**4), min_size=1, max_size=6), size, st.floats(0, 0.99))
-def test_equation_92_is_at_least_its_terms_without_the_graph(
-    smoothness: float, records: list[int], c: float, q: float
-) -> None:
+def test_equation_92_is_at_least_its_terms_without_the_graph(smoothness, records, c, q):
     whole = least_steps(smoothness, records, push_sum_constant=c, push_sum_rate=q)
     assert whole >= least_steps(smoothness, records)
     assert least_steps(smoothness, records, push_sum_constant=2 * c, push_sum_rate=q) >= whole
@@ -190,13 +180,13 @@ def test_equation_92_is_at_least_its_terms_without_the_graph(
     assert whole >= first * (1 - 1e-12)
 
 
-def test_constants_of_any_size_give_a_number_or_infinity() -> None:
+def test_constants_of_any_size_give_a_number_or_infinity():
     huge = least_steps(1e100, [10**9], push_sum_constant=1e100, push_sum_rate=1 - 1e-16)
     assert huge == math.inf
     assert 0 < least_steps(1e-100, [1]) < 1e-190
 
 
-def test_table_1_as_the_abstract_has_it() -> None:
+def test_table_1_as_the_abstract_has_it():
     """sqrt(d log(1/delta)) / (sqrt(n) J eps), and a factor sqrt(n) more for A(DP)2SGD."""
     common = {"nodes": 16, "records": 3125, "parameters": 10_000, "epsilon": 3.0, "delta": 1e-5}
     ours = utility_order(**common)  # type: ignore[arg-type]
@@ -206,9 +196,7 @@ def test_table_1_as_the_abstract_has_it() -> None:
 
 
 @given(tasks, st.integers(1, 50), st.integers(10, 10**5), st.floats(0.1, 10), size)
-def test_table_1_is_the_order_of_corollary_1(
-    task: BoundConstants, nodes: int, records: int, epsilon: float, gradient_bound: float
-) -> None:
+def test_table_1_is_the_order_of_corollary_1(task, nodes, records, epsilon, gradient_bound):
     """Their ratio is 12 G sqrt(6 L A), whatever n, J, d, eps and delta are."""
     for delta in (1e-8, 1e-3):
         budget = Budget(records, epsilon, delta)
@@ -224,12 +212,12 @@ def test_table_1_is_the_order_of_corollary_1(
         assert bound == pytest.approx(constant * order, rel=1e-9)
 
 
-def test_the_rate_of_fedspd_dp() -> None:
+def test_the_rate_of_fedspd_dp():
     assert fedspd_rate(participation=0.2, rounds=100, local_steps=5) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
-def test_numbers_out_of_range_are_refused(value: float) -> None:
+def test_numbers_out_of_range_are_refused(value):
     good = {"smoothness": 1.0, "heterogeneity": 0.0, "start_gap": 0.0, "start_norm": 0.0}
     for key in good:
         if value == 0 and key != "smoothness":

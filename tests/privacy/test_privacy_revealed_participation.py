@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from tacit.privacy.mechanisms.steps import PrivateState
 
 
-def over_all_patterns(mechanism: PrivateState, epsilon: float) -> float:
+def over_all_patterns(mechanism, epsilon):
     double = 2.0 if mechanism.relation == REPLACE_ONE else 1.0
     noises = list(mechanism.noise_multiplier)  # type: ignore[arg-type]
     total = 0.0
@@ -42,9 +41,7 @@ def over_all_patterns(mechanism: PrivateState, epsilon: float) -> float:
     words=st.sampled_from([("poisson", ADD_OR_REMOVE_ONE), ("fixed", REPLACE_ONE)]),
     epsilon=st.floats(0.0, 5.0),
 )
-def test_it_is_the_mean_over_patterns(
-    rate: float, bounds: tuple[float, float], noises: list[float], words: Any, epsilon: float
-) -> None:
+def test_it_is_the_mean_over_patterns(rate, bounds, noises, words, epsilon):
     mechanism = PrivateState(rate, *bounds, noises, None, *words)
     exact = over_all_patterns(mechanism, epsilon)
     bound = revealed_delta(mechanism, epsilon)
@@ -55,7 +52,7 @@ def test_it_is_the_mean_over_patterns(
     ("rate", "steps", "epsilon"),
     [(1 / 3000, 1000, 3.0), (0.01, 10_000, 40.0), (0.5, 37, 30.0), (1e-5, 1_000_000, 8.0)],
 )
-def test_constant_noise_is_a_binomial_sum(rate: float, steps: int, epsilon: float) -> None:
+def test_constant_noise_is_a_binomial_sum(rate, steps, epsilon):
     mechanism = PrivateState(rate, 1.8, 1e-3, 0.7, steps, "fixed", REPLACE_ONE)
     drawn = np.arange(min(steps, 400) + 1)
     chances = binom.pmf(drawn, steps, rate)
@@ -67,7 +64,7 @@ def test_constant_noise_is_a_binomial_sum(rate: float, steps: int, epsilon: floa
     assert exact * (1 - 1e-9) <= revealed_delta(mechanism, epsilon) <= exact * (1 + 1e-6)
 
 
-def test_many_different_noises_lose_little() -> None:
+def test_many_different_noises_lose_little():
     """Against sampled patterns, at five standard errors."""
     steps, rate = 2000, 1 / 500
     noises = 0.8 * 10.0 ** (-np.arange(steps) / steps)
@@ -84,7 +81,7 @@ def test_many_different_noises_lose_little() -> None:
 
 
 @pytest.mark.parametrize("rate", [1 / 3000, 0.01, 0.1])
-def test_a_schedule_of_ten_thousand_lies_between_its_ends(rate: float) -> None:
+def test_a_schedule_of_ten_thousand_lies_between_its_ends(rate):
     noises = 2.0 * 10.0 ** (-np.arange(10_000) / 10_000)
     bound = revealed_epsilon(PrivateState(rate, 2 - rate, rate, noises.tolist()), 1e-5)
     ends = [
@@ -93,7 +90,7 @@ def test_a_schedule_of_ten_thousand_lies_between_its_ends(rate: float) -> None:
     assert ends[0] < bound < ends[1]
 
 
-def test_a_schedule_that_is_nearly_constant_costs_what_a_constant_one_does() -> None:
+def test_a_schedule_that_is_nearly_constant_costs_what_a_constant_one_does():
     plain = revealed_epsilon(PrivateState(0.01, 1.99, 0.01, 0.5, 1000), 1e-6)
     noises = [0.5 * (1 + 1e-9 * k) for k in range(1000)]
     nearly = revealed_epsilon(PrivateState(0.01, 1.99, 0.01, noises), 1e-6)
@@ -107,9 +104,7 @@ def test_a_schedule_that_is_nearly_constant_costs_what_a_constant_one_does() -> 
     steps=st.integers(1, 3000),
     delta=st.sampled_from([0.3, 1e-3, 1e-6, 1e-12]),
 )
-def test_epsilon_is_the_inverse_rounded_up(
-    rate: float, noise: float, steps: int, delta: float
-) -> None:
+def test_epsilon_is_the_inverse_rounded_up(rate, noise, steps, delta):
     mechanism = PrivateState(rate, 1.9, 0.02, noise, steps)
     epsilon = revealed_epsilon(mechanism, delta)
     assert revealed_delta(mechanism, epsilon) <= delta
@@ -120,7 +115,7 @@ def test_epsilon_is_the_inverse_rounded_up(
     )
 
 
-def test_a_record_drawn_every_time_is_a_gaussian() -> None:
+def test_a_record_drawn_every_time_is_a_gaussian():
     mechanism = PrivateState(1.0, 1.5, 0.2, [1.0, 2.0, 4.0])
     mu = 1.5 * math.hypot(1, 1 / 2, 1 / 4)
     assert revealed_epsilon(mechanism, 1e-6) == pytest.approx(gaussian_epsilon(mu, 1e-6), rel=5e-3)
@@ -128,7 +123,7 @@ def test_a_record_drawn_every_time_is_a_gaussian() -> None:
     assert revealed_epsilon(same, 1e-6) == pytest.approx(gaussian_epsilon(2.8, 1e-6), rel=1e-6)
 
 
-def test_no_noise_worth_the_name_has_no_bound() -> None:
+def test_no_noise_worth_the_name_has_no_bound():
     assert revealed_epsilon(PrivateState(0.1, 1.0, 0.0, 1e-160, 3), 1e-5) == math.inf
     assert revealed_delta(PrivateState(0.1, 1.0, 0.0, 1e-160, 3), 5.0) == 1.0
 
@@ -137,9 +132,7 @@ def test_no_noise_worth_the_name_has_no_bound() -> None:
     ("steps", "records", "claimed", "constant", "zero_out", "replace"),
     [(3120, 3125, 3.0, 1.0, 4123.39, 16_935.93), (575, 1200, 1.0, 2.0, 78.35, 283.42)],
 )
-def test_the_published_noise_of_privsgp_vr(
-    steps: int, records: int, claimed: float, constant: float, zero_out: float, replace: float
-) -> None:
+def test_the_published_noise_of_privsgp_vr(steps, records, claimed, constant, zero_out, replace):
     noise = 3 * constant * math.sqrt(steps * math.log(1e5)) / (records * claimed)
     rate = 1 / records
     poisson = PrivateState(rate, 2 - rate, rate, noise, steps)
@@ -149,7 +142,7 @@ def test_the_published_noise_of_privsgp_vr(
 
 
 @pytest.mark.parametrize(("rate", "noise", "steps"), [(0.02, 0.6, 100), (0.3, 2.0, 12)])
-def test_giving_the_pattern_away_never_gains(rate: float, noise: float, steps: int) -> None:
+def test_giving_the_pattern_away_never_gains(rate, noise, steps):
     mechanism = PrivateState(rate, 2 - rate, rate, noise, steps)
     for epsilon in (0.1, 1.0, 4.0, 12.0):
         assert delta(mechanism, epsilon=epsilon) <= revealed_delta(mechanism, epsilon) * 1.001

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privacy_oracles import Array, add_profile_exact, remove_profile_exact
+from privacy_oracles import add_profile_exact, remove_profile_exact
 
 from tacit.privacy.accounting.dominating_pairs import LaplaceStep, NormalStep
 from tacit.privacy.accounting.spectrum import (
@@ -26,11 +26,11 @@ from tacit.privacy.accounting.spectrum import (
 )
 
 
-def measure(losses: Array, masses: Array, infinite: float = 0.0) -> Atoms:
+def measure(losses, masses, infinite=0.0):
     return Atoms(losses, masses, infinite, losses, np.zeros_like(losses), 0.0)
 
 
-def exact_delta(losses: Array, masses: Array, epsilon: float) -> float:
+def exact_delta(losses, masses, epsilon):
     return math.fsum(
         mass * -math.expm1(epsilon - loss)
         for loss, mass in zip(losses.tolist(), masses.tolist(), strict=True)
@@ -48,9 +48,7 @@ LINE = Contour(tilt=2.0, step=2 * math.pi / 32, count=6000, smooth=0.01, above=4
     steps=st.integers(1, 4),
     epsilon=st.floats(0, 3),
 )
-def test_bounds_hold_the_plain_convolution(
-    losses: list[float], weights: list[float], steps: int, epsilon: float
-) -> None:
+def test_bounds_hold_the_plain_convolution(losses, weights, steps, epsilon):
     at = np.asarray(losses)
     masses = np.asarray(weights[: len(losses)]) / sum(weights[: len(losses)])
     result = sum_of([(spectrum(measure(at, masses), LINE), steps)])
@@ -63,7 +61,7 @@ def test_bounds_hold_the_plain_convolution(
     assert result.upper(epsilon) - result.lower(epsilon) <= 0.03
 
 
-def test_a_million_steps_are_a_binomial() -> None:
+def test_a_million_steps_are_a_binomial():
     share, steps = Fraction(1, 2000), 1_000_000
     at, masses = np.asarray([0.0, 0.25]), np.asarray([1 - float(share), float(share)])
     line = Contour(tilt=0.5, step=2 * math.pi / 200, count=4000, smooth=0.05, above=0.7, below=0.3)
@@ -84,14 +82,14 @@ def test_a_million_steps_are_a_binomial() -> None:
             assert upper <= truth * 1.1
 
 
-def test_infinite_mass_counts_as_it_is() -> None:
+def test_infinite_mass_counts_as_it_is():
     at, masses = np.asarray([-0.1, 0.1]), np.asarray([0.5, 0.499])
     plain = sum_of([(spectrum(measure(at, masses), LINE), 3)])
     more = sum_of([(spectrum(measure(at, masses, 1e-3), LINE), 3)])
     assert more.upper(0.2) == pytest.approx(plain.upper(0.2) + 3e-3, rel=1e-12)
 
 
-def test_rounds_are_mixed() -> None:
+def test_rounds_are_mixed():
     at, masses = np.asarray([-0.4, 0.7]), np.asarray([0.4, 0.6])
     inner = spectrum(measure(at, masses), LINE)
     result = mixed(inner, 0.3, 2)
@@ -103,13 +101,13 @@ def test_rounds_are_mixed() -> None:
         assert result.lower(epsilon) == pytest.approx(direct.lower(epsilon), rel=1e-9)
 
 
-def gaussian_spectrum(square: float, line: Contour) -> Spectrum:
+def gaussian_spectrum(square, line):
     z = line.points
     return Spectrum(line, square * z * (z + 1) / 2, gaussian=square)
 
 
 @pytest.mark.parametrize("mu", [0.005, 0.3, 2.0])
-def test_gaussian_losses_are_the_closed_form(mu: float) -> None:
+def test_gaussian_losses_are_the_closed_form(mu):
     """Smoothed by themselves where they are wide, by a further step where they are not."""
     line = Contour(
         tilt=3 / mu,
@@ -131,10 +129,10 @@ def test_gaussian_losses_are_the_closed_form(mu: float) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(smooth=st.floats(1e-4, 0.5), log_k=st.floats(-3, 3))
-def test_the_convex_order_that_the_lower_bound_rests_on(smooth: float, log_k: float) -> None:
+def test_the_convex_order_that_the_lower_bound_rests_on(smooth, log_k):
     """(delta_1 + Y_r) / 2 has dearer calls than Y_s."""
 
-    def call(s: float) -> mp.mpf:
+    def call(s):
         k = mp.exp(log_k * smooth)
         if s == 0:
             return max(mp.mpf(0), 1 - k)
@@ -160,9 +158,7 @@ STEPS = [
 @pytest.mark.parametrize("step", STEPS, ids=repr)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cells", [40, 400])
-def test_atoms_lie_on_either_side_of_the_true_profile(
-    step: NormalStep, reverse: bool, cells: int
-) -> None:
+def test_atoms_lie_on_either_side_of_the_true_profile(step, reverse, cells):
     cut = Cut(tilt=2.0, reach=9.0, cells=cells, width=1.0, most=1.0)
     high, low = (atoms(step, reverse, upper, cut) for upper in (True, False))
     profile = add_profile_exact if reverse else remove_profile_exact
@@ -179,7 +175,7 @@ def test_atoms_lie_on_either_side_of_the_true_profile(
 
 @pytest.mark.parametrize("rate", [1e-3, 0.2, 0.9])
 @pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
-def test_the_symmetric_step_is_the_larger_of_both_directions(rate: float, mu: float) -> None:
+def test_the_symmetric_step_is_the_larger_of_both_directions(rate, mu):
     cut = Cut(tilt=2.0, reach=9.0, cells=4000, width=1.0, most=1.0)
     cells = atoms(NormalStep(rate, mu, symmetric=True), False, True, cut)
     for epsilon in (-0.7, -0.05, -0.001, 0.0, 0.001, 0.02, 0.4, 1.5):
@@ -190,8 +186,8 @@ def test_the_symmetric_step_is_the_larger_of_both_directions(rate: float, mu: fl
 
 @pytest.mark.parametrize("rate", [0.01, 0.6])
 @pytest.mark.parametrize("shift", [0.2, 3.0])
-def test_laplace_atoms(rate: float, shift: float) -> None:
-    def remove(epsilon: float) -> float:
+def test_laplace_atoms(rate, shift):
+    def remove(epsilon):
         lifted = 1 + math.expm1(epsilon) / rate
         if lifted <= 0:
             return -math.expm1(epsilon)
@@ -209,7 +205,7 @@ def test_laplace_atoms(rate: float, shift: float) -> None:
             assert value == pytest.approx(truth, abs=1e-5)
 
 
-def test_a_mirrored_pair_has_no_lower_bound() -> None:
+def test_a_mirrored_pair_has_no_lower_bound():
     binned = NormalStep(0.1, 1.0, symmetric=True).binned(np.linspace(0.5, 8, 50))
     assert above(binned).masses.sum() <= 1 + 1e-12
     with pytest.raises(ValueError, match="maximum"):

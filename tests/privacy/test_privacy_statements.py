@@ -3,7 +3,6 @@
 import copy
 import json
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from tacit.errors import InputError
 from tacit.privacy.mechanisms import steps as m
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
-from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism, Relation, Unit
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed
 from tacit.privacy.mechanisms.serialise import STATEMENT_VERSION, from_statement, to_statement
 
@@ -21,7 +20,7 @@ NOISES = st.lists(st.sampled_from([0.3, 1 / 3, 1.0, 1e-7, 4e9]), min_size=1, max
 RELATIONS = st.sampled_from([ADD_OR_REMOVE_ONE, REPLACE_ONE])
 
 
-def mechanisms(relation: Relation, unit: Unit) -> st.SearchStrategy[Mechanism]:
+def mechanisms(relation, unit):
     """Any mechanism of a relation and a unit, nested ones included."""
     common = {"relation": st.just(relation), "unit": st.just(unit)}
     kinds: list[st.SearchStrategy[Mechanism]] = [
@@ -51,7 +50,7 @@ ANY = st.tuples(RELATIONS, st.sampled_from(["record", "client"])).flatmap(
 
 @settings(max_examples=80, deadline=None)
 @given(ANY)
-def test_statements_survive_json(mechanism: Mechanism) -> None:
+def test_statements_survive_json(mechanism):
     statement = to_statement(mechanism)
     back = from_statement(json.loads(json.dumps(statement, allow_nan=False)))
     assert back == mechanism
@@ -62,7 +61,7 @@ def test_statements_survive_json(mechanism: Mechanism) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(NOISES)
-def test_a_statement_keeps_the_order_of_the_steps(multipliers: list[float]) -> None:
+def test_a_statement_keeps_the_order_of_the_steps(multipliers):
     statement = to_statement(m.SampledGaussian(0.01, multipliers))
     runs = statement["noise_multiplier"]
     assert [value for value, count in runs for _ in range(count)] == multipliers
@@ -84,7 +83,7 @@ FIRST_VERSION = {
 }
 
 
-def test_a_statement_says_everything() -> None:
+def test_a_statement_says_everything():
     fixed = m.FixedBatchGaussian(2, 50, [1.0, 1.0, 2.0])
     assert to_statement(fixed) == {
         **FIRST_VERSION,
@@ -102,7 +101,7 @@ def test_a_statement_says_everything() -> None:
     }
 
 
-def test_the_first_version_is_read() -> None:
+def test_the_first_version_is_read():
     assert from_statement(FIRST_VERSION) == m.FixedBatchGaussian(2, 50, [1.0, 1.0, 2.0])
     with pytest.raises(InputError) as caught:
         from_statement({**FIRST_VERSION, "unit": "client"})
@@ -134,7 +133,7 @@ PERSISTENT_STATE = (
         (PERSISTENT_STATE, m.PersistentState(0.1, [2.0, 3.0], trust_model="server")),
     ],
 )
-def test_statements_keep_the_words_that_ledgers_hold(text: str, mechanism: Mechanism) -> None:
+def test_statements_keep_the_words_that_ledgers_hold(text, mechanism):
     """As they were written before their classes and fields had the names of today."""
     assert from_statement(json.loads(text)) == mechanism
     assert json.dumps(to_statement(mechanism)) == text
@@ -150,7 +149,7 @@ def test_statements_keep_the_words_that_ledgers_hold(text: str, mechanism: Mecha
     ],
     ids=str,
 )
-def test_a_refused_statement_names_its_own_key(change: dict[str, Any], where: str) -> None:
+def test_a_refused_statement_names_its_own_key(change, where):
     participation = {**json.loads(PRIVATE_STATE), **change}
     with pytest.raises(InputError) as caught:
         from_statement({**to_statement(ClientSampling(m.Gaussian(1.0), 0.5, 2)),
@@ -193,7 +192,7 @@ def test_a_refused_statement_names_its_own_key(change: dict[str, Any], where: st
     ],
     ids=str,
 )
-def test_other_statements_are_refused(change: dict[str, Any], where: str) -> None:
+def test_other_statements_are_refused(change, where):
     statement = to_statement(m.SampledGaussian(0.5, 1.0, 2))
     with pytest.raises(InputError) as caught:
         from_statement({**statement, **change})
@@ -201,7 +200,7 @@ def test_other_statements_are_refused(change: dict[str, Any], where: str) -> Non
 
 
 @pytest.mark.parametrize("missing", sorted(to_statement(m.SampledGaussian(0.5, 1.0, 2))))
-def test_no_default_fills_a_hole(missing: str) -> None:
+def test_no_default_fills_a_hole(missing):
     statement = to_statement(m.SampledGaussian(0.5, 1.0, 2, relation=REPLACE_ONE))
     del statement[missing]
     with pytest.raises(InputError):
@@ -227,13 +226,13 @@ NESTED = to_statement(ClientSampling(Composed((m.Gaussian(1.0),)), 0.5, 2))
     ],
     ids=str,
 )
-def test_nested_statements_are_checked_all_the_way(change: dict[str, Any], where: str) -> None:
+def test_nested_statements_are_checked_all_the_way(change, where):
     with pytest.raises(InputError) as caught:
         from_statement({**copy.deepcopy(NESTED), **change})
     assert caught.value.where == where
 
 
-def test_statements_too_deep_are_refused_both_ways() -> None:
+def test_statements_too_deep_are_refused_both_ways():
     mechanism: Mechanism = m.Gaussian(1.0)
     statement = to_statement(mechanism)
     for _ in range(16):
@@ -249,7 +248,7 @@ def test_statements_too_deep_are_refused_both_ways() -> None:
 
 
 @pytest.mark.parametrize("other", [None, 3, "gaussian", [], {}])
-def test_what_is_no_statement_is_refused(other: Any) -> None:
+def test_what_is_no_statement_is_refused(other):
     with pytest.raises(InputError):
         from_statement(other)
     with pytest.raises(InputError):

@@ -14,18 +14,16 @@ from tacit.privacy.accounting.private_state import (
     table_lower_delta,
     table_lower_epsilon,
 )
-from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Relation
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from tacit.privacy.mechanisms.steps import PrivateState
 
 
-def table(
-    rate: float, noise: object, steps: int | None, relation: Relation = ADD_OR_REMOVE_ONE
-) -> PrivateState:
+def table(rate, noise, steps, relation=ADD_OR_REMOVE_ONE):
     sampling = "fixed" if relation == REPLACE_ONE else "poisson"
     return PrivateState(rate, 2 - rate, rate, noise, steps, sampling, relation)  # type: ignore[arg-type]
 
 
-def shifts(pattern: tuple[bool, ...], undrawn_norm: float) -> list[float]:
+def shifts(pattern, undrawn_norm):
     """The algorithm as written: the table starts with gradients at z^0, -1; they are 1 later."""
     moved, stored = [], -1.0
     for step, drawn in enumerate(pattern):
@@ -35,7 +33,7 @@ def shifts(pattern: tuple[bool, ...], undrawn_norm: float) -> list[float]:
     return moved
 
 
-def best_test(mechanism: PrivateState, epsilon: float) -> float:
+def best_test(mechanism, epsilon):
     """The best common threshold on the largest message, over all patterns."""
     noises = list(mechanism.noise_multiplier)  # type: ignore[arg-type]
     mirrored = -1 if mechanism.relation == REPLACE_ONE else 0
@@ -59,9 +57,7 @@ def best_test(mechanism: PrivateState, epsilon: float) -> float:
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
 @pytest.mark.parametrize(("rate", "noise"), [(0.3, 0.5), (0.02, 0.3), (0.1, 1.0)])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 7.0])
-def test_it_is_the_chance_of_the_test_over_all_patterns(
-    rate: float, noise: float, epsilon: float, relation: Relation
-) -> None:
+def test_it_is_the_chance_of_the_test_over_all_patterns(rate, noise, epsilon, relation):
     mechanism = table(rate, noise, 4, relation)
     bound, exact = table_lower_delta(mechanism, epsilon), best_test(mechanism, epsilon)
     # Below by what the union over four steps costs; above only by its finer search.
@@ -70,14 +66,14 @@ def test_it_is_the_chance_of_the_test_over_all_patterns(
 
 @pytest.mark.parametrize("noise", [0.2, [0.9, 0.4, 0.3, 0.5, 0.3], 1.5])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 5.0, 20.0])
-def test_it_lies_below_what_is_certified(noise: object, epsilon: float) -> None:
+def test_it_lies_below_what_is_certified(noise, epsilon):
     mechanism = table(0.1, noise, None if isinstance(noise, list) else 5)
     lower = table_lower_delta(mechanism, epsilon)
     assert lower <= revealed_delta(mechanism, epsilon)
     assert lower <= delta(mechanism, epsilon=epsilon)
 
 
-def test_runs_of_a_real_table_agree() -> None:
+def test_runs_of_a_real_table_agree():
     """The algorithm itself, the gradient a narrow dip in the start, z moved by what is released."""
     generator = np.random.default_rng(3)
     rate, noise, steps, runs, width, pace = 0.05, 0.5, 12, 40_000, 1e-6, 0.1
@@ -98,7 +94,7 @@ def test_runs_of_a_real_table_agree() -> None:
 
 
 @pytest.mark.parametrize("relation", [ADD_OR_REMOVE_ONE, REPLACE_ONE])
-def test_the_published_noise_of_privsgp_vr_is_violated(relation: Relation) -> None:
+def test_the_published_noise_of_privsgp_vr_is_violated(relation):
     """Claimed at delta 1e-5: 3 (CIFAR-10, c2 = 1) and 1 (MNIST, c2 = 2)."""
     cifar = table(1 / 3125, math.sqrt(3120 * math.log(1e5)) / 3125, 3120, relation)
     assert 671 <= table_lower_epsilon(cifar, 1e-5) <= revealed_epsilon(cifar, 1e-5)
@@ -109,7 +105,7 @@ def test_the_published_noise_of_privsgp_vr_is_violated(relation: Relation) -> No
 
 @pytest.mark.parametrize("noise", [0.2, 1.0, 10.0])
 @pytest.mark.parametrize("mark", [0.2, 1e-3, 1e-9])
-def test_epsilon_is_the_inverse_rounded_down(noise: float, mark: float) -> None:
+def test_epsilon_is_the_inverse_rounded_down(noise, mark):
     mechanism = table(0.05, noise, 50)
     epsilon = table_lower_epsilon(mechanism, mark)
     if epsilon > 0:
@@ -117,7 +113,7 @@ def test_epsilon_is_the_inverse_rounded_down(noise: float, mark: float) -> None:
     assert table_lower_delta(mechanism, epsilon * (1 + 1e-3) + 1e-3) <= mark
 
 
-def test_other_private_states_are_no_such_table() -> None:
+def test_other_private_states_are_no_such_table():
     for drawn_norm in (0.21, 2.0):
         mechanism = PrivateState(0.01, drawn_norm, 0.01, 1.0, 10)
         with pytest.raises(InputError, match="table of gradients") as caught:
@@ -127,5 +123,5 @@ def test_other_private_states_are_no_such_table() -> None:
             table_lower_epsilon(mechanism, 1e-5)
 
 
-def test_one_step_shows_no_flip() -> None:
+def test_one_step_shows_no_flip():
     assert table_lower_epsilon(table(0.5, 1.0, 1), 0.2) == 0.0

@@ -32,15 +32,13 @@ pytestmark = pytest.mark.slow
     share=st.floats(0.01, 0.99),
     deviations=st.floats(-7, 9),
 )
-def test_mixtures_lie_above_and_below(
-    low: float, width: float, share: float, deviations: float
-) -> None:
+def test_mixtures_lie_above_and_below(low, width, share, deviations):
     high, mu = low + width, low + share * width
     ends = np.asarray([low]), np.asarray([high]), np.asarray([mu])
     epsilon = high * high / 2 + deviations * high
     with mp.workdps(40):
 
-        def profile(at: float) -> mp.mpf:
+        def profile(at):
             return gaussian_profile_exact(at, epsilon) if at else max(0, 1 - mp.exp(epsilon))
 
         truth = profile(mu)
@@ -53,7 +51,7 @@ def test_mixtures_lie_above_and_below(
         assert excess < 1e-9
 
 
-def test_many_levels_of_little_noise_cost_more_than_one_of_them() -> None:
+def test_many_levels_of_little_noise_cost_more_than_one_of_them():
     """So little that floating point cannot tell the ends of a bracket apart."""
     multipliers = np.geomspace(0.02, 0.05, EXACT + 8).tolist()
     many = SampledGaussian(0.1, multipliers)
@@ -64,7 +62,7 @@ def test_many_levels_of_little_noise_cost_more_than_one_of_them() -> None:
 
 
 @pytest.mark.parametrize("mu", [0.3, 3.0, 7.0, 20.0, 100.0])
-def test_weights_are_those_of_the_bracket_where_they_can_be_told(mu: float) -> None:
+def test_weights_are_those_of_the_bracket_where_they_can_be_told(mu):
     low, high = mu * 0.99, mu * 1.01
     ends = np.asarray([low]), np.asarray([high]), np.asarray([mu])
     with mp.workdps(700):
@@ -76,7 +74,7 @@ def test_weights_are_those_of_the_bracket_where_they_can_be_told(mu: float) -> N
     assert 0 <= below <= 1
 
 
-def test_the_mixture_below_does_exceed_far_out() -> None:
+def test_the_mixture_below_does_exceed_far_out():
     """Without the excess it would be no bound: the deduction is needed."""
     low, high, mu = 1.0, 1.5, 1.25
     weights, excess = by_tail(np.asarray([low]), np.asarray([high]), np.asarray([mu]), 0.01, 4.0)
@@ -97,7 +95,7 @@ def test_the_mixture_below_does_exceed_far_out() -> None:
     values=st.lists(st.floats(1e-6, 100), min_size=1, max_size=30, unique=True),
     grain=st.floats(1e-3, 10),
 )
-def test_levels_are_rounded_to_the_side_that_is_said(values: list[float], grain: float) -> None:
+def test_levels_are_rounded_to_the_side_that_is_said(values, grain):
     levels = Levels(np.sort(values), np.ones(len(values), dtype=np.int64))
     for up in (True, False):
         rounded = levels.rounded(grain, up=up)
@@ -107,7 +105,7 @@ def test_levels_are_rounded_to_the_side_that_is_said(values: list[float], grain:
         assert np.all(np.abs(spread - levels.values) <= grain * (1 + 1e-9))
 
 
-def schedule(steps: int, least: float, most: float) -> list[float]:
+def schedule(steps, least, most):
     """Geometric, so that every level differs."""
     return [1 / (least * (most / least) ** (k / (steps - 1))) for k in range(steps)]
 
@@ -116,9 +114,7 @@ def schedule(steps: int, least: float, most: float) -> list[float]:
     ("rate", "steps", "least", "most", "fixed"),
     [(1 / 300, 60, 0.3, 2.2, False), (0.05, 50, 0.1, 1.0, True), (0.6, 40, 0.02, 0.6, False)],
 )
-def test_tables_hold_what_exact_levels_say(
-    rate: float, steps: int, least: float, most: float, fixed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_hold_what_exact_levels_say(rate, steps, least, most, fixed, monkeypatch):
     noise = schedule(steps, least, most)
     assert steps > EXACT
     mechanism: Mechanism = (
@@ -146,9 +142,7 @@ def test_tables_hold_what_exact_levels_say(
         lambda noise: Laplace(noise, sample_rate=0.05),
     ],
 )
-def test_levels_that_are_rounded_hold_what_exact_ones_say(
-    make: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_levels_that_are_rounded_hold_what_exact_ones_say(make, monkeypatch):
     mechanism: Mechanism = make(schedule(50, 0.2, 1.2))  # type: ignore[operator]
     rounded = privacy.epsilon_bounds(mechanism, delta=1e-5)
     monkeypatch.setattr(tables, "EXACT", 50)
@@ -159,10 +153,10 @@ def test_levels_that_are_rounded_hold_what_exact_ones_say(
     assert rounded[1] - rounded[0] <= 0.06 * rounded[1]
 
 
-def test_ten_thousand_levels() -> None:
+def test_ten_thousand_levels():
     """Dyn-D2P: J = 3000, mu from mu_0 to 10 mu_0. The certified gap is some 0.1 %."""
 
-    def make(first: float) -> Mechanism:
+    def make(first):
         return SampledGaussian(1 / 3000, [10 ** (-k / 10_000) / first for k in range(10_000)])
 
     lower, upper = privacy.epsilon_bounds(make(0.223), delta=1e-4)
@@ -174,7 +168,7 @@ def test_ten_thousand_levels() -> None:
 
 
 @pytest.mark.parametrize("steps", [40, 3000])
-def test_power_sums_are_the_product(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_sums_are_the_product(steps, monkeypatch):
     """Where a series is cut is no matter: with none at all each factor is multiplied out."""
     mechanism = SampledGaussian(0.3, schedule(steps, 0.02, 0.2))
     series = privacy.delta_bounds(mechanism, epsilon=2.0)
@@ -185,7 +179,7 @@ def test_power_sums_are_the_product(steps: int, monkeypatch: pytest.MonkeyPatch)
     assert series == pytest.approx(one_by_one, rel=1e-5)
 
 
-def test_half_the_steps_cost_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_the_steps_cost_less(monkeypatch):
     monkeypatch.setattr(tables, "_LEVELS", {True: 24, False: 40})
     noise = schedule(200, 0.2, 1.5)
     whole = privacy.epsilon_bounds(SampledGaussian(0.02, noise), delta=1e-5)

@@ -1,7 +1,5 @@
 """Run folders as a run writes them, small enough to be made for every test."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -36,17 +34,17 @@ delta = 1e-5
 """
 
 
-def exponential_edges(nodes: int) -> list[list[list[int]]]:
+def exponential_edges(nodes):
     """One graph for each power of two below `nodes`: node i sends to i + 2^t."""
     period = max(1, math.ceil(math.log2(nodes)))
     return [[[node, (node + 2**turn) % nodes] for node in range(nodes)] for turn in range(period)]
 
 
-def star_edges(nodes: int) -> list[list[list[int]]]:
+def star_edges(nodes):
     return [[[0, node] for node in range(1, nodes)]]
 
 
-def private_result(nodes: int = 16, steps: int = 500) -> Json:
+def private_result(nodes=16, steps=500):
     """A finished private run of Dyn-D2P over the one-peer exponential graph."""
     spread = [node / max(1, nodes - 1) for node in range(nodes)]
     edges = exponential_edges(nodes)
@@ -116,7 +114,7 @@ def private_result(nodes: int = 16, steps: int = 500) -> Json:
     }
 
 
-def star_result(nodes: int = 8) -> Json:
+def star_result(nodes=8):
     """A federated run without privacy and without a test set."""
     nothing = [None] * nodes
     return {
@@ -150,11 +148,11 @@ def star_result(nodes: int = 8) -> Json:
     }
 
 
-def private_metrics(steps: int = 500, every: int = 20) -> list[Json]:
+def private_metrics(steps=500, every=20):
     return [_private_line(step, steps) for step in range(every, steps + 1, every)]
 
 
-def _private_line(step: int, steps: int) -> Json:
+def _private_line(step, steps):
     learned = 1 - math.exp(-5 * step / steps)
     wobble = 0.01 * math.sin(step)
     accuracy = 0.1 + 0.83 * learned + wobble
@@ -182,7 +180,7 @@ def _private_line(step: int, steps: int) -> Json:
     }
 
 
-def bare_metrics(steps: int = 500, every: int = 20) -> list[Json]:
+def bare_metrics(steps=500, every=20):
     """The lines of a run without privacy and without a test set."""
     absent = dict.fromkeys(
         ["test_accuracy", "test_loss", "noise_std", "epsilon", "claimed_epsilon"]
@@ -190,7 +188,7 @@ def bare_metrics(steps: int = 500, every: int = 20) -> list[Json]:
     return [{**line, **absent} for line in private_metrics(steps, every)]
 
 
-def write_run_folder(folder: Path, result: Json, metrics: list[Json], config: str = CONFIG) -> Path:
+def write_run_folder(folder, result, metrics, config=CONFIG):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(config, encoding="utf-8")
     lines = "".join(json.dumps(line) + "\n" for line in metrics)
@@ -200,15 +198,10 @@ def write_run_folder(folder: Path, result: Json, metrics: list[Json], config: st
 
 
 @pytest.fixture
-def write_run(tmp_path: Path) -> WriteRun:
+def write_run(tmp_path):
     """Write a private run folder whose result, metrics or config a test changes."""
 
-    def write(
-        changes: Json | None = None,
-        metrics: list[Json] | None = None,
-        config: str = CONFIG,
-        nodes: int = 16,
-    ) -> Path:
+    def write(changes=None, metrics=None, config=CONFIG, nodes=16):
         result = {**private_result(nodes), **(changes or {})}
         lines = private_metrics() if metrics is None else metrics
         return write_run_folder(tmp_path / "run", result, lines, config)
@@ -217,6 +210,6 @@ def write_run(tmp_path: Path) -> WriteRun:
 
 
 @pytest.fixture
-def star_run(tmp_path: Path) -> Path:
+def star_run(tmp_path):
     """A run folder of a federated run without privacy and without a test set."""
     return write_run_folder(tmp_path / "star", star_result(), bare_metrics())

@@ -1,10 +1,7 @@
 """What pages say of an audit: in a run's report and in a statement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from test_report_statement_page import document
@@ -21,7 +18,7 @@ SAW = "The noise has 0.902 of the planned standard deviation."
 FAILURES = [{"name": "noise variance", "saw": SAW}, {"name": "coins", "saw": "All are alike."}]
 
 
-def recorded(**changes: Any) -> dict[str, Any]:
+def recorded(**changes):
     """What a result says of an audit that found nothing."""
     content = {
         "delta": 1e-3,
@@ -48,18 +45,18 @@ def recorded(**changes: Any) -> dict[str, Any]:
 ACCUSED = recorded(failures=FAILURES, fidelity_passed=1, verdict="ALARM, a defect")
 
 
-def words(**changes: Any) -> str:
+def words(**changes):
     """The paragraphs of an audit that extracted 1.9599."""
     audit = RunAudit.model_validate(recorded(**changes))
     return " ".join(audit_words(audit, 1.9599).texts).replace("\u202f", " ")
 
 
-def test_without_an_attack_nothing_is_said_to_be_extracted() -> None:
+def test_without_an_attack_nothing_is_said_to_be_extracted():
     assert "No attack on made records was possible" in words(attacks=0)
     assert "1.95" not in words(attacks=0)
 
 
-def test_what_was_found_is_said_with_how_sure_it_is() -> None:
+def test_what_was_found_is_said_with_how_sure_it_is():
     assert words().split(". ") == [
         "An audit ran the program of this run again, as often as it needed, to see whether it does "
         "what the certificate assumes",
@@ -79,7 +76,7 @@ def test_what_was_found_is_said_with_how_sure_it_is() -> None:
     ]
 
 
-def test_what_is_not_known_is_not_said() -> None:
+def test_what_is_not_known_is_not_said():
     told = words(
         confidence=None,
         certified_epsilon=None,
@@ -94,15 +91,15 @@ def test_what_is_not_known_is_not_said() -> None:
         assert missing not in told, missing
 
 
-def test_a_bound_above_the_certificate_is_within_chance_or_an_alarm() -> None:
+def test_a_bound_above_the_certificate_is_within_chance_or_an_alarm():
     chance = "An attack exceeded it, as one of a correct program may by chance: 1 audit in 20 does"
     assert chance in words(certified_violated=True)
     assert "by chance" not in words()
     assert "by chance" not in words(certified_violated=True, failures=FAILURES)
 
 
-def test_an_alarm_names_the_first_failure_and_counts_the_others() -> None:
-    def detail(failures: list[dict[str, str]]) -> str:
+def test_an_alarm_names_the_first_failure_and_counts_the_others():
+    def detail(failures):
         audit = audit_words(RunAudit.model_validate(recorded(failures=failures)), 2.0)
         assert [failure.name for failure in audit.failures] == [row["name"] for row in failures]
         assert audit.alarm is not None
@@ -114,22 +111,22 @@ def test_an_alarm_names_the_first_failure_and_counts_the_others() -> None:
     assert audit_words(RunAudit.model_validate(recorded()), 2.0).alarm is None
 
 
-def test_an_earlier_alarm_stays_one() -> None:
+def test_an_earlier_alarm_stays_one():
     alarm = audit_words(RunAudit.model_validate(recorded(earlier_alarms=2)), 2.0).alarm
     assert alarm is not None
     assert "2 earlier audits of this run raised an alarm" in alarm.details[0]
 
 
-def run_page(write_run: WriteRun, audit: dict[str, Any] | None) -> Page:
+def run_page(write_run, audit):
     changes = {"audited_epsilon": None if audit is None else 1.9599, "audit": audit}
     return Page(write_report(write_run(changes)).read_text(encoding="utf-8"))
 
 
-def statement(audit: dict[str, Any] | None) -> Page:
+def statement(audit):
     return Page(statement_page(document(audit=audit)), has_charts=False)
 
 
-def test_a_run_without_an_audit_says_so(write_run: WriteRun) -> None:
+def test_a_run_without_an_audit_says_so(write_run):
     page = run_page(write_run, None)
     assert "What the audit found" not in page.text
     assert "no attack was tried on this run" in page.text
@@ -137,7 +134,7 @@ def test_a_run_without_an_audit_says_so(write_run: WriteRun) -> None:
     assert "No audit was made of this run" in page.text
 
 
-def test_both_pages_say_what_an_audit_found_and_what_it_does_not_show(write_run: WriteRun) -> None:
+def test_both_pages_say_what_an_audit_found_and_what_it_does_not_show(write_run):
     for page in (run_page(write_run, recorded()), statement(recorded())):
         for told in (
             "All 3 passed.",
@@ -155,9 +152,7 @@ def test_both_pages_say_what_an_audit_found_and_what_it_does_not_show(write_run:
 
 
 @pytest.mark.parametrize("audit", [ACCUSED, recorded(earlier_alarms=1)])
-def test_an_alarm_is_red_and_first_and_nothing_is_green(
-    audit: dict[str, Any], write_run: WriteRun
-) -> None:
+def test_an_alarm_is_red_and_first_and_nothing_is_green(audit, write_run):
     for page in (run_page(write_run, audit), statement(audit)):
         kinds = [
             attributes["class"]
@@ -170,7 +165,7 @@ def test_an_alarm_is_red_and_first_and_nothing_is_green(
     assert run_page(write_run, audit).count("div", **{"class": "tile void"}) == 1
 
 
-def test_every_failure_is_shown(write_run: WriteRun) -> None:
+def test_every_failure_is_shown(write_run):
     for page in (run_page(write_run, ACCUSED), statement(ACCUSED)):
         assert page.count("ul", **{"class": "failures"}) == 1
         assert "2 of them failed." in page.text
@@ -178,7 +173,7 @@ def test_every_failure_is_shown(write_run: WriteRun) -> None:
             assert {failure["name"], f": {failure['saw']}"} <= set(page.words)
 
 
-def test_nothing_of_an_audit_is_taken_for_html() -> None:
+def test_nothing_of_an_audit_is_taken_for_html():
     page = statement(poisoned(ACCUSED))
     page.assert_has_the_elements_of(statement(ACCUSED))
     assert f"{SAW}{EVIL}" in page.text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 import tacit
 from browser import Findings, look_at, running_browser
@@ -39,27 +39,27 @@ EXPERIMENT: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def experiment(**changes: Mapping[str, Any]) -> dict[str, Any]:
+def experiment(**changes):
     return {**EXPERIMENT, **changes}
 
 
-def write_toml(path: Path, content: Mapping[str, Any]) -> Path:
+def write_toml(path, content):
     path.write_text(tomli_w.dumps(content), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     with running_browser() as started:
         yield started
 
 
-def a_run(folder: Path) -> Path:
+def a_run(folder):
     tacit.train(experiment(), out=folder / "run")
     return folder / "run" / "report.html"
 
 
-def a_run_that_is_not_private(folder: Path) -> Path:
+def a_run_that_is_not_private(folder):
     """Of 21 nodes: its table is folded away."""
     content = experiment(
         nodes={"count": 21}, algorithm={"name": "sgp"}, privacy={"epsilon": "none"}
@@ -69,7 +69,7 @@ def a_run_that_is_not_private(folder: Path) -> Path:
     return folder / "run" / "report.html"
 
 
-def a_run_over_its_budget(folder: Path) -> Path:
+def a_run_over_its_budget(folder):
     """The formula of the paper gives less noise than the budgets need."""
     content = experiment(
         algorithm={"name": "const-d2p", "clip": 0.5},
@@ -80,25 +80,25 @@ def a_run_over_its_budget(folder: Path) -> Path:
     return folder / "run" / "report.html"
 
 
-def shared_noise() -> dict[str, Any]:
+def shared_noise():
     """Nodes on a ring that hide behind each other, of which one may give away what it knows."""
     noise = {"epsilon": 1.0, "delta": 1e-4, "noise": "pairwise"}
     return experiment(privacy=noise, topology={"graph": "ring", "partners": "complete"})
 
 
-def a_run_of_shared_noise(folder: Path) -> Path:
+def a_run_of_shared_noise(folder):
     """A simulation of its trust model, with a forecast beside what was measured."""
     tacit.train(shared_noise(), out=folder / "run")
     return folder / "run" / "report.html"
 
 
-def a_statement(folder: Path) -> Path:
+def a_statement(folder):
     """Of nodes that count on each other, which says more than one of others."""
     tacit.train(shared_noise(), out=folder / "run")
     return next(path for path in write_statement(folder / "run") if path.suffix == ".html")
 
 
-def claims(folder: Path) -> Path:
+def claims(folder):
     """Of a formula that promises too much, and of a claim that is beyond all meaning."""
     files = [
         write_toml(
@@ -115,20 +115,20 @@ def claims(folder: Path) -> Path:
     return page(folder, html(claims_blocks({**documents[0], "rows": rows})))
 
 
-def a_plan(folder: Path) -> Path:
+def a_plan(folder):
     options = optimise.OptimiseOptions(batch=True, most_steps=50)
     config = load_config(experiment(privacy={"epsilon": 1.0, "delta": 1e-4}))
     found = optimise.optimise(config, options)
     return page(folder, html(optimise_blocks(plain_json(found))))
 
 
-def a_comparison(folder: Path) -> Path:
+def a_comparison(folder):
     lines = [{"name": "one"}, {"name": "two", "set": {"algorithm.clip": 2.0}}]
     figure = {"title": "Two clips", "x": ["steps", "epsilon"], "line": lines}
     return compared(folder, {**experiment(), "figure": figure})
 
 
-def sites_beside_their_baselines(folder: Path) -> Path:
+def sites_beside_their_baselines(folder):
     baselines = ["alone", "alone-plain", "pooled-plain"]
     section = {"title": "What each site gains", "seeds": 2, "baselines": baselines}
     divided = {"count": 3, "partition": "dirichlet", "alpha": 0.5}
@@ -136,7 +136,7 @@ def sites_beside_their_baselines(folder: Path) -> Path:
     return compared(folder, {**own, "compare": section})
 
 
-def compared(folder: Path, experiments: dict[str, Any]) -> Path:
+def compared(folder, experiments):
     file = write_toml(folder / "compared.toml", experiments)
     wanted = load_figure([file], FigureOptions((), False, None))
     store = Store.open(folder / "compared")
@@ -144,7 +144,7 @@ def compared(folder: Path, experiments: dict[str, Any]) -> Path:
     return page(folder, compare_page(plain_json(figure_document(gathered, store))))
 
 
-def page(folder: Path, content: str) -> Path:
+def page(folder, content):
     (folder / "page.html").write_text(content, encoding="utf-8")
     return folder / "page.html"
 
@@ -163,15 +163,13 @@ PAGES: tuple[Callable[[Path], Path], ...] = (
 
 
 @pytest.mark.parametrize("make", PAGES, ids=lambda make: make.__name__)
-def test_nothing_is_cut_pale_lost_or_broken(
-    make: Callable[[Path], Path], browser: Browser, tmp_path: Path
-) -> None:
+def test_nothing_is_cut_pale_lost_or_broken(make, browser, tmp_path):
     file = make(tmp_path)
     assert file.stat().st_size < 1_200_000
     assert look_at(browser, file) == Findings()
 
 
-def test_a_name_in_a_legend_hides_and_shows_its_line(browser: Browser, tmp_path: Path) -> None:
+def test_a_name_in_a_legend_hides_and_shows_its_line(browser, tmp_path):
     tab = browser.new_page()
     tab.set_default_timeout(60_000)
     tab.goto(a_run_over_its_budget(tmp_path).as_uri())
@@ -185,9 +183,7 @@ def test_a_name_in_a_legend_hides_and_shows_its_line(browser: Browser, tmp_path:
     tab.close()
 
 
-def test_without_a_browser_tests_are_skipped_but_not_where_it_is_demanded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_browser_tests_are_skipped_but_not_where_it_is_demanded(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("TACIT_BROWSER", raising=False)
     for demanded, outcome in (("", pytest.skip.Exception), ("true", pytest.fail.Exception)):
@@ -216,7 +212,7 @@ DEFECTS = """
 """
 
 
-def test_what_is_planted_is_found(browser: Browser, tmp_path: Path) -> None:
+def test_what_is_planted_is_found(browser, tmp_path):
     """The checks can fail: each of them names what it is there for."""
     file = page(tmp_path, statement_with(DEFECTS, tmp_path))
     found = look_at(browser, file)
@@ -238,7 +234,7 @@ def test_what_is_planted_is_found(browser: Browser, tmp_path: Path) -> None:
     assert "a fault" in found.console
 
 
-def statement_with(markup: str, folder: Path) -> str:
+def statement_with(markup, folder):
     """A page without charts, and with something more."""
     html = a_statement(folder).read_text(encoding="utf-8")
     return html.replace("</main>", f"{markup}</main>")

@@ -1,7 +1,5 @@
 """The page of claims, from a document alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tacit.report.claims_page import (
@@ -17,7 +15,7 @@ from web_pages import EVIL, Page, poisoned
 Row = dict[str, Any]
 
 
-def a_row(**changes: Any) -> Row:
+def a_row(**changes):
     row = {
         "paper": "A paper",
         "algorithm": "Some-SGD",
@@ -41,15 +39,15 @@ def a_row(**changes: Any) -> Row:
     return {**row, **changes}
 
 
-def document(*rows: Row) -> dict[str, Any]:
+def document(*rows):
     return {"format_version": 1, "source": "a test", "rows": list(rows)}
 
 
-def page_of(*rows: Row) -> Page:
+def page_of(*rows):
     return Page(html(claims_blocks(document(*rows))))
 
 
-def test_bounds_are_rounded_to_the_safe_side() -> None:
+def test_bounds_are_rounded_to_the_safe_side():
     assert bound_cells(a_row()) == ("1.00", "2.01", "1.99")
     assert bound_cells(a_row(claimed=None, certified=None, lower=None)) == ("no claim", "–", "–")
     infinite = a_row(
@@ -59,13 +57,13 @@ def test_bounds_are_rounded_to_the_safe_side() -> None:
     assert bound_cells(a_row(claimed=1.0000000002))[0] == "1.00"
 
 
-def test_noise_is_one_number_or_two() -> None:
+def test_noise_is_one_number_or_two():
     assert noise_text(a_row()) == "1.00 to 2.00"
     assert noise_text(a_row(noise_multiplier=[0.5, 0.5])) == "0.500"
     assert noise_text(a_row(noise_multiplier=None)) == "–"
 
 
-def test_violated_conditions_are_numbered() -> None:
+def test_violated_conditions_are_numbered():
     met = a_row(conditions=[{"text": "eps < 1", "holds": True}])
     other = a_row(
         conditions=[{"text": "eps < 7", "holds": False}, {"text": "J > 9", "holds": False}]
@@ -74,7 +72,7 @@ def test_violated_conditions_are_numbered() -> None:
     assert violations([met, a_row(), other]) == [(1, "eps < 1"), (2, "J > 9")]
 
 
-def test_the_page_shows_every_row_and_draws_what_has_a_number() -> None:
+def test_the_page_shows_every_row_and_draws_what_has_a_number():
     rows = [
         a_row(),
         a_row(experiment="digits, K = 20", certified=0.9, lower=None, verdict="holds"),
@@ -105,7 +103,7 @@ def test_the_page_shows_every_row_and_draws_what_has_a_number() -> None:
     assert page.count("th", **{"class": "left"}) == 2 * 3  # columns of words, in both tables
 
 
-def test_where_there_is_no_room_for_names_rows_are_found_by_their_numbers() -> None:
+def test_where_there_is_no_room_for_names_rows_are_found_by_their_numbers():
     page = page_of(a_row(), a_row(experiment="digits, K = 20"))
     axis = page.charts["claims-0"]["layout"]["yaxis"]
     assert axis["tickvals"] == ["1", "2"]
@@ -114,7 +112,7 @@ def test_where_there_is_no_room_for_names_rows_are_found_by_their_numbers() -> N
     assert "delete figure.layout.yaxis.ticktext" in page.html
 
 
-def test_text_is_escaped() -> None:
+def test_text_is_escaped():
     rows = [a_row(), a_row(paper="Another", missing="K is not printed")]
     page = Page(html(claims_blocks(poisoned(document(*rows), keep=("verdict",)))))
     page.assert_has_the_elements_of(page_of(*rows))
@@ -127,17 +125,17 @@ def test_text_is_escaped() -> None:
         assert f"{text}{EVIL}" in page.text
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_nothing_is_loaded_from_elsewhere():
     page_of(a_row()).assert_loads_nothing()
 
 
-def test_zero_has_no_place_on_a_logarithmic_axis() -> None:
+def test_zero_has_no_place_on_a_logarithmic_axis():
     page = page_of(a_row(certified=0.0, lower=None))
     names = [trace["name"] for trace in page.charts["claims-0"]["data"]]
     assert names == ["claimed by the paper"]
 
 
-def test_what_is_beyond_all_meaning_is_said_in_words_and_stands_at_the_edge() -> None:
+def test_what_is_beyond_all_meaning_is_said_in_words_and_stands_at_the_edge():
     page = page_of(a_row(certified=4.14e289, lower=1000.5), a_row(certified=999.0, lower=900.0))
     assert "e289" not in "".join(page.words)
     assert "An epsilon of more than 1,000 is no protection." in page.text

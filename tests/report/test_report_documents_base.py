@@ -74,7 +74,7 @@ values = st.recursive(
 )
 
 
-def same(plain: object, original: object) -> bool:
+def same(plain, original):
     """Whether `plain` is `original` with null for what is not finite and lists for tuples."""
     if isinstance(original, float):
         return plain == original if math.isfinite(original) else plain is None
@@ -94,14 +94,14 @@ def same(plain: object, original: object) -> bool:
 
 
 @given(values)
-def test_plain_json_is_json_and_changes_only_what_is_not_finite(value: object) -> None:
+def test_plain_json_is_json_and_changes_only_what_is_not_finite(value):
     plain = plain_json(value)
     json.dumps(plain, allow_nan=False)
     assert same(plain, value)
 
 
 @pytest.mark.parametrize("later", [{}, {"later": None}, {"later": "said"}])
-def test_what_is_read_is_written_as_it_was(later: dict[str, Any]) -> None:
+def test_what_is_read_is_written_as_it_was(later):
     """In the order of the fields; an integer stays one, and what was not said is not written."""
     text = json.dumps({**VALUES, **later}, indent=2)
     document = load(Outer, text, "a test")
@@ -113,7 +113,7 @@ def test_what_is_read_is_written_as_it_was(later: dict[str, Any]) -> None:
         document.name = "another"  # type: ignore[misc]
 
 
-def test_numbers_that_are_not_finite_are_written_as_null_and_read_as_none() -> None:
+def test_numbers_that_are_not_finite_are_written_as_null_and_read_as_none():
     made = [Inner(max=value) for value in (math.inf, -math.inf, math.nan, 1.5)]
     assert [inner.most for inner in made[:2]] == [math.inf, -math.inf]
     assert as_dict(made[0]) == {"max": math.inf}
@@ -124,7 +124,7 @@ def test_numbers_that_are_not_finite_are_written_as_null_and_read_as_none() -> N
         load(Outer, json.dumps({**VALUES, "share": math.inf}), "a test")
 
 
-def test_keys_follow_those_of_the_document() -> None:
+def test_keys_follow_those_of_the_document():
     assert dump(Inner(max=1.0), {"out": "x", "a": math.inf}, indent=None) == (
         '{"max": 1.0, "out": "x", "a": null}'
     )
@@ -152,13 +152,13 @@ def test_keys_follow_those_of_the_document() -> None:
         ({"format_version": "1"}, "format_version = '1': this version of tacit reads format 1"),
     ],
 )
-def test_what_is_wrong_is_named(changes: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_is_named(changes, told):
     with pytest.raises(InputError, match=told):
         read(Outer, {**VALUES, **changes}, "a test")
 
 
 @pytest.mark.parametrize("key", list(VALUES))
-def test_what_is_missing_is_named(key: str) -> None:
+def test_what_is_missing_is_named(key):
     values = {name: value for name, value in VALUES.items() if name != key}
     with pytest.raises(InputError, match=f"a test: {key} = None: must be given"):
         read(Outer, values, "a test")
@@ -181,35 +181,35 @@ def test_what_is_missing_is_named(key: str) -> None:
         b"\xef\xbb\xbf{}",
     ],
 )
-def test_what_is_no_object_is_refused_in_one_line(text: str | bytes) -> None:
+def test_what_is_no_object_is_refused_in_one_line(text):
     with pytest.raises(InputError, match="must be a JSON object") as caught:
         parse(text, "a test")
     assert len(str(caught.value)) < 1500
     assert "\n" not in str(caught.value)
 
 
-def nested(depth: int) -> str:
+def nested(depth):
     return json.dumps(VALUES).replace('"y": 2.5', '"y": ' + "[" * depth + "]" * depth)
 
 
 @pytest.mark.parametrize("depth", [5_000, 20_000, 100_000])
-def test_deep_nesting_is_refused(depth: int) -> None:
+def test_deep_nesting_is_refused(depth):
     assert load(Outer, nested(100), "a test").name == "a name"
     with pytest.raises(InputError, match=r"a test = .*(nested so deeply|must be a JSON object)"):
         load(Outer, nested(depth), "a test")
 
 
-def test_a_list_is_given_up_at_its_first_wrong_entry() -> None:
+def test_a_list_is_given_up_at_its_first_wrong_entry():
     values = {**VALUES, "rows": [3] * 100_000}
     with pytest.raises(ValidationError) as caught:
         Outer.model_validate(values)
     assert caught.value.error_count() == 1
 
 
-def test_of_a_key_that_stands_twice_the_last_counts() -> None:
+def test_of_a_key_that_stands_twice_the_last_counts():
     assert load(Inner, '{"max": 1.0, "max": 2.0}', "a test").most == 2.0
 
 
-def test_a_document_of_a_run_keeps_what_a_later_version_says() -> None:
+def test_a_document_of_a_run_keeps_what_a_later_version_says():
     text = '{"name": "x", "later": {"a": [1, null]}}'
     assert dump(load(Open, text, "a test"), indent=None) == text

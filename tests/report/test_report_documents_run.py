@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,7 @@ from tacit.report.documents.run import read_run_folder
 WriteRun = Callable[..., Path]
 
 
-def edit_result(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+def edit_result(folder, change):
     path = folder / "result.json"
     result = json.loads(path.read_text())
     change(result)
@@ -21,7 +18,7 @@ def edit_result(folder: Path, change: Callable[[dict[str, Any]], object]) -> Pat
     return folder
 
 
-def test_reads_every_node_and_ignores_unknown_keys(write_run: WriteRun) -> None:
+def test_reads_every_node_and_ignores_unknown_keys(write_run):
     run = read_run_folder(write_run())
     assert len(run.result.nodes) == 16
     last = run.result.nodes[-1]
@@ -32,7 +29,7 @@ def test_reads_every_node_and_ignores_unknown_keys(write_run: WriteRun) -> None:
     assert [line.step for line in run.measurements] == list(range(20, 501, 20))
 
 
-def test_reads_a_run_without_privacy_and_without_a_test_set(star_run: Path) -> None:
+def test_reads_a_run_without_privacy_and_without_a_test_set(star_run):
     run = read_run_folder(star_run)
     assert run.result.test_accuracy is None
     assert {row.epsilon for row in run.result.nodes} == {None}
@@ -40,7 +37,7 @@ def test_reads_a_run_without_privacy_and_without_a_test_set(star_run: Path) -> N
     assert run.measurements[0].epsilon is None
 
 
-def test_the_last_line_of_a_repeated_step_counts(write_run: WriteRun) -> None:
+def test_the_last_line_of_a_repeated_step_counts(write_run):
     folder = write_run()
     first = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     lines = [
@@ -53,14 +50,14 @@ def test_the_last_line_of_a_repeated_step_counts(write_run: WriteRun) -> None:
     assert kept == [(10, 1.0), (20, 4.0), (40, 6.0)]
 
 
-def test_a_line_that_was_cut_off_is_left_out(write_run: WriteRun) -> None:
+def test_a_line_that_was_cut_off_is_left_out(write_run):
     folder = write_run()
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 520, "test_acc')
     assert read_run_folder(folder).measurements[-1].step == 500
 
 
-def test_numbers_that_are_not_finite_count_as_absent(write_run: WriteRun) -> None:
+def test_numbers_that_are_not_finite_count_as_absent(write_run):
     folder = write_run()
     path = folder / "metrics.jsonl"
     line = json.loads(path.read_text().splitlines()[0])
@@ -75,14 +72,14 @@ def test_numbers_that_are_not_finite_count_as_absent(write_run: WriteRun) -> Non
 
 
 @pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "result.json"])
-def test_a_missing_file_is_named(write_run: WriteRun, name: str) -> None:
+def test_a_missing_file_is_named(write_run, name):
     folder = write_run()
     (folder / name).unlink()
     with pytest.raises(InputError, match=name):
         read_run_folder(folder)
 
 
-def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(InputError, match="folder"):
         read_run_folder(tmp_path / "nowhere")
 
@@ -102,9 +99,7 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         ("metrics.jsonl", '\n{"step": -1}\n', "line 2: step"),
     ],
 )
-def test_unreadable_content_is_refused(
-    write_run: WriteRun, name: str, content: str, told: str
-) -> None:
+def test_unreadable_content_is_refused(write_run, name, content, told):
     folder = write_run()
     (folder / name).write_text(content)
     with pytest.raises(InputError, match=told):
@@ -127,15 +122,13 @@ def test_unreadable_content_is_refused(
         (lambda result: result["claim"].update(conditions=[{"text": "a"}]), "holds"),
     ],
 )
-def test_wrong_fields_are_named(
-    write_run: WriteRun, change: Callable[[dict[str, Any]], object], told: str
-) -> None:
+def test_wrong_fields_are_named(write_run, change, told):
     folder = edit_result(write_run(), change)
     with pytest.raises(InputError, match=told):
         read_run_folder(folder)
 
 
-def test_a_budget_met_up_to_rounding_is_not_exceeded(write_run: WriteRun) -> None:
+def test_a_budget_met_up_to_rounding_is_not_exceeded(write_run):
     epsilon = [3.0 * (1 + 1e-12), 3.001, None, *[1.0] * 13]
     rows = read_run_folder(write_run({"epsilon": epsilon})).result.nodes
     assert [row.is_over_budget for row in rows[:3]] == [False, True, False]

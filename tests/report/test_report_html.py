@@ -1,7 +1,5 @@
 """Pages of blocks: what they are given is escaped and must be there; templates are read once."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import subprocess
@@ -19,21 +17,21 @@ from web_pages import EVIL, PLOTLY, Page
 HEADING = Heading("a kind", "A title", "a subtitle")
 
 
-def page_of(*blocks: Block) -> Page:
+def page_of(*blocks):
     return Page(html([HEADING, *blocks]))
 
 
-def test_what_a_block_lacks_is_an_error() -> None:
+def test_what_a_block_lacks_is_an_error():
     with pytest.raises(UndefinedError, match="Block"):
         html([HEADING, Block()])
 
 
-def test_a_value_that_is_not_known_is_never_called_none() -> None:
+def test_a_value_that_is_not_known_is_never_called_none():
     with pytest.raises(ValueError, match="not known"):
         page_of(Text(None))  # type: ignore[arg-type]
 
 
-def test_cells_are_aligned_and_marked_by_the_name_of_their_column() -> None:
+def test_cells_are_aligned_and_marked_by_the_name_of_their_column():
     table = Table(
         ("name", "value"),
         [("x", "1"), (EVIL, "2")],
@@ -49,7 +47,7 @@ def test_cells_are_aligned_and_marked_by_the_name_of_their_column() -> None:
     assert page.count("td", **{"class": "over"}) == 1
 
 
-def test_what_must_not_be_missed_is_printed_and_nothing_is_cut_off_on_paper() -> None:
+def test_what_must_not_be_missed_is_printed_and_nothing_is_cut_off_on_paper():
     """Browsers print no backgrounds unless they are told to: white words on red would vanish."""
     text = page_of().html
     paper = text[text.index("@media print {") : text.index("</style>")]
@@ -63,12 +61,12 @@ def test_what_must_not_be_missed_is_printed_and_nothing_is_cut_off_on_paper() ->
         assert f'addEventListener("{event}"' in text
 
 
-def test_every_row_of_a_table_has_all_cells() -> None:
+def test_every_row_of_a_table_has_all_cells():
     with pytest.raises(ValueError, match="2 cells"):
         Table(("a", "b"), [("1", "2"), ("1",)])
 
 
-def test_a_tile_has_a_note_only_where_there_is_one() -> None:
+def test_a_tile_has_a_note_only_where_there_is_one():
     tiles = [Tile("label", "1"), Tile(EVIL, EVIL, EVIL, "void")]
     page = page_of(Tiles(tiles))
     assert page.count("p", **{"class": "note"}) == 1
@@ -78,7 +76,7 @@ def test_a_tile_has_a_note_only_where_there_is_one() -> None:
     assert page.text.count(EVIL) == 3
 
 
-def test_a_chart_cannot_leave_its_script() -> None:
+def test_a_chart_cannot_leave_its_script():
     figure = Drawing([scatter(x=[1], y=[2], name=EVIL)], base_layout(Axis("x"), Axis("y")))
     chart = Chart("chart", EVIL, EVIL, figure, "")
     page = page_of(chart)
@@ -88,7 +86,7 @@ def test_a_chart_cannot_leave_its_script() -> None:
     assert page.count("div", **{"aria-label": EVIL}) == 1
 
 
-def test_the_code_of_plotly_is_that_of_its_licence() -> None:
+def test_the_code_of_plotly_is_that_of_its_licence():
     packed = gzip.decompress(PLOTLY.read_bytes())
     code = packed.decode()
     folder = resources.files("tacit.report") / "plotly"
@@ -101,24 +99,24 @@ def test_the_code_of_plotly_is_that_of_its_licence() -> None:
     assert "MIT License" in (folder / "LICENSE").read_text()
 
 
-def test_a_table_without_a_note_has_none() -> None:
+def test_a_table_without_a_note_has_none():
     tables = [Table(("a",), [("1",)], note=note) for note in ("", EVIL)]
     pages = [page_of(table) for table in tables]
     assert [page.count("p", **{"class": "table-note"}) for page in pages] == [0, 1]
     assert EVIL in pages[1].text
 
 
-def test_long_tables_are_folded() -> None:
+def test_long_tables_are_folded():
     for count, is_open in ((20, 1), (21, 0)):
         table = Table(("a",), [("1",)] * count)
         assert page_of(folded("rows", table, rows=count)).html.count("<details open>") == is_open
 
 
-def test_the_templates_are_part_of_the_package() -> None:
+def test_the_templates_are_part_of_the_package():
     names = {path.name for path in (resources.files("tacit.report") / "templates").iterdir()}
     assert names == {"page.html.j2", "page.css", "page.js"}
 
 
-def test_no_template_is_loaded_before_a_page_is_written() -> None:
+def test_no_template_is_loaded_before_a_page_is_written():
     code = "import sys, tacit, tacit.report, tacit.cli.main; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -1,10 +1,7 @@
 """What is printed of ledgers: what was spent, by whom, and mechanisms in words."""
 
-from __future__ import annotations
-
 from contextlib import redirect_stdout
 from io import StringIO
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,6 @@ from tacit.privacy import (
     FixedBatchGaussian,
     Gaussian,
     Laplace,
-    Mechanism,
     PrivateState,
     SampledGaussian,
     to_statement,
@@ -29,7 +25,7 @@ from tacit.report.wording import number_text
 PUBLIC = "ab" * 32
 
 
-def row(steps: int = 12, **changes: Any) -> dict[str, Any]:
+def row(steps=12, **changes):
     """What a document says of an account."""
     release = {"run": "1" * 32, "node": 0, "data": "", "mechanism": 0, "charged": [[0, steps, 1]]}
     return {
@@ -43,7 +39,7 @@ def row(steps: int = 12, **changes: Any) -> dict[str, Any]:
     }
 
 
-def document(*rows: dict[str, Any], files: int = 1) -> dict[str, Any]:
+def document(*rows, files=1):
     run = {"run": "1" * 32, "created": "2026-01-02T03:04:05+00:00", "tacit_version": "0.1"}
     whose = {"of": "data", "created": "2026-01-02", "tacit_version": "0.1"}
     return {
@@ -60,14 +56,14 @@ def document(*rows: dict[str, Any], files: int = 1) -> dict[str, Any]:
     }
 
 
-def printed(content: Any) -> str:
+def printed(content):
     out = StringIO()
     with redirect_stdout(out):
         terminal(ledger_blocks(read(LedgerReport, content, "a test")))
     return out.getvalue()
 
 
-def test_nodes_of_which_the_same_is_said_are_grouped() -> None:
+def test_nodes_of_which_the_same_is_said_are_grouped():
     out = printed(document(*(row(node=node) for node in range(11)), row(7, node=11)))
     assert "0-10" in out
     assert out.count("1.24") == 2  # never rounded down
@@ -78,7 +74,7 @@ def test_nodes_of_which_the_same_is_said_are_grouped() -> None:
     assert f"file-0: head {0:064x}, key {fingerprint(PUBLIC)}" in text
 
 
-def test_data_are_named_as_their_sources_are() -> None:
+def test_data_are_named_as_their_sources_are():
     rows = [row(data=f"ward {node}") for node in range(5)]
     out = printed(document(*rows, files=9))
     assert "ward 0" in out
@@ -87,7 +83,7 @@ def test_data_are_named_as_their_sources_are() -> None:
     assert "of a source is charged to all of them" in " ".join(out.split())
 
 
-def test_what_is_not_finite_is_said_to_be() -> None:
+def test_what_is_not_finite_is_said_to_be():
     bounded = row(node=0, epsilon=None, left=0.0)
     unaccounted = row(node=1, epsilon=None, epsilon_budget=None, left=None, delta=None)
     out = printed(document(bounded, unaccounted))
@@ -108,5 +104,5 @@ def test_what_is_not_finite_is_said_to_be() -> None:
          "with probability 0.500 and then releases: Gaussian"),
     ],
 )  # fmt: skip
-def test_every_mechanism_has_words(mechanism: Mechanism, said: str) -> None:
+def test_every_mechanism_has_words(mechanism, said):
     assert said in mechanism.explain(number_text)

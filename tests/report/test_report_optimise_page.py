@@ -14,7 +14,7 @@ from web_pages import EVIL, Page, poisoned
 Json = dict[str, Any]
 
 
-def choice(steps: int, bound: float, **changes: Any) -> Json:
+def choice(steps, bound, **changes):
     return {
         "bound": bound,
         "clipping_bias": None,
@@ -70,11 +70,11 @@ DOCUMENT: Json = {
 }
 
 
-def page_of(document: Json) -> Page:
+def page_of(document):
     return Page(html(optimise_blocks(document)))
 
 
-def test_the_page_tells_the_plan() -> None:
+def test_the_page_tells_the_plan():
     html = page_of(DOCUMENT).html
     for words in (
         "PrivSGP on digits, 16 nodes",
@@ -93,7 +93,7 @@ def test_the_page_tells_the_plan() -> None:
     assert "NOT PRIVATE" not in html
 
 
-def test_both_optima_are_marked_on_both_curves() -> None:
+def test_both_optima_are_marked_on_both_curves():
     figures = page_of(DOCUMENT).charts
     assert set(figures) == {"bound", "waste"}
     traces = {trace["name"]: (trace["x"], trace["y"]) for trace in figures["bound"]["data"]}
@@ -111,14 +111,14 @@ def test_both_optima_are_marked_on_both_curves() -> None:
     assert waste == {"the file's batch": [1.7, 1.7, 1.7], "as it stands": [1.7]}
 
 
-def test_noise_that_is_the_least_at_every_step_is_not_drawn() -> None:
+def test_noise_that_is_the_least_at_every_step_is_not_drawn():
     document = copy.deepcopy(DOCUMENT)
     for row in (*document["curve"], document["as_is"]):
         row["over_least_noise"] = 1.0
     assert set(page_of(document).charts) == {"bound"}
 
 
-def test_chosen_batches_and_clips_are_drawn() -> None:
+def test_chosen_batches_and_clips_are_drawn():
     document = copy.deepcopy(DOCUMENT)
     document["batches"] = [choice(9, 3.0, batch="all"), choice(10, 4.0, batch=3)]
     document["clips"] = [
@@ -138,7 +138,7 @@ def test_chosen_batches_and_clips_are_drawn() -> None:
     assert "certified optimum (batch all, clip 1.0)" in names
 
 
-def test_private_constants_are_a_red_banner() -> None:
+def test_private_constants_are_a_red_banner():
     document = copy.deepcopy(DOCUMENT)
     document["warning"] = "constants were read off the nodes' own records"
     document["constants"][0] |= {"kind": "private", "private": False}
@@ -149,7 +149,7 @@ def test_private_constants_are_a_red_banner() -> None:
 
 
 @pytest.mark.parametrize("key", ["certified", "one_record"])
-def test_what_could_not_be_computed_is_left_out(key: str) -> None:
+def test_what_could_not_be_computed_is_left_out(key):
     document = copy.deepcopy(DOCUMENT)
     document["published"][key] = None
     document["advice"], document["flags"] = [], []
@@ -159,7 +159,7 @@ def test_what_could_not_be_computed_is_left_out(key: str) -> None:
     assert ("published steps, certified noise" in names) == (key != "certified")
 
 
-def test_the_page_loads_nothing_and_escapes_names() -> None:
+def test_the_page_loads_nothing_and_escapes_names():
     document = {**DOCUMENT, "warning": "a warning"}
     page = page_of(poisoned(document))
     page.assert_has_the_elements_of(page_of(document))

@@ -13,16 +13,16 @@ from web_pages import EVIL, Page
 WriteRun = Callable[..., Path]
 
 
-def page_of(folder: Path) -> Page:
+def page_of(folder):
     return Page(write_report(folder).read_text(encoding="utf-8"))
 
 
-def own_html(folder: Path) -> str:
+def own_html(folder):
     """Give the page without plotly's own code."""
     return page_of(folder).html
 
 
-def test_a_private_run_is_told_from_top_to_bottom(write_run: WriteRun) -> None:
+def test_a_private_run_is_told_from_top_to_bottom(write_run):
     text = page_of(write_run()).text
     for words in [
         "Dyn-D2P on digits, 16 nodes",
@@ -50,7 +50,7 @@ def test_a_private_run_is_told_from_top_to_bottom(write_run: WriteRun) -> None:
     assert "Stopped" not in text
 
 
-def test_the_sections_come_in_order(write_run: WriteRun) -> None:
+def test_the_sections_come_in_order(write_run):
     html = own_html(write_run())
     keys = [
         "<h1>",
@@ -75,7 +75,7 @@ def test_the_sections_come_in_order(write_run: WriteRun) -> None:
     assert places == sorted(places)
 
 
-def test_every_chart_carries_readable_json_and_a_caption(write_run: WriteRun) -> None:
+def test_every_chart_carries_readable_json_and_a_caption(write_run):
     page = page_of(write_run())
     assert len(page.charts) == 11
     figures = page.charts.values()
@@ -83,7 +83,7 @@ def test_every_chart_carries_readable_json_and_a_caption(write_run: WriteRun) ->
     assert page.count("figcaption") == 11
 
 
-def test_seeded_noise_is_shown_in_red_and_strikes_the_epsilon(write_run: WriteRun) -> None:
+def test_seeded_noise_is_shown_in_red_and_strikes_the_epsilon(write_run):
     folder = write_run({"private": False, "not_private_reason": "seeded noise"})
     html, text = own_html(folder), page_of(folder).text
     assert (
@@ -97,15 +97,13 @@ def test_seeded_noise_is_shown_in_red_and_strikes_the_epsilon(write_run: WriteRu
 
 
 @pytest.mark.parametrize("missing", ["epsilon", "delta"])
-def test_a_node_without_a_guarantee_makes_the_run_not_private(
-    write_run: WriteRun, missing: str
-) -> None:
+def test_a_node_without_a_guarantee_makes_the_run_not_private(write_run, missing):
     text = page_of(write_run({missing: [None, *[1e-5] * 15]})).text
     assert "NOT PRIVATE: no epsilon is certified for 1 of 16 nodes" in text
     assert "protection:" not in text
 
 
-def test_a_run_without_privacy_has_no_epsilon_to_show(star_run: Path) -> None:
+def test_a_run_without_privacy_has_no_epsilon_to_show(star_run):
     text = page_of(star_run).text
     assert "NOT PRIVATE: no noise was added" in text
     assert "No epsilon is certified for this run" in text
@@ -123,9 +121,7 @@ def test_a_run_without_privacy_has_no_epsilon_to_show(star_run: Path) -> None:
         ("diverged", "Diverged: a model left the finite numbers: 120 of 500 steps", "bad"),
     ],
 )
-def test_a_run_that_ended_early_says_so(
-    write_run: WriteRun, status: str, words: str, kind: str
-) -> None:
+def test_a_run_that_ended_early_says_so(write_run, status, words, kind):
     folder = write_run({"status": status, "steps": 120, "message": "the reason is this"})
     html = own_html(folder)
     assert words in html
@@ -133,7 +129,7 @@ def test_a_run_that_ended_early_says_so(
     assert "the reason is this" in html
 
 
-def test_an_exceeded_budget_is_said_and_marked(write_run: WriteRun) -> None:
+def test_an_exceeded_budget_is_said_and_marked(write_run):
     folder = write_run({"epsilon_budget": [2.9] * 16, "accounting": "published"})
     html = own_html(folder)
     assert "The certified epsilon exceeds the budget of 4 of 16 nodes" in html
@@ -142,7 +138,7 @@ def test_an_exceeded_budget_is_said_and_marked(write_run: WriteRun) -> None:
     assert '<td class="over"' not in own_html(write_run())
 
 
-def test_an_epsilon_that_another_process_reported_is_called_its_word(write_run: WriteRun) -> None:
+def test_an_epsilon_that_another_process_reported_is_called_its_word(write_run):
     sources = ["own ledger"] * 12 + ["rank 1"] * 4
     html = own_html(write_run({"epsilon_source": sources}))
     assert html.count(", as rank 1 reports</td>") == 4
@@ -151,14 +147,14 @@ def test_an_epsilon_that_another_process_reported_is_called_its_word(write_run: 
         own_html(write_run({"epsilon_source": sources[1:]}))
 
 
-def test_an_infinite_claim_is_called_infinite(write_run: WriteRun) -> None:
+def test_an_infinite_claim_is_called_infinite(write_run):
     claim = {"formula": "f", "reading": None, "conditions": [], "infinite": True}
     text = page_of(write_run({"claim": claim, "claimed_epsilon": [None] * 16})).text
     assert "infinite the paper's formula gives no bound here" in text
     assert "Claimed 1.20" not in text
 
 
-def test_different_deltas_are_bounded_by_the_largest(write_run: WriteRun) -> None:
+def test_different_deltas_are_bounded_by_the_largest(write_run):
     text = page_of(write_run({"delta": [1e-6, *[2.001e-5] * 15]})).text
     assert "Certified epsilon 3.00 at delta 2.01e-5 or less" in text
 
@@ -176,15 +172,13 @@ def test_different_deltas_are_bounded_by_the_largest(write_run: WriteRun) -> Non
         (12.0, "bad", "Next to no protection"),
     ],
 )
-def test_the_banner_says_what_the_weakest_node_is_worth(
-    write_run: WriteRun, epsilon: float, kind: str, words: str
-) -> None:
+def test_the_banner_says_what_the_weakest_node_is_worth(write_run, epsilon, kind, words):
     page = page_of(write_run({"epsilon": [0.1] * 15 + [epsilon]}))
     assert page.count("div", **{"class": f"banner {kind}"}) == 1
     assert f" {words}" in page.text
 
 
-def test_an_epsilon_beyond_all_meaning_is_said_in_words(write_run: WriteRun) -> None:
+def test_an_epsilon_beyond_all_meaning_is_said_in_words(write_run):
     page = page_of(write_run({"epsilon": [4.14e289] * 16, "claimed_epsilon": [2e52] * 16}))
     assert "e289" not in page.text
     assert "e52" not in page.text
@@ -195,8 +189,8 @@ def test_an_epsilon_beyond_all_meaning_is_said_in_words(write_run: WriteRun) -> 
     assert "An epsilon of" not in page_of(write_run()).text
 
 
-def test_text_from_files_never_becomes_markup(write_run: WriteRun) -> None:
-    def page_with(text: str) -> Page:
+def test_text_from_files_never_becomes_markup(write_run):
+    def page_with(text):
         graph = {"directed": True, "period": 1, "contraction": 0.1, "edges": [[[0, 1]]]}
         claim = {"formula": text, "reading": text, "infinite": False}
         changes = {
@@ -224,12 +218,12 @@ def test_text_from_files_never_becomes_markup(write_run: WriteRun) -> None:
     assert not any("alert" in script for script in page.scripts)
 
 
-def test_nothing_is_loaded_from_elsewhere(write_run: WriteRun, star_run: Path) -> None:
+def test_nothing_is_loaded_from_elsewhere(write_run, star_run):
     for folder in (write_run(), star_run):
         page_of(folder).assert_loads_nothing()
 
 
-def test_all_series_may_be_null(write_run: WriteRun) -> None:
+def test_all_series_may_be_null(write_run):
     keys = [
         "test_accuracy",
         "test_loss",
@@ -249,13 +243,13 @@ def test_all_series_may_be_null(write_run: WriteRun) -> None:
     assert "No gradient norms were recorded." in text
 
 
-def test_without_measurements_the_page_is_written(write_run: WriteRun) -> None:
+def test_without_measurements_the_page_is_written(write_run):
     text = page_of(write_run(metrics=[])).text
     assert text.count("Nothing was measured in this run.") == 7
     assert "Certified epsilon 3.00" in text
 
 
-def test_the_page_replaces_an_older_one_and_leaves_nothing_else(write_run: WriteRun) -> None:
+def test_the_page_replaces_an_older_one_and_leaves_nothing_else(write_run):
     folder = write_run()
     (folder / "report.html").write_text("old")
     assert write_report(folder) == folder / "report.html"
@@ -270,7 +264,7 @@ def test_the_page_replaces_an_older_one_and_leaves_nothing_else(write_run: Write
     assert (folder / "report.html").read_bytes() == first
 
 
-def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path):
     with pytest.raises(InputError, match=r"result\.json"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -288,7 +282,7 @@ TRUST: dict[str, Any] = {
 }
 
 
-def test_a_trust_model_that_counts_on_others_is_explained(write_run: WriteRun) -> None:
+def test_a_trust_model_that_counts_on_others_is_explained(write_run):
     changes = {"trust_model": "pairwise", "trust": TRUST}
     text = page_of(write_run(changes)).text
     for words in (
@@ -306,7 +300,7 @@ def test_a_trust_model_that_counts_on_others_is_explained(write_run: WriteRun) -
     assert "X25519" in apart
 
 
-def test_a_trust_model_without_others_has_no_such_part(write_run: WriteRun) -> None:
+def test_a_trust_model_without_others_has_no_such_part(write_run):
     text = page_of(write_run({"trust_model": "all-messages"})).text
     assert "Whom this rests on" not in text
     assert "the observer sees every message of every node" in text

@@ -1,7 +1,5 @@
 """Still pictures: every line, band and word of the panels, the same on every machine."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from dataclasses import replace
@@ -34,12 +32,12 @@ PANEL = Panel("steps-0", "a group", "steps", "test_accuracy", False, False, (CUR
 EMPTY = replace(PANEL, title="without lines", curves=(), absent=("one",))
 
 
-def words(picture: str) -> list[str]:
+def words(picture):
     root = ElementTree.fromstring(picture)
     return ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
 
 
-def drawn(picture: str, colour: str) -> list[str]:
+def drawn(picture, colour):
     """The lines of a colour within axes: their paths."""
     root = ElementTree.fromstring(picture)
     return [
@@ -51,12 +49,12 @@ def drawn(picture: str, colour: str) -> list[str]:
     ]
 
 
-def places(path: str) -> list[tuple[float, float]]:
+def places(path):
     numbers = [float(number) for number in re.findall(r"-?\d+\.?\d*", path)]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def test_a_picture_holds_every_line_band_and_word() -> None:
+def test_a_picture_holds_every_line_band_and_word():
     picture = svg_picture("Figure <3>", [PANEL, EMPTY], "dotted: published figures")
     assert {"without lines", "There is nothing to draw."}.isdisjoint(words(picture))
     assert {"without lines", "There is nothing to draw."} <= set(words(svg_picture("", [EMPTY])))
@@ -91,7 +89,7 @@ def test_a_picture_holds_every_line_band_and_word() -> None:
     assert (start - left) / (start - end) == pytest.approx(0.65 / 0.7, abs=1e-3)
 
 
-def test_a_picture_is_the_same_whatever_the_machine_says() -> None:
+def test_a_picture_is_the_same_whatever_the_machine_says():
     first = svg_picture("title", [PANEL])
     with mpl.rc_context({"font.size": 20, "svg.fonttype": "path", "lines.linewidth": 9}):
         assert svg_picture("title", [PANEL]) == first
@@ -100,7 +98,7 @@ def test_a_picture_is_the_same_whatever_the_machine_says() -> None:
     assert "script" not in first
 
 
-def test_lines_differ_in_more_than_colour() -> None:
+def test_lines_differ_in_more_than_colour():
     """Without colours, they are told apart by their symbols: by eight of them."""
     picture = svg_picture("title", [PANEL])
     root = ElementTree.fromstring(picture)
@@ -116,7 +114,7 @@ def test_lines_differ_in_more_than_colour() -> None:
     assert symbols[BLUE].isdisjoint(symbols[RED])
 
 
-def test_a_logarithmic_axis_leaves_out_what_it_cannot_show() -> None:
+def test_a_logarithmic_axis_leaves_out_what_it_cannot_show():
     curve = replace(CURVE, y=(0.01, 1.0, 100.0), low=(), high=(), published=0.0)
     panel = replace(PANEL, measure="test_loss", log_y=True, curves=(curve,))
     picture = svg_picture("log", [panel])
@@ -129,7 +127,7 @@ def test_a_logarithmic_axis_leaves_out_what_it_cannot_show() -> None:
 @pytest.mark.parametrize(
     "name", ["$\\alpha_1$ costs $5", "_hidden", "模型", "<script>alert(1)</script>"]
 )
-def test_names_are_drawn_as_they_are(name: str) -> None:
+def test_names_are_drawn_as_they_are(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         picture = svg_picture(name, [replace(PANEL, curves=(replace(CURVE, name=name),))])
@@ -137,7 +135,7 @@ def test_names_are_drawn_as_they_are(name: str) -> None:
     assert "<script" not in picture
 
 
-def test_numbers_of_logarithmic_axes_are_plain() -> None:
+def test_numbers_of_logarithmic_axes_are_plain():
     curve = replace(CURVE, x=(0.0501, 0.3, 1.0), y=(5e-3, 0.5, 50.0), low=(), high=())
     swept = replace(
         PANEL, axis="budget", measure="test_loss", log_x=True, log_y=True, curves=(curve,)
@@ -148,7 +146,7 @@ def test_numbers_of_logarithmic_axes_are_plain() -> None:
     assert not [word for word in shown if "$" in word]
 
 
-def test_bytes_are_written_with_their_unit() -> None:
+def test_bytes_are_written_with_their_unit():
     curve = replace(CURVE, x=(0.0, 1e6, 2e6))
     picture = svg_picture("bytes", [replace(PANEL, axis="bytes", curves=(curve,))])
     assert {"0\N{NO-BREAK SPACE}bytes", "1.00\N{NO-BREAK SPACE}MB"} <= {

@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from tacit.report.charts import Chart
 from tacit.report.documents.metrics import Spread
-from tacit.report.documents.run import RecordedRun, read_run_folder
+from tacit.report.documents.run import read_run_folder
 from tacit.report.legend import keys
 from tacit.report.run_charts import run_charts, thinned
 from web_pages import drawn
@@ -15,21 +11,21 @@ from web_pages import drawn
 WriteRun = Callable[..., Path]
 
 
-def charts_of(run: RecordedRun) -> dict[str, Chart]:
+def charts_of(run):
     return {chart.key: chart for _, charts in run_charts(run) for chart in charts}
 
 
-def lines_of(chart: Chart) -> dict[str, Any]:
+def lines_of(chart):
     return {trace.name: trace for trace in drawn(chart).data}
 
 
-def test_every_chart_of_a_full_run_is_drawn(write_run: WriteRun) -> None:
+def test_every_chart_of_a_full_run_is_drawn(write_run):
     charts = charts_of(read_run_folder(write_run()))
     assert len(charts) == 11
     assert all(chart.figure is not None and chart.caption for chart in charts.values())
 
 
-def test_lines_hold_the_measured_values(write_run: WriteRun) -> None:
+def test_lines_hold_the_measured_values(write_run):
     run = read_run_folder(write_run())
     charts = charts_of(run)
     worst = lines_of(charts["accuracy-bytes"])["worst node"]
@@ -40,14 +36,14 @@ def test_lines_hold_the_measured_values(write_run: WriteRun) -> None:
     assert certified.y[-1] == 2.9912
 
 
-def test_the_train_loss_is_labelled_as_not_covered(write_run: WriteRun) -> None:
+def test_the_train_loss_is_labelled_as_not_covered(write_run):
     charts = charts_of(read_run_folder(write_run()))
     assert any("not covered by epsilon" in name for name in lines_of(charts["loss-steps"]))
     assert "not covered by epsilon" in charts["loss-steps"].caption
     assert "not covered by epsilon" in charts["gradients"].caption
 
 
-def test_the_calibration_curve_has_every_bin_with_its_count(write_run: WriteRun) -> None:
+def test_the_calibration_curve_has_every_bin_with_its_count(write_run):
     chart = charts_of(read_run_folder(write_run()))["calibration"]
     observed, line = drawn(chart).data
     assert (list(observed.x), list(observed.y)) == ([0.55, 0.999], [0.7, 0.98])
@@ -56,7 +52,7 @@ def test_the_calibration_curve_has_every_bin_with_its_count(write_run: WriteRun)
     assert "a group of 179 to 180 of the 359 test records" in chart.caption
 
 
-def test_charts_without_data_say_so(star_run: Path) -> None:
+def test_charts_without_data_say_so(star_run):
     charts = charts_of(read_run_folder(star_run))
     absent = {key for key, chart in charts.items() if chart.figure is None}
     assert absent == {"accuracy-steps", "accuracy-bytes", "epsilon-steps"}
@@ -65,14 +61,14 @@ def test_charts_without_data_say_so(star_run: Path) -> None:
     assert list(lines_of(charts["loss-steps"])) == ["train (private, not covered by epsilon)"]
 
 
-def test_without_measurements_every_series_says_so(write_run: WriteRun) -> None:
+def test_without_measurements_every_series_says_so(write_run):
     charts = charts_of(read_run_folder(write_run(metrics=[])))
     drawn = {key for key, chart in charts.items() if chart.figure is not None}
     assert drawn == {"calibration", "epsilon-nodes", "graph"}
     assert charts["accuracy-steps"].absent == "Nothing was measured in this run."
 
 
-def test_single_nulls_leave_gaps(write_run: WriteRun) -> None:
+def test_single_nulls_leave_gaps(write_run):
     run = read_run_folder(write_run())
     first, *rest = run.measurements
     hole = first.model_copy(
@@ -85,7 +81,7 @@ def test_single_nulls_leave_gaps(write_run: WriteRun) -> None:
     assert distance.y[1] == rest[0].consensus_distance
 
 
-def test_equal_models_are_said_to_be_equal(write_run: WriteRun) -> None:
+def test_equal_models_are_said_to_be_equal(write_run):
     run = read_run_folder(write_run())
     equal = tuple(line.model_copy(update={"consensus_distance": 0.0}) for line in run.measurements)
     chart = charts_of(replace(run, measurements=equal))["consensus"]
@@ -93,7 +89,7 @@ def test_equal_models_are_said_to_be_equal(write_run: WriteRun) -> None:
     assert "zero" in chart.absent
 
 
-def test_epsilons_far_apart_get_a_logarithmic_axis(write_run: WriteRun) -> None:
+def test_epsilons_far_apart_get_a_logarithmic_axis(write_run):
     near = charts_of(read_run_folder(write_run()))
     far = charts_of(read_run_folder(write_run({"claimed_epsilon": [0.01] * 16})))
     assert drawn(near["epsilon-nodes"]).layout.yaxis.type == "linear"
@@ -101,7 +97,7 @@ def test_epsilons_far_apart_get_a_logarithmic_axis(write_run: WriteRun) -> None:
     assert drawn(far["epsilon-nodes"]).layout.yaxis.type == "log"
 
 
-def test_many_nodes_are_drawn_as_ordered_lines(write_run: WriteRun) -> None:
+def test_many_nodes_are_drawn_as_ordered_lines(write_run):
     epsilon = [1.0 + (node * 7 % 100) for node in range(100)]
     run = read_run_folder(write_run({"epsilon": epsilon}, nodes=100))
     chart = charts_of(run)["epsilon-nodes"]
@@ -111,7 +107,7 @@ def test_many_nodes_are_drawn_as_ordered_lines(write_run: WriteRun) -> None:
     assert certified.customdata[1] == 43, "7 * 43 = 301: the second lowest epsilon"
 
 
-def test_long_series_are_thinned_and_keep_their_end(write_run: WriteRun) -> None:
+def test_long_series_are_thinned_and_keep_their_end(write_run):
     (line, *_) = read_run_folder(write_run()).measurements
     series = [line.model_copy(update={"step": step}) for step in range(5000)]
     kept = [measurement.step for measurement in thinned(series)]
@@ -121,7 +117,7 @@ def test_long_series_are_thinned_and_keep_their_end(write_run: WriteRun) -> None
     assert thinned([]) == ()
 
 
-def test_a_chart_that_would_be_a_flat_line_is_left_out(write_run: WriteRun) -> None:
+def test_a_chart_that_would_be_a_flat_line_is_left_out(write_run):
     run = read_run_folder(write_run({"epsilon": [2.99] * 16, "claimed_epsilon": [1.2] * 16}))
     flat = tuple(line.model_copy(update={"noise_std": 0.25}) for line in run.measurements)
     assert "noise" in charts_of(run)
@@ -129,7 +125,7 @@ def test_a_chart_that_would_be_a_flat_line_is_left_out(write_run: WriteRun) -> N
     assert left.keys().isdisjoint({"noise", "epsilon-nodes"})
 
 
-def test_nodes_that_differ_by_less_than_is_shown_are_not_drawn(write_run: WriteRun) -> None:
+def test_nodes_that_differ_by_less_than_is_shown_are_not_drawn(write_run):
     epsilon = [2.9801 + 1e-4 * node for node in range(16)]
     claimed = [1.2] * 16
     assert "epsilon-nodes" not in charts_of(
@@ -137,7 +133,7 @@ def test_nodes_that_differ_by_less_than_is_shown_are_not_drawn(write_run: WriteR
     )
 
 
-def test_lines_differ_by_more_than_their_colour(write_run: WriteRun) -> None:
+def test_lines_differ_by_more_than_their_colour(write_run):
     for chart in charts_of(read_run_folder(write_run())).values():
         figure = chart.figure
         assert figure is not None
@@ -146,7 +142,7 @@ def test_lines_differ_by_more_than_their_colour(write_run: WriteRun) -> None:
         assert len(marks) == len(entries), chart.key
 
 
-def test_an_epsilon_beyond_all_meaning_is_not_drawn(write_run: WriteRun) -> None:
+def test_an_epsilon_beyond_all_meaning_is_not_drawn(write_run):
     run = read_run_folder(write_run({"claimed_epsilon": [2e52] * 16}))
     beyond = tuple(
         line.model_copy(update={"claimed_epsilon": Spread(max=2e52, min=2e52)})

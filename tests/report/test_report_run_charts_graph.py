@@ -14,13 +14,13 @@ from web_pages import drawn
 Edges = tuple[tuple[tuple[int, int], ...], ...]
 
 
-def topology(edges: Edges, directed: bool = True) -> CommunicationGraph:
+def topology(edges, directed=True):
     return CommunicationGraph(
         graph="test", directed=directed, period=len(edges), contraction=0.5, edges=edges
     )
 
 
-def complete(nodes: int) -> Edges:
+def complete(nodes):
     return (tuple((i, j) for i in range(nodes) for j in range(nodes)),)
 
 
@@ -30,7 +30,7 @@ edge_lists = st.lists(
 
 
 @given(edge_lists, st.booleans())
-def test_the_union_is_that_of_networkx(graphs: list[list[tuple[int, int]]], directed: bool) -> None:
+def test_the_union_is_that_of_networkx(graphs, directed):
     oracle = networkx.DiGraph() if directed else networkx.Graph()
     for graph in graphs:
         oracle.add_edges_from(graph)
@@ -40,7 +40,7 @@ def test_the_union_is_that_of_networkx(graphs: list[list[tuple[int, int]]], dire
     assert union_edges(topology(edges, directed)) == expected
 
 
-def test_each_graph_of_a_short_period_has_a_colour() -> None:
+def test_each_graph_of_a_short_period_has_a_colour():
     edges: Edges = tuple(tuple((i, (i + hop) % 8) for i in range(8)) for hop in (1, 2, 4))
     chart = graph_chart(topology(edges), 8)
     *layers, nodes = drawn(chart).data
@@ -50,13 +50,13 @@ def test_each_graph_of_a_short_period_has_a_colour() -> None:
     assert "3 graphs" in chart.caption
 
 
-def test_a_long_period_is_drawn_as_one_union() -> None:
+def test_a_long_period_is_drawn_as_one_union():
     edges: Edges = tuple(tuple((i, (i + hop) % 10) for i in range(10)) for hop in range(1, 10))
     lines, _ = drawn(graph_chart(topology(edges), 10)).data
     assert len(lines.x) == 3 * 90
 
 
-def test_lines_join_the_places_of_their_nodes() -> None:
+def test_lines_join_the_places_of_their_nodes():
     lines, nodes = drawn(graph_chart(topology((((0, 1), (1, 2), (2, 2)),)), 3)).data
     places = list(zip(nodes.x, nodes.y, strict=True))
     ends = list(zip(lines.x, lines.y, strict=True))
@@ -67,13 +67,13 @@ def test_lines_join_the_places_of_their_nodes() -> None:
     assert lines.marker.size[1] > 0
 
 
-def test_undirected_graphs_have_no_arrows() -> None:
+def test_undirected_graphs_have_no_arrows():
     lines, _ = drawn(graph_chart(topology((((0, 1), (1, 0)),), directed=False), 2)).data
     assert lines.mode == "lines"
     assert len(lines.x) == 3
 
 
-def test_the_hub_of_a_star_stands_in_the_middle() -> None:
+def test_the_hub_of_a_star_stands_in_the_middle():
     star = graph_chart(topology((tuple((5, i) for i in range(5)),), directed=False), 5)
     _, nodes = drawn(star).data
     assert (nodes.x[5], nodes.y[5]) == (0, 0)
@@ -81,7 +81,7 @@ def test_the_hub_of_a_star_stands_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "drawn"), [(200, True), (201, False)])
-def test_graphs_with_too_many_nodes_are_described(nodes: int, drawn: bool) -> None:
+def test_graphs_with_too_many_nodes_are_described(nodes, drawn):
     chart = graph_chart(topology((tuple((i, (i + 1) % nodes) for i in range(nodes)),)), nodes)
     assert (chart.figure is not None) == drawn
     if not drawn:
@@ -89,18 +89,18 @@ def test_graphs_with_too_many_nodes_are_described(nodes: int, drawn: bool) -> No
         assert "out-degree 1 and in-degree 1" in chart.absent
 
 
-def test_graphs_with_too_many_edges_are_described() -> None:
+def test_graphs_with_too_many_edges_are_described():
     assert graph_chart(topology(complete(63)), 63).figure is not None  # 3906 edges
     assert "4,032 edges" in graph_chart(topology(complete(64)), 64).absent
 
 
-def test_a_graph_without_edges_says_so() -> None:
+def test_a_graph_without_edges_says_so():
     chart = graph_chart(topology(((),)), 1)
     assert chart.figure is None
     assert "no edges" in chart.absent
 
 
-def test_degrees_are_counted_over_the_period() -> None:
+def test_degrees_are_counted_over_the_period():
     edges: Edges = (((0, 1), (0, 2)), ((0, 1), (1, 2), (3, 3)))
     directed = degree_sentence(topology(edges), 4)
     assert "out-degree 0 to 2 (mean 0.8) and in-degree 0 to 2 (mean 0.8)" in directed

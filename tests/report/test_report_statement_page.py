@@ -1,16 +1,12 @@
 """The page of a statement: everything that is stated, for people, in one file."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from tacit.report.statement_page import statement_page
 from web_pages import EVIL, Page, poisoned
 
 
-def document(**changes: Any) -> dict[str, Any]:
+def document(**changes):
     """A statement on three nodes, of which two are alike."""
     release = {"run": "ab12", "mechanism": 0, "charged": [[0, 50, 1]], "steps": 50}
     nodes = [
@@ -61,11 +57,11 @@ def document(**changes: Any) -> dict[str, Any]:
     return {**content, **changes}
 
 
-def page_of(content: dict[str, Any]) -> Page:
+def page_of(content):
     return Page(statement_page(content), has_charts=False)
 
 
-def test_the_page_says_everything() -> None:
+def test_the_page_says_everything():
     page = page_of(document())
     for words in (
         "PrivSGP on digits, 3 nodes",
@@ -94,7 +90,7 @@ def test_the_page_says_everything() -> None:
         assert words in page.text, words
 
 
-def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down() -> None:
+def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down():
     rows = page_of(document()).rows
     alike = next(row for row in rows if row[0] == "0-1" and len(row) == 9)
     # (1 + delta e^-eps) / (1 + e^-eps) at 1.9901 is 0.87975, a share that is rounded up.
@@ -110,9 +106,7 @@ def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down() -> None:
 @pytest.mark.parametrize(
     ("claimed", "infinite", "words"), [(None, True, "infinite"), (None, False, "no claim")]
 )
-def test_a_claim_that_is_missing_is_said_to_be(
-    claimed: float | None, infinite: bool, words: str
-) -> None:
+def test_a_claim_that_is_missing_is_said_to_be(claimed, infinite, words):
     nodes = [{**document()["nodes"][0], "claimed": claimed, "audited": 0.25}]
     content = document(nodes=nodes, claim={"formula": None, "infinite": infinite})
     row = next(row for row in page_of(content).rows if len(row) == 9 and row[0] == "0")
@@ -122,7 +116,7 @@ def test_a_claim_that_is_missing_is_said_to_be(
 @pytest.mark.parametrize(
     ("epsilon", "kind"), [(0.5, "good"), (2.0, "good"), (4.0, "warn"), (8.0, "bad"), (1e52, "bad")]
 )
-def test_the_banner_is_green_only_where_there_is_protection(epsilon: float, kind: str) -> None:
+def test_the_banner_is_green_only_where_there_is_protection(epsilon, kind):
     weakest = {**document()["nodes"][2], "epsilon": epsilon}
     page = page_of(document(nodes=[weakest]))
     assert page.count("div", **{"class": f"banner {kind}"}) == 1
@@ -131,7 +125,7 @@ def test_the_banner_is_green_only_where_there_is_protection(epsilon: float, kind
     )
 
 
-def test_all_runs_on_the_data_are_shown() -> None:
+def test_all_runs_on_the_data_are_shown():
     assert "All runs on the same data" not in statement_page(document())
     releases = [
         {"run": "ab12", "node": 7, "data": "other", "steps": 3},
@@ -157,7 +151,7 @@ def test_all_runs_on_the_data_are_shown() -> None:
     assert "and 2 more, in statement.json" in page.text
 
 
-def test_nothing_in_it_is_taken_for_html() -> None:
+def test_nothing_in_it_is_taken_for_html():
     row = {
         "data": "mine",
         "releases": [{"run": "ab12", "node": 0, "data": "mine", "steps": 9}],
@@ -173,7 +167,7 @@ def test_nothing_in_it_is_taken_for_html() -> None:
         assert f"{text}{EVIL}" in page.text
 
 
-def test_the_page_needs_nothing_beside_it_and_is_fit_for_print() -> None:
+def test_the_page_needs_nothing_beside_it_and_is_fit_for_print():
     page = page_of(document())
     page.assert_loads_nothing()
     assert page.scripts == []

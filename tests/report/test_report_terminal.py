@@ -1,7 +1,5 @@
 """Tables on terminals of any width: no name is ever broken, and nothing is left out."""
 
-from __future__ import annotations
-
 import re
 from io import StringIO
 
@@ -19,13 +17,13 @@ from tacit.report.terminal import table_of as right_table
 WIDTHS = (60, 80, 100, 200)
 
 
-def printed(table: Table, width: int) -> str:
+def printed(table, width):
     out = StringIO()
     print_table(Console(file=out, width=width), table)
     return out.getvalue()
 
 
-def table_of(headings: list[str], rows: list[list[str]]) -> Table:
+def table_of(headings, rows):
     table = Table(title="all of it")
     for heading in headings:
         table.add_column(heading)
@@ -34,7 +32,7 @@ def table_of(headings: list[str], rows: list[list[str]]) -> Table:
     return table
 
 
-def test_a_table_that_fits_is_a_table_and_one_that_does_not_is_cards() -> None:
+def test_a_table_that_fits_is_a_table_and_one_that_does_not_is_cards():
     prose = "PrivSGP with a falling clipping bound and a growing budget a step"
     table = table_of(["name", "private", "what it is"], [["dyn-d2p", "yes", prose]])
     wide, narrow = printed(table, 100), printed(table, 40)
@@ -60,9 +58,7 @@ cells = st.lists(words, min_size=1, max_size=8).map(" ".join)
     st.lists(st.lists(cells, min_size=4, max_size=4), min_size=1, max_size=4),
     st.integers(40, 120),
 )
-def test_every_word_of_every_cell_stands_whole_in_its_order(
-    rows: list[list[str]], width: int
-) -> None:
+def test_every_word_of_every_cell_stands_whole_in_its_order(rows, width):
     """Whatever the width; a dash, which says that there is nothing, may be left out of a card."""
     text = printed(table_of(["first", "second", "third", "fourth"], rows), width)
     assert max(map(len, text.splitlines())) <= width
@@ -72,7 +68,7 @@ def test_every_word_of_every_cell_stands_whole_in_its_order(
             assert cell == "-" or set(cell.split()) <= found
 
 
-def test_no_figure_of_many_columns_loses_a_digit() -> None:
+def test_no_figure_of_many_columns_loses_a_digit():
     """A certified epsilon of 2.99 whose last digit is cut off looks smaller than it is."""
     headings = ["nodes", "noise multiplier", "own multiplier", "noise in mean", "share of model"]
     headings += ["share of noise", "budget", "rate", "records", "certified epsilon"]
@@ -81,7 +77,7 @@ def test_no_figure_of_many_columns_loses_a_digit() -> None:
         assert "2.99" in printed(right_table(headings, [row], right=headings), width).split()
 
 
-def test_a_table_without_a_box_has_the_room_of_its_lines() -> None:
+def test_a_table_without_a_box_has_the_room_of_its_lines():
     words = ["north", "connected", "4"]
     table = Table(*words, box=None, pad_edge=False)
     table.add_row(*words)
@@ -92,9 +88,7 @@ def test_a_table_without_a_box_has_the_room_of_its_lines() -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("colour", [True, False])
-def test_the_algorithms_keep_their_names_at_any_width(
-    width: int, colour: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_algorithms_keep_their_names_at_any_width(width, colour, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     if not colour:
         monkeypatch.setenv("NO_COLOR", "1")
@@ -106,9 +100,7 @@ def test_the_algorithms_keep_their_names_at_any_width(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_claims_take_few_lines_a_node(
-    width: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claims_take_few_lines_a_node(width, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     file = write_experiment(tmp_path_factory.mktemp("claims"), nodes={"count": 4})
     answer = tacit("privacy", "claims", file)

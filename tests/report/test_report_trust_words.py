@@ -30,15 +30,15 @@ TERMS: dict[str, Any] = {
 DELTAS = [1e-5] * 4
 
 
-def terms(**changes: Any) -> TrustTerms:
+def terms(**changes):
     return read(TrustTerms, {**TERMS, **changes}, "trust")
 
 
-def test_every_trust_model_has_its_observer() -> None:
+def test_every_trust_model_has_its_observer():
     assert tuple(TRUST_MODELS) == KNOWN
 
 
-def test_the_table_has_the_weakest_node_of_each_number_of_colluders() -> None:
+def test_the_table_has_the_weakest_node_of_each_number_of_colluders():
     told = trust_words("pairwise", terms(), DELTAS)
     assert [row[0] for row in told.table.rows] == ["0", "1", "2"]
     for row, epsilons in zip(told.table.rows, TERMS["epsilon_by_colluders"], strict=True):
@@ -48,13 +48,13 @@ def test_the_table_has_the_weakest_node_of_each_number_of_colluders() -> None:
     assert told.table.rows[1][2].replace("\u202f", " ") == "73.2 %"
 
 
-def test_no_finite_epsilon_is_called_infinite() -> None:
+def test_no_finite_epsilon_is_called_infinite():
     rows = [*TERMS["epsilon_by_colluders"][:2], [1.0, None, 1.0, 1.0]]
     told = trust_words("pairwise", terms(epsilon_by_colluders=rows), DELTAS)
     assert told.table.rows[2][1] == "infinite"
 
 
-def test_a_simulation_says_so_and_processes_say_where_keys_come_from() -> None:
+def test_a_simulation_says_so_and_processes_say_where_keys_come_from():
     alone = trust_words("pairwise", terms(), DELTAS)
     assert alone.simulated
     assert "simulation" in " ".join(alone.limits)
@@ -74,7 +74,7 @@ def test_a_simulation_says_so_and_processes_say_where_keys_come_from() -> None:
 
 @pytest.mark.parametrize("model", ["pairwise", "secure-sum"])
 @pytest.mark.parametrize("colluding", [0, 1, 2])
-def test_poisoning_and_the_number_of_colluders_are_always_said(model: str, colluding: int) -> None:
+def test_poisoning_and_the_number_of_colluders_are_always_said(model, colluding):
     rows = [[1.0] * 4] * (colluding + 2)
     told = trust_words(model, terms(colluding=colluding, epsilon_by_colluders=rows), DELTAS)
     text = " ".join(told.texts + told.limits)
@@ -91,9 +91,7 @@ def test_poisoning_and_the_number_of_colluders_are_always_said(model: str, collu
         ([2, 2], 2, "and 2 of the nodes, so that with the server none of the others may collude"),
     ],
 )
-def test_a_server_that_is_a_client_counts_as_one(
-    processes: list[int], colluding: int, said: str
-) -> None:
+def test_a_server_that_is_a_client_counts_as_one(processes, colluding, said):
     """Server and t others would be t + 1: of whom epsilon is not the run's, but the next row's."""
     rows = [[1.0] * 4] * (min(colluding + 1, 3) + 1)
     changes = {"colluding": colluding, "epsilon_by_colluders": rows}
@@ -104,7 +102,7 @@ def test_a_server_that_is_a_client_counts_as_one(
     assert "the server's own process are among these" in TRUST_MODELS["secure-sum"]
 
 
-def test_terms_are_read_back_as_they_were_written() -> None:
+def test_terms_are_read_back_as_they_were_written():
     written = as_dict(terms())
     assert read(TrustTerms, written, "trust") == terms()
     assert as_dict(read(TrustTerms, written, "trust")) == written
@@ -128,6 +126,6 @@ def test_terms_are_read_back_as_they_were_written() -> None:
         ("more", "said"),
     ],
 )
-def test_terms_that_do_not_fit_together_are_refused(field: str, value: Any) -> None:
+def test_terms_that_do_not_fit_together_are_refused(field, value):
     with pytest.raises(InputError, match="trust"):
         terms(**{field: value})

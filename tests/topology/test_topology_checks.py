@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tacit.errors import InputError
 from tacit.topology import (
-    Graph,
     GraphSchedule,
     Weights,
     build_mixing,
@@ -30,13 +29,13 @@ BOTH = np.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.25, 0.25, 0.5]])
 of = Weights.of_matrix
 
 
-def changed(matrix: np.ndarray, i: int, j: int, value: float) -> np.ndarray:
+def changed(matrix, i, j, value):
     copy = matrix.copy()
     copy[i, j] = value
     return copy
 
 
-def test_right_matrices_pass() -> None:
+def test_right_matrices_pass():
     check_column_stochastic(of(COLUMNS), "given")
     check_column_stochastic(of(BOTH), "given")
     check_doubly_stochastic(of(BOTH), "given")
@@ -53,20 +52,20 @@ def test_right_matrices_pass() -> None:
         (np.array([[0.0, 1.0], [1.0, 0.0]]), r"keep a part"),
     ],
 )
-def test_wrong_columns_are_named(matrix: np.ndarray, named: str) -> None:
+def test_wrong_columns_are_named(matrix, named):
     for check in (check_column_stochastic, check_doubly_stochastic):
         with pytest.raises(InputError, match=named) as refused:
             check(of(matrix), "some.key")
         assert refused.value.where == "some.key"
 
 
-def test_wrong_rows_are_named() -> None:
+def test_wrong_rows_are_named():
     with pytest.raises(InputError, match=r"(0\.75.*row 0|row 0.*0\.75)") as refused:
         check_doubly_stochastic(of(COLUMNS), "some.key")
     assert refused.value.where == "some.key"
 
 
-def test_sums_may_be_off_by_rounding_only() -> None:
+def test_sums_may_be_off_by_rounding_only():
     check_column_stochastic(of(changed(COLUMNS, 1, 1, 1 + 2e-12)), "given")
     with pytest.raises(InputError, match="column 1"):
         check_column_stochastic(of(changed(COLUMNS, 1, 1, 1 + 4e-12)), "given")
@@ -74,7 +73,7 @@ def test_sums_may_be_off_by_rounding_only() -> None:
 
 @pytest.mark.parametrize("name", ["ring", "directed-ring", "complete", "star", "exponential"])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 12, 33])
-def test_named_graphs_pass_every_check(name: str, nodes: int) -> None:
+def test_named_graphs_pass_every_check(name, nodes):
     schedule = build_schedule(name, nodes)
     check_strongly_connected(schedule)
     check = check_column_stochastic if schedule.directed else check_doubly_stochastic
@@ -82,7 +81,7 @@ def test_named_graphs_pass_every_check(name: str, nodes: int) -> None:
         check(weights, "topology.mixing")
 
 
-def digraph(n: int) -> st.SearchStrategy[Graph]:
+def digraph(n):
     possible = [(a, b) for a in range(n) for b in range(n) if a != b]
     some = st.sets(st.sampled_from(possible), max_size=n)
     return st.builds(lambda edges: graph_of(n, frozenset(edges)), some)
@@ -90,7 +89,7 @@ def digraph(n: int) -> st.SearchStrategy[Graph]:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(2, 6).flatmap(lambda n: st.lists(digraph(n), min_size=1, max_size=3)))
-def test_connection_is_that_of_the_closure_of_the_union(graphs: list[Graph]) -> None:
+def test_connection_is_that_of_the_closure_of_the_union(graphs):
     n = graphs[0].nodes
     reached = np.eye(n, dtype=bool)
     for source, target in {edge for graph in graphs for edge in graph.edges}:
@@ -108,19 +107,19 @@ def test_connection_is_that_of_the_closure_of_the_union(graphs: list[Graph]) -> 
     assert missing == [node for node in range(n) if not reached[source, node]]
 
 
-def _numbers_after_node(text: str) -> list[int]:
+def _numbers_after_node(text):
     lists = re.findall(r"nodes? (\d+(?:, \d+)*)", text)
     return [int(number) for numbers in lists for number in numbers.split(", ")]
 
 
-def test_a_period_may_connect_what_no_graph_connects() -> None:
+def test_a_period_may_connect_what_no_graph_connects():
     graphs = tuple(graph_of(4, frozenset({(i, (i + 1) % 4)})) for i in range(4))
     check_strongly_connected(GraphSchedule("given", graphs))
     with pytest.raises(InputError, match=r"node 1 .*node 0$"):
         check_strongly_connected(GraphSchedule("given", (graph_of(2, frozenset({(0, 1)})),)))
 
 
-def test_at_most_ten_unreached_nodes_are_listed() -> None:
+def test_at_most_ten_unreached_nodes_are_listed():
     ring = frozenset((i, (i + 1) % 20) for i in range(20))
     other = frozenset((source + 20, target + 20) for source, target in ring)
     with pytest.raises(InputError, match=r"10 more") as refused:
@@ -128,12 +127,12 @@ def test_at_most_ten_unreached_nodes_are_listed() -> None:
     assert _numbers_after_node(refused.value.expected) == [0, *range(20, 30)]
 
 
-def rate(name: str, nodes: int, weights: str | None = None) -> float:
+def rate(name, nodes, weights=None):
     return contraction(build_mixing(build_schedule(name, nodes), weights))
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 8, 16, 21])
-def test_contraction_of_rings_in_closed_form(n: int) -> None:
+def test_contraction_of_rings_in_closed_form(n):
     angles = [2 * math.pi * m / n for m in range(1, n)]
     symmetric = max(abs(1 + 2 * math.cos(angle)) / 3 for angle in angles)
     assert rate("ring", n) == pytest.approx(symmetric, abs=1e-9)
@@ -141,12 +140,12 @@ def test_contraction_of_rings_in_closed_form(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 4, 9])
-def test_contraction_of_a_star_in_closed_form(n: int) -> None:
+def test_contraction_of_a_star_in_closed_form(n):
     assert rate("star", n) == pytest.approx(1 - 1 / n, abs=1e-9)
 
 
 @pytest.mark.parametrize("n", [3, 5, 6, 12, 20, 33])
-def test_contraction_of_the_exponential_graph_in_closed_form(n: int) -> None:
+def test_contraction_of_the_exponential_graph_in_closed_form(n):
     # Circulant matrices share their eigenvectors, the roots of unity.
     period = math.floor(math.log2(n - 1)) + 1
     moduli = [
@@ -161,17 +160,17 @@ def test_contraction_of_the_exponential_graph_in_closed_form(n: int) -> None:
     [(name, 1) for name in ("ring", "directed-ring", "complete", "star", "exponential")]
     + [("complete", 2), ("complete", 17), ("exponential", 2), ("exponential", 32)],
 )
-def test_exact_averaging_contracts_to_zero(name: str, nodes: int) -> None:
+def test_exact_averaging_contracts_to_zero(name, nodes):
     assert rate(name, nodes) == 0.0
 
 
-def test_no_agreement_contracts_not_at_all() -> None:
+def test_no_agreement_contracts_not_at_all():
     parts = GraphSchedule("given", (graph_of(4, frozenset({(0, 1), (1, 0), (2, 3), (3, 2)})),))
     assert contraction(build_mixing(parts)) == pytest.approx(1.0, abs=1e-12)
     assert contraction(build_mixing(parts)) <= 1.0
 
 
-def test_contraction_is_the_rate_of_push_sum() -> None:
+def test_contraction_is_the_rate_of_push_sum():
     # Irregular out-degrees in an order that matters: neither circulant nor doubly stochastic.
     graphs = (
         graph_of(5, frozenset({(0, 1), (0, 2), (1, 2), (3, 4)})),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tacit.topology import Mixing, build_mixing, build_schedule
-from tacit.topology.consensus import GossipOrder, ModelSpread, NoiseFlow, spread
+from tacit.topology import build_mixing, build_schedule
+from tacit.topology.consensus import GossipOrder, NoiseFlow, spread
 from tacit.topology.graphs import GraphSchedule, graph_of
 
 Array = NDArray[np.float64]
@@ -18,15 +17,15 @@ ATC: GossipOrder = "adapt-then-combine"
 CTA: GossipOrder = "combine-then-adapt"
 
 
-def mixing_of(*graphs: list[tuple[int, int]], nodes: int) -> Mixing:
+def mixing_of(*graphs, nodes):
     return build_mixing(GraphSchedule("own", tuple(graph_of(nodes, edges) for edges in graphs)))
 
 
-def named(name: str, nodes: int, **more: Any) -> Mixing:
+def named(name, nodes, **more):
     return build_mixing(build_schedule(name, nodes, **more))
 
 
-def pairs_of(mixing: Mixing) -> NDArray[np.int64]:
+def pairs_of(mixing):
     edges = {
         tuple(sorted((int(a), int(b))))
         for g in mixing.schedule.graphs
@@ -36,13 +35,13 @@ def pairs_of(mixing: Mixing) -> NDArray[np.int64]:
     return np.array(sorted(edges))
 
 
-def flow_of(mixing: Mixing, steps: int, *, order: GossipOrder = ATC, **more: Any) -> NoiseFlow:
+def flow_of(mixing, steps, *, order=ATC, **more):
     n = mixing.schedule.nodes
     plain = {"own": np.ones(n), "rates": np.ones(steps), "shape": np.ones(steps)}
     return NoiseFlow(mixing, order, **{**plain, "pairs": pairs_of(mixing), **more})
 
 
-def followed(flow: NoiseFlow, pair_noise: float, until: int) -> tuple[Array, Array, float]:
+def followed(flow, pair_noise, until):
     """Variances of the models, of their mean, and of the differences to it.
 
     From the covariance of (x, m, held noise), `[3 n, 3 n]`, step by step.
@@ -52,7 +51,7 @@ def followed(flow: NoiseFlow, pair_noise: float, until: int) -> tuple[Array, Arr
     laplacian = np.zeros((n, n))
     state, w = np.zeros((3 * n, 3 * n)), np.ones(n)
 
-    def mix(t: int) -> Array:
+    def mix(t):
         return flow.mixing.at(t).matrix()
 
     for k in range(until):
@@ -132,9 +131,7 @@ CASES = {
 @pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize("order", [ATC, CTA])
 @pytest.mark.parametrize("case", CASES)
-def test_variances_are_those_of_covariances_that_are_followed(
-    case: str, order: GossipOrder, rounds: int
-) -> None:
+def test_variances_are_those_of_covariances_that_are_followed(case, order, rounds):
     mixing, more = CASES[case]
     flow = flow_of(mixing, STEPS, order=order, rounds=rounds, final_rounds=2, **RANDOM, **more)
     points = (1, 4, 11, STEPS)
@@ -151,7 +148,7 @@ def test_variances_are_those_of_covariances_that_are_followed(
 
 
 @pytest.mark.parametrize("case", ["ring", "one peer", "irregular", "both ways", "held, varying"])
-def test_long_runs_are_summed_up_as_far_as_noise_is_not_mixed(case: str) -> None:
+def test_long_runs_are_summed_up_as_far_as_noise_is_not_mixed(case):
     """The sums over the last steps end early, and agree with all steps followed."""
     mixing, more = CASES[case]
     steps = 400
@@ -164,7 +161,7 @@ def test_long_runs_are_summed_up_as_far_as_noise_is_not_mixed(case: str) -> None
         np.testing.assert_allclose(found.apart(3.0)[place] ** 2, apart, rtol=1e-5)
 
 
-def both_ways(mixing: Mixing) -> Mixing:
+def both_ways(mixing):
     n = mixing.schedule.nodes
     edges = [tuple(pair) for pair in pairs_of(mixing).tolist()]
     return mixing_of([*edges, *((b, a) for a, b in edges)], nodes=n)
@@ -186,7 +183,7 @@ COLUMNS = ((ONE_PEER, 1), (ONE_PEER, 2), (ONE_PEER, 5), (NEIGHBOURS, 1), (NEIGHB
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("column", range(5))
-def test_the_table_of_the_analysis(column: int, momentum: float) -> None:
+def test_the_table_of_the_analysis(column, momentum):
     mixing, rounds = COLUMNS[column]
     flow = flow_of(mixing, 40, rounds=rounds, momentum=momentum, pairs=pairs_of(ONE_PEER))
     assert len(flow.pairs) == 20 * 8 // 2
@@ -200,7 +197,7 @@ def test_the_table_of_the_analysis(column: int, momentum: float) -> None:
         assert abs(figures.max() - float(shown)) <= 0.5 * digit * 1.001, (ratio, figures.max())
 
 
-def test_a_simulated_run_has_the_variances_that_are_forecast() -> None:
+def test_a_simulated_run_has_the_variances_that_are_forecast():
     """Linear models of 20,000 coordinates: an estimate of a deviation errs by half a percent."""
     rng, n, d, steps, rho = np.random.default_rng(5), 6, 20_000, 12, 3.0
     mixing = mixing_of(IRREGULAR, [(4, 5), (5, 1), (3, 0)], nodes=n)
@@ -226,10 +223,10 @@ def test_a_simulated_run_has_the_variances_that_are_forecast() -> None:
     np.testing.assert_allclose(found.apart(rho)[0], (z - z.mean(0)).std(), rtol=0.02)
 
 
-def test_more_rounds_and_final_rounds_bring_models_together() -> None:
+def test_more_rounds_and_final_rounds_bring_models_together():
     flow = flow_of(ONE_PEER, 60, pairs=pairs_of(ONE_PEER))
 
-    def last(flow: NoiseFlow) -> ModelSpread:
+    def last(flow):
         return spread(flow, (60,))
 
     worst = [last(replace(flow, rounds=r)).figures(4.0).max() for r in (1, 2, 3, 5, 10)]
@@ -239,13 +236,13 @@ def test_more_rounds_and_final_rounds_bring_models_together() -> None:
     assert last(flow).apart(4.0)[0] > 10 * last(replace(flow, rounds=5)).apart(4.0)[0]
 
 
-def test_a_complete_graph_leaves_the_noise_of_the_mean_alone() -> None:
+def test_a_complete_graph_leaves_the_noise_of_the_mean_alone():
     found = spread(flow_of(named("complete", 7), 30), (30,))
     np.testing.assert_allclose(found.figures(100.0), 1, rtol=1e-6)
     assert found.apart(1.0)[0] < 1e-6 * np.sqrt(found.mean[0])
 
 
-def test_one_node_is_its_own_mean() -> None:
+def test_one_node_is_its_own_mean():
     lone = flow_of(mixing_of([], nodes=1), 9, pairs=np.zeros((0, 2), np.int64))
     found = spread(lone, (9,))
     np.testing.assert_allclose(found.figures(1.0), 1)

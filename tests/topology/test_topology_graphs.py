@@ -4,7 +4,7 @@ Named schedules, their periods and options, and schedules from files.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,14 @@ PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 Write = Callable[[str | bytes], Path]
 
 
-def both_ways(graph: nx.Graph) -> set[tuple[int, int]]:
+def both_ways(graph):
     """Edges of a networkx graph, in both directions, without self loops."""
     return {pair for a, b in graph.edges for pair in ((a, b), (b, a)) if a != b}
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def written(content: str | bytes) -> Path:
+def write(tmp_path):
+    def written(content):
         path = tmp_path / "net.txt"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
@@ -45,7 +45,7 @@ def write(tmp_path: Path) -> Write:
 
 
 @pytest.mark.parametrize("n", range(1, 41))
-def test_named_graphs_are_those_of_networkx(n: int) -> None:
+def test_named_graphs_are_those_of_networkx(n):
     assert ring(n) == graph_of(n, frozenset(both_ways(nx.cycle_graph(n))))
     assert complete(n) == graph_of(n, frozenset(both_ways(nx.complete_graph(n))))
     assert star(n) == graph_of(n, frozenset(both_ways(nx.star_graph(n - 1))))
@@ -54,7 +54,7 @@ def test_named_graphs_are_those_of_networkx(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", range(1, 41))
-def test_symmetry(n: int) -> None:
+def test_symmetry(n):
     assert ring(n).symmetric
     assert complete(n).symmetric
     assert star(n).symmetric
@@ -64,7 +64,7 @@ def test_symmetry(n: int) -> None:
 
 @PROPERTY
 @given(data=st.data(), n=st.integers(3, 40))
-def test_k_regular_is_a_circulant_of_that_degree(data: st.DataObject, n: int) -> None:
+def test_k_regular_is_a_circulant_of_that_degree(data, n):
     r = data.draw(st.integers(1, (n - 1) // 2))
     graph = k_regular(n, 2 * r)
     assert graph.edges == both_ways(nx.circulant_graph(n, range(1, r + 1)))
@@ -74,14 +74,14 @@ def test_k_regular_is_a_circulant_of_that_degree(data: st.DataObject, n: int) ->
 
 
 @pytest.mark.parametrize(("n", "degree"), [(8, 3), (8, 8), (8, 10), (8, -2), (8, 0), (7, 7)])
-def test_k_regular_refuses_a_degree_it_cannot_have(n: int, degree: int) -> None:
+def test_k_regular_refuses_a_degree_it_cannot_have(n, degree):
     with pytest.raises(InputError) as refused:
         k_regular(n, degree)
     assert refused.value.where == "topology.degree"
     assert refused.value.value == degree
 
 
-def test_k_regular_says_which_degrees_are_right() -> None:
+def test_k_regular_says_which_degrees_are_right():
     with pytest.raises(InputError, match="even and at most 6"):
         k_regular(8, 3)
     with pytest.raises(InputError, match="needs 3 nodes or more"):
@@ -89,7 +89,7 @@ def test_k_regular_says_which_degrees_are_right() -> None:
 
 
 @pytest.mark.parametrize("n", range(2, 70))
-def test_exponential_has_one_peer_a_step_at_doubling_hops(n: int) -> None:
+def test_exponential_has_one_peer_a_step_at_doubling_hops(n):
     graphs = exponential(n)
     assert len(graphs) == math.floor(math.log2(n - 1)) + 1
     for j, graph in enumerate(graphs):
@@ -97,11 +97,11 @@ def test_exponential_has_one_peer_a_step_at_doubling_hops(n: int) -> None:
         assert sorted(graph.edges) == [(i, (i + 2**j) % n) for i in range(n)]
 
 
-def test_one_node_alone_has_one_exponential_graph_without_edges() -> None:
+def test_one_node_alone_has_one_exponential_graph_without_edges():
     assert list(exponential(1)) == [graph_of(1, frozenset())]
 
 
-def test_file_with_everything_that_is_allowed(write: Write) -> None:
+def test_file_with_everything_that_is_allowed(write):
     path = write(
         "# a sequence of two graphs\n"
         "\n"
@@ -124,7 +124,7 @@ def test_file_with_everything_that_is_allowed(write: Write) -> None:
     assert second == graph_of(4, frozenset({(1, 0)}))
 
 
-def pairs(n: int) -> st.SearchStrategy[frozenset[tuple[int, int]]]:
+def pairs(n):
     node = st.integers(0, n - 1)
     return st.frozensets(st.tuples(node, node).filter(lambda pair: pair[0] != pair[1]), min_size=1)
 
@@ -135,13 +135,8 @@ def pairs(n: int) -> st.SearchStrategy[frozenset[tuple[int, int]]]:
     separator=st.sampled_from(["\n", "\n\n\n", " \n# between\n\t\n"]),
     within=st.sampled_from(["", "# within\n", "   # within, indented\n"]),
 )
-def test_written_graphs_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    blocks: list[frozenset[tuple[int, int]]],
-    separator: str,
-    within: str,
-) -> None:
-    def text(edges: Iterable[tuple[int, int]]) -> str:
+def test_written_graphs_are_read_back(tmp_path_factory, blocks, separator, within):
+    def text(edges):
         return within.join(f"{source} {target}\n" for source, target in edges)
 
     path = tmp_path_factory.getbasetemp() / "written.txt"
@@ -162,16 +157,14 @@ def test_written_graphs_are_read_back(
         ("0 1\n\n\n-1 0\n", 4, "-1"),
     ],
 )
-def test_a_wrong_line_is_named(write: Write, content: str, line: int, named: str) -> None:
+def test_a_wrong_line_is_named(write, content, line, named):
     with pytest.raises(InputError, match=rf"net\.txt.*line {line}\b") as refused:
         read_graph_file(write(content), 4)
     assert refused.value.where == "topology.graph"
     assert named in str(refused.value)
 
 
-def test_a_file_holds_so_many_graphs_and_edges_and_no_more(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_holds_so_many_graphs_and_edges_and_no_more(write, monkeypatch):
     monkeypatch.setattr(graphs, "_MOST_GRAPHS", 3)
     monkeypatch.setattr(graphs, "_MOST_EDGES", 5)
     assert len(read_graph_file(write("0 1\n\n1 2\n\n2 3\n3 0\n"), 4)) == 3
@@ -183,19 +176,19 @@ def test_a_file_holds_so_many_graphs_and_edges_and_no_more(
         read_graph_file(write("0 " * 2**20), 4)
 
 
-def test_a_node_out_of_range_is_told_the_range(write: Write) -> None:
+def test_a_node_out_of_range_is_told_the_range(write):
     with pytest.raises(InputError, match=r"node 12\b.*\b3\b"):
         read_graph_file(write("0 12\n"), 4)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "# nothing but a comment\n"])
-def test_a_file_without_pairs_is_refused(write: Write, content: str) -> None:
+def test_a_file_without_pairs_is_refused(write, content):
     with pytest.raises(InputError, match=r"net\.txt.*source target") as refused:
         read_graph_file(write(content), 4)
     assert refused.value.where == "topology.graph"
 
 
-def test_unreadable_files_are_refused(write: Write, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(write, tmp_path):
     for path in (tmp_path / "absent.txt", tmp_path, write(b"0 1\n\xff\xfe\n")):
         with pytest.raises(InputError) as refused:
             read_graph_file(path, 4)
@@ -203,7 +196,7 @@ def test_unreadable_files_are_refused(write: Write, tmp_path: Path) -> None:
         assert path.name in str(refused.value)
 
 
-def test_a_graph_file_error_keeps_its_line_however_long_the_path(tmp_path: Path) -> None:
+def test_a_graph_file_error_keeps_its_line_however_long_the_path(tmp_path):
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
     path = folder / "graph.txt"
@@ -212,7 +205,7 @@ def test_a_graph_file_error_keeps_its_line_however_long_the_path(tmp_path: Path)
         read_graph_file(path, 3)
 
 
-def test_a_byte_order_mark_is_not_content(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_content(tmp_path):
     path = tmp_path / "graph.txt"
     path.write_bytes(b"\xef\xbb\xbf0 1\n1 0\n")
     assert read_graph_file(path, 2)[0].edges == {(0, 1), (1, 0)}
@@ -228,7 +221,7 @@ KEYS: dict[str, dict[str, Any]] = {
 BARE = sorted(UNDIRECTED.union(DIRECTED).difference(KEYS))
 
 
-def test_every_known_graph_is_covered_here() -> None:
+def test_every_known_graph_is_covered_here():
     assert set(GRAPHS) == UNDIRECTED | DIRECTED
 
 
@@ -237,7 +230,7 @@ def test_every_known_graph_is_covered_here() -> None:
     [(name, nodes) for name in sorted(GRAPHS) for nodes in (3, 4, 7, 16) if name != "torus"]
     + [("torus", 16)],
 )
-def test_named_schedules(name: str, nodes: int) -> None:
+def test_named_schedules(name, nodes):
     schedule = build_schedule(name, nodes, **KEYS.get(name, {}))
     assert schedule.name == name
     assert schedule.nodes == nodes
@@ -246,27 +239,25 @@ def test_named_schedules(name: str, nodes: int) -> None:
 
 
 @pytest.mark.parametrize("name", BARE)
-def test_one_and_two_nodes(name: str) -> None:
+def test_one_and_two_nodes(name):
     assert build_schedule(name, 1).graphs == (graph_of(1, frozenset()),)
     assert build_schedule(name, 2).graphs == (graph_of(2, frozenset({(0, 1), (1, 0)})),)
     assert not build_schedule(name, 2).directed
 
 
-def test_a_schedule_repeats() -> None:
+def test_a_schedule_repeats():
     graphs = tuple(graph_of(3, frozenset({(i, (i + 1) % 3)})) for i in range(3))
     schedule = GraphSchedule("given", graphs)
     assert [schedule.at(k) for k in range(7)] == [*graphs, *graphs, graphs[0]]
 
 
-def test_one_asymmetric_graph_makes_a_schedule_directed() -> None:
+def test_one_asymmetric_graph_makes_a_schedule_directed():
     both, one_way = graph_of(2, frozenset({(0, 1), (1, 0)})), graph_of(2, frozenset({(0, 1)}))
     assert GraphSchedule("given", (both, one_way)).directed
     assert not GraphSchedule("given", (both, both)).directed
 
 
-def test_a_file_is_read_from_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_from_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "net.txt").write_text("0 1\n\n1 0\n")
     monkeypatch.chdir(tmp_path)
     schedule = build_schedule("file:net.txt", 2)
@@ -280,7 +271,7 @@ def test_a_file_is_read_from_the_current_folder(
     ("graph", "hint"),
     [("rings", "'ring'"), ("exponentail", "'exponential'"), ("zzz", "complete, directed-ring")],
 )
-def test_an_unknown_graph_is_told_the_nearest(graph: str, hint: str) -> None:
+def test_an_unknown_graph_is_told_the_nearest(graph, hint):
     with pytest.raises(InputError, match=hint) as refused:
         build_schedule(graph, 4)
     assert refused.value.where == "topology.graph"
@@ -288,9 +279,7 @@ def test_an_unknown_graph_is_told_the_nearest(graph: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize("graph", [*BARE, "torus", "erdos-renyi", "file:net.txt"])
-def test_a_degree_is_refused_where_none_is_taken(
-    graph: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_degree_is_refused_where_none_is_taken(graph, tmp_path, monkeypatch):
     (tmp_path / "net.txt").write_text("0 1\n1 0\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=graph) as refused:
@@ -299,7 +288,7 @@ def test_a_degree_is_refused_where_none_is_taken(
 
 
 @pytest.mark.parametrize("degree", [None, 3, 6])
-def test_k_regular_needs_a_fitting_degree(degree: int | None) -> None:
+def test_k_regular_needs_a_fitting_degree(degree):
     with pytest.raises(InputError, match="even") as refused:
         build_schedule("k-regular", 6, degree=degree)
     assert refused.value.where == "topology.degree"
@@ -307,9 +296,7 @@ def test_k_regular_needs_a_fitting_degree(degree: int | None) -> None:
 
 
 @pytest.mark.parametrize("graph", ["file:", "file:absent.txt"])
-def test_a_file_that_is_not_there_is_refused(
-    graph: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_not_there_is_refused(graph, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as refused:
         build_schedule(graph, 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +17,6 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.errors import InputError
 from tacit.topology import (
     GraphSchedule,
-    Mixing,
     build_mixing,
     build_schedule,
     check_column_stochastic,
@@ -52,7 +50,7 @@ ENTRIES = {
 
 
 @contextmanager
-def no_number_for_each_pair() -> Iterator[None]:
+def no_number_for_each_pair():
     """All that is allocated meanwhile is less than a byte for each pair of nodes."""
     tracemalloc.start()
     try:
@@ -65,7 +63,7 @@ def no_number_for_each_pair() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", GRAPHS)
-def test_graphs_of_many_nodes_are_lists(name: str) -> None:
+def test_graphs_of_many_nodes_are_lists(name):
     with no_number_for_each_pair():
         schedule = build_schedule(name, NODES, **GRAPHS[name])
         check_strongly_connected(schedule)
@@ -91,7 +89,7 @@ def test_graphs_of_many_nodes_are_lists(name: str) -> None:
     assert (exchange.bytes_sent == 3 * 8 * degrees).all()
 
 
-def mixed_by_hand(mixing: Mixing, k: int, x: np.ndarray) -> np.ndarray:
+def mixed_by_hand(mixing, k, x):
     """Sums along the edges of the graph, with weights as their formulas give them."""
     graph, found = mixing.schedule.at(k), np.zeros_like(x)
     degree = np.bincount(graph.sources, minlength=graph.nodes)
@@ -107,7 +105,7 @@ def mixed_by_hand(mixing: Mixing, k: int, x: np.ndarray) -> np.ndarray:
     return found + kept[:, None] * x
 
 
-def test_a_server_of_many_clients_needs_no_matrix() -> None:
+def test_a_server_of_many_clients_needs_no_matrix():
     with no_number_for_each_pair():
         mixing = server_averaging(NODES)
         exchange = InProcessExchange(
@@ -129,16 +127,14 @@ def test_a_server_of_many_clients_needs_no_matrix() -> None:
         ("erdos-renyi", 100_000, {"probability": 1e-4}),
     ],
 )
-def test_what_is_dense_is_refused_before_it_is_made(
-    name: str, nodes: int, keys: dict[str, Any]
-) -> None:
+def test_what_is_dense_is_refused_before_it_is_made(name, nodes, keys):
     with no_number_for_each_pair(), pytest.raises(InputError, match=f"'{name}'.*nodes") as refused:
         build_schedule(name, nodes, **keys)
     assert refused.value.where == "topology.graph"
 
 
 @pytest.mark.parametrize("nodes", [600, 10_000])
-def test_rates_of_many_nodes_in_closed_form(nodes: int) -> None:
+def test_rates_of_many_nodes_in_closed_form(nodes):
     assert contraction(build_mixing(build_schedule("ring", nodes))) == pytest.approx(
         (1 + 2 * math.cos(2 * math.pi / nodes)) / 3, abs=1e-12
     )
@@ -150,7 +146,7 @@ def test_rates_of_many_nodes_in_closed_form(nodes: int) -> None:
     )
 
 
-def test_the_rate_of_a_torus_of_many_nodes_in_closed_form() -> None:
+def test_the_rate_of_a_torus_of_many_nodes_in_closed_form():
     mixing = build_mixing(build_schedule("torus", NODES, shape=(100, 100)))
     assert contraction(mixing) == pytest.approx((3 + 2 * math.cos(2 * math.pi / 100)) / 5, abs=1e-9)
 
@@ -164,9 +160,7 @@ def test_the_rate_of_a_torus_of_many_nodes_in_closed_form() -> None:
         ("torus", {"shape": (10, 30)}),
     ],
 )
-def test_the_ways_to_a_rate_agree(
-    name: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ways_to_a_rate_agree(name, keys, monkeypatch):
     mixing = build_mixing(build_schedule(name, 300, seed=2, **keys))
     few = contraction(mixing)
     monkeypatch.setattr(checks_module, "_FEW_NODES", 10)
@@ -175,14 +169,14 @@ def test_the_ways_to_a_rate_agree(
     assert contraction(mixing) == pytest.approx(few, abs=1e-6)
 
 
-def test_a_rate_that_is_not_found_is_none() -> None:
+def test_a_rate_that_is_not_found_is_none():
     # A chain of 3,000 nodes: its eigenvalues lie within a millionth of each other near 1.
     chain = graph_of(3000, ((i, i + 1) for i in range(2999)), both_ways=True)
     mixing = build_mixing(GraphSchedule("given", (chain,)))
     assert contraction(mixing) is None
 
 
-def test_a_drawn_graph_of_many_nodes_is_one_of_its_kind() -> None:
+def test_a_drawn_graph_of_many_nodes_is_one_of_its_kind():
     graph = build_schedule("erdos-renyi", 3000, probability=0.004, seed=3).at(0)
     drawn = nx.Graph(list(graph.edges))
     assert graph.symmetric

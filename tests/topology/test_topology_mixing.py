@@ -11,14 +11,13 @@ from tacit.topology import (
     GRAPHS,
     WEIGHTS,
     GraphSchedule,
-    Mixing,
     build_mixing,
     build_schedule,
     graph_of,
 )
 
 
-def matrices_of(mixing: Mixing) -> list[np.ndarray]:
+def matrices_of(mixing):
     return [weights.matrix() for weights in mixing.weights]
 
 
@@ -26,7 +25,7 @@ PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 @st.composite
-def undirected(draw: st.DrawFn) -> nx.Graph:
+def undirected(draw):
     n = draw(st.integers(1, 9))
     possible = [(a, b) for a in range(n) for b in range(a)]
     graph = nx.empty_graph(n)
@@ -34,13 +33,13 @@ def undirected(draw: st.DrawFn) -> nx.Graph:
     return graph
 
 
-def as_schedule(graph: nx.Graph) -> GraphSchedule:
+def as_schedule(graph):
     edges = frozenset(pair for a, b in graph.edges for pair in ((a, b), (b, a)))
     return GraphSchedule("given", (graph_of(graph.number_of_nodes(), edges),))
 
 
 @st.composite
-def connected_digraphs(draw: st.DrawFn) -> GraphSchedule:
+def connected_digraphs(draw):
     """Digraphs whose union holds a cycle through every node, edge by edge in any of them."""
     n, period = draw(st.integers(2, 8)), draw(st.integers(1, 3))
     order = draw(st.permutations(range(n)))
@@ -56,7 +55,7 @@ def connected_digraphs(draw: st.DrawFn) -> GraphSchedule:
 
 @pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"k-regular", "torus", "erdos-renyi"}))
 @pytest.mark.parametrize("n", range(1, 41))
-def test_named_graphs_have_stochastic_weights(name: str, n: int) -> None:
+def test_named_graphs_have_stochastic_weights(name, n):
     schedule = build_schedule(name, n)
     mixing = build_mixing(schedule)
     expected = "column-stochastic" if schedule.directed else "doubly-stochastic"
@@ -76,9 +75,7 @@ def test_named_graphs_have_stochastic_weights(name: str, n: int) -> None:
 
 @PROPERTY
 @given(data=st.data(), n=st.integers(3, 40), weights=st.sampled_from(sorted(WEIGHTS)))
-def test_all_weights_of_a_regular_graph_are_the_same(
-    data: st.DataObject, n: int, weights: str
-) -> None:
+def test_all_weights_of_a_regular_graph_are_the_same(data, n, weights):
     degree = 2 * data.draw(st.integers(1, (n - 1) // 2))
     mixing = build_mixing(build_schedule("k-regular", n, degree=degree), weights)
     (matrix,) = matrices_of(mixing)
@@ -89,7 +86,7 @@ def test_all_weights_of_a_regular_graph_are_the_same(
 
 @PROPERTY
 @given(undirected())
-def test_metropolis_weights(graph: nx.Graph) -> None:
+def test_metropolis_weights(graph):
     n = graph.number_of_nodes()
     expected = np.zeros((n, n))
     for a, b in graph.edges:
@@ -104,7 +101,7 @@ def test_metropolis_weights(graph: nx.Graph) -> None:
 
 @PROPERTY
 @given(undirected())
-def test_laplacian_weights(graph: nx.Graph) -> None:
+def test_laplacian_weights(graph):
     largest = max(degree for _, degree in graph.degree)
     laplacian = nx.laplacian_matrix(graph, nodelist=range(len(graph))).toarray()
     expected = np.eye(len(graph)) - laplacian / (largest + 1)
@@ -115,7 +112,7 @@ def test_laplacian_weights(graph: nx.Graph) -> None:
 
 @PROPERTY
 @given(undirected())
-def test_uniform_weights_are_for_regular_graphs(graph: nx.Graph) -> None:
+def test_uniform_weights_are_for_regular_graphs(graph):
     schedule = as_schedule(graph)
     if nx.is_regular(graph):
         (matrix,) = matrices_of(build_mixing(schedule, "uniform"))
@@ -127,14 +124,14 @@ def test_uniform_weights_are_for_regular_graphs(graph: nx.Graph) -> None:
     assert refused.value.where == "topology.mixing"
 
 
-def test_uniform_weights_name_two_nodes_of_different_degree() -> None:
+def test_uniform_weights_name_two_nodes_of_different_degree():
     with pytest.raises(InputError, match=r"node 0.*node [123]|node [123].*node 0"):
         build_mixing(build_schedule("star", 4), "uniform")
 
 
 @PROPERTY
 @given(connected_digraphs())
-def test_directed_graphs_split_equally(schedule: GraphSchedule) -> None:
+def test_directed_graphs_split_equally(schedule):
     mixing = build_mixing(schedule)
     if not schedule.directed:
         assert mixing.kind == "doubly-stochastic"
@@ -148,7 +145,7 @@ def test_directed_graphs_split_equally(schedule: GraphSchedule) -> None:
                 assert matrix[i, j] == expected
 
 
-def test_matrices_and_degrees_follow_the_step() -> None:
+def test_matrices_and_degrees_follow_the_step():
     schedule = GraphSchedule(
         "given", (graph_of(3, frozenset({(0, 1), (0, 2)})), graph_of(3, frozenset({(2, 0)})))
     )
@@ -161,7 +158,7 @@ def test_matrices_and_degrees_follow_the_step() -> None:
 
 
 @pytest.mark.parametrize("name", ["ring", "exponential"])
-def test_weights_are_read_only(name: str) -> None:
+def test_weights_are_read_only(name):
     for weights in build_mixing(build_schedule(name, 6)).weights:
         for array in (weights.starts, weights.sources, weights.values):
             with pytest.raises(ValueError, match="read-only"):
@@ -169,7 +166,7 @@ def test_weights_are_read_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("power", range(7))
-def test_an_exponential_period_averages_exactly_for_powers_of_two(power: int) -> None:
+def test_an_exponential_period_averages_exactly_for_powers_of_two(power):
     n = 2**power
     product = np.eye(n)
     for matrix in matrices_of(build_mixing(build_schedule("exponential", n))):
@@ -179,7 +176,7 @@ def test_an_exponential_period_averages_exactly_for_powers_of_two(power: int) ->
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(schedule=connected_digraphs(), seed=st.integers(0, 2**16))
-def test_push_sum_converges_to_the_mean(schedule: GraphSchedule, seed: int) -> None:
+def test_push_sum_converges_to_the_mean(schedule, seed):
     mixing = build_mixing(schedule)
     values = np.random.default_rng(seed).normal(size=(schedule.nodes, 3))
     x, w = values, np.ones(schedule.nodes)
@@ -189,7 +186,7 @@ def test_push_sum_converges_to_the_mean(schedule: GraphSchedule, seed: int) -> N
 
 
 @pytest.mark.parametrize("weights", sorted(WEIGHTS))
-def test_directed_graphs_take_no_weights(weights: str) -> None:
+def test_directed_graphs_take_no_weights(weights):
     with pytest.raises(InputError, match=r"directed-ring.*leave it out") as refused:
         build_mixing(build_schedule("directed-ring", 5), weights)
     assert refused.value.where == "topology.mixing"
@@ -197,7 +194,7 @@ def test_directed_graphs_take_no_weights(weights: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ring", "exponential"])
-def test_unknown_weights_are_told_the_nearest(name: str) -> None:
+def test_unknown_weights_are_told_the_nearest(name):
     with pytest.raises(InputError, match="did you mean 'metropolis'") as refused:
         build_mixing(build_schedule(name, 5), "metropolitan")
     assert refused.value.where == "topology.mixing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,33 +24,31 @@ class Said:
 
     processes = 2
 
-    def __init__(self, rank: int, text: str, note: str | None = None) -> None:
+    def __init__(self, rank, text, note=None):
         self.rank, self.text, self.note_left = rank, text, note
         self.session = FreshSession()
 
-    def noted(self, name: str) -> str | None:
+    def noted(self, name):
         return self.note_left
 
-    def note(self, name: str, text: str) -> None:
+    def note(self, name, text):
         self.note_left = text
 
-    def share(self, what: str, value: Any, schema: Any) -> list[Any]:
+    def share(self, what, value, schema):
         return [value if self.rank == 0 else schema.read(self.text, 0, what)]
 
 
-def folder_of(
-    rank: int, said: str, out: str | None = None, note: str | None = None
-) -> tuple[Path, bool]:
+def folder_of(rank, said, out=None, note=None):
     cluster: Any = Said(rank, said, note)
     new: Callable[[], Path] = lambda: Path("runs/new name+1")  # noqa: E731
     return agreed_folder(cluster, None if out is None else Path(out), False, new)
 
 
-def text(name: str | None, resume: bool = False) -> str:
+def text(name, resume=False):
     return FOLDER.write(FolderName.model_construct(name=name, resume=resume))
 
 
-def test_others_give_a_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_give_a_name_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert folder_of(1, text("x-1")) == (Path("runs/x-1"), False)
     assert folder_of(1, text("x-1"), "/data/x-1") == (Path("/data/x-1"), False)
@@ -62,9 +60,7 @@ def test_others_give_a_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         folder_of(1, text(None))
 
 
-def test_a_name_that_nobody_gave_here_must_be_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_nobody_gave_here_must_be_new(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     with pytest.raises(InputError, match="exists already"):
@@ -72,14 +68,12 @@ def test_a_name_that_nobody_gave_here_must_be_new(
     assert folder_of(1, text("mine", resume=True)) == (Path("runs/mine"), True)
 
 
-def test_users_who_name_different_folders_are_told(tmp_path: Path) -> None:
+def test_users_who_name_different_folders_are_told(tmp_path):
     with pytest.raises(InputError, match=r"--out = '/data/y': rank 0 writes to a folder called"):
         folder_of(1, text("x"), "/data/y")
 
 
-def test_rank_0_goes_on_with_its_own_folder_or_the_one_that_was_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_goes_on_with_its_own_folder_or_the_one_that_was_noted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert folder_of(0, "") == (Path("runs/new name-1"), False)
     assert folder_of(0, "", "/data/a run (1)") == (Path("/data/a run (1)"), False)
@@ -97,13 +91,13 @@ def test_rank_0_goes_on_with_its_own_folder_or_the_one_that_was_noted(
 class Spared:
     """Three processes, some of which have come back to a run that can do without them."""
 
-    def __init__(self, spare: tuple[int, ...]) -> None:
+    def __init__(self, spare):
         self.spare = spare
 
-    def can_spare(self, ranks: Collection[int]) -> bool:
+    def can_spare(self, ranks):
         return set(ranks) <= set(self.spare)
 
-    def seen(self) -> list[PeerState]:
+    def seen(self):
         names = enumerate(("north", "south", "west"))
         return [PeerState(rank, name, "connected") for rank, name in names]
 
@@ -121,9 +115,7 @@ class Spared:
         ((2,), (16, 16, 16.0), {2}),
     ],
 )
-def test_who_comes_back_with_another_experiment_is_refused_alone(
-    spare: tuple[int, ...], batches: tuple[float, ...], without: set[int] | None
-) -> None:
+def test_who_comes_back_with_another_experiment_is_refused_alone(spare, batches, without):
     peers: Any = Spared(spare)
     agree([{"train.batch": 16}] * 3, peers)
     identities = [{"train.batch": batch} for batch in batches]
@@ -142,7 +134,7 @@ def test_who_comes_back_with_another_experiment_is_refused_alone(
 class Ended:
     """How a run ended."""
 
-    def __init__(self, status: str) -> None:
+    def __init__(self, status):
         self.status = status
 
 
@@ -158,19 +150,17 @@ class Ended:
         ([("stopped", True), ("anew", False)] * 12 + [("done", False)], [True] * 24),
     ],
 )
-def test_sites_go_on_together_as_long_as_they_meet_again(
-    turns: list[tuple[str, bool]], goes_on: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sites_go_on_together_as_long_as_they_meet_again(turns, goes_on, monkeypatch):
     clusters: list[Any] = []
     resumed: list[bool] = []
 
     @contextmanager
-    def group(*_: Any, **__: Any) -> Iterator[Any]:
+    def group(*_, **__):
         clusters.append(Said(0, ""))
         clusters[-1].meets_again = turns[len(clusters) - 1][1]
         yield clusters[-1]
 
-    def take_part(cluster: Any, resume: bool) -> Any:
+    def take_part(cluster, resume):
         resumed.append(resume)
         status = turns[len(clusters) - 1][0]
         if status == "left out":
@@ -186,14 +176,12 @@ def test_sites_go_on_together_as_long_as_they_meet_again(
     assert clusters[-1].meets_again is False
 
 
-def test_a_site_that_ends_every_session_before_its_first_step_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_site_that_ends_every_session_before_its_first_step_ends_the_run(monkeypatch):
     @contextmanager
-    def group(*_: Any, **__: Any) -> Iterator[Any]:
+    def group(*_, **__):
         yield Said(0, "")
 
-    def take_part(cluster: Any, resume: bool) -> Any:
+    def take_part(cluster, resume):
         raise MeetAnewError("west has given up the session")
 
     monkeypatch.setattr(agreement, "process_group", group)
@@ -201,7 +189,7 @@ def test_a_site_that_ends_every_session_before_its_first_step_ends_the_run(
         with_processes(load_config(experiment()), take_part, resume=False)
 
 
-def test_two_schemas_are_told_by_site_and_column() -> None:
+def test_two_schemas_are_told_by_site_and_column():
     columns = {"age": {"kind": "number", "low": 0, "high": 100}, "größe": {"kind": "ignore"}}
     target = {"column": "died", "kind": "class", "labels": ["no", "yes"]}
     base = {"target": target, "confirmed_public": True}

@@ -20,11 +20,11 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_is_set_is_set_back(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_is_set_back(fails, monkeypatch):
     now: dict[int, int] = {}
     trimmed: list[int] = []
 
-    def mallopt(parameter: int, value: int) -> int:
+    def mallopt(parameter, value):
         now[parameter] = value
         return 1
 
@@ -53,10 +53,10 @@ def test_what_is_set_is_set_back(fails: bool, monkeypatch: pytest.MonkeyPatch) -
 
 
 @glibc
-def test_the_c_library_takes_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_c_library_takes_every_setting(monkeypatch):
     real, taken = ctypes.CDLL(None).mallopt, []
 
-    def mallopt(parameter: int, value: int) -> int:
+    def mallopt(parameter, value):
         taken.append(real(parameter, value))
         return int(taken[-1])
 
@@ -67,8 +67,8 @@ def test_the_c_library_takes_every_setting(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @glibc
-def test_numbers_are_the_same_in_kept_memory() -> None:
-    def steps() -> torch.Tensor:
+def test_numbers_are_the_same_in_kept_memory():
+    def steps():
         state = torch.linspace(0, 1, 2**24)  # 64 MiB: beyond what glibc keeps by itself
         for _ in range(3):
             half = state / 2
@@ -82,8 +82,8 @@ def test_numbers_are_the_same_in_kept_memory() -> None:
     assert torch.equal(steps(), apart)
 
 
-def test_it_does_nothing_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_library(name: object) -> object:
+def test_it_does_nothing_without_glibc(monkeypatch):
+    def no_library(name):
         raise OSError
 
     monkeypatch.setattr(memory.ctypes, "CDLL", no_library)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 import tacit
@@ -26,23 +25,23 @@ BASE: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def records(count: int = 12) -> tuple[Tensor, Tensor]:
+def records(count=12):
     """Records whose inputs hold the secret."""
     return torch.full((count, 3), SECRET), torch.arange(count) % 2
 
 
-def config(**changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def config(**changes):
     """The base experiment with some keys changed."""
     sections = {**BASE, **changes}
     return {name: {**BASE.get(name, {}), **changes.get(name, {})} for name in sections}
 
 
-def nodes(change: Callable[[Tensor, Tensor], Any]) -> dict[str, Any]:
+def nodes(change):
     """Two nodes, the second of which is changed."""
     return {"nodes": [records(), change(*records())]}
 
 
-def setting(section: str, **values: Any) -> dict[str, Any]:
+def setting(section, **values):
     """One section changed."""
     return {"config": config(**{section: values})}
 
@@ -50,14 +49,14 @@ def setting(section: str, **values: Any) -> dict[str, Any]:
 class Exits(TorchDataset[Any]):
     """A user's data set that ends the program."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 3
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         sys.exit(0)
 
 
-def meta() -> nn.Module:
+def meta():
     """A module without numbers."""
     return nn.Linear(3, 2, device="meta")
 
@@ -142,7 +141,7 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-def refused(**changes: Any) -> str:
+def refused(**changes):
     """The message of a call that is refused."""
     given = {"config": config(), "model": nn.Linear(3, 2), "nodes": [records(), records()]}
     with pytest.raises(tacit.InputError) as caught:
@@ -152,9 +151,7 @@ def refused(**changes: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_call_is_refused_by_name_in_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_call_is_refused_by_name_in_one_line(name, tmp_path, monkeypatch):
     """What would be right is said, nothing of a record, and nothing is left behind."""
     assert len(WRONG) >= 40
     monkeypatch.chdir(tmp_path)
@@ -168,7 +165,7 @@ def test_a_wrong_call_is_refused_by_name_in_one_line(
 
 
 @pytest.mark.parametrize("name", ["config None", "nodes mapping", "model class", "out number"])
-def test_arguments_of_a_wrong_kind_are_refused_before_anything_is_read(name: str) -> None:
+def test_arguments_of_a_wrong_kind_are_refused_before_anything_is_read(name):
     changes, words = WRONG[name]
     given = {"config": {}, "model": None, "nodes": None, "out": None, **changes}
     with pytest.raises(tacit.InputError) as caught:
@@ -176,7 +173,7 @@ def test_arguments_of_a_wrong_kind_are_refused_before_anything_is_read(name: str
     assert all(word in str(caught.value) for word in words)
 
 
-def test_a_budget_that_arithmetic_alone_exceeds_names_one_that_fits() -> None:
+def test_a_budget_that_arithmetic_alone_exceeds_names_one_that_fits():
     given = {"model": nn.Linear(3, 2), "nodes": [records(), records()]}
     with pytest.raises(BudgetError) as caught:
         tacit.train(config(privacy={"epsilon": 1e-9}), **given)
@@ -187,7 +184,7 @@ def test_a_budget_that_arithmetic_alone_exceeds_names_one_that_fits() -> None:
     assert all(spent is not None and spent <= fits for spent in result.epsilon)
 
 
-def test_a_parameter_beyond_all_measure_is_no_result() -> None:
+def test_a_parameter_beyond_all_measure_is_no_result():
     model = nn.Linear(3, 2)
     with torch.no_grad():
         model.weight.fill_(1e30)

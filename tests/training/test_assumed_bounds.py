@@ -1,10 +1,6 @@
 """A bound that is assumed and not enforced: the paper's noise and claim, and no epsilon."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -25,7 +21,7 @@ CLAIMED = sorted(name for name, row in ALGORITHMS.items() if row.claims.formula 
 NODES, STEPS, BOUND = 4, 6, 0.01
 
 
-def settings(name: str, **changes: Any) -> dict[str, Any]:
+def settings(name, **changes):
     """A run whose records' gradients are far longer than the bound."""
     algorithm = {"name": name, "learning_rate": 0.05, "clip": BOUND, "clip_norm": ASSUMED}
     privacy = {"epsilon": 1.0, "delta": 1e-5, "accounting": "published"}
@@ -39,7 +35,7 @@ def settings(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def noise(result: tacit.Result) -> float:
+def noise(result):
     """Deviation in the batch mean of a node's first step, over all nodes alike."""
     plan = result.plan
     found = {plan.release.noise_std(node, 0) / node.expected_batch for node in plan.nodes}
@@ -49,7 +45,7 @@ def noise(result: tacit.Result) -> float:
 
 @pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
 @pytest.mark.parametrize("name", CLAIMED)
-def test_a_claim_and_no_epsilon(name: str, tmp_path: Path) -> None:
+def test_a_claim_and_no_epsilon(name, tmp_path):
     """The noise is that of the same run with the bound enforced, and so is the claim."""
     result = tacit.train(settings(name), out=tmp_path / "run")
     enforced = prepare(load_config(settings(name, algorithm={"clip_norm": "l2"}))).plan
@@ -70,7 +66,7 @@ def test_a_claim_and_no_epsilon(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
 @pytest.mark.parametrize("name", ["const-d2p", "do-adp", "privsgp", "privsgp-vr"])
-def test_gradients_are_as_long_as_they_are(name: str) -> None:
+def test_gradients_are_as_long_as_they_are(name):
     """The run that clips nothing and is given the same noise, and not the one that clips."""
     seeded = {"noise_seed": 3}
     assumed = tacit.train(settings(name, privacy=seeded))
@@ -82,7 +78,7 @@ def test_gradients_are_as_long_as_they_are(name: str) -> None:
     assert (clipped.parameters - assumed.parameters).norm() > 0.01
 
 
-def test_no_sensitivity_is_finite() -> None:
+def test_no_sensitivity_is_finite():
     clip = Clipping("l2", (1.0, 2.0), enforced=False)
     assert clip.sensitivity("add-or-remove-one") == (math.inf, math.inf)
     assert (clip.bound(1), clip.applied(1), clip.attacked(1)) == (2.0, None, 16.0)
@@ -99,14 +95,14 @@ def test_no_sensitivity_is_finite() -> None:
         ({"algorithm": {"name": "sgp"}}, "privacy.epsilon"),
     ],
 )
-def test_what_it_cannot_go_with(changes: dict[str, Any], where: str) -> None:
+def test_what_it_cannot_go_with(changes, where):
     name = changes.get("algorithm", {}).get("name", "privsgp")
     with pytest.raises(InputError) as refused:
         prepare(load_config(settings(name, **changes)))
     assert refused.value.where == where
 
 
-def test_the_command_line_says_so(tmp_path: Path) -> None:
+def test_the_command_line_says_so(tmp_path):
     file = tmp_path / "assumed.toml"
     file.write_text(tomli_w.dumps(settings("const-d2p")))
     planned = command_line("plan", file)
@@ -117,7 +113,7 @@ def test_the_command_line_says_so(tmp_path: Path) -> None:
     assert row.claimed == pytest.approx(1.0)
 
 
-def test_an_audit_shows_what_the_claim_hides() -> None:
+def test_an_audit_shows_what_the_claim_hides():
     """Gradients beyond the bound: more than the claim is shown, and nothing accuses the program."""
     config = load_config(
         settings(
@@ -132,12 +128,12 @@ def test_an_audit_shows_what_the_claim_hides() -> None:
     assert not report.failures
 
 
-def test_the_library_warns() -> None:
+def test_the_library_warns():
     with pytest.warns(NotPrivateWarning, match="assumed"):
         tacit.train(settings("do-adp"))
 
 
-def test_an_enforced_bound_is_private() -> None:
+def test_an_enforced_bound_is_private():
     config = load_config(settings("do-adp", algorithm={"clip_norm": "l2"}))
     assert config.not_private_reason is None
     assert config.accounted

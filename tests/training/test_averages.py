@@ -7,10 +7,9 @@ batches are positioned by the step. So the oracle needs nothing of what is teste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,16 +59,16 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def sections(way: str, **train: Any) -> Any:
+def sections(way, **train):
     common = {"steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 1, **train}
     return experiment(train=common, **WAYS[way])
 
 
-def after(steps: int) -> Callable[[], bool]:
+def after(steps):
     """Asks for a stop once so many steps were made."""
     made = 0
 
-    def asked() -> bool:
+    def asked():
         nonlocal made
         made += 1
         return made == steps
@@ -77,7 +76,7 @@ def after(steps: int) -> Callable[[], bool]:
     return asked
 
 
-def single_models(way: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def single_models(way):
     """Every node's models, and the common one, after each step."""
     job = prepare(load_config(sections(way)))
     found = []
@@ -87,7 +86,7 @@ def single_models(way: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return found
 
 
-def weights_of(rule: str, made: int) -> list[float]:
+def weights_of(rule, made):
     """What each of the models so far counts for, from the definition; sums to 1 or is empty."""
     kind, share = average_rule(rule)
     if kind == "tail":
@@ -100,7 +99,7 @@ def weights_of(rule: str, made: int) -> list[float]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_ends_with_the_average_of_its_models(way: str) -> None:
+def test_a_run_ends_with_the_average_of_its_models(way):
     singles = single_models(way)
     for rule in RULES:
         found = execute(prepare(load_config(sections(way, average=rule))))
@@ -112,7 +111,7 @@ def test_a_run_ends_with_the_average_of_its_models(way: str) -> None:
         assert last == (rule == "tail:0.01")
 
 
-def test_averages_change_nothing_that_is_sent_and_nothing_that_is_charged() -> None:
+def test_averages_change_nothing_that_is_sent_and_nothing_that_is_charged():
     plain, averaged = (
         tacit.train(sections("push-sum", average=rule)) for rule in ("none", "tail:0.5")
     )
@@ -125,7 +124,7 @@ def test_averages_change_nothing_that_is_sent_and_nothing_that_is_charged() -> N
 
 @pytest.mark.parametrize("name", ["privsgp", "dyn-d2p", "privsgp-vr"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_final_rounds_mix_the_averages(name: str, dtype: str, tmp_path: Path) -> None:
+def test_final_rounds_mix_the_averages(name, dtype, tmp_path):
     """On directed graphs, where push-sum weights are not 1, from weights of 1."""
     path = tmp_path / "graphs.txt"
     path.write_text("\n\n".join("\n".join(f"{a} {b}" for a, b in edges) for edges in ONE_WAY))
@@ -150,7 +149,7 @@ def test_final_rounds_mix_the_averages(name: str, dtype: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("way", ["push-sum", "server", "server's model of its own"])
 @pytest.mark.parametrize("rule", ["tail:0.6", "exponential:0.9"])
-def test_a_stopped_run_goes_on_with_the_same_averages(way: str, rule: str, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_with_the_same_averages(way, rule, tmp_path):
     experiment_file = sections(way, average=rule, dtype="float32")
     if way == "push-sum":
         experiment_file["algorithm"]["final_mixing"] = 2
@@ -167,7 +166,7 @@ def test_a_stopped_run_goes_on_with_the_same_averages(way: str, rule: str, tmp_p
             assert all(torch.equal(left[key], right[key]) for key in right)
 
 
-def test_a_run_that_was_over_may_be_resumed_and_is_mixed_once(tmp_path: Path) -> None:
+def test_a_run_that_was_over_may_be_resumed_and_is_mixed_once(tmp_path):
     given = sections("push-sum", average="tail:0.5")
     given["algorithm"]["final_mixing"] = 2
     job = prepare(load_config(given))
@@ -177,7 +176,7 @@ def test_a_run_that_was_over_may_be_resumed_and_is_mixed_once(tmp_path: Path) ->
     assert first.bytes_sent == again.bytes_sent
 
 
-def test_the_curve_is_of_the_average_once_there_is_one() -> None:
+def test_the_curve_is_of_the_average_once_there_is_one():
     plain = tacit.train(sections("push-sum"))
     tail = tacit.train(sections("push-sum", average="tail:0.5"))
     first = STEPS - math.ceil(STEPS / 2) + 1
@@ -190,7 +189,7 @@ def test_the_curve_is_of_the_average_once_there_is_one() -> None:
     assert not [note for note in plain.plan.notes if "average" in note]
 
 
-def test_a_run_that_stops_before_its_tail_gives_its_last_models() -> None:
+def test_a_run_that_stops_before_its_tail_gives_its_last_models():
     stopped = execute(
         prepare(load_config(sections("push-sum", average="tail:0.2"))), should_stop=after(2)
     )
@@ -199,14 +198,14 @@ def test_a_run_that_stops_before_its_tail_gives_its_last_models() -> None:
 
 
 @pytest.mark.parametrize("rule", ["tail:1", "exponential:0.5"])
-def test_a_run_whose_models_leave_the_numbers_is_stopped(rule: str) -> None:
+def test_a_run_whose_models_leave_the_numbers_is_stopped(rule):
     given = sections("push-sum", average=rule)
     given["algorithm"] |= {"learning_rate": 1e30}
     with pytest.raises(DivergenceError, match="after step"):
         execute(prepare(load_config(given)))
 
 
-def test_an_average_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
+def test_an_average_that_is_no_number_is_not_saved(tmp_path):
     """Not even where the models of the last step are numbers again: that of a step was none."""
     given = sections("push-sum", average="tail:1", checkpoint_every=1)
     job = prepare(load_config(given))
@@ -232,9 +231,7 @@ rules = st.sampled_from([*RULES, "tail:0.33", "exponential:0.999999", "exponenti
 
 
 @given(models, rules, st.integers(1, 60))
-def test_the_average_of_equal_models_is_that_model(
-    model: torch.Tensor, rule: str, steps: int
-) -> None:
+def test_the_average_of_equal_models_is_that_model(model, rule, steps):
     averages: Averages | None = None
     for k in range(steps):
         weight = step_weight(rule, k, steps)
@@ -245,7 +242,7 @@ def test_the_average_of_equal_models_is_that_model(
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), rules)
-def test_the_average_is_exact_but_for_a_few_units(values: list[float], rule: str) -> None:
+def test_the_average_is_exact_but_for_a_few_units(values, rule):
     """Against exact fractions; the error of n steps is below 4 n units of the largest number."""
     averages: Averages | None = None
     steps = len(values)
@@ -267,7 +264,7 @@ def test_the_average_is_exact_but_for_a_few_units(values: list[float], rule: str
     assert error <= 8 * (len(kept) + 1) * Fraction(2) ** -52 * Fraction(max(map(abs, values)))
 
 
-def test_what_is_given_is_not_changed() -> None:
+def test_what_is_given_is_not_changed():
     model = torch.ones(1, 3, dtype=torch.float64)
     averages = with_models(None, model, model[0], 1.0)
     averages = with_models(averages, model * 3, model[0], 0.5)
@@ -287,7 +284,7 @@ def test_what_is_given_is_not_changed() -> None:
         "mean:0.5", "Tail:0.5", "", 0.5, None, True, ["tail:0.5"],
     ],
 )  # fmt: skip
-def test_other_averages_are_refused(wrong: Any) -> None:
+def test_other_averages_are_refused(wrong):
     if wrong == "tail:1e-99":  # a share like any other: the last step
         assert step_weight(wrong, 4, 5) == 1
         return
@@ -295,12 +292,12 @@ def test_other_averages_are_refused(wrong: Any) -> None:
         Config(train={"average": wrong})
 
 
-def test_a_tenth_of_thirty_steps_is_three() -> None:
+def test_a_tenth_of_thirty_steps_is_three():
     """In float64 it is more, and rounded up four."""
     assert [step_weight("tail:0.1", k, 30) for k in range(25, 30)] == [None, None, 1, 1 / 2, 1 / 3]
 
 
-def test_final_rounds_need_to_know_how_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_final_rounds_need_to_know_how_to_begin(monkeypatch):
     row = replace(
         ALGORITHMS["privsgp"],
         name="another",
@@ -314,7 +311,7 @@ def test_final_rounds_need_to_know_how_to_begin(monkeypatch: pytest.MonkeyPatch)
     Config(algorithm={**options, "final_mixing": 0}, train={"average": "tail:0.5"})
 
 
-def test_every_method_with_final_rounds_can_restart() -> None:
+def test_every_method_with_final_rounds_can_restart():
     for name, row in ALGORITHMS.items():
         if "final_mixing" in row.options.model_fields:
             assert row.restarts, name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def settled(linear: bool, records: list[int], **settings: Any) -> tuple[Any, str | None]:
+def settled(linear, records, **settings):
     train = {"batch": "auto", **settings.pop("train", {})}
     config = config_of(len(records), train=train, **settings)
     assert config.train.batch == "auto"
@@ -41,7 +40,7 @@ def settled(linear: bool, records: list[int], **settings: Any) -> tuple[Any, str
     return found
 
 
-def test_a_linear_layer_takes_all_records_and_other_models_a_tenth() -> None:
+def test_a_linear_layer_takes_all_records_and_other_models_a_tenth():
     private: dict[str, Any] = {"epsilon": 1.0, "algorithm": {"name": "privsgp"}}
     assert settled(True, RECORDS, **private)[0] == "all"
     batch, reason = settled(False, RECORDS, **private)
@@ -54,7 +53,7 @@ def test_a_linear_layer_takes_all_records_and_other_models_a_tenth() -> None:
 
 
 @pytest.mark.parametrize("name", ["noised-moments", "noised-moments-server"])
-def test_what_reads_records_once_reads_all_of_them(name: str) -> None:
+def test_what_reads_records_once_reads_all_of_them(name):
     graph = "star" if name.endswith("server") else "exponential"
     given: dict[str, Any] = {"algorithm": {"name": name}, "topology": {"graph": graph}}
     assert settled(False, RECORDS, epsilon=1.0, **given)[0] == "all"
@@ -62,16 +61,14 @@ def test_what_reads_records_once_reads_all_of_them(name: str) -> None:
 
 @pytest.mark.parametrize("case", OTHERS)
 @pytest.mark.parametrize("linear", [True, False])
-def test_elsewhere_it_is_64(case: str, linear: bool) -> None:
+def test_elsewhere_it_is_64(case, linear):
     given: dict[str, Any] = {"epsilon": 1.0, "algorithm": {"name": "privsgp"}, **OTHERS[case]}
     given = {key: value for key, value in given.items() if value is not None}
     assert settled(linear, RECORDS, **given) == (64, None)
 
 
 @pytest.mark.parametrize(("model", "batch"), [("logistic", "all"), ("mlp", 64)])
-def test_a_run_writes_down_what_it_came_to_and_goes_on_with_it(
-    model: str, batch: Any, tmp_path: Path
-) -> None:
+def test_a_run_writes_down_what_it_came_to_and_goes_on_with_it(model, batch, tmp_path):
     given = experiment(
         task={"model": model},
         nodes={"count": 3},

@@ -1,12 +1,8 @@
 """What a run may spend and has spent: keys, ledgers, and the end that a budget allows."""
 
-from __future__ import annotations
-
 import math
 import re
 import secrets
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,10 +15,9 @@ from tacit.config import load_config
 from tacit.data import StackedData
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import from_statement, to_statement
-from tacit.privacy.ledger.ledger import DataAccount, Snapshot, read_ledger
+from tacit.privacy.ledger.ledger import DataAccount, read_ledger
 from tacit.privacy.ledger.shared import account_files
 from tacit.training.budget import (
-    RunLedger,
     affordable,
     costs,
     epsilon_spent,
@@ -30,22 +25,21 @@ from tacit.training.budget import (
     node_keys,
     open_ledger,
 )
-from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.run_folder.folder import RunFolder, created
 from tacit.training.shared_budgets import check_shared, open_shared
 
 
-def plan_of(**changes: dict[str, Any]) -> Plan:
+def plan_of(**changes):
     """A plan for nodes of 50, 60, 70 and 80 records and 5 parameters."""
     return build_plan(load_config(experiment(**changes)), [50, 60, 70, 80], 5)
 
 
-def budgeted(epsilon: float | list[float] = 2.0) -> Plan:
+def budgeted(epsilon=2.0):
     return plan_of(privacy={"noise_std": None, "epsilon": epsilon}, train={"steps": 12})
 
 
-def test_the_books_state_each_nodes_mechanism_and_budget(tmp_path: Path) -> None:
+def test_the_books_state_each_nodes_mechanism_and_budget(tmp_path):
     plan = budgeted([1.0, 2.0, 3.0, 4.0])
     with created(tmp_path / "run", plan.config) as folder:
         pass
@@ -64,11 +58,11 @@ def test_the_books_state_each_nodes_mechanism_and_budget(tmp_path: Path) -> None
         open_ledger(plan_of(), folder, resume=True)
 
 
-def test_without_accounting_there_are_no_books() -> None:
+def test_without_accounting_there_are_no_books():
     assert open_ledger(plan_of(privacy={"accounting": "none"}), None, resume=False) is None
 
 
-def test_keys_are_secret_unless_asked_for_or_needless() -> None:
+def test_keys_are_secret_unless_asked_for_or_needless():
     secret = plan_of(privacy={"noise_seed": None})
     assert not node_keys(secret).seeded
     one, other = (node_keys(secret).secret for _ in range(2))
@@ -83,20 +77,20 @@ def test_keys_are_secret_unless_asked_for_or_needless() -> None:
     assert len(set(node_keys(secret).secret.values())) == 4
 
 
-def test_a_run_that_spent_nothing_may_take_every_step() -> None:
+def test_a_run_that_spent_nothing_may_take_every_step():
     plan = budgeted()
     assert affordable(plan, {}, 0) == (12, None)
     assert affordable(plan, dict.fromkeys(range(4), ()), 0) == (12, None)
 
 
 @pytest.mark.parametrize("first", [0, 3, 11, 12])
-def test_steps_that_were_settled_leave_the_rest(first: int) -> None:
+def test_steps_that_were_settled_leave_the_rest(first):
     plan = budgeted()
     assert affordable(plan, dict.fromkeys(range(4), ((0, first),)), first) == (12, None)
 
 
 @pytest.mark.parametrize(("first", "reserved"), [(0, 5), (3, 7), (3, 11), (6, 11), (0, 11)])
-def test_each_repeated_step_costs_one_at_the_end(first: int, reserved: int) -> None:
+def test_each_repeated_step_costs_one_at_the_end(first, reserved):
     plan = budgeted()
     before = dict.fromkeys(range(4), ((0, first), (first, reserved)))
     until, reason = affordable(plan, before, first)
@@ -109,13 +103,13 @@ def test_each_repeated_step_costs_one_at_the_end(first: int, reserved: int) -> N
     assert max(epsilon or 0.0 for epsilon in over) > 2.0
 
 
-def test_nothing_left_and_nothing_kept_is_refused() -> None:
+def test_nothing_left_and_nothing_kept_is_refused():
     with pytest.raises(BudgetError, match=r"nothing is left .* raise privacy\.epsilon"):
         affordable(budgeted(), dict.fromkeys(range(4), ((0, 12),)), 0)
 
 
 @pytest.mark.parametrize("first", [1, 4, 11])
-def test_where_nothing_is_left_the_last_checkpoint_is_the_end(first: int) -> None:
+def test_where_nothing_is_left_the_last_checkpoint_is_the_end(first):
     before = dict.fromkeys(range(4), ((0, first), (first, 12)))
     until, reason = affordable(budgeted(), before, first)
     assert until == first
@@ -124,7 +118,7 @@ def test_where_nothing_is_left_the_last_checkpoint_is_the_end(first: int) -> Non
 
 
 @pytest.mark.parametrize("accounting", ["published", "none"])
-def test_only_a_certified_budget_ends_a_run(accounting: str) -> None:
+def test_only_a_certified_budget_ends_a_run(accounting):
     privacy = {"noise_std": None, "epsilon": 2.0, "accounting": accounting}
     if accounting == "none":
         privacy = {"accounting": accounting}
@@ -132,7 +126,7 @@ def test_only_a_certified_budget_ends_a_run(accounting: str) -> None:
     assert affordable(plan, dict.fromkeys(range(4), ((0, 6),)), 3) == (6, None)
 
 
-def test_the_shortest_budget_decides() -> None:
+def test_the_shortest_budget_decides():
     given = plan_of(privacy={"epsilon": 9.0}, train={"steps": 12})
     costs = [node.epsilon or 0.0 for node in given.nodes]
     for tight in range(4):
@@ -144,7 +138,7 @@ def test_the_shortest_budget_decides() -> None:
         assert f"node {tight} " in reason
 
 
-def test_spent_epsilon_is_what_another_accountant_finds() -> None:
+def test_spent_epsilon_is_what_another_accountant_finds():
     plan = plan_of(train={"steps": 12, "batch": 5}, privacy={"noise_std": 0.3})
     charged = {0: ((0, 12),), 1: ((0, 4), (2, 12)), 2: (), 3: ((0, 1),)}
     spent = epsilon_spent(plan, charged)
@@ -159,7 +153,7 @@ def test_spent_epsilon_is_what_another_accountant_finds() -> None:
         assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=5e-3)
 
 
-def test_the_extremes_are_the_costliest_and_the_cheapest_node() -> None:
+def test_the_extremes_are_the_costliest_and_the_cheapest_node():
     plan = plan_of()
     costs = [node.epsilon or math.nan for node in plan.nodes]
     found = extremes(plan)
@@ -170,7 +164,7 @@ def test_the_extremes_are_the_costliest_and_the_cheapest_node() -> None:
 # The budget of a node's data, which runs share.
 
 
-def on_data(folder: Path, epsilon: float = 1.0, *, steps: int = 12, **changes: Any) -> Plan:
+def on_data(folder, epsilon=1.0, *, steps=12, **changes):
     """A plan whose nodes' data have a ledger in a folder, with a budget of 2."""
     privacy = {
         "noise_std": None,
@@ -183,20 +177,20 @@ def on_data(folder: Path, epsilon: float = 1.0, *, steps: int = 12, **changes: A
     return plan_of(privacy=privacy, train={"steps": steps})
 
 
-def records_of(plan: Plan) -> StackedData:
+def records_of(plan):
     """The records of a plan's nodes, all different, the same for every plan."""
     sizes = torch.tensor([node.records for node in plan.nodes])
     inputs = torch.arange(int(sizes.sum()) * 5, dtype=torch.float32).reshape(-1, 5)
     return StackedData(inputs, torch.zeros(len(inputs)), sizes.cumsum(0) - sizes, sizes)
 
 
-def books_in(folder: Path) -> list[Snapshot]:
+def books_in(folder):
     """What the ledgers of the data say, by number of records."""
     found = [read_ledger(file) for file in account_files(folder / "ledgers")]
     return sorted(found, key=lambda one: len(one.digests))
 
 
-def begin(plan: Plan, folder: Path | None = None, *, resume: bool = False) -> RunLedger:
+def begin(plan, folder=None, *, resume=False):
     """The ledger of a new or a resumed run, once the budgets admit it."""
     shared = open_shared(plan, records_of(plan), None, secrets.token_hex(16))
     try:
@@ -216,23 +210,23 @@ def begin(plan: Plan, folder: Path | None = None, *, resume: bool = False) -> Ru
     return found
 
 
-def run_all(plan: Plan) -> None:
+def run_all(plan):
     with begin(plan) as ledger:
         ledger.reserve(0, plan.steps)
         ledger.settle(plan.steps)
 
 
-def mu_of(plan: Plan, node: int, steps: int | None = None) -> float:
+def mu_of(plan, node, steps=None):
     """Of the Gaussian that steps on every record compose to."""
     return math.sqrt(plan.steps if steps is None else steps) / plan.nodes[node].noise_scale
 
 
-def gaussian_delta(epsilon: float, mu: float) -> float:
+def gaussian_delta(epsilon, mu):
     low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
     return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
 
 
-def test_runs_draw_on_one_budget_until_it_is_used_up(tmp_path: Path) -> None:
+def test_runs_draw_on_one_budget_until_it_is_used_up(tmp_path):
     first, second = on_data(tmp_path), on_data(tmp_path, 1.5)
     run_all(first)
     run_all(second)
@@ -249,7 +243,7 @@ def test_runs_draw_on_one_budget_until_it_is_used_up(tmp_path: Path) -> None:
     assert [len(one.runs) for one in books_in(tmp_path)] == [2]
 
 
-def test_what_is_said_to_fit_does_and_little_more_would_not(tmp_path: Path) -> None:
+def test_what_is_said_to_fit_does_and_little_more_would_not(tmp_path):
     run_all(on_data(tmp_path, 1.5))
     with pytest.raises(BudgetError) as refused:
         begin(on_data(tmp_path, 2.0))
@@ -262,7 +256,7 @@ def test_what_is_said_to_fit_does_and_little_more_would_not(tmp_path: Path) -> N
     run_all(on_data(tmp_path, fits))
 
 
-def test_a_given_noise_is_told_what_would_fit(tmp_path: Path) -> None:
+def test_a_given_noise_is_told_what_would_fit(tmp_path):
     run_all(on_data(tmp_path, 1.5))
     given = {"epsilon": None, "noise_std": 0.05}
     with pytest.raises(BudgetError) as refused:
@@ -272,20 +266,20 @@ def test_a_given_noise_is_told_what_would_fit(tmp_path: Path) -> None:
     run_all(on_data(tmp_path, **{**given, "noise_std": float(said[1])}))
 
 
-def test_a_budget_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+def test_a_budget_that_is_gone_is_said_to_be(tmp_path):
     run_all(on_data(tmp_path, 2.0))
     with pytest.raises(BudgetError, match="nothing is left for a run of this many steps"):
         begin(on_data(tmp_path, 0.5))
 
 
-def test_the_first_run_may_spend_all_and_no_more(tmp_path: Path) -> None:
+def test_the_first_run_may_spend_all_and_no_more(tmp_path):
     with pytest.raises(BudgetError, match=r"0 is spent, and this run would bring it to 2\.5"):
         begin(on_data(tmp_path, 2.5))
     assert books_in(tmp_path) == []
     run_all(on_data(tmp_path, 2.0))
 
 
-def test_the_budget_of_new_books_is_the_runs_own(tmp_path: Path) -> None:
+def test_the_budget_of_new_books_is_the_runs_own(tmp_path):
     run_all(on_data(tmp_path, 3.0, ledger_epsilon=None, delta=1e-4))
     assert [one.data for one in books_in(tmp_path)] == [DataAccount("digits", 0, 3.0, 1e-4)]
     own = {"ledger_epsilon": None, "epsilon": [1.0, 2.0, 3.0, 4.0]}
@@ -301,20 +295,20 @@ def test_the_budget_of_new_books_is_the_runs_own(tmp_path: Path) -> None:
     "changes",
     [{"ledger_epsilon": 2.5}, {"ledger_delta": 1e-4}],
 )
-def test_books_keep_their_budget(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_books_keep_their_budget(tmp_path, changes):
     run_all(on_data(tmp_path))
     with pytest.raises(InputError, match="when it was made: leave this out"):
         begin(on_data(tmp_path, 0.1, **changes))
     run_all(on_data(tmp_path, 0.1, ledger_epsilon=None))
 
 
-def test_another_relation_is_refused(tmp_path: Path) -> None:
+def test_another_relation_is_refused(tmp_path):
     run_all(on_data(tmp_path, 0.1))
     with pytest.raises(InputError, match="the two do not add up"):
         begin(on_data(tmp_path, 0.1, relation="replace-one"))
 
 
-def test_a_published_noise_is_charged_what_is_certified(tmp_path: Path) -> None:
+def test_a_published_noise_is_charged_what_is_certified(tmp_path):
     """The paper's formula promises 1; the ledger goes by what is proved."""
     plan = on_data(tmp_path, accounting="published")
     proved = max(node.epsilon or 0.0 for node in plan.nodes)
@@ -326,7 +320,7 @@ def test_a_published_noise_is_charged_what_is_certified(tmp_path: Path) -> None:
         run_all(plan)
 
 
-def test_a_cut_off_run_goes_on_with_what_is_left_of_its_data(tmp_path: Path) -> None:
+def test_a_cut_off_run_goes_on_with_what_is_left_of_its_data(tmp_path):
     plan, run = on_data(tmp_path, 1.0), tmp_path / "run"
     with begin(plan, run) as ledger:
         ledger.reserve(0, 4)
@@ -346,7 +340,7 @@ def test_a_cut_off_run_goes_on_with_what_is_left_of_its_data(tmp_path: Path) -> 
     assert gaussian_delta(2.0, math.hypot(other, mu_of(plan, 0, 5 + until))) > 1e-5
 
 
-def test_a_run_that_others_left_nothing_is_not_resumed(tmp_path: Path) -> None:
+def test_a_run_that_others_left_nothing_is_not_resumed(tmp_path):
     plan, run = on_data(tmp_path, 1.0), tmp_path / "run"
     with begin(plan, run):
         pass
@@ -358,7 +352,7 @@ def test_a_run_that_others_left_nothing_is_not_resumed(tmp_path: Path) -> None:
         affordable(plan, ledger.charged(), 0, ledger)
 
 
-def test_a_run_without_a_shared_ledger_books_in_its_own(tmp_path: Path) -> None:
+def test_a_run_without_a_shared_ledger_books_in_its_own(tmp_path):
     plan = budgeted()
     with begin(plan, tmp_path / "run") as ledger:
         ledger.reserve(0, 5)
@@ -368,15 +362,13 @@ def test_a_run_without_a_shared_ledger_books_in_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("evaluations", [4, 300])
-def test_costs_are_found_when_they_are_asked_for_and_never_too_small(
-    evaluations: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_costs_are_found_when_they_are_asked_for_and_never_too_small(evaluations, monkeypatch):
     plan = plan_of(train={"steps": 1200, "batch": 10})
     steps = [1200 * (number + 1) // evaluations for number in range(evaluations)]
     release, asked = plan.release, 0
     exact = type(release).epsilon
 
-    def counted(*arguments: Any) -> float | None:
+    def counted(*arguments):
         nonlocal asked
         asked += 1
         return exact(*arguments)
@@ -399,6 +391,6 @@ def test_costs_are_found_when_they_are_asked_for_and_never_too_small(
     assert least <= cost("own", 1200) <= most  # type: ignore[operator]
 
 
-def test_without_accounting_nothing_is_spent() -> None:
+def test_without_accounting_nothing_is_spent():
     plan = plan_of(privacy={"noise_std": None, "epsilon": "none"})
     assert costs(plan, [0], {}, 0, [1, 6])("most", 1) is None

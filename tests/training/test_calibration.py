@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import norm
 from sklearn.metrics import brier_score_loss, roc_auc_score
-from torch import Tensor
 
 import tacit
 from tacit import privacy
@@ -34,7 +32,7 @@ from tacit.training.recalibration import edges_of, halves
 STEPS = 8
 
 
-def records(count: int, seed: int) -> tuple[Tensor, Tensor]:
+def records(count, seed):
     """One in eight is of class 1."""
     draw = np.random.default_rng(seed)
     inputs = draw.normal(size=(count, 3))
@@ -46,7 +44,7 @@ NODES = [records(count, count) for count in (400, 900, 2500)]
 TEST = records(3000, 1)
 
 
-def settings(how: str | None = "private", **changes: Any) -> dict[str, Any]:
+def settings(how="private", **changes):
     """Trained with so large steps that log-odds run away."""
     made: dict[str, Any] = {
         "task": {
@@ -67,7 +65,7 @@ def settings(how: str | None = "private", **changes: Any) -> dict[str, Any]:
     return made
 
 
-def trained(config: dict[str, Any], **given: Any) -> tacit.Result:
+def trained(config, **given):
     return tacit.train(config, nodes=NODES, test=TEST, **given)
 
 
@@ -75,11 +73,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
 
 
 @pytest.fixture(scope="module")
-def plain() -> tacit.Result:
+def plain():
     return trained(settings(None))
 
 
-def judged(model: torch.nn.Module, test: tuple[Tensor, Tensor]) -> tuple[float, float, float]:
+def judged(model, test):
     """By scikit-learn: predicted over observed, Brier score over that of a constant, AUC."""
     inputs, labels = test[0], test[1].numpy()
     shares = expit(log_odds(model(inputs)))
@@ -89,9 +87,7 @@ def judged(model: torch.nn.Module, test: tuple[Tensor, Tensor]) -> tuple[float, 
 
 
 @pytest.mark.parametrize("how", ["public", "private"])
-def test_probabilities_mean_what_they_say_after_it(
-    how: str, plain: tacit.Result, tmp_path: Path
-) -> None:
+def test_probabilities_mean_what_they_say_after_it(how, plain, tmp_path):
     result = trained(settings(how), out=tmp_path / "run")
     before, after = judged(plain.model(), TEST), judged(result.model(), TEST)
     assert not 0.8 < before[0] < 1.25 or before[1] > 1
@@ -107,12 +103,12 @@ def test_probabilities_mean_what_they_say_after_it(
     assert "noise multiplier" in (tmp_path / "run" / "result.json").read_text()
 
 
-def load() -> tuple[Dataset, Dataset]:
+def load():
     inputs, labels = (torch.cat(parts) for parts in zip(*NODES, strict=True))
     return Dataset(inputs, labels), Dataset(*TEST)
 
 
-def test_evaluate_leaves_out_what_was_fitted_to(tmp_path: Path) -> None:
+def test_evaluate_leaves_out_what_was_fitted_to(tmp_path):
     task = {"dataset": f"{__name__}:load"}
     config = settings("public", task=task, nodes={"count": 3})
     result = tacit.train(config, out=tmp_path / "run")
@@ -123,7 +119,7 @@ def test_evaluate_leaves_out_what_was_fitted_to(tmp_path: Path) -> None:
     )
 
 
-def test_public_records_are_scored_that_were_not_fitted_to(plain: tacit.Result) -> None:
+def test_public_records_are_scored_that_were_not_fitted_to(plain):
     """Training itself is the same, bit for bit: the order of log-odds and so the AUC stay."""
     result = trained(settings("public"))
     scored, fitted = halves(Dataset(*TEST))
@@ -141,10 +137,10 @@ def test_public_records_are_scored_that_were_not_fitted_to(plain: tacit.Result) 
     assert result.test_metrics["calibration"].consensus == pytest.approx(right, rel=1e-5)
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
+def gaussian_epsilon(mu, delta):
     """Of Gaussian differential privacy (Dong, Roth and Su), by itself."""
 
-    def excess(epsilon: float) -> float:
+    def excess(epsilon):
         upper = norm.cdf(-epsilon / mu + mu / 2)
         return float(upper - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2) - delta)
 
@@ -153,7 +149,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 @pytest.mark.parametrize("share", [None, 0.5])
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
-def test_the_budget_covers_steps_and_counts_together(share: float | None, relation: str) -> None:
+def test_the_budget_covers_steps_and_counts_together(share, relation):
     changes = {"relation": relation} | ({} if share is None else {"calibrate_share": share})
     result = trained(settings(privacy=changes))
     shift = 2.0 if relation == "replace-one" else 1.0
@@ -176,9 +172,7 @@ def test_the_budget_covers_steps_and_counts_together(share: float | None, relati
         ({"name": "privsgp"}, {"batch": 64, "sampling": "allocation"}),
     ],
 )
-def test_other_mechanisms_keep_their_budget_too(
-    algorithm: dict[str, Any], train: dict[str, Any], tmp_path: Path
-) -> None:
+def test_other_mechanisms_keep_their_budget_too(algorithm, train, tmp_path):
     """A sampled one, one with nodes that rest, one with epochs; the ledger says the same alone."""
     topology = {"graph": None if algorithm["name"] != "dp-dda" else "ring"}
     config = settings(train=train, privacy={"noise_seed": None})
@@ -199,13 +193,11 @@ def test_other_mechanisms_keep_their_budget_too(
         assert without < spent
 
 
-def test_counts_are_charged_before_noise_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_are_charged_before_noise_is_drawn(tmp_path, monkeypatch):
     """Killed then, the ledger stands; who goes on is charged once more, or goes without."""
     from tacit.training import calibration
 
-    def killed(*_: Any, **__: Any) -> None:
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     folder = tmp_path / "run"
@@ -225,7 +217,7 @@ def test_counts_are_charged_before_noise_is_drawn(
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_run_that_is_done_is_not_charged_again(mixed: bool, tmp_path: Path) -> None:
+def test_a_run_that_is_done_is_not_charged_again(mixed, tmp_path):
     """Nor recalibrated twice, where rounds that follow the last step begin with averages."""
     config = settings(train={"average": "tail:0.5"} if mixed else {})
     if mixed:
@@ -240,7 +232,7 @@ def test_a_run_that_is_done_is_not_charged_again(mixed: bool, tmp_path: Path) ->
     assert run.charged[0].count((STEPS, STEPS + 1)) == 1
 
 
-def test_epsilon_on_the_way_never_falls_and_ends_at_what_was_spent() -> None:
+def test_epsilon_on_the_way_never_falls_and_ends_at_what_was_spent():
     result = trained(settings(train={"evaluate_every": 1}))
     series = [row["max"] for row in result.metrics["epsilon"]]
     assert series == sorted(series)
@@ -250,7 +242,7 @@ def test_epsilon_on_the_way_never_falls_and_ends_at_what_was_spent() -> None:
 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38, -1e38, 0.0])
-def test_an_extreme_record_moves_one_count_by_one(model: str, bad: float) -> None:
+def test_an_extreme_record_moves_one_count_by_one(model, bad):
     """Through the model itself: all other records stay in their bins, to the last one."""
     config = load_config(settings(task={"model": model}), count=3)
     job = prepare(config, nodes=NODES, test=TEST)
@@ -273,7 +265,7 @@ def test_an_extreme_record_moves_one_count_by_one(model: str, bad: float) -> Non
         assert np.array_equal(_counted(changed, vector, edges, 2), _counted(job, vector, edges, 2))
 
 
-def test_without_noise_counts_are_exact_and_the_run_says_that_it_is_not_private() -> None:
+def test_without_noise_counts_are_exact_and_the_run_says_that_it_is_not_private():
     config = settings()
     config["privacy"] = {"epsilon": "none"}
     result = trained(config)
@@ -295,16 +287,14 @@ REFUSED: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
 
 
 @pytest.mark.parametrize(("name", "config", "words"), REFUSED, ids=[row[0] for row in REFUSED])
-def test_what_is_not_proved_is_refused(
-    name: str, config: Callable[[], dict[str, Any]], words: str
-) -> None:
+def test_what_is_not_proved_is_refused(name, config, words):
     made = config()
     made["topology"] = {}
     with pytest.raises(InputError, match=words):
         Config(**made)
 
 
-def test_without_public_test_records_it_is_refused() -> None:
+def test_without_public_test_records_it_is_refused():
     config = settings()
     del config["task"]["metric"]
     with pytest.raises(InputError, match="needs public test records"):

@@ -1,10 +1,7 @@
 """Checkpoints: what is read back, which are kept, what is gone back to, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +23,7 @@ from tacit.training.run_folder.checkpoint import (
 )
 
 
-def checkpoint(step: int) -> Checkpoint:
+def checkpoint(step):
     tensors = {
         "x": torch.arange(6.0).reshape(2, 3) * step,
         "w": torch.tensor([0.1, 1 / 3], dtype=torch.float64),
@@ -38,7 +35,7 @@ def checkpoint(step: int) -> Checkpoint:
     return Checkpoint(step, tensors, seconds=step + 0.1, digest="d1", run="r1")
 
 
-def test_a_checkpoint_reads_back_bit_for_bit(tmp_path: Path) -> None:
+def test_a_checkpoint_reads_back_bit_for_bit(tmp_path):
     written = checkpoint(7)
     path = write(tmp_path, written)
     assert path == latest(tmp_path) == tmp_path / "checkpoint-00000007.safetensors"
@@ -51,7 +48,7 @@ def test_a_checkpoint_reads_back_bit_for_bit(tmp_path: Path) -> None:
         assert torch.equal(found.tensors[name], value)
 
 
-def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+def test_the_newest_two_are_kept(tmp_path):
     assert latest(tmp_path) is None
     for step in (1, 9, 10, 100):
         write(tmp_path, checkpoint(step))
@@ -61,7 +58,7 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
     assert read(newest, "d1").step == 100
 
 
-def test_one_that_was_just_written_is_kept_whatever_lies_beyond(tmp_path: Path) -> None:
+def test_one_that_was_just_written_is_kept_whatever_lies_beyond(tmp_path):
     """A run that went back behind damaged checkpoints must not delete its new ones."""
     for step in (40, 50, 60):
         write(tmp_path, checkpoint(step), keep=0)
@@ -71,7 +68,7 @@ def test_one_that_was_just_written_is_kept_whatever_lies_beyond(tmp_path: Path) 
     assert sound(tmp_path, "d1", "r1")[0] == [40, 45]
 
 
-def test_what_a_kill_leaves_half_written_is_never_the_latest(tmp_path: Path) -> None:
+def test_what_a_kill_leaves_half_written_is_never_the_latest(tmp_path):
     whole = write(tmp_path, checkpoint(3))
     (tmp_path / "checkpoint-00000004.safetensors.part").write_bytes(whole.read_bytes()[:50])
     assert latest(tmp_path) == whole
@@ -80,7 +77,7 @@ def test_what_a_kill_leaves_half_written_is_never_the_latest(tmp_path: Path) -> 
     assert read(after, "d1").step == 4
 
 
-def test_one_that_cannot_be_written_costs_no_older_one(tmp_path: Path) -> None:
+def test_one_that_cannot_be_written_costs_no_older_one(tmp_path):
     for step in (1, 2):
         write(tmp_path, checkpoint(step))
     (tmp_path / "checkpoint-00000003.safetensors.part").mkdir()
@@ -90,7 +87,7 @@ def test_one_that_cannot_be_written_costs_no_older_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 40, -1])
-def test_a_shortened_checkpoint_is_refused(tmp_path: Path, length: int) -> None:
+def test_a_shortened_checkpoint_is_refused(tmp_path, length):
     path = write(tmp_path, checkpoint(3))
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(DamagedError, match="cannot be read") as caught:
@@ -100,9 +97,7 @@ def test_a_shortened_checkpoint_is_refused(tmp_path: Path, length: int) -> None:
 
 @given(st.data())
 @settings(max_examples=300)
-def test_a_changed_byte_is_noticed_or_changes_nothing(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("checkpoints")
     path, written = write(folder, checkpoint(3)), checkpoint(3)
     content = bytearray(path.read_bytes())
@@ -120,14 +115,14 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(
         assert torch.equal(found.tensors[name], value)
 
 
-def sound_or_none(folder: Path) -> list[int] | None:
+def sound_or_none(folder):
     try:
         return sound(folder, "d1", "r1")[0]
     except InputError:
         return None
 
 
-def test_values_that_were_put_in_place_of_others_are_noticed(tmp_path: Path) -> None:
+def test_values_that_were_put_in_place_of_others_are_noticed(tmp_path):
     """A whole file by its own format, with the names, types and notes of a checkpoint."""
     from safetensors import safe_open
 
@@ -155,7 +150,7 @@ def test_values_that_were_put_in_place_of_others_are_noticed(tmp_path: Path) -> 
         read(file_of(tmp_path, 9), "d1")
 
 
-def test_damaged_ones_are_passed_over_for_an_older_one(tmp_path: Path) -> None:
+def test_damaged_ones_are_passed_over_for_an_older_one(tmp_path):
     for step in (10, 20, 30):
         write(tmp_path, checkpoint(step), keep=0)
     file_of(tmp_path, 30).write_bytes(file_of(tmp_path, 30).read_bytes()[:-5])
@@ -167,7 +162,7 @@ def test_damaged_ones_are_passed_over_for_an_older_one(tmp_path: Path) -> None:
     assert caught.value.value == str(file_of(tmp_path, 30))
 
 
-def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
+def test_other_checkpoints_are_refused(tmp_path):
     path = write(tmp_path, checkpoint(3))
     with pytest.raises(InputError, match="another experiment or data set"):
         read(path, "d2")
@@ -188,7 +183,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
         read(foreign, "d1")
 
 
-def test_later_checkpoints_are_set_aside_and_kept_until_all_have_got_as_far(tmp_path: Path) -> None:
+def test_later_checkpoints_are_set_aside_and_kept_until_all_have_got_as_far(tmp_path):
     for step in (20, 40, 60):
         write(tmp_path, checkpoint(step), keep=0)
     before = {step: file_of(tmp_path, step).read_bytes() for step in (20, 40, 60)}

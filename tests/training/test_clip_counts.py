@@ -1,10 +1,7 @@
 """What a record is clipped to does not follow how many others are drawn."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -13,13 +10,13 @@ from torch import nn
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.training.budget import node_keys
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 RECORDS = 400
 
 
-def job(**train: Any) -> Job:
+def job(**train):
     """A node whose records all push one way but for the last, whose feature is opposite."""
     direction = torch.randn(6, generator=torch.Generator().manual_seed(1))
     inputs = (1e3 * direction).repeat(RECORDS, 1)
@@ -38,7 +35,7 @@ def job(**train: Any) -> Job:
     return prepare(config, model=model, nodes=[(inputs, torch.zeros(RECORDS, dtype=torch.int64))])
 
 
-def summed(found: Job, step: int) -> tuple[torch.Tensor, set[int]]:
+def summed(found, step):
     """The sum of a step at the start, and who was drawn for it."""
     plan = found.plan
     exchange = InProcessExchange(plan.mixing.weights, dtype=found.dtype, device=found.device)
@@ -53,7 +50,7 @@ ONCE = {"batch": 120, "sampling": "allocation"}
 
 
 @pytest.mark.parametrize("train", [{"batch": 120}, {"batch": "all"}, ONCE])
-def test_a_record_more_moves_the_sum_by_no_more_than_the_bound(train: dict[str, Any]) -> None:
+def test_a_record_more_moves_the_sum_by_no_more_than_the_bound(train):
     found = job(**train)
     whole, drawn = summed(found, 0)
     record = max(drawn)
@@ -69,7 +66,7 @@ def test_a_record_more_moves_the_sum_by_no_more_than_the_bound(train: dict[str, 
     assert (moved["the other way"] - moved["nothing"]).norm() <= 1
 
 
-def test_a_batch_that_is_one_longer_clips_the_others_alike() -> None:
+def test_a_batch_that_is_one_longer_clips_the_others_alike():
     found = job(batch=120)
     _, drawn = summed(found, 0)
     one = max(drawn)

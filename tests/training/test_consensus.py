@@ -1,9 +1,6 @@
 """What plans forecast of models that stand apart, beside what runs measure; and what is chosen."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +25,7 @@ from tacit.training.planner import build_plan
 NODES, INPUTS, OUTPUTS, STEPS = 6, 150, 20, 12
 
 
-def records() -> list[tuple[torch.Tensor, torch.Tensor]]:
+def records():
     draw = torch.Generator().manual_seed(2)
     return [
         (torch.randn(3 + n, INPUTS, generator=draw), torch.randn(3 + n, OUTPUTS, generator=draw))
@@ -36,7 +33,7 @@ def records() -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-def experiment(name: str, noise: str, rounds: int, **algorithm: Any) -> dict[str, Any]:
+def experiment(name, noise, rounds, **algorithm):
     """Gradients are clipped to next to nothing, so that all that moves models is noise."""
     ratio = {"pair_noise": 4.0} if noise == "pairwise" else {}
     chosen = "exponential" if name.startswith(("privsgp", "dyn")) else "ring"
@@ -71,9 +68,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "noise", "rounds", "options"), CASES)
-def test_a_run_measures_the_distances_that_are_forecast(
-    name: str, noise: str, rounds: int, options: dict[str, Any]
-) -> None:
+def test_a_run_measures_the_distances_that_are_forecast(name, noise, rounds, options):
     """Of 3,020 coordinates of 6 nodes: a distance is off by a few percent."""
     result = tacit.train(experiment(name, noise, rounds, **options), nodes=records())
     found = result.metrics
@@ -87,7 +82,7 @@ def test_a_run_measures_the_distances_that_are_forecast(
     assert float(mean.square().sum(1).mean().sqrt()) == pytest.approx(measured[-1], rel=1e-4)
 
 
-def test_nothing_is_forecast_of_averages() -> None:
+def test_nothing_is_forecast_of_averages():
     """But of the single models before them, and of the first of a tail."""
     config = experiment("privsgp", "pairwise", 1)
     config["train"]["average"] = "tail:0.5"
@@ -98,7 +93,7 @@ def test_nothing_is_forecast_of_averages() -> None:
     assert note.endswith("of models before they are averaged")
 
 
-def test_a_runs_models_carry_the_figure_that_is_forecast() -> None:
+def test_a_runs_models_carry_the_figure_that_is_forecast():
     """Against the start, which is zero where a model's start is subtracted."""
     config = experiment("privsgp", "pairwise", 1)
     whole = tacit.train(config, nodes=records())
@@ -113,14 +108,14 @@ def test_a_runs_models_carry_the_figure_that_is_forecast() -> None:
 
 
 def plan_of(
-    nodes: int = 20,
+    nodes=20,
     *,
-    steps: int = 40,
-    topology: Any = None,
-    noise: str = "pairwise",
-    ratio: float | None = None,
-    **more: Any,
-) -> tacit.Plan:
+    steps=40,
+    topology=None,
+    noise="pairwise",
+    ratio=None,
+    **more,
+):
     given = {} if ratio is None else {"pair_noise": ratio}
     settings = load_config(
         {
@@ -141,7 +136,7 @@ def plan_of(
     return build_plan(settings, [4] * nodes, 3)
 
 
-def products(plan: tacit.Plan, ratios: tuple[float, ...], most: int) -> dict[Any, float]:
+def products(plan, ratios, most):
     """Rounds and ratio to the noise in the mean times the figure, for nodes that are alike."""
     pairs = plan.release.pairs
     assert pairs is not None
@@ -163,7 +158,7 @@ def products(plan: tacit.Plan, ratios: tuple[float, ...], most: int) -> dict[Any
     return found
 
 
-def test_the_choice_leaves_about_the_least_noise_at_a_node() -> None:
+def test_the_choice_leaves_about_the_least_noise_at_a_node():
     """Beside every step of the run and every colluder: within the 5 % and what points leave out."""
     plan = plan_of()
     chosen = choose(plan.release, [1.0] * 20, plan.mixing)
@@ -181,7 +176,7 @@ def test_the_choice_leaves_about_the_least_noise_at_a_node() -> None:
     )
 
 
-def test_what_is_given_stays_as_it_is() -> None:
+def test_what_is_given_stays_as_it_is():
     plan, own = plan_of(), [1.0] * 20
     assert choose(plan.release, own, plan.mixing, rounds=2).rounds == 2
     assert choose(plan.release, own, plan.mixing, pair_noise=7.0).pair_noise == 7.0
@@ -196,7 +191,7 @@ def test_what_is_given_stays_as_it_is() -> None:
     assert choose(complete.release, own, complete.mixing).rounds == 1
 
 
-def test_a_plan_with_noise_of_pairs_chooses_both_and_says_why() -> None:
+def test_a_plan_with_noise_of_pairs_chooses_both_and_says_why():
     plan = plan_of(topology={"graph": "exponential"})
     assert plan.config.topology.rounds == "auto"
     assert plan.rounds == 5
@@ -219,7 +214,7 @@ def test_a_plan_with_noise_of_pairs_chooses_both_and_says_why() -> None:
     assert not any("forecast" in note for note in alone.notes)
 
 
-def test_lost_messages_are_those_of_the_rounds_that_are_chosen() -> None:
+def test_lost_messages_are_those_of_the_rounds_that_are_chosen():
     """Who is paired follows from the losses of the first round of every step."""
     job = experiment("adp2-sgd", "pairwise", 1)
     del job["topology"]["rounds"]
@@ -239,7 +234,7 @@ def test_lost_messages_are_those_of_the_rounds_that_are_chosen() -> None:
     assert (activity.partner != np.arange(NODES)).any()
 
 
-def test_figures_count_the_last_steps_and_distances_all() -> None:
+def test_figures_count_the_last_steps_and_distances_all():
     short, long = plan_of(steps=MEMORY, ratio=4.0), plan_of(steps=1000, ratio=4.0)
     first, second = consensus_forecast(short), consensus_forecast(long)
     assert first is not None
@@ -249,7 +244,7 @@ def test_figures_count_the_last_steps_and_distances_all() -> None:
     assert lone == pytest.approx(consensus_distances(long, [500])[0], rel=1e-3)
 
 
-def test_a_plan_is_warned_of_models_that_stand_far_apart() -> None:
+def test_a_plan_is_warned_of_models_that_stand_far_apart():
     plan = plan_of(ratio=4.0)
     forecast = consensus_forecast(plan)
     assert forecast is not None
@@ -272,7 +267,7 @@ def test_a_plan_is_warned_of_models_that_stand_far_apart() -> None:
     assert consensus_warning(None, 2) is None
 
 
-def test_what_cannot_be_said_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_said_is_not_said(monkeypatch):
     server = plan_of(4, topology={"rounds": 1}, noise="independent", name="dp-sgd")
     copies = plan_of(4, topology={"graph": "ring"}, noise="independent", name="do-adp")
     many = plan_of(201, noise="independent")

@@ -16,18 +16,17 @@ from torch import Tensor
 from algorithms.battery_table import rate
 from planning_cases import DELTA, STEPS, epsilons
 from tacit.algorithms import ALGORITHMS, Activity
-from tacit.communication.colours import Outgoing, Public, Released
+from tacit.communication.colours import Public, Released
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import Descent
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.topology import Mixing, Weights, build_mixing, build_schedule, graph_of, server_averaging
+from tacit.topology import Weights, build_mixing, build_schedule, graph_of, server_averaging
 from tacit.topology.graphs import GraphSchedule
 from tacit.training.budget import node_keys
 from tacit.training.faults import FaultPlan, effective, fault_plan, taking_part
-from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 Matrix = NDArray[np.float64]
@@ -38,11 +37,11 @@ UNDIRECTED = ("ring", "complete", "star")
 ONE_IN_A_MILLION = 1e-6
 
 
-def mixing_of(graph: str, nodes: int) -> Mixing:
+def mixing_of(graph, nodes):
     return build_mixing(build_schedule(graph, nodes))
 
 
-def planned(mixing: Mixing, *, seed: int = 0, algorithm: str = "privsgp", **faults: Any) -> Any:
+def planned(mixing, *, seed=0, algorithm="privsgp", **faults):
     """The plan of these faults; None without any."""
     config = load_config(
         {"algorithm": {"name": algorithm}, "train": {"seed": seed}, "faults": faults},
@@ -51,19 +50,19 @@ def planned(mixing: Mixing, *, seed: int = 0, algorithm: str = "privsgp", **faul
     return fault_plan(config, mixing)
 
 
-def faulty(mixing: Mixing, **rest: Any) -> FaultPlan:
+def faulty(mixing, **rest):
     found = planned(mixing, **rest)
     assert isinstance(found, FaultPlan)
     return found
 
 
-def two_ways() -> Mixing:
+def two_ways():
     """Three nodes, of which two send to each other over two links of their own."""
     edges = frozenset({(0, 1), (1, 0), (1, 2), (2, 0)})
     return build_mixing(GraphSchedule("drawn", (graph_of(3, edges),)))
 
 
-def plan_of(nodes: int, **sections: Any) -> Plan:
+def plan_of(nodes, **sections):
     """Of nodes with 5 records each, with a given noise."""
     given_sections = {
         "algorithm": {"name": "privsgp"},
@@ -74,21 +73,21 @@ def plan_of(nodes: int, **sections: Any) -> Plan:
     return build_plan(load_config(given_sections, count=nodes), [5] * nodes, 10)
 
 
-def lost(plan: FaultPlan, k: int) -> NDArray[np.bool_]:
+def lost(plan, k):
     """Whose message is lost at step k: `[i, j]`, that of j to i; `[nodes, nodes]`."""
     found = np.zeros((plan.nodes, plan.nodes), np.bool_)
     found[plan.lost_edges(k)] = True
     return found
 
 
-def edges_of(matrix: Matrix) -> NDArray[np.bool_]:
+def edges_of(matrix):
     return np.asarray((matrix != 0) & ~np.eye(len(matrix), dtype=bool), np.bool_)
 
 
 # Draws
 
 
-def test_nothing_is_planned_without_faults() -> None:
+def test_nothing_is_planned_without_faults():
     mixing = mixing_of("ring", 4)
     assert planned(mixing) is None
     assert planned(mixing, tolerate=True) is None
@@ -102,9 +101,7 @@ def test_nothing_is_planned_without_faults() -> None:
     seed=st.integers(0, 2**63 - 1),
 )
 @settings(max_examples=30, deadline=None)
-def test_draws_are_the_same_in_any_order_and_process(
-    order: list[int], graph: str, seed: int
-) -> None:
+def test_draws_are_the_same_in_any_order_and_process(order, graph, seed):
     mixing = mixing_of(graph, 6)
     first = faulty(mixing, drop=0.5, seed=seed)
     in_order = [lost(first, k) for k in range(12)]
@@ -113,7 +110,7 @@ def test_draws_are_the_same_in_any_order_and_process(
         np.testing.assert_array_equal(lost(other, k), in_order[k])
 
 
-def test_steps_and_seeds_differ() -> None:
+def test_steps_and_seeds_differ():
     mixing = mixing_of("complete", 8)
     one, two = faulty(mixing, drop=0.5), faulty(mixing, drop=0.5, seed=1)
     seen = {lost(plan, k).tobytes() for plan in (one, two) for k in range(50)}
@@ -121,7 +118,7 @@ def test_steps_and_seeds_differ() -> None:
 
 
 @pytest.mark.parametrize("graph", ["exponential", "ring"])
-def test_messages_are_lost_as_often_as_asked(graph: str) -> None:
+def test_messages_are_lost_as_often_as_asked(graph):
     steps, chance, special = 3000, 0.3, 0.05
     mixing = mixing_of(graph, 8)
     plan = faulty(mixing, drop=chance, drop_edges=[(0, 1, special)])
@@ -142,7 +139,7 @@ def test_messages_are_lost_as_often_as_asked(graph: str) -> None:
     assert (counted <= np.maximum(high, 0)).all()
 
 
-def test_losses_of_two_links_are_independent() -> None:
+def test_losses_of_two_links_are_independent():
     steps, plan = 4000, faulty(two_ways(), drop=0.5)
     both = sum(bool(gone[0, 1] and gone[1, 0]) for gone in (lost(plan, k) for k in range(steps)))
     assert binom.ppf(ONE_IN_A_MILLION, steps, 0.25) <= both
@@ -152,7 +149,7 @@ def test_losses_of_two_links_are_independent() -> None:
 # Weights
 
 
-def expected_weights(matrix: Matrix, gone: NDArray[np.bool_]) -> Matrix:
+def expected_weights(matrix, gone):
     """What node j does not deliver, it keeps: one entry after the other."""
     applied = [[float(value) for value in row] for row in matrix]
     for i, j in zip(*np.nonzero(gone), strict=True):
@@ -169,9 +166,7 @@ def expected_weights(matrix: Matrix, gone: NDArray[np.bool_]) -> Matrix:
     away=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(1, 20)), max_size=3),
 )
 @settings(max_examples=200, deadline=None)
-def test_weights_keep_every_nodes_mass(
-    graph: str, nodes: int, drop: float, k: int, away: list[tuple[int, int, int]]
-) -> None:
+def test_weights_keep_every_nodes_mass(graph, nodes, drop, k, away):
     mixing = mixing_of(graph, nodes)
     down = [(node, first, first + length) for node, first, length in away]
     plan = planned(mixing, drop=drop, down=down)
@@ -198,7 +193,7 @@ def test_weights_keep_every_nodes_mass(
             assert not edges_of(applied)[:, node].any()
 
 
-def test_the_given_matrix_is_not_changed_and_is_returned_where_nothing_is_lost() -> None:
+def test_the_given_matrix_is_not_changed_and_is_returned_where_nothing_is_lost():
     mixing = mixing_of("ring", 4)
     plan = faulty(mixing, down=[(0, 2, 3)])
     kept = mixing.at(2).matrix()
@@ -216,7 +211,7 @@ def test_the_given_matrix_is_not_changed_and_is_returned_where_nothing_is_lost()
 
 
 @pytest.mark.parametrize("graph", ["exponential", "ring"])
-def test_de_biased_parameters_still_tend_to_the_average(graph: str) -> None:
+def test_de_biased_parameters_still_tend_to_the_average(graph):
     mixing = mixing_of(graph, 8)
     plan = faulty(mixing, drop=0.3, down=[(3, 10, 25)])
     exchange = InProcessExchange(
@@ -237,7 +232,7 @@ def test_de_biased_parameters_still_tend_to_the_average(graph: str) -> None:
 # Whole steps
 
 
-def records(nodes: int, seed: int = 4) -> Records:
+def records(nodes, seed=4):
     draw = torch.Generator().manual_seed(seed)
     return [
         (
@@ -248,7 +243,7 @@ def records(nodes: int, seed: int = 4) -> Records:
     ]
 
 
-def job_of(name: str, data: Records, steps: int, **sections: Any) -> Job:
+def job_of(name, data, steps, **sections):
     private = ALGORITHMS[name].private
     config: dict[str, Any] = {
         "task": {"model": "linear", "loss": "logistic"},
@@ -265,7 +260,7 @@ class WatchedExchange(InProcessExchange):
 
     largest: float = 0.0
 
-    def mix(self, k: int, *values: Outgoing[Tensor], **rest: Any) -> tuple[Tensor, ...]:
+    def mix(self, k, *values, **rest):
         mixed = super().mix(k, *values, **rest)
         before_all = [message.value for message in values]
         if rest.get("descent") is not None:
@@ -277,7 +272,7 @@ class WatchedExchange(InProcessExchange):
         return mixed
 
 
-def ran(job: Job) -> tuple[Any, WatchedExchange]:
+def ran(job):
     """The state after every step of a plan, and the exchange that it used."""
     plan, faults = job.plan, job.plan.faults
     chosen = job.config.algorithm
@@ -296,7 +291,7 @@ def ran(job: Job) -> tuple[Any, WatchedExchange]:
     return state, exchange
 
 
-def test_push_sum_keeps_its_mass_over_a_noisy_run_with_losses() -> None:
+def test_push_sum_keeps_its_mass_over_a_noisy_run_with_losses():
     job = job_of("privsgp", records(6), 200, faults={"drop": 0.3, "down": [(2, 50, 90)]})
     state, exchange = ran(job)
     assert float(state.w.sum()) == pytest.approx(6, rel=1e-12)
@@ -325,13 +320,13 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in REFUSED])
-def test_a_node_that_is_away_stands_still_and_tells_nothing(name: str) -> None:
+def test_a_node_that_is_away_stands_still_and_tells_nothing(name):
     data, other = records(4), records(4, seed=9)
     changed = [*data[:2], other[2], data[3]]
     steps = 12
     faults = {"down": [(2, 0, steps)], "drop": 0.2}
 
-    def result(given_data: Records, **sections: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def result(given_data, **sections):
         job = job_of(name, given_data, steps, **sections)
         state, exchange = ran(job)
         definition = job.config.algorithm.definition
@@ -352,7 +347,7 @@ def test_a_node_that_is_away_stands_still_and_tells_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_faults_that_an_algorithm_cannot_take_are_refused(name: str) -> None:
+def test_faults_that_an_algorithm_cannot_take_are_refused(name):
     weights = ALGORITHMS[name].graph.weights
     mixing = server_averaging(4) if weights == "server" else mixing_of("ring", 4)
     for key in REFUSED[name]:
@@ -364,7 +359,7 @@ def test_faults_that_an_algorithm_cannot_take_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["privsgp", "dyn-d2p"])
-def test_momentum_is_refused_with_downtime(name: str) -> None:
+def test_momentum_is_refused_with_downtime(name):
     algorithm = {"name": name, "momentum": 0.5}
     with pytest.raises(InputError, match=r"algorithm\.momentum = 0") as caught:
         plan_of(4, algorithm=algorithm, faults={"down": [(0, 1, 2)]})
@@ -374,7 +369,7 @@ def test_momentum_is_refused_with_downtime(name: str) -> None:
 # Servers
 
 
-def test_clients_messages_are_lost_on_their_way_to_the_server() -> None:
+def test_clients_messages_are_lost_on_their_way_to_the_server():
     plan = faulty(server_averaging(20), algorithm="dp-sgd", drop=0.25)
     came = np.array([plan.arrives(k) for k in range(300)])
     assert came.shape == (300, 20)
@@ -386,7 +381,7 @@ def test_clients_messages_are_lost_on_their_way_to_the_server() -> None:
     assert faulty(mixing_of("ring", 4), drop=0.25).arrives(0) is None
 
 
-def test_a_lost_message_of_a_client_is_charged_but_not_averaged() -> None:
+def test_a_lost_message_of_a_client_is_charged_but_not_averaged():
     data = records(3)
     whole = job_of("dp-sgd", data, 1)
     lossy = job_of("dp-sgd", data, 1, faults={"drop": 0.5}, train={
@@ -411,7 +406,7 @@ def test_a_lost_message_of_a_client_is_charged_but_not_averaged() -> None:
     torch.testing.assert_close(state.x, start + step, rtol=1e-12, atol=1e-15)
 
 
-def test_edges_between_clients_are_refused() -> None:
+def test_edges_between_clients_are_refused():
     with pytest.raises(InputError, match=r"dp-sgd has a server.*faults\.drop") as caught:
         planned(server_averaging(4), algorithm="dp-sgd", drop_edges=[(0, 1, 0.5)])
     assert caught.value.where == "faults.drop_edges"
@@ -420,7 +415,7 @@ def test_edges_between_clients_are_refused() -> None:
 # Who takes part, and what it costs
 
 
-def test_who_is_away_takes_no_part() -> None:
+def test_who_is_away_takes_no_part():
     down = [(1, 0, 2), (1, 1, 4), (0, 3, 100)]
     plan = plan_of(3, faults={"down": down})
     expected = np.ones((6, 3), bool)
@@ -436,7 +431,7 @@ def test_who_is_away_takes_no_part() -> None:
 
 
 @pytest.mark.parametrize("name", ["privsgp", "dp2-sgd", "dp-sgd"])
-def test_a_node_pays_for_the_steps_in_which_it_is_there(name: str) -> None:
+def test_a_node_pays_for_the_steps_in_which_it_is_there(name):
     algorithm = {"name": name}
     away = epsilons(plan_of(3, algorithm=algorithm, faults={"down": [(1, 2, 4)]}))
     whole = epsilons(plan_of(3, algorithm=algorithm))
@@ -445,13 +440,13 @@ def test_a_node_pays_for_the_steps_in_which_it_is_there(name: str) -> None:
     assert fewer[1] < whole[1]
 
 
-def test_a_node_that_is_always_away_pays_nothing() -> None:
+def test_a_node_that_is_always_away_pays_nothing():
     plan = plan_of(3, faults={"down": [(1, 0, STEPS)]})
     assert epsilons(plan)[1] == 0
     assert min(epsilons(plan)[0], epsilons(plan)[2]) > 0
 
 
-def test_the_drawn_activity_and_the_downtime_are_both_kept() -> None:
+def test_the_drawn_activity_and_the_downtime_are_both_kept():
     options = {"name": "dp-sgd", "clients_per_round": 2}
     train = {"steps": 40}
     free = plan_of(5, algorithm=options, train=train)
@@ -464,7 +459,7 @@ def test_the_drawn_activity_and_the_downtime_are_both_kept() -> None:
     np.testing.assert_array_equal(plan.release.activity.active, expected)
 
 
-def test_pairs_whose_link_is_lost_stay_alone_and_still_step() -> None:
+def test_pairs_whose_link_is_lost_stay_alone_and_still_step():
     given_faults: dict[str, Any] = {"drop": 0.4, "down": [(2, 5, 25)]}
     settings_of: dict[str, Any] = {
         "algorithm": {"name": "adp2-sgd"},
@@ -493,7 +488,7 @@ def test_pairs_whose_link_is_lost_stay_alone_and_still_step() -> None:
     assert not free.notes[1].endswith("before faults")
 
 
-def test_without_faults_the_activity_is_as_drawn() -> None:
+def test_without_faults_the_activity_is_as_drawn():
     drawn = Activity(np.ones((3, 2), bool))
     assert taking_part(drawn, None, 3) is drawn
     assert taking_part(None, faulty(mixing_of("ring", 4), drop=0.5), 3) is None
@@ -502,7 +497,7 @@ def test_without_faults_the_activity_is_as_drawn() -> None:
 # Slow nodes, and what people are told
 
 
-def test_the_slowest_of_the_nodes_that_are_there_delays() -> None:
+def test_the_slowest_of_the_nodes_that_are_there_delays():
     mixing = mixing_of("ring", 4)
     plan = faulty(mixing, slow=[(1, 0.5), (2, 3.0)], down=[(2, 4, 6)])
     assert plan.delay(0, [0, 3]) == 0
@@ -513,7 +508,7 @@ def test_the_slowest_of_the_nodes_that_are_there_delays() -> None:
     assert plan.delay(0, []) == 0
 
 
-def test_the_plan_says_what_is_simulated() -> None:
+def test_the_plan_says_what_is_simulated():
     faults = {
         "drop": 0.1,
         "drop_edges": [(0, 1, 0.5)],
@@ -545,19 +540,19 @@ def test_the_plan_says_what_is_simulated() -> None:
         ({"drop_edges": [(0, 1, 0.1), (0, 1, 0.1)]}, "drop_edges", "given 2 times"),
     ],
 )
-def test_contradicting_faults_are_refused(faults: dict[str, Any], where: str, said: str) -> None:
+def test_contradicting_faults_are_refused(faults, where, said):
     with pytest.raises(InputError, match=said) as caught:
         load_config({"faults": faults}, count=4)
     assert caught.value.where == f"faults.{where}"
 
 
-def test_an_edge_that_the_graph_has_not_is_named() -> None:
+def test_an_edge_that_the_graph_has_not_is_named():
     with pytest.raises(InputError, match=r"graph 'ring': node 0 sends to 1, 4") as caught:
         planned(mixing_of("ring", 5), drop_edges=[(0, 2, 0.1)])
     assert caught.value.where == "faults.drop_edges"
 
 
-def test_the_two_ways_of_an_undirected_link_have_one_chance() -> None:
+def test_the_two_ways_of_an_undirected_link_have_one_chance():
     chances = [(0, 1, 0.1), (1, 0, 0.2)]
     with pytest.raises(InputError, match=r"one link with \(0, 1\), whose chance is 0\.1"):
         planned(mixing_of("ring", 5), drop_edges=chances)
@@ -567,7 +562,7 @@ def test_the_two_ways_of_an_undirected_link_have_one_chance() -> None:
     assert found == {(0, 1): 0.1, (1, 0): 0.2, (1, 2): 0, (2, 0): 0}
 
 
-def test_any_sequence_of_graphs_has_links_of_its_own() -> None:
+def test_any_sequence_of_graphs_has_links_of_its_own():
     mixing = mixing_of("exponential", 8)
     plan = faulty(mixing, drop_edges=[(0, 4, 0.9)])
     assert [bool(edges.chances.any()) for edges in plan.edges] == [False, False, True]
@@ -577,14 +572,14 @@ def test_any_sequence_of_graphs_has_links_of_its_own() -> None:
     assert not gone.any()
 
 
-def test_a_plan_refuses_before_anything_runs() -> None:
+def test_a_plan_refuses_before_anything_runs():
     config = load_config({"algorithm": {"name": "choco-sgd"}, "faults": {"drop": 0.1}}, count=4)
     with pytest.raises(InputError, match="apart for ever"):
         build_plan(config, [100] * 4, 3)
 
 
 @pytest.mark.parametrize("graph", ["ring", "directed-ring", "complete", "exponential"])
-def test_nodes_that_are_set_apart_are_like_nodes_that_are_away(graph: str) -> None:
+def test_nodes_that_are_set_apart_are_like_nodes_that_are_away(graph):
     mixing = mixing_of(graph, 6)
     plan = planned(mixing, down=[(2, 0, 4), (5, 0, 4)])
     assert plan is not None

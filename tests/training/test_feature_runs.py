@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,22 +19,22 @@ from tacit.config import load_config
 from tacit.data import load
 from tacit.errors import InputError, RecordsError
 from tacit.features.maps import WithFeatures, find_features
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 SCATTERED: dict[str, Any] = {"task": {"features": "scattering"}}
 
 
-def job(**changes: Any) -> Job:
+def job(**changes):
     return prepare(load_config(experiment(**changes)))
 
 
-def scattered(inputs: Tensor) -> Tensor:
+def scattered(inputs):
     features = find_features("scattering", inputs[:8], torch.float32, torch.device("cpu"))
     return features(inputs)
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def user(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return write_module(
         tmp_path,
@@ -48,7 +47,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     )
 
 
-def test_the_model_sees_the_features_of_every_record() -> None:
+def test_the_model_sees_the_features_of_every_record():
     plain, made = job(), job(**SCATTERED)
     assert made.train.stored.shape == (len(plain.train.targets), 81, 2, 2)
     for node in range(4):
@@ -63,13 +62,13 @@ def test_the_model_sees_the_features_of_every_record() -> None:
     assert made.raw is None
 
 
-def test_a_map_that_changes_nothing_trains_the_same(user: str) -> None:
+def test_a_map_that_changes_nothing_trains_the_same(user):
     plain = tacit.train(experiment())
     same = tacit.train(experiment(task={"features": f"{user}:same"}))
     assert torch.equal(plain.parameters, same.parameters)
 
 
-def test_given_nodes_have_features_too(user: str) -> None:
+def test_given_nodes_have_features_too(user):
     draws = torch.Generator().manual_seed(1)
     nodes = [
         (torch.rand(9, 6, generator=draws), torch.randint(3, (9,), generator=draws))
@@ -83,21 +82,21 @@ def test_given_nodes_have_features_too(user: str) -> None:
     assert torch.equal(result.job.train.inputs, wanted)
 
 
-def test_the_bound_is_of_features() -> None:
+def test_the_bound_is_of_features():
     bounded = job(task={"features": "scattering", "input_bound": 2.0})
     assert bounded.train.inputs.double().flatten(1).norm(dim=1).max() <= 2.0
     assert bounded.test is not None
     assert bounded.test.inputs.double().flatten(1).norm(dim=1).max() <= 2.0
 
 
-def test_ledgers_know_records_as_they_were(tmp_path: Path) -> None:
+def test_ledgers_know_records_as_they_were(tmp_path):
     privacy = {"ledger": str(tmp_path / "ledgers"), "noise_seed": None, "ledger_epsilon": None}
     plain, made = job(privacy=privacy), job(privacy=privacy, **SCATTERED)
     assert torch.equal(plain.loaded.inputs, made.loaded.inputs)
     assert job(**SCATTERED).loaded.stored.shape[1:] == (81, 2, 2)
 
 
-def test_a_plan_says_what_they_are(tmp_path: Path) -> None:
+def test_a_plan_says_what_they_are(tmp_path):
     file = write_experiment(tmp_path, **SCATTERED)
     for answer in (command_line("plan", str(file)), command_line("plan", str(file), "--json")):
         words = " ".join(answer.out.split())
@@ -108,7 +107,7 @@ def test_a_plan_says_what_they_are(tmp_path: Path) -> None:
     assert "features" in table.split("trained parameters")[0]
 
 
-def test_other_maps_make_other_plans(user: str, tmp_path: Path) -> None:
+def test_other_maps_make_other_plans(user, tmp_path):
     names = ["scattering", "scattering:1", f"{user}:halves"]
     digests = {job(task={"features": name}).plan.digest() for name in names}
     assert len({*digests, job().plan.digest()}) == 4
@@ -116,7 +115,7 @@ def test_other_maps_make_other_plans(user: str, tmp_path: Path) -> None:
     assert kept.plan.digest() == job(**SCATTERED).plan.digest()
 
 
-def test_a_trained_model_takes_records_as_they_were(tmp_path: Path) -> None:
+def test_a_trained_model_takes_records_as_they_were(tmp_path):
     sections = experiment(task={"features": "scattering", "input_bound": 5.0})
     result = tacit.train(sections, out=tmp_path / "run")
     records = load("digits", data_dir=tmp_path).test
@@ -136,12 +135,12 @@ def test_a_trained_model_takes_records_as_they_were(tmp_path: Path) -> None:
         evaluate_run(tmp_path / "run", write_features_of_another_shape(tmp_path))
 
 
-def write_features_of_another_shape(folder: Path) -> str:
+def write_features_of_another_shape(folder):
     (folder / "other.svm").write_text("1 1:0.5 2:0.25\n2 1:0.1 2:0.2\n", encoding="utf-8")
     return f"svmlight:{folder / 'other.svm'}"
 
 
-def test_a_statement_says_so(tmp_path: Path) -> None:
+def test_a_statement_says_so(tmp_path):
     privacy = {"noise_std": None, "noise_seed": None, "epsilon": 3.0, "delta": 1e-4}
     file = write_experiment(tmp_path, privacy=privacy, **SCATTERED)
     assert command_line("train", str(file), "--out", str(tmp_path / "run"), "--quiet").code == 0
@@ -166,7 +165,7 @@ def test_a_statement_says_so(tmp_path: Path) -> None:
         ("USER:mean", "depend on the records beside it"),
     ],
 )
-def test_what_is_wrong_is_one_line(features: str, expected: str, user: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_one_line(features, expected, user, tmp_path):
     named = features.replace("USER", user)
     file = write_experiment(tmp_path, task={"features": named})
     answer = command_line("plan", str(file))
@@ -175,7 +174,7 @@ def test_what_is_wrong_is_one_line(features: str, expected: str, user: str, tmp_
     assert expected in answer.refusal
 
 
-def test_records_whose_features_are_not_finite_are_counted_and_not_shown(user: str) -> None:
+def test_records_whose_features_are_not_finite_are_counted_and_not_shown(user):
     nodes = [(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64)) for _ in range(4)]
     nodes[2][0][1:3] = 1.0
     sections = experiment(
@@ -190,7 +189,7 @@ def test_records_whose_features_are_not_finite_are_counted_and_not_shown(user: s
     assert "2 of 5" not in refusal.value.reported()
 
 
-def test_features_are_kept_where_the_file_says(tmp_path: Path) -> None:
+def test_features_are_kept_where_the_file_says(tmp_path):
     folder = tmp_path / "kept"
     task = {"features": "scattering", "features_cache": str(folder)}
     first = job(task=task)
@@ -207,7 +206,7 @@ def test_features_are_kept_where_the_file_says(tmp_path: Path) -> None:
         job(task={"features_cache": str(folder)})
 
 
-def test_an_audit_puts_other_records_in_before_features_are_made(user: str) -> None:
+def test_an_audit_puts_other_records_in_before_features_are_made(user):
     audited = prepare(load_config(experiment(**SCATTERED)), keep_raw=True)
     assert audited.raw is not None
     change = CHANGES["all others"]
@@ -223,14 +222,14 @@ def test_an_audit_puts_other_records_in_before_features_are_made(user: str) -> N
         other_records(job(**SCATTERED), change)
 
 
-def tacit_alone() -> Any:
+def tacit_alone():
     from tacit.communication.peers import ALONE
 
     return ALONE
 
 
 @pytest.mark.parametrize("name", ["privsgp", "adp2-sgd", "dp-fedavg", "privsgp-vr"])
-def test_no_record_outlives_its_run(name: str, tmp_path: Path) -> None:
+def test_no_record_outlives_its_run(name, tmp_path):
     """Without a collection of cycles, so that runs one after the other need the memory of one."""
     changes = experiment(algorithm={"name": name}, **SCATTERED)
     tacit.train(changes, out=tmp_path / "first")

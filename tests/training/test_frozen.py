@@ -1,14 +1,11 @@
 """Frozen layers: constant, not counted, and neither sent nor noised."""
 
-from __future__ import annotations
-
 import copy
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 import tacit
 from experiments import experiment, strict_json, write_experiment, write_module
@@ -22,7 +19,7 @@ from tacit.training.prepare import prepare
 NODES, RECORDS = 3, 12
 
 
-def features() -> nn.Sequential:
+def features():
     """What someone trained on public data: a convolution, a normalisation, a linear layer."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
@@ -30,13 +27,13 @@ def features() -> nn.Sequential:
         return nn.Sequential(*layers, nn.Linear(4 * 36, 6)).double()
 
 
-def head() -> nn.Sequential:
+def head():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(6)
         return nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)).double()
 
 
-def records() -> list[tuple[Tensor, Tensor]]:
+def records():
     draws = torch.Generator().manual_seed(7)
     return [
         (
@@ -56,9 +53,7 @@ CONFIG = experiment(
 
 
 @pytest.mark.parametrize("path", ["taps", "functional"])
-def test_it_is_training_of_the_rest_on_what_the_frozen_part_gives(
-    path: str, tmp_path: Path
-) -> None:
+def test_it_is_training_of_the_rest_on_what_the_frozen_part_gives(path, tmp_path):
     extractor, rest = features(), head()
     if path == "functional":
         rest = nn.Sequential(nn.RMSNorm(6).double(), rest[1])
@@ -95,7 +90,7 @@ def test_it_is_training_of_the_rest_on_what_the_frozen_part_gives(
     assert all(torch.equal(whole.state_dict()[key], value) for key, value in before.items())
 
 
-def test_a_layer_of_which_a_part_is_frozen_is_no_layer_for_taps() -> None:
+def test_a_layer_of_which_a_part_is_frozen_is_no_layer_for_taps():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double()
     model[1].bias.requires_grad_(False)
     with torch.no_grad():
@@ -108,7 +103,7 @@ def test_a_layer_of_which_a_part_is_frozen_is_no_layer_for_taps() -> None:
     assert not torch.equal(result.model(1)[1].weight, model[1].weight)
 
 
-def test_a_model_that_is_frozen_as_a_whole_is_refused() -> None:
+def test_a_model_that_is_frozen_as_a_whole_is_refused():
     with pytest.raises(InputError, match="no trainable parameters; set requires_grad") as caught:
         tacit.train(CONFIG, model=head().requires_grad_(False), nodes=records())
     assert caught.value.where == "task.model"
@@ -121,9 +116,7 @@ def network(input_shape, outputs):
 """
 
 
-def test_a_frozen_part_survives_stopping_resuming_and_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_part_survives_stopping_resuming_and_loading(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = f"{write_module(tmp_path, FACTORY)}:network"
     file = write_experiment(tmp_path, task={"model": model}, train={"steps": 4, "batch": 8})

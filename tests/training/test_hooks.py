@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +21,6 @@ from tacit.privacy.ledger.ledger import Ledger, read_ledger, step_runs
 from tacit.report.documents.metrics import PrivateMeasurement, PublicMeasurement
 from tacit.training import loop
 from tacit.training.hooks import Progress
-from tacit.training.plan import Plan
 
 PRIVATE = {"noise_std": None, "noise_seed": None, "epsilon": 2.0}
 EVERY = {"evaluate_every": 1, "checkpoint_every": 2}
@@ -34,80 +30,80 @@ STEPS = 6
 class Told(Callback):
     """Writes down what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.order: list[str] = []
         self.rows: list[PublicMeasurement] = []
         self.progress: list[Progress] = []
 
-    def on_start(self, plan: Plan) -> None:
+    def on_start(self, plan):
         self.order.append("start")
 
-    def on_metrics(self, metrics: PublicMeasurement) -> None:
+    def on_metrics(self, metrics):
         self.order.append(f"metrics {metrics.step}")
         self.rows.append(metrics)
 
-    def on_step(self, progress: Progress) -> None:
+    def on_step(self, progress):
         self.order.append(f"step {progress.step}")
         self.progress.append(progress)
 
-    def on_end(self, result: tacit.Result) -> None:
+    def on_end(self, result):
         self.order.append(f"end {result.status}")
 
-    def on_error(self, error: BaseException) -> None:
+    def on_error(self, error):
         self.order.append(f"error {type(error).__name__}")
 
 
 class StopAt(Callback):
     """Asks for a stop at a step."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step):
         self.step = step
 
-    def on_metrics(self, metrics: PublicMeasurement) -> bool:
+    def on_metrics(self, metrics):
         return metrics.step >= self.step
 
 
 class Failing(Callback):
     """Fails in one of its methods."""
 
-    def __init__(self, method: str, step: int = 0) -> None:
+    def __init__(self, method, step=0):
         self.method, self.step = method, step
 
-    def _maybe(self, method: str, step: int = 0) -> None:
+    def _maybe(self, method, step=0):
         if method == self.method and step >= self.step:
             raise ValueError("no disk\nat all")
 
-    def on_start(self, plan: Plan) -> None:
+    def on_start(self, plan):
         self._maybe("on_start")
 
-    def on_metrics(self, metrics: PublicMeasurement) -> None:
+    def on_metrics(self, metrics):
         self._maybe("on_metrics", metrics.step)
 
-    def on_step(self, progress: Progress) -> None:
+    def on_step(self, progress):
         self._maybe("on_step", progress.step)
 
-    def on_end(self, result: tacit.Result) -> None:
+    def on_end(self, result):
         self._maybe("on_end", STEPS)
 
 
-def sections(**changes: Any) -> dict[str, dict[str, Any]]:
+def sections(**changes):
     return experiment(**{"privacy": PRIVATE, "train": EVERY, **changes})
 
 
-def charged(ledger: Path) -> list[tuple[int, int, int]]:
+def charged(ledger):
     """The charged steps of the first node, as (first, until, times)."""
     (run,) = read_ledger(ledger).runs
     return [tuple(steps) for steps in step_runs(next(iter(run.charged.values())))]
 
 
-def whole_plan(result: tacit.Result) -> list[float | None]:
+def whole_plan(result):
     return [node.epsilon for node in result.plan.nodes]
 
 
 # What they are told.
 
 
-def test_callbacks_are_told_in_order_and_what_is_public_alone() -> None:
+def test_callbacks_are_told_in_order_and_what_is_public_alone():
     told = Told()
     result = tacit.train(sections(), callbacks=[told])
     pairs = [word for step in range(1, STEPS) for word in (f"metrics {step}", f"step {step}")]
@@ -122,7 +118,7 @@ def test_callbacks_are_told_in_order_and_what_is_public_alone() -> None:
     assert result.metrics["train_loss"][-1] is not None
 
 
-def test_without_test_records_a_callback_is_told_no_loss() -> None:
+def test_without_test_records_a_callback_is_told_no_loss():
     """The terminal shows that of the training records; a callback may send it anywhere."""
     digits = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
     nodes = [(digits[:6], (digits[:6, 0] > 0).long()), (digits[6:], (digits[6:, 0] > 0).long())]
@@ -134,7 +130,7 @@ def test_without_test_records_a_callback_is_told_no_loss() -> None:
     assert [moment.loss for moment in told.progress] == [None] * STEPS
 
 
-def test_what_is_no_callback_is_refused() -> None:
+def test_what_is_no_callback_is_refused():
     for wrong, hint in ((print, ""), (Told, ": make one, by calling the class")):
         with pytest.raises(InputError, match="callbacks") as caught:
             tacit.train(sections(), callbacks=[wrong])  # type: ignore[list-item]
@@ -146,7 +142,7 @@ def test_what_is_no_callback_is_refused() -> None:
 # A stop.
 
 
-def test_a_stop_by_a_callback_leaves_the_whole_plan_charged(tmp_path: Path) -> None:
+def test_a_stop_by_a_callback_leaves_the_whole_plan_charged(tmp_path):
     run = tmp_path / "run"
     result = tacit.train(sections(), out=run, callbacks=[StopAt(3)])
     assert (result.status, result.steps) == ("stopped", 3)
@@ -174,18 +170,16 @@ def test_a_stop_by_a_callback_leaves_the_whole_plan_charged(tmp_path: Path) -> N
 class Leaving(Callback):
     """Ends the program in the middle of a run, because of what it saw."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error):
         self.error = error
 
-    def on_metrics(self, metrics: PublicMeasurement) -> None:
+    def on_metrics(self, metrics):
         if metrics.step >= 2:
             raise self.error
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_a_callback_that_ends_the_program_leaves_the_whole_plan_charged(
-    error: BaseException, tmp_path: Path
-) -> None:
+def test_a_callback_that_ends_the_program_leaves_the_whole_plan_charged(error, tmp_path):
     run = tmp_path / "run"
     with pytest.raises(type(error)):
         tacit.train(sections(), out=run, callbacks=[Leaving(error)])
@@ -193,24 +187,22 @@ def test_a_callback_that_ends_the_program_leaves_the_whole_plan_charged(
     assert list(run.glob("checkpoint-*"))
 
 
-def test_a_number_that_counts_as_true_is_a_stop() -> None:
+def test_a_number_that_counts_as_true_is_a_stop():
     class Above(Callback):
-        def on_metrics(self, metrics: PublicMeasurement) -> Any:
+        def on_metrics(self, metrics):
             return torch.tensor(metrics.step) >= 2
 
     result = tacit.train(sections(), callbacks=[Above()])
     assert (result.status, result.steps) == ("stopped", 2)
 
 
-def test_a_model_that_fails_in_the_middle_leaves_the_whole_plan_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_fails_in_the_middle_leaves_the_whole_plan_charged(tmp_path, monkeypatch):
     """Whether and when it fails depends on records and on what was released."""
     job = loop_job(sections())
     definition = job.config.algorithm.definition
     step = definition.step
 
-    def failing(state: Any, k: int, *more: Any) -> Any:
+    def failing(state, k, *more):
         if k == 2:
             raise RuntimeError("a logarithm of a negative number")
         return step(state, k, *more)
@@ -221,7 +213,7 @@ def test_a_model_that_fails_in_the_middle_leaves_the_whole_plan_charged(
     assert charged(tmp_path / "run" / "ledger.sqlite") == [(0, STEPS, 1)]
 
 
-def test_a_stop_by_the_user_is_charged_what_was_made(tmp_path: Path) -> None:
+def test_a_stop_by_the_user_is_charged_what_was_made(tmp_path):
     job = loop_job(sections())
     asked = iter([False, False, True])
     result = loop.execute(job, out=tmp_path / "run", should_stop=lambda: next(asked))
@@ -234,16 +226,14 @@ def test_a_stop_by_the_user_is_charged_what_was_made(tmp_path: Path) -> None:
     assert any("that was not decided by" in text for text in statement["assumptions"])
 
 
-def loop_job(experiment_sections: dict[str, dict[str, Any]]) -> Any:
+def loop_job(experiment_sections):
     from tacit.config import load_config
     from tacit.training.prepare import prepare
 
     return prepare(load_config(experiment_sections))
 
 
-def test_a_run_goes_on_after_such_a_stop_with_the_steps_that_it_has_paid_for(
-    tmp_path: Path,
-) -> None:
+def test_a_run_goes_on_after_such_a_stop_with_the_steps_that_it_has_paid_for(tmp_path):
     run = tmp_path / "run"
     tacit.train(sections(), out=run, callbacks=[StopAt(3)])
     again = tacit.train(sections(), out=run, resume=True, callbacks=[StopAt(4)])
@@ -256,7 +246,7 @@ def test_a_run_goes_on_after_such_a_stop_with_the_steps_that_it_has_paid_for(
     assert "charged_steps" not in strict_json((run / "result.json").read_text())
 
 
-def test_the_same_models_come_of_a_run_that_a_callback_paused(tmp_path: Path) -> None:
+def test_the_same_models_come_of_a_run_that_a_callback_paused(tmp_path):
     seeded = experiment(train=EVERY)
     run = tmp_path / "run"
     tacit.train(seeded, out=run, callbacks=[StopAt(3)])
@@ -264,7 +254,7 @@ def test_the_same_models_come_of_a_run_that_a_callback_paused(tmp_path: Path) ->
     assert torch.equal(resumed.parameters, tacit.train(seeded).parameters)
 
 
-def test_a_user_who_stops_a_resumed_run_gets_nothing_back(tmp_path: Path) -> None:
+def test_a_user_who_stops_a_resumed_run_gets_nothing_back(tmp_path):
     """Else a stop by looking could be had for less: resume, and press Ctrl-C at once."""
     run = tmp_path / "run"
     tacit.train(sections(), out=run, callbacks=[StopAt(3)])
@@ -278,7 +268,7 @@ def test_a_user_who_stops_a_resumed_run_gets_nothing_back(tmp_path: Path) -> Non
     assert charged(run / "ledger.sqlite") == [(0, STEPS, 1)]
 
 
-def test_steps_that_a_killed_session_may_have_sent_are_charged_again(tmp_path: Path) -> None:
+def test_steps_that_a_killed_session_may_have_sent_are_charged_again(tmp_path):
     run = tmp_path / "run"
     tacit.train(sections(), out=run, callbacks=[StopAt(3)])
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
@@ -295,7 +285,7 @@ def test_steps_that_a_killed_session_may_have_sent_are_charged_again(tmp_path: P
     assert charged(other / "ledger.sqlite") == [(0, 3, 1), (3, STEPS, 2)]
 
 
-def test_the_ledger_of_the_data_keeps_the_whole_plan_too(tmp_path: Path) -> None:
+def test_the_ledger_of_the_data_keeps_the_whole_plan_too(tmp_path):
     folder = tmp_path / "ledgers"
     privacy = {**PRIVATE, "ledger": str(folder), "ledger_epsilon": 2.0}
     run = tmp_path / "run"
@@ -307,7 +297,7 @@ def test_the_ledger_of_the_data_keeps_the_whole_plan_too(tmp_path: Path) -> None
     assert [charged(file) for file in files] == [[(0, STEPS, 1)]]
 
 
-def test_without_accounting_a_stop_is_a_stop() -> None:
+def test_without_accounting_a_stop_is_a_stop():
     plain = experiment(
         algorithm={"name": "sgp"}, privacy={"noise_std": None, "noise_seed": None}, train=EVERY
     )
@@ -321,9 +311,7 @@ def test_without_accounting_a_stop_is_a_stop() -> None:
 
 
 @pytest.mark.parametrize("method", ["on_metrics", "on_step"])
-def test_a_callback_that_fails_ends_the_run_with_checkpoint_and_ledger(
-    method: str, tmp_path: Path
-) -> None:
+def test_a_callback_that_fails_ends_the_run_with_checkpoint_and_ledger(method, tmp_path):
     run, told = tmp_path / "run", Told()
     with pytest.raises(InputError) as caught:
         tacit.train(sections(), out=run, callbacks=[Failing(method, 3), told])
@@ -339,7 +327,7 @@ def test_a_callback_that_fails_ends_the_run_with_checkpoint_and_ledger(
     assert charged(run / "ledger.sqlite") == [(0, STEPS, 1)]
 
 
-def test_a_callback_that_fails_at_the_start_or_at_the_end(tmp_path: Path) -> None:
+def test_a_callback_that_fails_at_the_start_or_at_the_end(tmp_path):
     with pytest.raises(InputError, match=r"Failing.on_start': must not fail"):
         tacit.train(sections(), out=tmp_path / "start", callbacks=[Failing("on_start")])
     assert charged(tmp_path / "start" / "ledger.sqlite") == []
@@ -353,7 +341,7 @@ def test_a_callback_that_fails_at_the_start_or_at_the_end(tmp_path: Path) -> Non
 # Logging.
 
 
-def test_what_is_logged(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_what_is_logged(caplog, tmp_path):
     logger = logging.getLogger("tacit")
     assert logger.handlers == []
     with caplog.at_level(logging.INFO, logger="tacit"):
@@ -379,14 +367,14 @@ def test_what_is_logged(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> Non
 # Several processes.
 
 
-def stop_in_rank_0(made: Callable[[], Callback]) -> None:
+def stop_in_rank_0(made):
     """The command line has no callbacks: give its run one."""
     execute = loop.execute
     loop.execute = partial(execute, callbacks=[made()])  # type: ignore[assignment]
 
 
 @pytest.mark.process
-def test_a_stop_by_a_callback_is_charged_in_every_process(tmp_path: Path) -> None:
+def test_a_stop_by_a_callback_is_charged_in_every_process(tmp_path):
     file = write_experiment(
         tmp_path,
         privacy=PRIVATE,

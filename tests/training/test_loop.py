@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +15,6 @@ from torch.utils.data import TensorDataset
 
 import tacit
 from experiments import (
-    Sections,
     experiment,
     strict_json,
     tree,
@@ -37,13 +33,13 @@ from tacit.training.run_folder.checkpoint import latest, read
 NODES, RECORDS, FEATURES, CLASSES = 3, 8, 5, 2
 
 
-def given(**changes: dict[str, Any]) -> Sections:
+def given(**changes):
     """The base experiment for data that are passed as objects."""
     task = {"dataset": None, "outputs": CLASSES, **changes.pop("task", {})}
     return experiment(task=task, **changes)
 
 
-def records(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def records(count, seed):
     inputs = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(seed))
     return inputs, (inputs.sum(1) > 0).long()
 
@@ -52,23 +48,23 @@ PAIRS = [records(RECORDS, node) for node in range(NODES)]
 TEST = records(20, 99)
 
 
-def network() -> nn.Module:
+def network():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         return nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))
 
 
-def vector_of(module: nn.Module) -> torch.Tensor:
+def vector_of(module):
     return nn.utils.parameters_to_vector(module.parameters()).detach()
 
 
 @pytest.fixture(scope="module")
-def module() -> nn.Module:
+def module():
     return network()
 
 
 @pytest.fixture(scope="module")
-def result(module: nn.Module) -> tacit.Result:
+def result(module):
     return tacit.train(
         given(algorithm={"learning_rate": 0.2}), model=module, nodes=PAIRS, test=TEST
     )
@@ -77,9 +73,7 @@ def result(module: nn.Module) -> tacit.Result:
 # What comes back.
 
 
-def test_every_nodes_model_is_in_the_order_of_the_modules_parameters(
-    result: tacit.Result, module: nn.Module
-) -> None:
+def test_every_nodes_model_is_in_the_order_of_the_modules_parameters(result, module):
     size = sum(parameter.numel() for parameter in module.parameters())
     assert result.parameters.shape == (NODES, size)
     torch.testing.assert_close(result.consensus, result.parameters.mean(0), rtol=0, atol=0)
@@ -94,9 +88,7 @@ def test_every_nodes_model_is_in_the_order_of_the_modules_parameters(
     assert torch.equal(vector_of(result.model("consensus")), result.consensus)
 
 
-def test_the_passed_module_is_the_start_and_is_left_alone(
-    result: tacit.Result, module: nn.Module
-) -> None:
+def test_the_passed_module_is_the_start_and_is_left_alone(result, module):
     untouched = network()
     assert torch.equal(vector_of(module), vector_of(untouched))
     assert all(parameter.grad is None for parameter in module.parameters())
@@ -114,7 +106,7 @@ def test_the_passed_module_is_the_start_and_is_left_alone(
     torch.testing.assert_close(still.parameters, vector_of(module).repeat(NODES, 1))
 
 
-def test_changing_a_trained_copy_changes_nothing_else(result: tacit.Result) -> None:
+def test_changing_a_trained_copy_changes_nothing_else(result):
     before = result.parameters.clone()
     with torch.no_grad():
         for parameter in result.model(0).parameters():
@@ -123,7 +115,7 @@ def test_changing_a_trained_copy_changes_nothing_else(result: tacit.Result) -> N
     assert torch.equal(vector_of(result.model(0)), before[0])
 
 
-def test_frozen_parameters_are_neither_trained_nor_counted() -> None:
+def test_frozen_parameters_are_neither_trained_nor_counted():
     model = network()
     model[0].requires_grad_(False)
     trained = tacit.train(given(), model=model, nodes=PAIRS)
@@ -133,7 +125,7 @@ def test_frozen_parameters_are_neither_trained_nor_counted() -> None:
     assert not torch.equal(copied[2].weight, model[2].weight)
 
 
-def test_metrics_are_series_of_one_length(result: tacit.Result) -> None:
+def test_metrics_are_series_of_one_length(result):
     lengths = {name: len(values) for name, values in result.metrics.items()}
     assert set(lengths.values()) == {7}
     assert result.metrics["step"] == [0, 1, 2, 3, 4, 5, 6]
@@ -146,7 +138,7 @@ def test_metrics_are_series_of_one_length(result: tacit.Result) -> None:
     assert spent[-1] == max(epsilon or 0.0 for epsilon in result.epsilon)
 
 
-def test_the_last_measurement_is_the_results(result: tacit.Result) -> None:
+def test_the_last_measurement_is_the_results(result):
     assert result.test_accuracy == result.metrics["test_accuracy"][-1]
     assert result.test_accuracy is not None
     right = [
@@ -157,7 +149,7 @@ def test_the_last_measurement_is_the_results(result: tacit.Result) -> None:
     assert result.test_accuracy["worst"] == pytest.approx(min(right))
 
 
-def test_epsilon_and_claims_have_one_row_a_node() -> None:
+def test_epsilon_and_claims_have_one_row_a_node():
     budgets = [1.0, 2.0, 4.0]
     deltas = [1e-5, 1e-4, 1e-3]
     result = tacit.train(
@@ -177,7 +169,7 @@ def test_epsilon_and_claims_have_one_row_a_node() -> None:
     assert all(claim.audited is None for claim in result.claims)
 
 
-def test_what_is_not_accounted_reports_no_epsilon() -> None:
+def test_what_is_not_accounted_reports_no_epsilon():
     for changes in (
         {"algorithm": {"name": "sgp"}, "privacy": {"noise_std": None}},
         {"privacy": {"accounting": "none"}},
@@ -188,13 +180,13 @@ def test_what_is_not_accounted_reports_no_epsilon() -> None:
         assert not result.private
 
 
-def test_bytes_are_those_of_one_peer_a_step() -> None:
+def test_bytes_are_those_of_one_peer_a_step():
     result = tacit.train(given(train={"dtype": "float64"}), nodes=PAIRS, model=network())
     numbers = result.parameters.shape[1] + 1  # the model, and the push-sum weight
     assert result.bytes_sent == (6 * numbers * 8,) * NODES
 
 
-def test_float64_runs_in_float64() -> None:
+def test_float64_runs_in_float64():
     result = tacit.train(given(train={"dtype": "float64"}), nodes=PAIRS)
     assert result.parameters.dtype == torch.float64
     assert result.model().state_dict()["1.weight"].dtype == torch.float64
@@ -213,9 +205,7 @@ def test_float64_runs_in_float64() -> None:
     ],
     ids=["arrays", "list", "Dataset", "torch Dataset"],
 )
-def test_records_may_be_given_in_several_forms(
-    form: Callable[[torch.Tensor, torch.Tensor], object], result: tacit.Result, module: nn.Module
-) -> None:
+def test_records_may_be_given_in_several_forms(form, result, module):
     nodes = [form(*pair) for pair in PAIRS]
     other = tacit.train(
         given(algorithm={"learning_rate": 0.2}), model=module, nodes=nodes, test=form(*TEST)
@@ -224,9 +214,7 @@ def test_records_may_be_given_in_several_forms(
     assert other.test_accuracy == result.test_accuracy
 
 
-def test_the_experiment_may_be_a_mapping_a_file_or_a_config(
-    tmp_path: Path, result: tacit.Result, module: nn.Module
-) -> None:
+def test_the_experiment_may_be_a_mapping_a_file_or_a_config(tmp_path, result, module):
     changes = {"task": {"dataset": None}, "algorithm": {"learning_rate": 0.2}}
     file = write_experiment(tmp_path, **changes)
     parsed = load_config(file, count=NODES, given_model=True)
@@ -235,7 +223,7 @@ def test_the_experiment_may_be_a_mapping_a_file_or_a_config(
         assert torch.equal(other.parameters, result.parameters)
 
 
-def test_given_objects_are_left_alone() -> None:
+def test_given_objects_are_left_alone():
     sections, nodes, test = given(), copy.deepcopy(PAIRS), copy.deepcopy(TEST)
     tacit.train(sections, nodes=nodes, test=test)
     assert sections == given()
@@ -243,7 +231,7 @@ def test_given_objects_are_left_alone() -> None:
         assert all(torch.equal(one, other) for one, other in zip(used, before, strict=True))
 
 
-def test_nodes_may_hold_different_numbers_of_records() -> None:
+def test_nodes_may_hold_different_numbers_of_records():
     nodes = [records(count, count) for count in (2, 9, 30)]
     result = tacit.train(given(), nodes=nodes)
     assert [node.records for node in result.plan.nodes] == [2, 9, 30]
@@ -252,13 +240,13 @@ def test_nodes_may_hold_different_numbers_of_records() -> None:
     assert spent[0] > spent[1] > spent[2] > 0
 
 
-def test_without_test_records_nothing_is_measured_on_them() -> None:
+def test_without_test_records_nothing_is_measured_on_them():
     result = tacit.train(given(), nodes=PAIRS)
     assert (result.test_accuracy, result.test_loss) == (None, None)
     assert result.metrics["test_accuracy"] == result.metrics["test_loss"] == [None] * 7
 
 
-def test_other_test_records_may_be_given_for_a_named_data_set() -> None:
+def test_other_test_records_may_be_given_for_a_named_data_set():
     inputs = torch.zeros(4, 1, 8, 8)
     result = tacit.train(experiment(), test=(inputs, torch.zeros(4, dtype=torch.long)))
     assert result.test_accuracy is not None
@@ -280,9 +268,7 @@ def test_other_test_records_may_be_given_for_a_named_data_set() -> None:
         ({}, "task.dataset"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_trained_on_is_named(
-    arguments: dict[str, Any], where: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_trained_on_is_named(arguments, where, tmp_path):
     with pytest.raises(InputError) as caught:
         tacit.train(given(), **arguments, out=tmp_path / "run")
     assert caught.value.where == where
@@ -290,12 +276,12 @@ def test_what_cannot_be_trained_on_is_named(
     assert tree(tmp_path) == set()
 
 
-def test_records_of_another_shape_are_refused() -> None:
+def test_records_of_another_shape_are_refused():
     with pytest.raises(InputError, match="inputs \\[4\\]"):
         tacit.train(given(), nodes=[PAIRS[0], (torch.zeros(3, 4), torch.zeros(3).long())])
 
 
-def test_a_budget_that_cannot_be_met_names_the_nodes(tmp_path: Path) -> None:
+def test_a_budget_that_cannot_be_met_names_the_nodes(tmp_path):
     with pytest.raises(BudgetError, match=r"node 2: .*above the budget of 0\.001"):
         tacit.train(
             given(privacy={"epsilon": [50.0, 50.0, 0.001], "noise_std": 1.0}),
@@ -308,16 +294,14 @@ def test_a_budget_that_cannot_be_met_names_the_nodes(tmp_path: Path) -> None:
 # What is written.
 
 
-def test_without_a_folder_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = tacit.train(given(), nodes=PAIRS)
     assert result.out is None
     assert tree(tmp_path) == set()
 
 
-def test_a_folder_changes_no_number(tmp_path: Path) -> None:
+def test_a_folder_changes_no_number(tmp_path):
     silent = tacit.train(given(), nodes=PAIRS, test=TEST)
     run = tmp_path / "deep" / "run"
     written = tacit.train(given(), nodes=PAIRS, test=TEST, out=run)
@@ -332,7 +316,7 @@ def test_a_folder_changes_no_number(tmp_path: Path) -> None:
         tacit.train(given(), nodes=PAIRS, out=run)
 
 
-def test_given_data_resume_too(tmp_path: Path) -> None:
+def test_given_data_resume_too(tmp_path):
     whole = tacit.train(given(), nodes=PAIRS, model=network())
     job = prepare(load_config(given(), count=NODES, given_model=True), model=network(), nodes=PAIRS)
     asked = iter([False, True])
@@ -342,7 +326,7 @@ def test_given_data_resume_too(tmp_path: Path) -> None:
     assert again.epsilon == whole.epsilon
 
 
-def test_evaluating_and_saving_often_changes_no_model() -> None:
+def test_evaluating_and_saving_often_changes_no_model():
     rare = {"evaluate_every": 100, "checkpoint_every": 100}
     often = {"evaluate_every": 1, "checkpoint_every": 1}
     one, other = (tacit.train(given(train=kind), nodes=PAIRS, test=TEST) for kind in (rare, often))
@@ -351,7 +335,7 @@ def test_evaluating_and_saving_often_changes_no_model() -> None:
     assert one.metrics["step"] == [0, 6]
 
 
-def test_progress_is_told_after_every_step() -> None:
+def test_progress_is_told_after_every_step():
     job = prepare(load_config(given(), count=NODES), nodes=PAIRS, test=TEST)
     told: list[Progress] = []
     result = execute(job, on_step=told.append)
@@ -365,7 +349,7 @@ def test_progress_is_told_after_every_step() -> None:
 # Divergence.
 
 
-def diverging(**changes: dict[str, Any]) -> Sections:
+def diverging(**changes):
     task = {"dataset": None, "model": "linear", "loss": "mse"}
     return experiment(task=task, **{"algorithm": {"learning_rate": 1e30}, **changes})
 
@@ -373,7 +357,7 @@ def diverging(**changes: dict[str, Any]) -> Sections:
 NUMBERS = [(inputs, inputs.sum(1, keepdim=True)) for inputs, _ in PAIRS]
 
 
-def test_divergence_keeps_the_last_good_state_and_says_what_to_lower(tmp_path: Path) -> None:
+def test_divergence_keeps_the_last_good_state_and_says_what_to_lower(tmp_path):
     run = tmp_path / "run"
     config = diverging(
         algorithm={"name": "sgp", "learning_rate": 1e9},
@@ -398,7 +382,7 @@ def test_divergence_keeps_the_last_good_state_and_says_what_to_lower(tmp_path: P
     assert "report.html" in tree(run)
 
 
-def test_a_diverged_run_has_no_model_to_evaluate(tmp_path: Path) -> None:
+def test_a_diverged_run_has_no_model_to_evaluate(tmp_path):
     changes = {"algorithm": {"learning_rate": 1e38}, "privacy": {"noise_std": 100.0}}
     job, run = prepare(load_config(experiment(**changes))), tmp_path / "run"
     with pytest.raises(DivergenceError):
@@ -409,7 +393,7 @@ def test_a_diverged_run_has_no_model_to_evaluate(tmp_path: Path) -> None:
     assert "the run diverged" in answer.refusal
 
 
-def test_what_a_diverged_run_released_is_on_the_books(tmp_path: Path) -> None:
+def test_what_a_diverged_run_released_is_on_the_books(tmp_path):
     run = tmp_path / "run"
     # One noised step of this size leaves the range of float32.
     config = diverging(algorithm={"learning_rate": 1e38}, privacy={"noise_std": 100.0})
@@ -429,9 +413,7 @@ def test_what_a_diverged_run_released_is_on_the_books(tmp_path: Path) -> None:
         tacit.train(config, nodes=NUMBERS)
 
 
-def test_the_command_line_answers_divergence_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_answers_divergence_with_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = write_module(
         tmp_path,
@@ -456,7 +438,7 @@ def test_the_command_line_answers_divergence_with_one_line(
         assert after.code == (2 if command == "evaluate" else 0)
 
 
-def test_a_claim_is_about_the_steps_that_ran() -> None:
+def test_a_claim_is_about_the_steps_that_ran():
     sections = experiment(privacy={"epsilon": 1.0, "delta": 1e-3}, train={"steps": 8})
     job = prepare(load_config(sections))
     asked = iter([False, False, True])
@@ -501,9 +483,7 @@ def test_a_claim_is_about_the_steps_that_ran() -> None:
         ),
     ],
 )
-def test_a_run_that_is_not_private_warns_its_caller(
-    changes: dict[str, dict[str, Any]], reason: str
-) -> None:
+def test_a_run_that_is_not_private_warns_its_caller(changes, reason):
     for spelling in (given(**changes), tacit.Config(**given(**changes))):
         with pytest.warns(tacit.NotPrivateWarning) as caught:
             result = tacit.train(spelling, model=network(), nodes=PAIRS)
@@ -514,7 +494,7 @@ def test_a_run_that_is_not_private_warns_its_caller(
         assert result.plan.warnings[0] == str(warning.message)
 
 
-def test_a_private_run_warns_of_nothing_and_a_refused_one_neither() -> None:
+def test_a_private_run_warns_of_nothing_and_a_refused_one_neither():
     private = given(privacy={"noise_seed": None})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -523,7 +503,7 @@ def test_a_private_run_warns_of_nothing_and_a_refused_one_neither() -> None:
             tacit.train(given(privacy={"epsilon": 1e-6}), model=network(), nodes=PAIRS)
 
 
-def test_thousands_of_nodes_are_trained(tmp_path: Path) -> None:
+def test_thousands_of_nodes_are_trained(tmp_path):
     draw = torch.Generator().manual_seed(3)
     nodes = [
         (torch.randn(2, 3, generator=draw), torch.randint(0, 2, (2,), generator=draw))

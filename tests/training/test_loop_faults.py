@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -38,7 +38,7 @@ MODELS = ("nodes.safetensors", "model.safetensors")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
+def server():
     with ForkServer() as server:
         yield server
 
@@ -64,17 +64,17 @@ class Trial:
     sessions: list[Ended] = field(default_factory=list)
 
     @property
-    def witness(self) -> Path:
+    def witness(self):
         return self.run.with_name(f"{self.run.name}.witness")
 
-    def go_on(self, **request: Any) -> Ended:
+    def go_on(self, **request):
         """One more session; a new one where nothing was begun."""
         more = ["--resume"] if self.run.exists() or half_made(self.run) else []
         arguments = ("train", self.file, "--out", self.run, "--quiet", *more)
         self.sessions.append(self.server.tacit(*arguments, witness=self.witness, **request))
         return self.sessions[-1]
 
-    def charged(self) -> Counter[int]:
+    def charged(self):
         """How often each step was charged, the same to every node."""
         (run,) = read_ledger(self.run / "ledger.sqlite").runs
         (intervals,) = set(run.charged.values())
@@ -86,7 +86,7 @@ class Trial:
             }
         )
 
-    def check(self) -> None:
+    def check(self):
         """What must hold at every moment at which a process may end."""
         sent, plan = exchanged(self.witness), self.job.plan
         if not self.run.exists():
@@ -107,16 +107,16 @@ class Trial:
             uncut = self.uncut(result["steps"])
             assert {name: (self.run / name).read_bytes() for name in MODELS} == uncut
 
-    def result(self) -> Any:
+    def result(self):
         path = self.run / "result.json"
         return strict_json(path.read_text()) if path.exists() else None
 
-    def kept(self) -> int:
+    def kept(self):
         """The step of the newest checkpoint."""
         found = checkpoint.latest(self.run) if self.run.exists() else None
         return -1 if found is None else int(found.stem.removeprefix("checkpoint-"))
 
-    def finish(self) -> None:
+    def finish(self):
         """A session without faults ends the run; where all was done before, at no further cost."""
         plan = self.job.plan
         complete = self.kept() == plan.steps
@@ -139,22 +139,20 @@ class Trial:
 
 
 @pytest.fixture(scope="module")
-def trial(
-    server: ForkServer, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Callable[[str], Trial]]:
+def trial(server, tmp_path_factory):
     """Makes trials of an experiment, by the name of their folder."""
 
-    def of(**changes: Any) -> Callable[[str], Trial]:
+    def of(**changes):
         folder = tmp_path_factory.mktemp("faults")
         file = write_experiment(folder, **changes)
         job = prepare(load_config(file))
         seeded = job.config.privacy.noise_seed is not None
 
         @cache
-        def uncut(steps: int) -> dict[str, bytes]:
+        def uncut(steps):
             made, out = 0, folder / f"uncut-{steps}"
 
-            def stop() -> bool:
+            def stop():
                 nonlocal made
                 made += 1
                 return made == steps
@@ -162,7 +160,7 @@ def trial(
             execute(job, out=out, should_stop=stop)
             return {name: (out / name).read_bytes() for name in MODELS}
 
-        def make(name: str) -> Trial:
+        def make(name):
             return Trial(server, file, job, folder / name, uncut if seeded else None)
 
         return make
@@ -171,17 +169,17 @@ def trial(
 
 
 @pytest.fixture(scope="module")
-def small(trial: Callable[..., Callable[[str], Trial]]) -> Callable[[str], Trial]:
+def small(trial):
     return trial(train=SMALL)
 
 
-def said(ended: Any) -> str:
+def said(ended):
     """What a session wrote, but for the warning that its noise is seeded."""
     line: str = ended.err
     return line.removeprefix(SEEDED)
 
 
-def fault(one: Trial, kind: str, number: int) -> bool:
+def fault(one, kind, number):
     """A session with a fault at a write, and the end of the run; False where none was as late."""
     ended = one.go_on(fault=[kind, number])
     one.check()
@@ -203,7 +201,7 @@ def fault(one: Trial, kind: str, number: int) -> bool:
     return True
 
 
-def sweep(make: Callable[[], Trial], kinds: tuple[str, ...], every: int) -> int:
+def sweep(make, kinds, every):
     """A fault at each write in turn, until a session ends before it; gives how many there were."""
     number, met = 1, 0
     while fault(make(), kinds[met % len(kinds)], number):
@@ -214,15 +212,15 @@ def sweep(make: Callable[[], Trial], kinds: tuple[str, ...], every: int) -> int:
 _NUMBERS = count()  # no two tests share a folder
 
 
-def new(make: Callable[[str], Trial]) -> Callable[[], Trial]:
+def new(make):
     return lambda: make(f"new-{next(_NUMBERS)}")
 
 
-def copies(make: Callable[[str], Trial], name: str, *, stop: int) -> Callable[[], Trial]:
+def copies(make, name, *, stop):
     """Copies of a run that was stopped after a step, with its witness."""
     first, made = make(name), 0
 
-    def stopped() -> bool:
+    def stopped():
         nonlocal made
         made += 1
         return made == stop
@@ -230,7 +228,7 @@ def copies(make: Callable[[str], Trial], name: str, *, stop: int) -> Callable[[]
     execute(first.job, out=first.run, should_stop=stopped)
     numbers = iter(range(10_000))
 
-    def copy() -> Trial:
+    def copy():
         one = make(f"{name}-{next(numbers)}")
         shutil.copytree(first.run, one.run)
         one.run.chmod(0o700)
@@ -239,23 +237,21 @@ def copies(make: Callable[[str], Trial], name: str, *, stop: int) -> Callable[[]
     return copy
 
 
-def test_a_write_that_fails_or_kills_leaves_a_run_that_can_be_finished(
-    small: Callable[[str], Trial],
-) -> None:
+def test_a_write_that_fails_or_kills_leaves_a_run_that_can_be_finished(small):
     assert sweep(new(small), KINDS, every=11) > 7
 
 
-def test_a_run_that_goes_on_meets_faults(small: Callable[[str], Trial]) -> None:
+def test_a_run_that_goes_on_meets_faults(small):
     """Its first result is withdrawn before more is spent, and never stands beside other models."""
     assert sweep(copies(small, "stopped", stop=3), KINDS, every=17) > 2
 
 
-def test_a_finished_run_is_not_lost_by_a_fault(small: Callable[[str], Trial]) -> None:
+def test_a_finished_run_is_not_lost_by_a_fault(small):
     assert sweep(copies(small, "finished", stop=6), KINDS, every=11) > 2
 
 
 @pytest.mark.parametrize("largest", [0, 600, 7000, 12_000])
-def test_where_files_cannot_grow(small: Callable[[str], Trial], largest: int) -> None:
+def test_where_files_cannot_grow(small, largest):
     """SQLite's own writes fail as well: the system allows no file to be larger."""
     one = small(f"largest-{largest}")
     ended = one.go_on(largest=largest)
@@ -265,7 +261,7 @@ def test_where_files_cannot_grow(small: Callable[[str], Trial], largest: int) ->
     one.finish()
 
 
-def test_a_full_disk_is_told_with_what_is_safe(small: Callable[[str], Trial]) -> None:
+def test_a_full_disk_is_told_with_what_is_safe(small):
     one = small("full")
     for number in range(54, 100):
         ended = one.go_on(fault=["full", number])
@@ -295,14 +291,7 @@ STORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def storm(
-    trial: Callable[..., Callable[[str], Trial]],
-    names: Sequence[str],
-    *,
-    runs: int,
-    kills: int,
-    seed: int,
-) -> Counter[str]:
+def storm(trial, names, *, runs, kills, seed):
     """Runs of `STORMS` that are killed at random instants and resumed until they are finished.
 
     There are as many `runs` at least, and more until there were so many `kills`: how many sessions
@@ -341,11 +330,11 @@ def storm(
     return outcomes
 
 
-def test_a_small_storm(trial: Callable[..., Callable[[str], Trial]]) -> None:
+def test_a_small_storm(trial):
     ended_well(storm(trial, list(STORMS), runs=5, kills=4, seed=1), kills=4)
 
 
-def ended_well(outcomes: Counter[str], *, kills: int) -> None:
+def ended_well(outcomes, *, kills):
     ends = outcomes["done"] + outcomes["budget-exhausted"] + outcomes["refused"]
     assert ends == outcomes["runs"]
     assert outcomes["kills"] >= kills
@@ -356,16 +345,14 @@ def ended_well(outcomes: Counter[str], *, kills: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("kill",), ("fail", "full")], ids=["kills", "failures"])
-def test_every_write_in_turn(small: Callable[[str], Trial], kinds: tuple[str, ...]) -> None:
+def test_every_write_in_turn(small, kinds):
     """Each write is killed, and each fails: by itself, or with all that follow, in turns."""
     assert sweep(new(small), kinds, every=1) > 90
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stop", "writes"), [(3, 50), (6, 25)])
-def test_every_write_of_a_resumed_run_in_turn(
-    small: Callable[[str], Trial], stop: int, writes: int
-) -> None:
+def test_every_write_of_a_resumed_run_in_turn(small, stop, writes):
     """Kills and failures in turns, since a new run meets all of them at all of its writes."""
     make = copies(small, f"in-turn-{stop}", stop=stop)
     assert sweep(make, ("kill", "fail", "kill", "full"), every=1) > writes
@@ -373,9 +360,7 @@ def test_every_write_of_a_resumed_run_in_turn(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORMS)
-def test_a_full_storm(
-    trial: Callable[..., Callable[[str], Trial]], name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_storm(trial, name, capsys):
     outcomes = storm(trial, [name], runs=12, kills=12, seed=2)
     with capsys.disabled():
         print(f"\na storm, {name}: {dict(outcomes)}")

@@ -19,7 +19,6 @@ from tacit.gradients import LOSSES, BatchGradient, build
 from tacit.report.documents.base import as_dict, read
 from tacit.report.documents.metrics import GradientNorms, Measurement, Scores
 from tacit.training.run_folder.metrics import (
-    BatchStatistics,
     Evaluation,
     consensus_distance,
     evaluate,
@@ -31,7 +30,7 @@ from tacit.training.run_folder.metrics import (
 NODES, RECORDS, FEATURES, CLASSES = 4, 11, 3, 5
 
 
-def problem(loss: str) -> tuple[nn.Module, Dataset]:
+def problem(loss):
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(RECORDS, FEATURES, generator=generator, dtype=torch.float64)
     targets = {
@@ -42,7 +41,7 @@ def problem(loss: str) -> tuple[nn.Module, Dataset]:
     return nn.Linear(FEATURES, 1 if loss == "logistic" else CLASSES), Dataset(inputs, targets)
 
 
-def plain(loss: str, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, float | None]:
+def plain(loss, outputs, targets):
     """Mean loss and accuracy by NumPy."""
     scores, wanted = outputs.detach().numpy(), targets.numpy()
     if loss == "mse":
@@ -57,7 +56,7 @@ def plain(loss: str, outputs: torch.Tensor, targets: torch.Tensor) -> tuple[floa
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "mse", "logistic"])
 @pytest.mark.parametrize("records", [None, 4, 100])
-def test_evaluation_is_that_of_a_loop_over_nodes(loss: str, records: int | None) -> None:
+def test_evaluation_is_that_of_a_loop_over_nodes(loss, records):
     module, test = problem(loss)
     engine = build(
         module, LOSSES[loss], test.inputs, test.targets, dtype=torch.float64, device="cpu"
@@ -98,28 +97,28 @@ def test_evaluation_is_that_of_a_loop_over_nodes(loss: str, records: int | None)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 7])
-def test_consensus_distance_is_the_root_mean_square_over_nodes(nodes: int) -> None:
+def test_consensus_distance_is_the_root_mean_square_over_nodes(nodes):
     models = torch.randn(nodes, 13, generator=torch.Generator().manual_seed(nodes)).double()
     array = models.numpy()
     distances = np.linalg.norm(array - array.mean(0), axis=1)
     assert consensus_distance(models) == pytest.approx(np.sqrt((distances**2).mean()), abs=1e-12)
 
 
-def test_equal_models_have_no_distance() -> None:
+def test_equal_models_have_no_distance():
     assert consensus_distance(torch.full((3, 4), 2.5)) == 0.0
 
 
-def batch(norms: list[list[float]], losses: list[list[float]]) -> BatchGradient:
+def batch(norms, losses):
     return BatchGradient(torch.zeros(len(norms), 2), torch.tensor(norms), torch.tensor(losses))
 
 
-def measured(*arguments: Any, **rest: Any) -> BatchStatistics:
+def measured(*arguments, **rest):
     found = private_metrics(*arguments, **rest)
     assert type(found) is Private
     return found.value
 
 
-def test_private_metrics_are_over_the_records_of_the_batch_alone() -> None:
+def test_private_metrics_are_over_the_records_of_the_batch_alone():
     padding = 1e9
     found = measured(
         batch([[1.0, 3.0, padding], [2.0, padding, padding]], [[0.1, 0.2, 99], [0.6, 99, 99]]),
@@ -144,7 +143,7 @@ def test_private_metrics_are_over_the_records_of_the_batch_alone() -> None:
 
 
 @given(norms=st.lists(st.floats(0, 100, width=32), min_size=1, max_size=30))
-def test_quantiles_and_clip_rate_are_numpys(norms: list[float]) -> None:
+def test_quantiles_and_clip_rate_are_numpys(norms):
     found = measured(batch([norms], [norms]), torch.ones(1, len(norms), dtype=torch.bool), clip=1.5)
     assert found.gradient_norm is not None
     assert found.gradient_norm.median == pytest.approx(np.quantile(norms, 0.5))
@@ -153,7 +152,7 @@ def test_quantiles_and_clip_rate_are_numpys(norms: list[float]) -> None:
     assert found.clip_rate == pytest.approx(np.mean(np.array(norms) > 1.5))
 
 
-def test_norms_that_are_not_finite_are_left_out() -> None:
+def test_norms_that_are_not_finite_are_left_out():
     everyone = torch.ones(1, 3, dtype=torch.bool)
     found = measured(batch([[1.0, math.nan, math.inf]], [[1.0] * 3]), everyone, clip=0.5)
     assert found.gradient_norm == GradientNorms(median=1.0, p90=1.0, max=1.0)
@@ -163,7 +162,7 @@ def test_norms_that_are_not_finite_are_left_out() -> None:
     assert (none.train_loss, none.gradient_norm, none.clip_rate) == (1.0, None, None)
 
 
-def test_without_a_batch_or_a_bound_there_is_nothing_to_tell() -> None:
+def test_without_a_batch_or_a_bound_there_is_nothing_to_tell():
     some = batch([[1.0]], [[0.5]])
     empty = measured(some, torch.tensor([[False]]), 1.0)
     assert empty == measured(None, None, 1.0)
@@ -172,7 +171,7 @@ def test_without_a_batch_or_a_bound_there_is_nothing_to_tell() -> None:
     assert (unclipped.train_loss, unclipped.gradient_norm) == (0.5, None)
 
 
-def test_series_are_columns_with_gaps() -> None:
+def test_series_are_columns_with_gaps():
     nothing = dict.fromkeys(Measurement.model_fields) | {
         "step": 0,
         "clip": math.inf,
@@ -191,7 +190,7 @@ def test_series_are_columns_with_gaps() -> None:
     assert series([]) == {}
 
 
-def test_a_model_that_all_nodes_share_is_evaluated_once_and_told_of_each() -> None:
+def test_a_model_that_all_nodes_share_is_evaluated_once_and_told_of_each():
     module, test = problem("cross-entropy")
     loss = LOSSES["cross-entropy"]
     engine = build(module, loss, test.inputs, test.targets, dtype=torch.float64, device="cpu")
@@ -203,7 +202,7 @@ def test_a_model_that_all_nodes_share_is_evaluated_once_and_told_of_each() -> No
     assert len(found.loss) == NODES
 
 
-def test_private_models_are_not_scored() -> None:
+def test_private_models_are_not_scored():
     module, test = problem("cross-entropy")
     loss = LOSSES["cross-entropy"]
     engine = build(module, loss, test.inputs, test.targets, dtype=torch.float64, device="cpu")
@@ -222,7 +221,7 @@ def test_private_models_are_not_scored() -> None:
         ((0.1, 0.2, 0.3), 0.2),
     ],
 )
-def test_means_over_nodes_are_of_any_numbers(values: tuple[float, ...], mean: float) -> None:
+def test_means_over_nodes_are_of_any_numbers(values, mean):
     found = Evaluation(values, values, 1.0, 1.0)
     for summary in (found.loss_summary(), found.accuracy_summary()):
         assert summary is not None

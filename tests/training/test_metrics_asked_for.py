@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
-from torch import Tensor, nn
+from torch import nn
 
 import tacit
 from experiments import tacit as command_line
@@ -26,7 +25,7 @@ from tacit.report.terminal import terminal
 FEATURES = 4
 
 
-def patients(count: int, seed: int) -> tuple[Tensor, Tensor]:
+def patients(count, seed):
     """One in eight is ill, and the first feature tells it fairly well."""
     inputs = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(seed))
     noise = torch.randn(count, generator=torch.Generator().manual_seed(seed + 1))
@@ -38,7 +37,7 @@ TEST = patients(300, 5)
 SHARE = float((TEST[1] == 0).double().mean())
 
 
-def settings(**task: Any) -> dict[str, Any]:
+def settings(**task):
     return {
         "task": {"model": "logistic", "outputs": 2, **task},
         "topology": {"graph": "ring"},
@@ -48,12 +47,12 @@ def settings(**task: Any) -> dict[str, Any]:
     }
 
 
-def trained(task: dict[str, Any] | None = None, **given: Any) -> tacit.Result:
+def trained(task=None, **given):
     arguments = {"nodes": NODES, "test": TEST, **given}
     return tacit.train(settings(**(task or {})), **arguments)
 
 
-def found_ill(outputs: Tensor, targets: Tensor) -> Tensor:
+def found_ill(outputs, targets):
     """Recall of class 1."""
     return (outputs.argmax(1)[targets == 1] == 1).double().mean()
 
@@ -62,12 +61,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> tacit.Result:
+def judged(tmp_path_factory):
     out = tmp_path_factory.mktemp("judged") / "run"
     return trained(metric=["auc", found_ill, "balanced-accuracy"], out=out)
 
 
-def test_each_metric_is_that_of_every_nodes_model(judged: tacit.Result) -> None:
+def test_each_metric_is_that_of_every_nodes_model(judged):
     inputs, targets = TEST
     names = ["auc", "found_ill", "balanced-accuracy"]
     assert list(judged.test_metrics) == names
@@ -95,9 +94,7 @@ def test_each_metric_is_that_of_every_nodes_model(judged: tacit.Result) -> None:
     assert judged.test_accuracy["baseline"] == pytest.approx(SHARE)
 
 
-def test_files_page_and_terminal_lead_with_the_first_one(
-    judged: tacit.Result, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_page_and_terminal_lead_with_the_first_one(judged, capsys):
     assert judged.out is not None
     document = json.loads((judged.out / "result.json").read_text())
     lines = (judged.out / "metrics.jsonl").read_text().splitlines()
@@ -129,7 +126,7 @@ def test_files_page_and_terminal_lead_with_the_first_one(
     assert planned.baselines["auc"] == 0.5
 
 
-def test_on_the_way_the_first_test_records_are_scored(judged: tacit.Result) -> None:
+def test_on_the_way_the_first_test_records_are_scored(judged):
     few = {**settings(metric="auc"), "train": {"steps": 2, "batch": "all", "evaluate_records": 40}}
     result = tacit.train(few, nodes=NODES, test=TEST)
     outputs = torch.zeros(40, 2)
@@ -144,9 +141,7 @@ def test_on_the_way_the_first_test_records_are_scored(judged: tacit.Result) -> N
     assert result.metrics["test_metrics"][-1]["auc"]["consensus"] == pytest.approx(right)
 
 
-def test_a_file_names_metrics_that_evaluate_scores_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_names_metrics_that_evaluate_scores_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = write_module(
         tmp_path,
@@ -169,7 +164,7 @@ def test_a_file_names_metrics_that_evaluate_scores_again(
     assert "AUC" in command_line("plan", file).out
 
 
-def test_a_loss_may_be_passed_as_an_object(tmp_path: Path) -> None:
+def test_a_loss_may_be_passed_as_an_object(tmp_path):
     own = trained(loss=nn.CrossEntropyLoss(), metric="auc", out=tmp_path / "run")
     named = trained(loss="cross-entropy", metric="auc")
     torch.testing.assert_close(own.parameters, named.parameters, rtol=1e-5, atol=1e-6)
@@ -195,20 +190,18 @@ def test_a_loss_may_be_passed_as_an_object(tmp_path: Path) -> None:
         ({"task": {"loss": "given"}}, "pass it as loss= again"),
     ],
 )
-def test_what_cannot_be_is_refused_before_training(
-    given: dict[str, Any], text: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_is_refused_before_training(given, text, tmp_path):
     with pytest.raises(InputError, match=text) as caught:
         trained(**given, out=tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
-def imbalanced(result: tacit.Result) -> list[str]:
+def imbalanced(result):
     return [text for text in result.plan.warnings if "of one class" in text]
 
 
-def test_accuracy_that_says_little_is_warned_of() -> None:
+def test_accuracy_that_says_little_is_warned_of():
     (warning,) = imbalanced(trained())
     assert "metric = 'auc'" in warning
     assert "task.class_weights" in warning
@@ -217,9 +210,7 @@ def test_accuracy_that_says_little_is_warned_of() -> None:
     assert imbalanced(trained(test=(TEST[0], even))) == []
 
 
-def test_a_score_no_better_than_its_baseline_is_said_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_score_no_better_than_its_baseline_is_said_in_words(tmp_path, capsys):
     task = {"metric": ["accuracy", "brier", "log-loss", "calibration"]}
     noisy = {**settings(**task), "privacy": {"noise_std": 1e4, "noise_seed": 1}}
     tacit.train(noisy, nodes=NODES, test=TEST, out=tmp_path / "run")
@@ -233,7 +224,7 @@ def test_a_score_no_better_than_its_baseline_is_said_in_words(
     assert page.count("; no better than a model that ignores its inputs") == 4  # and of the loss
 
 
-def test_scores_of_other_records_say_that_they_are_no_better() -> None:
+def test_scores_of_other_records_say_that_they_are_no_better():
     score = Score(
         "more",
         9,
@@ -250,9 +241,7 @@ def test_scores_of_other_records_say_that_they_are_no_better() -> None:
     ]
 
 
-def test_the_calibration_curve_is_of_the_consensus_model_and_all_test_records(
-    judged: tacit.Result,
-) -> None:
+def test_the_calibration_curve_is_of_the_consensus_model_and_all_test_records(judged):
     assert judged.out is not None
     outputs = judged.model()(TEST[0])
     bins = read_result(judged.out / "result.json").calibration
@@ -263,7 +252,7 @@ def test_the_calibration_curve_is_of_the_consensus_model_and_all_test_records(
     assert "Calibration of the consensus model" in (judged.out / "report.html").read_text()
 
 
-def test_class_weights_find_the_rare_class(judged: tacit.Result) -> None:
+def test_class_weights_find_the_rare_class(judged):
     weighted = trained({"class_weights": [1.0, 8.0]}, metric=found_ill)
     assert weighted.test_metrics["found_ill"].mean > judged.test_metrics["found_ill"].mean + 0.1
     assert weighted.job.model.path == "taps"
@@ -271,7 +260,7 @@ def test_class_weights_find_the_rare_class(judged: tacit.Result) -> None:
     torch.testing.assert_close(even.parameters, judged.parameters, rtol=1e-4, atol=1e-5)
 
 
-def test_a_weighted_loss_has_no_smoothness_that_is_proved() -> None:
+def test_a_weighted_loss_has_no_smoothness_that_is_proved():
     federated: dict[str, Any] = {
         "task": {"model": "logistic", "outputs": 1, "loss": "logistic"},
         "algorithm": {"name": "fedspd-dp", "smoothness": 1.0},
@@ -284,7 +273,7 @@ def test_a_weighted_loss_has_no_smoothness_that_is_proved() -> None:
         tacit.train(federated, nodes=NODES)
 
 
-def test_private_models_are_scored_by_the_common_one() -> None:
+def test_private_models_are_scored_by_the_common_one():
     federated = {
         "task": {"model": "logistic", "outputs": 2},
         "algorithm": {"name": "fedspd-dp"},

@@ -50,27 +50,25 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def lines(sections: dict[str, Any]) -> tuple[str, ...]:
+def lines(sections):
     return not_covered(load_config(experiment(**sections)))
 
 
 @pytest.mark.parametrize(("words", "having", "lacking"), TABLE)
-def test_a_line_stands_there_where_the_settings_ask_for_it(
-    words: str, having: dict[str, Any], lacking: dict[str, Any]
-) -> None:
+def test_a_line_stands_there_where_the_settings_ask_for_it(words, having, lacking):
     assert sum(words in line for line in lines(having)) == 1
     assert not any(words in line for line in lines(lacking))
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_what_never_is_covered_stands_there_for_every_method(name: str) -> None:
+def test_what_never_is_covered_stands_there_for_every_method(name):
     said = " | ".join(
         not_covered(load_config({"task": {"dataset": "digits"}, "algorithm": {"name": name}}))
     )
     assert all(words in said for words in ALWAYS)
 
 
-def test_records_that_were_held_out_and_declared_public_stand_there() -> None:
+def test_records_that_were_held_out_and_declared_public_stand_there():
     config = load_config(experiment())
     task = config.task.model_copy(update={"test_share": 0.2})
     added = set(not_covered(config.model_copy(update={"task": task}))) - set(not_covered(config))

@@ -1,9 +1,6 @@
 """Noise of pairs, as it is planned: partners, budgets, colluders, and what is refused."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,24 +9,17 @@ from planning_cases import plan_of
 from tacit import privacy
 from tacit.errors import BudgetError, InputError
 from tacit.training.budget import epsilon_by_colluders
-from tacit.training.plan import Plan
 
 NODES = 8
 
 
-def pairwise(
-    records: list[int] | None = None,
-    *,
-    epsilon: Any = 2.0,
-    settings: dict[str, Any] | None = None,
-    **sections: Any,
-) -> Plan:
+def pairwise(records=None, *, epsilon=2.0, settings=None, **sections):
     """A plan of eight nodes that share noise with their neighbours, unless said otherwise."""
     chosen = {"noise": "pairwise", "pair_noise": 4.0, **(settings or {})}
     return plan_of(records or [40] * NODES, epsilon=epsilon, **chosen, **sections)
 
 
-def independent(records: list[int] | None = None, *, epsilon: Any = 2.0, **sections: Any) -> Plan:
+def independent(records=None, *, epsilon=2.0, **sections):
     """The same without pairs."""
     return plan_of(records or [40] * NODES, epsilon=epsilon, **sections)
 
@@ -44,14 +34,14 @@ def independent(records: list[int] | None = None, *, epsilon: Any = 2.0, **secti
         ({"graph": "ring", "partners": "circulant:4"}, 4),
     ],
 )
-def test_every_node_has_its_partners(topology: dict[str, Any], degree: int) -> None:
+def test_every_node_has_its_partners(topology, degree):
     pairs = pairwise(topology=topology).release.pairs
     assert pairs is not None
     assert all(i < j for i, j in pairs.pairs)
     assert np.bincount(np.array(pairs.pairs).ravel()).tolist() == [degree] * NODES
 
 
-def test_the_own_noise_falls_and_what_counts_stays() -> None:
+def test_the_own_noise_falls_and_what_counts_stays():
     plan, alone = pairwise(), independent()
     for node, other in zip(plan.nodes, alone.nodes, strict=True):
         counted = plan.release.noise_multiplier(node, 0)
@@ -61,7 +51,7 @@ def test_the_own_noise_falls_and_what_counts_stays() -> None:
         assert node.epsilon <= 2.0
 
 
-def test_what_counts_is_what_a_set_of_colluders_leaves() -> None:
+def test_what_counts_is_what_a_set_of_colluders_leaves():
     """The oracle inverts the covariance of those who are left, for every set."""
     plan = pairwise([40, 40, 20, 20, 40, 40, 40, 40], train={"batch": "all"})
     pairs = plan.release.pairs
@@ -85,7 +75,7 @@ def test_what_counts_is_what_a_set_of_colluders_leaves() -> None:
         assert counted == pytest.approx(worst, rel=1e-9)
 
 
-def test_more_colluders_learn_more() -> None:
+def test_more_colluders_learn_more():
     plan = pairwise(settings={"colluding": 2})
     rows = epsilon_by_colluders(plan)
     first = [row[0] for row in rows]
@@ -101,11 +91,11 @@ def test_more_colluders_learn_more() -> None:
     assert alone > max(first)
 
 
-def test_without_pairs_there_is_nothing_to_tell() -> None:
+def test_without_pairs_there_is_nothing_to_tell():
     assert epsilon_by_colluders(independent()) == ()
 
 
-def test_every_node_keeps_its_own_budget() -> None:
+def test_every_node_keeps_its_own_budget():
     budgets = [0.5, 0.5, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0]
     plan = pairwise([40, 20, 40, 80, 40, 20, 40, 40], epsilon=budgets)
     for node, budget in zip(plan.nodes, budgets, strict=True):
@@ -113,7 +103,7 @@ def test_every_node_keeps_its_own_budget() -> None:
         assert node.epsilon <= budget
 
 
-def test_pairs_are_those_of_active_nodes() -> None:
+def test_pairs_are_those_of_active_nodes():
     topology = {"graph": "ring", "partners": "complete"}
     plan = pairwise(algorithm={"name": "adp2-sgd"}, topology=topology, train={"steps": 12})
     pairs, activity = plan.release.pairs, plan.release.activity
@@ -130,7 +120,7 @@ def test_pairs_are_those_of_active_nodes() -> None:
 
 
 @pytest.mark.parametrize("name", ["privsgp", "privsgp-vr", "dyn-d2p", "const-d2p"])
-def test_the_accounting_is_that_of_one_noised_sum(name: str) -> None:
+def test_the_accounting_is_that_of_one_noised_sum(name):
     """The mechanism is the one of independent noise, with what counts in place of the own noise."""
     plan = pairwise(algorithm={"name": name})
     alone = independent(algorithm={"name": name})
@@ -140,7 +130,7 @@ def test_the_accounting_is_that_of_one_noised_sum(name: str) -> None:
     assert plan.release.claimed(plan.nodes[0]) is None
 
 
-def test_a_given_noise_is_the_own_one() -> None:
+def test_a_given_noise_is_the_own_one():
     given = {"noise_std": 0.05, "pair_noise": 2.0}
     plan = pairwise(epsilon=None, settings=given)
     for node in plan.nodes:
@@ -150,7 +140,7 @@ def test_a_given_noise_is_the_own_one() -> None:
         pairwise(epsilon=0.01, settings=given)
 
 
-def test_the_pairs_belong_to_the_identity_of_a_run() -> None:
+def test_the_pairs_belong_to_the_identity_of_a_run():
     digests = {
         pairwise().digest(),
         pairwise(settings={"pair_noise": 5.0}).digest(),
@@ -179,9 +169,7 @@ def test_the_pairs_belong_to_the_identity_of_a_run() -> None:
         ({"epsilon": "none"}, "privacy.noise", "needs noise"),
     ],
 )
-def test_what_does_not_go_with_it_is_refused(
-    sections: dict[str, Any], where: str, told: str
-) -> None:
+def test_what_does_not_go_with_it_is_refused(sections, where, told):
     with pytest.raises(InputError, match=told) as caught:
         pairwise(**sections)
     assert caught.value.where == where
@@ -195,13 +183,13 @@ def test_what_does_not_go_with_it_is_refused(
         ({"topology": {"partners": "complete"}}, "topology.partners"),
     ],
 )
-def test_keys_of_pairs_do_nothing_without_them(sections: dict[str, Any], where: str) -> None:
+def test_keys_of_pairs_do_nothing_without_them(sections, where):
     with pytest.raises(InputError, match="pairwise") as caught:
         plan_of([40] * NODES, **sections)
     assert caught.value.where == where
 
 
-def test_no_round_costs_more_than_it_may_whoever_is_away() -> None:
+def test_no_round_costs_more_than_it_may_whoever_is_away():
     """In step 3 all nodes but one are away, so that nothing but its own noise hides it."""
     alone = {"down": [[node, 3, 4] for node in range(1, NODES)]}
     settings = {"epsilon_per_round": 0.3, "pair_noise": 3.0}
@@ -217,7 +205,7 @@ def test_no_round_costs_more_than_it_may_whoever_is_away() -> None:
             assert spent <= 0.3
 
 
-def test_the_plan_keeps_to_the_noise_of_pairs_that_it_chooses() -> None:
+def test_the_plan_keeps_to_the_noise_of_pairs_that_it_chooses():
     budgets = [0.01, 0.1, 1.0, 10.0, 100.0]
     plan = pairwise([40] * 5, epsilon=budgets, settings={"pair_noise": "auto"})
     pairs = plan.release.pairs

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +14,9 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.communication.peers import ALONE
 from tacit.config import load_config
 from tacit.privacy import pairwise_multipliers
-from tacit.privacy.noise.lattice import Offsets
 from tacit.training import stacked_context
 from tacit.training.budget import node_keys, pair_keys
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 NODES, DRAWS = 5, 20_000
@@ -28,7 +25,7 @@ OWN = 1.5  # of a mean's noise, over the clipping bound
 CLOSE = 5 * (2 / DRAWS) ** 0.5
 
 
-def experiment(**sections: Mapping[str, Any]) -> dict[str, Any]:
+def experiment(**sections):
     return {
         "task": {"loss": "mse"},
         "topology": {"graph": "complete", "rounds": 1},
@@ -40,13 +37,13 @@ def experiment(**sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def job() -> Job:
+def job():
     config = load_config(experiment(), count=NODES, given_model=True)
     nodes = [(torch.zeros(10, 2), torch.zeros(10, 1)) for _ in range(NODES)]
     return prepare(config, model=nn.Linear(2, 1), nodes=nodes)
 
 
-def attempts(*, reused: bool) -> np.ndarray:
+def attempts(*, reused):
     """What the nodes release of the same sums at the same step, `[2, nodes, draws]`.
 
     Args:
@@ -66,7 +63,7 @@ def attempts(*, reused: bool) -> np.ndarray:
     return np.stack(found)
 
 
-def covariance() -> np.ndarray:
+def covariance():
     """Of one coordinate of all messages of an attempt."""
     plan = job().plan
     pairs = plan.release.pairs
@@ -80,7 +77,7 @@ def covariance() -> np.ndarray:
     return sigma
 
 
-def test_two_attempts_differ_by_two_independent_draws_of_all_noise() -> None:
+def test_two_attempts_differ_by_two_independent_draws_of_all_noise():
     first, second = attempts(reused=False)
     sigma = 2 * covariance()
     found = np.cov(second - first)
@@ -88,7 +85,7 @@ def test_two_attempts_differ_by_two_independent_draws_of_all_noise() -> None:
     assert np.abs((found - sigma) / scale).max() < CLOSE
 
 
-def test_the_best_estimate_of_both_attempts_is_no_better_than_two_charged_steps() -> None:
+def test_the_best_estimate_of_both_attempts_is_no_better_than_two_charged_steps():
     both = attempts(reused=False).mean(axis=0)
     inverse = np.linalg.inv(covariance())
     sums = np.arange(NODES * DRAWS).reshape(NODES, DRAWS) % 7
@@ -107,7 +104,7 @@ def test_the_best_estimate_of_both_attempts_is_no_better_than_two_charged_steps(
         assert certified > 4 * own**2
 
 
-def test_an_attempt_with_the_same_noise_of_pairs_would_show_all_but_the_own_noise() -> None:
+def test_an_attempt_with_the_same_noise_of_pairs_would_show_all_but_the_own_noise():
     """The mistake, planted: the difference has nothing of the pairs left."""
     first, second = attempts(reused=True)
     own = job().plan.release.noise_std(job().plan.nodes[0], 2)
@@ -115,13 +112,11 @@ def test_an_attempt_with_the_same_noise_of_pairs_would_show_all_but_the_own_nois
 
 
 @pytest.mark.parametrize("lost", [{"drop": 0.5}, {"drop_edges": [[0, 1, 0.9]]}])
-def test_lost_messages_change_no_noise_of_pairs_and_are_told(
-    lost: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_messages_change_no_noise_of_pairs_and_are_told(lost, monkeypatch):
     drawn = stacked_context.pair_sums
     kept: list[torch.Tensor] = []
 
-    def keep(*arguments: Any) -> Offsets:
+    def keep(*arguments):
         offsets = drawn(*arguments)
         kept.append(offsets.points)
         return offsets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,8 +16,7 @@ from tacit.config import load_config
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.pairwise import seeded_pair_keys
-from tacit.training.pair_noise import PairNoise
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 RECORDS = (24, 12, 36, 18, 30)
@@ -30,7 +28,7 @@ MOST = 5.0
 
 
 @cache
-def job_of(name: str) -> Job:
+def job_of(name):
     """Five unequal nodes, all of them partners, with batches and steps that differ."""
     steps: dict[str, Any] = {"clip_decay": 3.0} if name == "dyn-d2p" else {}
     config = load_config(
@@ -48,7 +46,7 @@ def job_of(name: str) -> Job:
     return prepare(config, model=nn.Linear(2, 1), nodes=nodes)
 
 
-def messages(job: Job, pairs: Collection[tuple[int, int]]) -> np.ndarray:
+def messages(job, pairs):
     """What nodes release of sums that are zero, `[steps, nodes, draws]`, if these are the pairs."""
     noise = replace(noise_of(job), pairs=tuple(pairs)) if pairs else None
     plan = replace(job.plan, release=replace(job.plan.release, pairs=noise))
@@ -59,12 +57,12 @@ def messages(job: Job, pairs: Collection[tuple[int, int]]) -> np.ndarray:
     return np.stack([context.add_noise(zeros.clone(), k, scale=SCALES) for k in range(STEPS)])
 
 
-def noise_of(job: Job) -> PairNoise:
+def noise_of(job):
     assert job.plan.release.pairs is not None
     return job.plan.release.pairs
 
 
-def covariance(job: Job, k: int, known: Collection[int] = ()) -> np.ndarray:
+def covariance(job, k, known=()):
     """Of one coordinate of step k's messages: own noise, and that of pairs which is not known."""
     release, nodes = job.plan.release, job.plan.nodes
     flags = release.active(k)
@@ -82,7 +80,7 @@ def covariance(job: Job, k: int, known: Collection[int] = ()) -> np.ndarray:
     return found
 
 
-def assert_like(drawn: np.ndarray, sigma: np.ndarray) -> None:
+def assert_like(drawn, sigma):
     """The covariance of rows of draws, entry by entry."""
     estimated = drawn @ drawn.T / drawn.shape[1]
     variances = np.diag(sigma)
@@ -92,7 +90,7 @@ def assert_like(drawn: np.ndarray, sigma: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", ["dyn-d2p", "adp2-sgd"])
-def test_messages_of_all_steps_have_the_covariance_of_the_theorem(name: str) -> None:
+def test_messages_of_all_steps_have_the_covariance_of_the_theorem(name):
     job = job_of(name)
     drawn = messages(job, noise_of(job).pairs)
     sigma = np.zeros((STEPS, len(RECORDS), STEPS, len(RECORDS)))
@@ -103,7 +101,7 @@ def test_messages_of_all_steps_have_the_covariance_of_the_theorem(name: str) -> 
     assert_like(drawn.reshape(size, DRAWS), sigma.reshape(size, size))
 
 
-def test_a_colluder_who_subtracts_what_it_knows_leaves_the_covariance_of_the_rest() -> None:
+def test_a_colluder_who_subtracts_what_it_knows_leaves_the_covariance_of_the_rest():
     job = job_of("dyn-d2p")
     pairs = noise_of(job).pairs
     known = messages(job, [pair for pair in pairs if COLLUDER in pair]) - messages(job, [])
@@ -112,7 +110,7 @@ def test_a_colluder_who_subtracts_what_it_knows_leaves_the_covariance_of_the_res
         assert_like(left[k, :COLLUDER], covariance(job, k, {COLLUDER})[:COLLUDER, :COLLUDER])
 
 
-def test_in_the_mean_nothing_is_left_but_rounding() -> None:
+def test_in_the_mean_nothing_is_left_but_rounding():
     job = job_of("dyn-d2p")
     moved = messages(job, noise_of(job).pairs) - messages(job, [])
     units = SCALES[:, 0].numpy() * [node.divisor for node in job.plan.nodes]
@@ -127,7 +125,7 @@ def test_in_the_mean_nothing_is_left_but_rounding() -> None:
         assert means.std(axis=1).min() > 20 * (rounded / units).sum()
 
 
-def test_what_draws_leave_before_the_worst_colluder_is_what_is_certified() -> None:
+def test_what_draws_leave_before_the_worst_colluder_is_what_is_certified():
     """The best linear estimate of a node's sum, from covariances of real draws, for each set."""
     job = job_of("dyn-d2p")
     release, nodes, pairs = job.plan.release, job.plan.nodes, noise_of(job).pairs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from planning_cases import STEPS, plan_of
 
 
 @pytest.mark.parametrize("batch", ["all", 10])
-def test_epsilon_of_intervals(batch: int | str) -> None:
+def test_epsilon_of_intervals(batch):
     plan = plan_of([50, 50], epsilon=1.0, train={"batch": batch})
     node = plan.nodes[0]
     assert plan.release.epsilon(node, []) == 0.0
@@ -26,7 +25,7 @@ def test_epsilon_of_intervals(batch: int | str) -> None:
     assert 0 < part < 1.0 < again
 
 
-def test_a_mechanism_holds_the_multipliers_of_the_steps_it_is_asked_for() -> None:
+def test_a_mechanism_holds_the_multipliers_of_the_steps_it_is_asked_for():
     algorithm = {"name": "dyn-mu", "budget_growth": 4.0}
     plan = plan_of([50, 50], epsilon=1.0, algorithm=algorithm)
     node = plan.nodes[0]
@@ -39,7 +38,7 @@ def test_a_mechanism_holds_the_multipliers_of_the_steps_it_is_asked_for() -> Non
 # Identity
 
 
-def digest(tmp_path: Path, **changes: Any) -> str:
+def digest(tmp_path, **changes):
     records = changes.pop("records", [20, 30, 40])
     parameters = changes.pop("parameters", 10)
     edges = changes.pop("edges", "0 1\n1 2\n2 0\n")
@@ -76,7 +75,7 @@ def digest(tmp_path: Path, **changes: Any) -> str:
     ],
     ids=str,
 )
-def test_the_digest_changes_with_what_matters(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_the_digest_changes_with_what_matters(changes, tmp_path):
     assert digest(tmp_path, **changes) != digest(tmp_path)
 
 
@@ -85,8 +84,6 @@ def test_the_digest_changes_with_what_matters(changes: dict[str, Any], tmp_path:
     [{"evaluate_every": 2}, {"evaluate_records": 7}, {"checkpoint_every": 3}],
     ids=str,
 )
-def test_the_digest_does_not_change_with_what_is_measured(
-    train: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_digest_does_not_change_with_what_is_measured(train, tmp_path):
     assert digest(tmp_path, train=train) == digest(tmp_path)
     assert digest(tmp_path) == digest(tmp_path)

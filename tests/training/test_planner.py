@@ -6,8 +6,6 @@ import math
 import re
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from scipy.optimize import brentq
@@ -16,8 +14,6 @@ from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, gaussian_mu, 
 from tacit import privacy
 from tacit.errors import BudgetError, InputError
 from tacit.training import planner as planning
-from tacit.training.plan import NodePlan
-from tacit.training.release import NodeRelease, Release
 
 # Sampling
 
@@ -32,9 +28,7 @@ from tacit.training.release import NodeRelease, Release
     ],
 )
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_rates_and_expected_batches(
-    batch: int | str, rates: list[float], expected: list[float], sampling: str
-) -> None:
+def test_rates_and_expected_batches(batch, rates, expected, sampling):
     plan = plan_of([50, 8, 20], epsilon="none", train={"batch": batch, "sampling": sampling})
     assert [node.rate for node in plan.nodes] == rates
     assert [node.expected_batch for node in plan.nodes] == expected
@@ -43,7 +37,7 @@ def test_rates_and_expected_batches(
     assert (plan.steps, plan.parameters) == (STEPS, 10)
 
 
-def test_a_batch_above_every_nodes_records_is_refused() -> None:
+def test_a_batch_above_every_nodes_records_is_refused():
     with pytest.raises(InputError, match=r"at most 50") as caught:
         plan_of([50, 8], train={"batch": 51})
     assert caught.value.where == "train.batch"
@@ -52,7 +46,7 @@ def test_a_batch_above_every_nodes_records_is_refused() -> None:
 # Without noise
 
 
-def test_a_plan_without_noise_accounts_for_nothing() -> None:
+def test_a_plan_without_noise_accounts_for_nothing():
     plan = plan_of([5, 6], epsilon="none")
     assert not plan.noisy
     assert not plan.accounted
@@ -62,7 +56,7 @@ def test_a_plan_without_noise_accounts_for_nothing() -> None:
     assert plan.release.epsilon(plan.nodes[0], [(0, STEPS)]) is None
 
 
-def test_without_noise_it_clips_only_if_asked() -> None:
+def test_without_noise_it_clips_only_if_asked():
     algorithm = {"name": "dyn-d2p", "clip": 2.0, "clip_decay": 3.0}
     plan = plan_of([5, 6], epsilon="none", algorithm=algorithm)
     assert plan.release.clip.bounds == pytest.approx(
@@ -71,9 +65,7 @@ def test_without_noise_it_clips_only_if_asked() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [{"clip": 1e-30}, {"clip": 1e-17, "clip_decay": 1e3}])
-def test_a_bound_that_arithmetic_cannot_keep_is_refused_before_the_first_step(
-    algorithm: dict[str, Any],
-) -> None:
+def test_a_bound_that_arithmetic_cannot_keep_is_refused_before_the_first_step(algorithm):
     with pytest.raises(InputError, match=r"algorithm\.clip = .* between 1e-18 and 1e18"):
         plan_of([5, 6], epsilon=1.0, algorithm={"name": "dyn-d2p", **algorithm})
 
@@ -81,7 +73,7 @@ def test_a_bound_that_arithmetic_cannot_keep_is_refused_before_the_first_step(
 @pytest.mark.parametrize(
     ("name", "clip"), [("privsgp", 1.0), ("const-d2p", 2.0), ("dyn-mu", 2.0), ("dp2-sgd", 1.0)]
 )
-def test_a_private_run_clips_at_its_algorithms_default(name: str, clip: float) -> None:
+def test_a_private_run_clips_at_its_algorithms_default(name, clip):
     plan = plan_of([5, 6], algorithm={"name": name}, topology={"graph": "ring"})
     assert plan.release.clip.bounds == (clip,) * STEPS
 
@@ -93,7 +85,7 @@ BUDGETS = [0.3, 1.0, 3.0, 8.0]
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
-def test_each_node_gets_the_least_noise_for_its_budget(relation: str) -> None:
+def test_each_node_gets_the_least_noise_for_its_budget(relation):
     plan = plan_of([20, 30, 20, 50], epsilon=BUDGETS, relation=relation)
     sensitivity = 2 if relation == "replace-one" else 1
     for node, budget in zip(plan.nodes, BUDGETS, strict=True):
@@ -110,7 +102,7 @@ def test_each_node_gets_the_least_noise_for_its_budget(relation: str) -> None:
         )
 
 
-def test_deltas_may_differ_from_node_to_node() -> None:
+def test_deltas_may_differ_from_node_to_node():
     deltas = [1e-3, 1e-5, 1e-7]
     plan = plan_of([20, 20, 20], epsilon=1.0, delta=deltas)
     assert [node.delta for node in plan.nodes] == deltas
@@ -123,7 +115,7 @@ def test_deltas_may_differ_from_node_to_node() -> None:
         assert 0.99 < node.epsilon <= 1.0
 
 
-def test_sampled_nodes_meet_their_budgets() -> None:
+def test_sampled_nodes_meet_their_budgets():
     budgets = [0.5, 2.0, 2.0, 1.0]
     plan = plan_of([50, 50, 8, 40], epsilon=budgets, train={"batch": 10})
     for node, budget in zip(plan.nodes, budgets, strict=True):
@@ -144,13 +136,13 @@ def test_sampled_nodes_meet_their_budgets() -> None:
         assert less > budget
 
 
-def _with_less_noise(mechanism: privacy.Mechanism, factor: float) -> dict[str, Any]:
+def _with_less_noise(mechanism, factor):
     fields = dict(vars(mechanism))
     fields["noise_multiplier"] = [factor * value for value in fields["noise_multiplier"]]
     return fields
 
 
-def test_nodes_with_equal_demands_get_equal_plans() -> None:
+def test_nodes_with_equal_demands_get_equal_plans():
     plan = plan_of([50, 40, 50, 40, 50], epsilon=[1.0, 1.0, 1.0, 1.0, 2.0], train={"batch": 10})
     shared = [(n.noise_scale, n.epsilon, n.claimed, n.conditions) for n in plan.nodes]
     assert shared[0] == shared[2]
@@ -159,7 +151,7 @@ def test_nodes_with_equal_demands_get_equal_plans() -> None:
     assert [node.node for node in plan.nodes] == list(range(5))
 
 
-def test_fixed_batches_are_accounted_under_replace_one() -> None:
+def test_fixed_batches_are_accounted_under_replace_one():
     train = {"batch": 10, "sampling": "fixed"}
     plan = plan_of([50, 50, 8], epsilon=2.0, relation="replace-one", train=train)
     sampled, _, whole = plan.nodes
@@ -172,7 +164,7 @@ def test_fixed_batches_are_accounted_under_replace_one() -> None:
     assert all(0.99 * 2.0 < epsilon <= 2.0 for epsilon in epsilons(plan))
 
 
-def test_fixed_batches_under_add_or_remove_one_are_refused() -> None:
+def test_fixed_batches_under_add_or_remove_one_are_refused():
     with pytest.raises(InputError, match="replace-one") as caught:
         plan_of([50, 50], epsilon=2.0, train={"batch": 10, "sampling": "fixed"})
     assert caught.value.where == "train.sampling"
@@ -182,7 +174,7 @@ def test_fixed_batches_under_add_or_remove_one_are_refused() -> None:
 
 
 @pytest.mark.parametrize("batch", ["all", 10])
-def test_a_given_noise_is_that_of_every_nodes_first_batch_mean(batch: int | str) -> None:
+def test_a_given_noise_is_that_of_every_nodes_first_batch_mean(batch):
     plan = plan_of([50, 40, 12], noise_std=0.4, algorithm={"clip": 2.0}, train={"batch": batch})
     for node in plan.nodes:
         assert plan.release.noise_std(node, 0) / node.expected_batch == pytest.approx(0.4)
@@ -197,7 +189,7 @@ def test_a_given_noise_is_that_of_every_nodes_first_batch_mean(batch: int | str)
         assert node.budget is None
 
 
-def test_noise_follows_its_schedule() -> None:
+def test_noise_follows_its_schedule():
     algorithm = {"name": "dyn-d2p", "clip": 2.0, "clip_decay": 3.0, "budget_growth": 5.0}
     plan = plan_of([50, 40], noise_std=0.4, algorithm=algorithm)
     for node in plan.nodes:
@@ -211,7 +203,7 @@ def test_noise_follows_its_schedule() -> None:
         assert gaussian_delta(mu, node.epsilon) == pytest.approx(DELTA, rel=1e-5)
 
 
-def test_accounting_none_keeps_the_noise_and_reports_no_epsilon() -> None:
+def test_accounting_none_keeps_the_noise_and_reports_no_epsilon():
     plan = plan_of([50, 40], noise_std=0.4, accounting="none")
     assert plan.noisy
     assert not plan.accounted
@@ -221,13 +213,13 @@ def test_accounting_none_keeps_the_noise_and_reports_no_epsilon() -> None:
         assert (node.epsilon, node.delta, node.claimed) == (None, None, None)
 
 
-def sufficient(error: BudgetError) -> float:
+def sufficient(error):
     """The largest noise_std that a refusal names."""
     return max(float(value) for value in re.findall(r"noise_std = ([\d.e+-]+) or", str(error)))
 
 
 @pytest.mark.parametrize("batch", ["all", 10])
-def test_too_little_noise_for_a_budget_names_nodes_and_a_noise_that_does(batch: int | str) -> None:
+def test_too_little_noise_for_a_budget_names_nodes_and_a_noise_that_does(batch):
     records = [50, 50, 50, 50, 20, 500]
     train = {"batch": batch}
     with pytest.raises(BudgetError) as caught:
@@ -245,7 +237,7 @@ def test_too_little_noise_for_a_budget_names_nodes_and_a_noise_that_does(batch: 
         plan_of(records, noise_std=0.98 * enough, epsilon=1.5, train=train)
 
 
-def test_a_refusal_states_the_cost_without_rounding_it_down() -> None:
+def test_a_refusal_states_the_cost_without_rounding_it_down():
     cost = epsilons(plan_of([50, 50], noise_std=0.1))[0]
     with pytest.raises(BudgetError) as caught:
         plan_of([50, 50], noise_std=0.1, epsilon=0.5)
@@ -254,7 +246,7 @@ def test_a_refusal_states_the_cost_without_rounding_it_down() -> None:
     assert cost <= float(stated[1]) <= 1.01 * cost
 
 
-def test_enough_noise_for_a_budget_keeps_both() -> None:
+def test_enough_noise_for_a_budget_keeps_both():
     plan = plan_of([50, 50], noise_std=1.0, epsilon=[1.0, 2.0])
     assert [node.budget for node in plan.nodes] == [1.0, 2.0]
     assert len(set(epsilons(plan))) == 1
@@ -264,18 +256,18 @@ def test_enough_noise_for_a_budget_keeps_both() -> None:
 # The papers' formulas
 
 
-def privsgp_claim(std: float, records: int) -> float:
+def privsgp_claim(std, records):
     return 3 * math.sqrt(STEPS * math.log(1 / DELTA)) / (records * std)
 
 
-def dyn_claim(std: float, records: int, growth: float) -> float:
+def dyn_claim(std, records, growth):
     """p sqrt(sum_k (e^{mu_k^2} - 1)), mu_k = mu_0 rho_mu^{k/K}, clip 1 at the first step."""
     squares = [(growth ** (k / STEPS) / std) ** 2 for k in range(STEPS)]
     mu = math.sqrt(sum(math.expm1(square) for square in squares)) / records
     return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - DELTA, 1e-9, 100.0))
 
 
-def general_claim(std: float, records: int) -> float:
+def general_claim(std, records):
     mu = math.sqrt(2 * STEPS) / std / records
     return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - DELTA, 1e-9, 100.0))
 
@@ -292,7 +284,7 @@ CLAIMS: dict[str, Callable[[float, int], float]] = {
 
 @pytest.mark.parametrize("batch", [1, 10, "all"])
 @pytest.mark.parametrize("name", CLAIMS)
-def test_published_accounting_takes_the_noise_the_paper_prints(name: str, batch: int | str) -> None:
+def test_published_accounting_takes_the_noise_the_paper_prints(name, batch):
     options = {"budget_growth": 3.0} if name in ("dyn-mu", "dyn-d2p") else {}
     budgets = [1.0, 2.0, 1.0]
     plan = plan_of(
@@ -312,14 +304,14 @@ def test_published_accounting_takes_the_noise_the_paper_prints(name: str, batch:
         assert len(node.conditions) >= 2
 
 
-def test_the_papers_constant_scales_its_claim() -> None:
+def test_the_papers_constant_scales_its_claim():
     plan = plan_of([50, 50], epsilon=1.0, accounting="published", published_constant=2.0)
     for node in plan.nodes:
         std = plan.release.noise_std(node, 0) / node.expected_batch
         assert 2 * privsgp_claim(std, node.records) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_certified_accounting_reports_the_claim_for_the_same_noise() -> None:
+def test_certified_accounting_reports_the_claim_for_the_same_noise():
     plan = plan_of([50, 20], epsilon=1.0, algorithm={"clip": 1.0})
     for node in plan.nodes:
         std = plan.release.noise_std(node, 0) / node.expected_batch
@@ -334,7 +326,7 @@ def test_certified_accounting_reports_the_claim_for_the_same_noise() -> None:
 
 
 @pytest.mark.parametrize("batch", ["all", 10])
-def test_every_step_runs_with_the_noise_of_its_schedule(batch: int | str) -> None:
+def test_every_step_runs_with_the_noise_of_its_schedule(batch):
     plan = plan_of(
         [50, 8],
         algorithm={"name": "dyn-d2p", "clip": 1.0},
@@ -353,7 +345,7 @@ def test_every_step_runs_with_the_noise_of_its_schedule(batch: int | str) -> Non
         ("dp-sgd", {"clients_per_round": 2}),
     ],
 )
-def test_a_budget_a_round_holds_in_every_round(name: str, options: dict[str, Any]) -> None:
+def test_a_budget_a_round_holds_in_every_round(name, options):
     graph = "star" if name == "dp-sgd" else "exponential"
     plan = plan_of(
         [50, 50, 50],
@@ -375,13 +367,13 @@ def test_a_budget_a_round_holds_in_every_round(name: str, options: dict[str, Any
 
 @pytest.mark.parametrize("name", ["d-psgd", "dp2-sgd"])
 @pytest.mark.parametrize("graph", ["exponential", "directed-ring"])
-def test_a_directed_graph_is_refused_where_weights_must_be_symmetric(name: str, graph: str) -> None:
+def test_a_directed_graph_is_refused_where_weights_must_be_symmetric(name, graph):
     with pytest.raises(InputError, match="push-sum method") as caught:
         plan_of([5, 5, 5, 5], algorithm={"name": name}, topology={"graph": graph}, epsilon="none")
     assert caught.value.where == "topology.graph"
 
 
-def test_a_graph_that_is_not_connected_is_refused_naming_the_node(tmp_path: Path) -> None:
+def test_a_graph_that_is_not_connected_is_refused_naming_the_node(tmp_path):
     path = tmp_path / "graph.txt"
     path.write_text("0 1\n1 2\n2 0\n3 0\n")
     with pytest.raises(InputError, match="cannot reach node 3") as caught:
@@ -392,15 +384,15 @@ def test_a_graph_that_is_not_connected_is_refused_naming_the_node(tmp_path: Path
     assert 0 < plan.contraction < 1
 
 
-def test_contraction_is_the_second_eigenvalue() -> None:
+def test_contraction_is_the_second_eigenvalue():
     ring = plan_of([5] * 6, topology={"graph": "ring"}, epsilon="none")
     assert ring.contraction == pytest.approx(1 / 3 + 2 / 3 * math.cos(2 * math.pi / 6))
     assert plan_of([5] * 6, topology={"graph": "complete"}, epsilon="none").contraction == 0.0
     assert plan_of([5], epsilon="none").contraction == 0.0
 
 
-def test_a_delta_of_one_over_j_is_called_out() -> None:
-    def warned(records: list[int], delta: float | list[float]) -> list[str]:
+def test_a_delta_of_one_over_j_is_called_out():
+    def warned(records, delta):
         plan = plan_of(records, epsilon=1.0, delta=delta)
         return [warning for warning in plan.warnings if "privacy.delta" in warning]
 
@@ -413,7 +405,7 @@ def test_a_delta_of_one_over_j_is_called_out() -> None:
     assert "0.01" in found
 
 
-def test_seeded_noise_is_called_not_private() -> None:
+def test_seeded_noise_is_called_not_private():
     assert any("NOT PRIVATE" in text for text in plan_of([5, 5], noise_seed=0).warnings)
     assert plan_of([5, 5]).warnings == ()
     (large,) = plan_of([5, 5], epsilon=100.0).warnings
@@ -421,27 +413,25 @@ def test_seeded_noise_is_called_not_private() -> None:
     assert "with probability 100.0\u202f% at most" in large
 
 
-def test_a_list_of_budgets_needs_one_a_node() -> None:
+def test_a_list_of_budgets_needs_one_a_node():
     with pytest.raises(InputError) as caught:
         plan_of([5, 5, 5], epsilon=[1.0, 2.0])
     assert caught.value.where == "privacy.epsilon"
 
 
 @pytest.mark.parametrize("key", ["clip_schedule", "noise_schedule"])
-def test_a_given_schedule_needs_one_number_a_step(key: str) -> None:
+def test_a_given_schedule_needs_one_number_a_step(key):
     algorithm = {"name": "dyn-general", key: [1.0] * (STEPS - 1)}
     with pytest.raises(InputError, match="each of 6 steps") as caught:
         plan_of([5, 5], algorithm=algorithm)
     assert caught.value.where == f"algorithm.{key}"
 
 
-def test_10000_nodes_share_one_search_for_their_noise_and_need_no_matrix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_10000_nodes_share_one_search_for_their_noise_and_need_no_matrix(monkeypatch):
     searched = []
     search = planning._costed
 
-    def counted(settings: Any, release: Release, node: NodeRelease, start: Any) -> NodePlan:
+    def counted(settings, release, node, start):
         searched.append(node.records)
         return search(settings, release, node, start)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from tacit.communication.peers import Alone, PeerState
 from tacit.communication.received import Experiment
 from tacit.config import load_config
 from tacit.errors import InputError, MeetAnewError, PrivateRecordsWarning, RecordsError
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 SETTINGS: Mapping[str, Any] = {
     "algorithm": {"name": "privsgp"},
@@ -27,11 +26,11 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
-def nodes(*labels: list[int], inputs: float = 1.0) -> list[tuple[Tensor, Tensor]]:
+def nodes(*labels, inputs=1.0):
     return [(torch.full((len(own), 3), inputs), torch.tensor(own)) for own in labels]
 
 
-def prepared(data: Any, task: Mapping[str, Any], **rest: Any) -> Job:
+def prepared(data, task, **rest):
     given = {"model": "linear", **task}
     config = load_config({**SETTINGS, "task": given}, count=len(data), given_model="model" in rest)
     return prepare(config, nodes=data, **rest)
@@ -41,7 +40,7 @@ SMALL, LARGE = nodes([0, 1], [1, 0]), nodes([0, 5], [1, 3])
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-def test_outputs_are_what_is_declared_whatever_the_labels(data: Any) -> None:
+def test_outputs_are_what_is_declared_whatever_the_labels(data):
     public = nodes([6, 2])[0]
     assert prepared(data, {"outputs": 9}, test=public).outputs == 9
     assert prepared(data, {}, test=public).outputs == 7
@@ -50,16 +49,14 @@ def test_outputs_are_what_is_declared_whatever_the_labels(data: Any) -> None:
         prepared(data, {})
 
 
-def test_outputs_of_numbers_are_their_width() -> None:
+def test_outputs_of_numbers_are_their_width():
     data = [(torch.ones(2, 3), torch.rand(2, 4))] * 2
     assert prepared(data, {"loss": "mse"}).outputs == 4
     assert prepared(nodes([0, 1], [1, 1]), {"loss": "logistic"}).outputs == 1
 
 
 @pytest.mark.parametrize(("classes", "outputs"), [("classes=4", 4), ("classes=None", None)])
-def test_a_data_set_may_declare_its_classes(
-    classes: str, outputs: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_may_declare_its_classes(classes, outputs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = write_module(
         tmp_path,
@@ -78,14 +75,14 @@ def test_a_data_set_may_declare_its_classes(
         assert prepare(config).outputs == outputs
 
 
-def test_built_in_data_sets_declare_their_classes() -> None:
+def test_built_in_data_sets_declare_their_classes():
     task = {"dataset": "digits", "model": "linear"}
     config = load_config({**SETTINGS, "task": task, "nodes": {"count": 2}})
     assert prepare(config).outputs == 10
 
 
 @pytest.mark.parametrize("label", [5, 6, -1])
-def test_a_label_that_was_not_declared_is_refused_and_not_told(label: int) -> None:
+def test_a_label_that_was_not_declared_is_refused_and_not_told(label):
     with pytest.raises(RecordsError) as refused:
         prepared(nodes([0, 1], [label, 3, label]), {"outputs": 5})
     assert str(refused.value) == (
@@ -101,11 +98,11 @@ class Seen(nn.Module):
 
     shown: ClassVar[list[np.ndarray]] = []
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 8)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         if not torch._C._functorch.is_functorch_wrapped_tensor(inputs):
             Seen.shown.append(inputs.detach().double().numpy())
         scores: Tensor = self.layer(inputs)
@@ -113,7 +110,7 @@ class Seen(nn.Module):
 
 
 @pytest.mark.parametrize("public", [None, nodes([6, 2, 1], inputs=7.0)[0]])
-def test_the_model_is_tried_on_no_private_record(public: Any) -> None:
+def test_the_model_is_tried_on_no_private_record(public):
     shown = []
     for inputs in (1234.5, -6789.25):
         Seen.shown = []
@@ -125,7 +122,7 @@ def test_the_model_is_tried_on_no_private_record(public: Any) -> None:
 
 
 @pytest.mark.parametrize("values", [0.0, 1e30, -1e-40])
-def test_what_is_prepared_does_not_depend_on_records(values: float) -> None:
+def test_what_is_prepared_does_not_depend_on_records(values):
     task = {"outputs": 3, "model": "mlp"}
     right = prepared(nodes([0, 1], [1, 2]), task)
     found = prepared(nodes([2, 2], [0, 0], inputs=values), task)
@@ -138,24 +135,22 @@ class Late(Alone):
 
     processes = 3
 
-    def __init__(self, spare: tuple[int, ...]) -> None:
+    def __init__(self, spare):
         self.spare = spare
 
-    def share(self, what: str, value: Any, schema: Any) -> list[Any]:
+    def share(self, what, value, schema):
         few = value.model_copy(update={"records": [3]}) if isinstance(value, Experiment) else value
         return [value, value, few]
 
-    def can_spare(self, ranks: Any) -> bool:
+    def can_spare(self, ranks):
         return set(ranks) <= set(self.spare)
 
-    def seen(self) -> tuple[PeerState, ...]:
+    def seen(self):
         return tuple(PeerState(n, name, "connected") for n, name in enumerate(("a", "b", "west")))
 
 
 @pytest.mark.parametrize("spare", [(2,), ()])
-def test_one_that_comes_late_and_holds_too_little_ends_no_run_of_others(
-    spare: tuple[int, ...],
-) -> None:
+def test_one_that_comes_late_and_holds_too_little_ends_no_run_of_others(spare):
     changed = experiment(
         nodes={"count": 3},
         algorithm={"name": "dp-fedavg", "clients_per_round": 3, "local_steps": 5},
@@ -170,8 +165,8 @@ def test_one_that_comes_late_and_holds_too_little_ends_no_run_of_others(
 
 @pytest.mark.parametrize(("private", "count"), [(0, 0), (3, 3), (20, 20)])
 def test_public_test_records_that_are_private_are_counted_on_the_own_screen(
-    private: int, count: int, recwarn: pytest.WarningsRecorder
-) -> None:
+    private, count, recwarn
+):
     draw = np.random.default_rng(1)
     own, other = draw.normal(size=(20, 3)).astype(np.float32), draw.normal(size=(20, 3))
     # In another order, type and with other labels: a person's record all the same.
@@ -186,9 +181,7 @@ def test_public_test_records_that_are_private_are_counted_on_the_own_screen(
 
 
 @pytest.mark.process
-def test_the_command_line_says_it_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_says_it_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = write_module(
         tmp_path,

@@ -1,11 +1,5 @@
 """Runs whose records take part in one random step of each epoch: plan, ledger, going on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from experiments import experiment
@@ -15,15 +9,13 @@ from tacit.privacy import RandomAllocationGaussian
 from tacit.privacy.ledger.ledger import Ledger, read_ledger
 from tacit.privacy.ledger.spent import run_mechanism
 from tacit.privacy.mechanisms.steps import SILENT
-from tacit.report.documents.metrics import PublicMeasurement
 from tacit.training.hooks import Callback
 from tacit.training.loop import execute
-from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 
-def plan_of(*records: int, **sections: dict[str, Any]) -> Plan:
+def plan_of(*records, **sections):
     train = {"batch": 8, "steps": 14, "sampling": "allocation"} | sections.pop("train", {})
     settings = {"noise_std": None, "epsilon": 2.0} | sections.pop("privacy", {})
     found = experiment(train=train, privacy=settings, **sections)
@@ -32,7 +24,7 @@ def plan_of(*records: int, **sections: dict[str, Any]) -> Plan:
     return build_plan(load_config(found), records, 3)
 
 
-def test_a_plan_states_epochs_and_spends_its_budget() -> None:
+def test_a_plan_states_epochs_and_spends_its_budget():
     plan = plan_of(40, 30)
     assert [node.epoch_steps for node in plan.nodes] == [5, 4]
     assert [node.expected_batch for node in plan.nodes] == [8.0, 7.5]
@@ -47,7 +39,7 @@ def test_a_plan_states_epochs_and_spends_its_budget() -> None:
         assert 1.98 < node.epsilon <= 2.0
 
 
-def test_the_expected_batch_may_be_all_of_a_small_node() -> None:
+def test_the_expected_batch_may_be_all_of_a_small_node():
     plan = plan_of(40, 6)
     assert plan.nodes[1].rate == 1
     assert isinstance(plan.release.mechanism(plan.nodes[1]), privacy.Gaussian)
@@ -56,19 +48,17 @@ def test_the_expected_batch_may_be_all_of_a_small_node() -> None:
 @pytest.mark.parametrize(
     ("first", "again"), [(0, ()), (20, ()), (21, ((20, 21),)), (12, ((10, 12),)), (19, ((15, 19),))]
 )
-def test_who_goes_on_in_the_middle_of_an_epoch_reserves_its_beginning(
-    first: int, again: tuple[tuple[int, int], ...]
-) -> None:
+def test_who_goes_on_in_the_middle_of_an_epoch_reserves_its_beginning(first, again):
     plan = plan_of(40, 30, train={"steps": 40})  # epochs of 5 and of 4 steps
     assert plan.release.drawn_again(plan.nodes, first) == again
 
 
-def test_without_epochs_nothing_is_reserved_again() -> None:
+def test_without_epochs_nothing_is_reserved_again():
     plan = plan_of(40, train={"sampling": "poisson"})
     assert plan.release.drawn_again(plan.nodes, 7) == ()
 
 
-def test_intervals_of_a_ledger_and_of_a_plan_are_the_same_release() -> None:
+def test_intervals_of_a_ledger_and_of_a_plan_are_the_same_release():
     plan = plan_of(40)
     (node,) = plan.nodes
     planned = plan.release.ledger_mechanism(node)
@@ -81,7 +71,7 @@ def test_intervals_of_a_ledger_and_of_a_plan_are_the_same_release() -> None:
     assert by_ledger == RandomAllocationGaussian(5, z, 17, coordinates=plan.parameters)
 
 
-def test_a_node_that_is_away_releases_parts_of_epochs() -> None:
+def test_a_node_that_is_away_releases_parts_of_epochs():
     plan = plan_of(
         40, 40, algorithm={"name": "dp-dda", "activation": 0.5}, train={"steps": 10, "seed": 3}
     )
@@ -99,7 +89,7 @@ def test_a_node_that_is_away_releases_parts_of_epochs() -> None:
         assert privacy.epsilon(released, delta=1e-5) <= 2.0
 
 
-def job_of(steps: int = 9, evaluate_every: int | None = None, **privacy: Any) -> Job:
+def job_of(steps=9, evaluate_every=None, **privacy):
     settings = {"batch": 60, "steps": steps, "sampling": "allocation", "checkpoint_every": 1}
     settings |= {} if evaluate_every is None else {"evaluate_every": evaluate_every}
     given = {"noise_std": None, "epsilon": 4.0} | privacy
@@ -107,17 +97,17 @@ def job_of(steps: int = 9, evaluate_every: int | None = None, **privacy: Any) ->
     return prepare(load_config(sections))
 
 
-def after(steps: int) -> Callable[[], bool]:
+def after(steps):
     made = iter(range(1, 1000))
     return lambda: next(made) == steps
 
 
-def charged(run: Path) -> list[tuple[int, int]]:
+def charged(run):
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         return [(first, until) for first, until in ledger.charged()[0]]
 
 
-def test_a_run_that_goes_on_pays_for_its_epoch_again(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_pays_for_its_epoch_again(tmp_path):
     job, run = job_of(noise_std=0.05, epsilon=None), tmp_path / "run"
     (node, *_), z = job.plan.nodes, job.plan.release.noise_multiplier(job.plan.nodes[0], 0)
     assert [each.epoch_steps for each in job.plan.nodes] == [6] * 4
@@ -135,7 +125,7 @@ def test_a_run_that_goes_on_pays_for_its_epoch_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_paid_again_is_part_of_the_budget(tmp_path: Path) -> None:
+def test_what_is_paid_again_is_part_of_the_budget(tmp_path):
     job, run = job_of(steps=18), tmp_path / "run"
     execute(job, out=run, should_stop=after(2))
     ended = execute(job, out=run, resume=True)
@@ -151,7 +141,7 @@ def test_what_is_paid_again_is_part_of_the_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_at_the_end_of_an_epoch_nothing_is_paid_twice(tmp_path: Path) -> None:
+def test_at_the_end_of_an_epoch_nothing_is_paid_twice(tmp_path):
     job, run = job_of(), tmp_path / "run"
     execute(job, out=run, should_stop=after(job.plan.nodes[0].epoch_steps))
     ended = execute(job, out=run, resume=True)
@@ -161,13 +151,11 @@ def test_at_the_end_of_an_epoch_nothing_is_paid_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stop_that_keeps_all_charged_leaves_no_budget_for_an_epoch_drawn_again(
-    tmp_path: Path,
-) -> None:
+def test_a_stop_that_keeps_all_charged_leaves_no_budget_for_an_epoch_drawn_again(tmp_path):
     """What was released may have chosen such a stop, so that all steps stay charged."""
 
     class Stop(Callback):
-        def on_metrics(self, metrics: PublicMeasurement) -> bool:
+        def on_metrics(self, metrics):
             return metrics.step >= 4
 
     job, run = job_of(evaluate_every=1), tmp_path / "run"

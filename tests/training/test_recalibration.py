@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
-from torch import Tensor, nn
+from torch import nn
 
 from tacit import gradients
 from tacit.data import Dataset
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, StackedModel
+from tacit.gradients import LOSSES
 from tacit.models.architectures import build_model
 from tacit.models.probabilities import log_odds
 from tacit.training.recalibration import edges_of, find_recalibration, fit, halves, histogram
@@ -26,20 +26,18 @@ ANY = st.sampled_from([math.nan, math.inf, -math.inf, 1e30, -1e30, 1e308, -0.0, 
 VALUES = st.lists(ANY, min_size=1, max_size=12)
 
 
-def public(count: int = 60, classes: int = 2, shape: tuple[int, ...] = (5,)) -> Dataset:
+def public(count=60, classes=2, shape=(5,)):
     inputs = torch.randn(count, *shape, generator=torch.Generator().manual_seed(3))
     return Dataset(inputs, torch.arange(count) % classes)
 
 
-def engine(module: nn.Module, records: Dataset, loss: str) -> StackedModel:
+def engine(module, records, loss):
     few = records.inputs[:8], records.targets[:8]
     return gradients.build(module, LOSSES[loss], *few, dtype=torch.float32, device="cpu")
 
 
 @given(odds=VALUES, place=st.integers(0, 11), other=ANY, label=st.floats(), edges=VALUES)
-def test_a_record_adds_one_to_one_count_whatever_it_is(
-    odds: list[float], place: int, other: float, label: float, edges: list[float]
-) -> None:
+def test_a_record_adds_one_to_one_count_whatever_it_is(odds, place, other, label, edges):
     """The counts with a record, without it, and with another in its place."""
     known = np.unique([edge for edge in edges if math.isfinite(edge)])
     values, labels = np.array(odds), torch.arange(len(odds)).double() % 2
@@ -55,7 +53,7 @@ def test_a_record_adds_one_to_one_count_whatever_it_is(
 
 
 @given(seed=st.integers(0, 1000), count=st.integers(2, 40))
-def test_halves_share_no_record_and_have_every_class_alike(seed: int, count: int) -> None:
+def test_halves_share_no_record_and_have_every_class_alike(seed, count):
     targets = torch.randint(0, 3, (count,), generator=torch.Generator().manual_seed(seed))
     records = Dataset(torch.arange(count)[:, None].float(), targets)
     scored, fitted = halves(records)
@@ -82,7 +80,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...], str]]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_last_layer_takes_slope_and_intercept(name: str) -> None:
+def test_the_last_layer_takes_slope_and_intercept(name):
     module, shape, loss = MODELS[name]()
     records = public(shape=shape)
     model = engine(module, records, loss)
@@ -98,11 +96,11 @@ def test_the_last_layer_takes_slope_and_intercept(name: str) -> None:
 class Squashed(nn.Module):
     """Ends with a function that no slope and intercept of its layer can stretch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(5, 1)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         return torch.tanh(self.layer(inputs))
 
 
@@ -116,9 +114,7 @@ class Squashed(nn.Module):
         ("private", Squashed(), public(), "linear layer with a bias"),
     ],
 )
-def test_what_cannot_be_recalibrated_is_refused(
-    how: str, module: nn.Module, records: Dataset | None, words: str
-) -> None:
+def test_what_cannot_be_recalibrated_is_refused(how, module, records, words):
     loss = "logistic" if isinstance(module, Squashed) else "cross-entropy"
     classes = 3 if "two classes" in words else 2
     model = engine(module, records or public(classes=classes), loss)
@@ -129,9 +125,7 @@ def test_what_cannot_be_recalibrated_is_refused(
 
 @pytest.mark.parametrize(("slope", "intercept"), [(1.0, 3.0), (0.05, -2.5), (4.0, 30.0)])
 @pytest.mark.parametrize("deviation", [0.0, 12.0])
-def test_counts_give_back_the_law_that_they_are_of(
-    slope: float, intercept: float, deviation: float
-) -> None:
+def test_counts_give_back_the_law_that_they_are_of(slope, intercept, deviation):
     """Predicted over observed within a tenth, and the slope near that of a logistic regression."""
     draw = np.random.default_rng(5)
     odds, shown = draw.normal(-8, 2.5, 30_000), draw.normal(-8, 2.5, 3000)
@@ -151,9 +145,7 @@ def test_counts_give_back_the_law_that_they_are_of(
     scale=st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
     deviation=st.sampled_from([0.0, 1.0, 1e3]),
 )
-def test_any_counts_give_a_slope_above_zero(
-    counts: list[float], scale: float, deviation: float
-) -> None:
+def test_any_counts_give_a_slope_above_zero(counts, scale, deviation):
     """So that no record changes its place: noise may leave nothing of the counts."""
     odds = scale * np.random.default_rng(0).normal(size=200)
     edges = edges_of(odds)

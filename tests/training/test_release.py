@@ -1,9 +1,6 @@
 """What is released is stated once, before noise is calibrated, from what the run will do."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, replace
-from typing import Any
 
 import pytest
 
@@ -13,10 +10,10 @@ from tacit.algorithms import Schedules
 from tacit.algorithms.facets import Releases
 from tacit.errors import InputError
 from tacit.privacy.noise.independent import LAPLACE
-from tacit.training.release import NodeRelease, Release, make_release
+from tacit.training.release import NodeRelease, make_release
 
 
-def release_of(row: dict[str, Any] | None = None, **settings: Any) -> Release:
+def release_of(row=None, **settings):
     """Of three nodes; `row` changes what the row of the algorithm says of releases."""
     planned = plan_of([50] * 3, epsilon=1.0, **settings).release
     schedules = Schedules((2.0,) * STEPS, tuple(1.0 + k for k in range(STEPS)))
@@ -25,7 +22,7 @@ def release_of(row: dict[str, Any] | None = None, **settings: Any) -> Release:
     return make_release(algorithm, planned.setup, schedules, None, 1.0)
 
 
-def test_a_mechanism_is_stated_before_there_is_a_plan() -> None:
+def test_a_mechanism_is_stated_before_there_is_a_plan():
     release = release_of()
     node = NodeRelease(1, records=50, rate=1.0, expected_batch=50.0, noise_scale=3.0)
     stated = release.mechanism(node, [(1, 3)])
@@ -38,7 +35,7 @@ def test_a_mechanism_is_stated_before_there_is_a_plan() -> None:
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
-def test_what_is_accounted_is_the_sensitivity_of_the_clip_over_the_noise(relation: str) -> None:
+def test_what_is_accounted_is_the_sensitivity_of_the_clip_over_the_noise(relation):
     algorithm = {"name": "dyn-d2p", "clip": 2.0, "clip_decay": 3.0}
     plan = plan_of([50, 50], epsilon=1.0, relation=relation, algorithm=algorithm)
     node, release = plan.nodes[0], plan.release
@@ -50,21 +47,21 @@ def test_what_is_accounted_is_the_sensitivity_of_the_clip_over_the_noise(relatio
 
 
 @pytest.mark.parametrize("norm", ["l2", "coordinate", "automatic"])
-def test_a_row_that_is_wrong_of_its_noise_is_refused(norm: str) -> None:
+def test_a_row_that_is_wrong_of_its_noise_is_refused(norm):
     """Laplace noise hides shifts that are short in l1, whatever a row says."""
     with pytest.raises(InputError, match=rf"algorithm\.clip_norm = '{norm}': must be 'l1'"):
         release_of({"noise": LAPLACE}, algorithm={"clip_norm": norm})
     release_of({"noise": LAPLACE}, algorithm={"clip_norm": "l1"})
 
 
-def test_a_row_that_says_nothing_of_clips_is_proved_for_l2_alone() -> None:
+def test_a_row_that_says_nothing_of_clips_is_proved_for_l2_alone():
     default = {"clip_norms": Releases().clip_norms}
     assert release_of(default).clip.norm == "l2"
     with pytest.raises(InputError, match=r"algorithm\.clip_norm = 'l1': must be 'l2'"):
         release_of(default, algorithm={"clip_norm": "l1"})
 
 
-def test_a_release_and_a_plan_are_finished() -> None:
+def test_a_release_and_a_plan_are_finished():
     plan = plan_of([50, 50], epsilon=1.0)
     with pytest.raises(FrozenInstanceError):
         plan.release.noise_shape = ()  # type: ignore[misc]
@@ -72,7 +69,7 @@ def test_a_release_and_a_plan_are_finished() -> None:
         plan.nodes = ()  # type: ignore[misc]
 
 
-def test_an_accounted_run_has_a_bound_whatever_a_row_schedules() -> None:
+def test_an_accounted_run_has_a_bound_whatever_a_row_schedules():
     """Noise is calibrated on the bound: without one it would be that of C = 1, and hide nothing."""
     planned = plan_of([50] * 3, epsilon=1.0).release
     unbounded = Schedules(None, (1.0,) * STEPS)

@@ -1,15 +1,10 @@
 """What a result says of a plan: whether it is private, by which mechanism, at what traffic."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 import tacit
 from experiments import experiment
 from tacit.config import load_config
-from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.run_folder.result import bytes_per_step, mechanism_line, shared_conditions
 
@@ -20,7 +15,7 @@ FIXED = {
 }
 
 
-def plan_of(records: list[int] | None = None, **changes: dict[str, Any]) -> Plan:
+def plan_of(records=None, **changes):
     return build_plan(load_config(experiment(**changes)), records or [50, 50, 50, 50], 5)
 
 
@@ -38,9 +33,7 @@ def plan_of(records: list[int] | None = None, **changes: dict[str, Any]) -> Plan
         ),
     ],
 )
-def test_private_is_noise_from_secret_keys_that_is_accounted(
-    changes: dict[str, Any], private: bool, reason: str | None
-) -> None:
+def test_private_is_noise_from_secret_keys_that_is_accounted(changes, private, reason):
     plan = plan_of(**changes)
     why = plan.config.not_private_reason
     assert (why is None) == private
@@ -65,11 +58,11 @@ def test_private_is_noise_from_secret_keys_that_is_accounted(
         ),
     ],
 )
-def test_the_mechanism_in_one_line(changes: dict[str, Any], line: str | None) -> None:
+def test_the_mechanism_in_one_line(changes, line):
     assert mechanism_line(plan_of(**changes)) == line
 
 
-def test_a_schedule_and_unequal_nodes_are_told_by_their_ends() -> None:
+def test_a_schedule_and_unequal_nodes_are_told_by_their_ends():
     falling = plan_of(
         [25, 50, 100, 200], algorithm={"name": "dyn-mu", "clip": 1}, train={"batch": 20}
     )
@@ -79,7 +72,7 @@ def test_a_schedule_and_unequal_nodes_are_told_by_their_ends() -> None:
     assert "noise multiplier 1 falling to" in line  # 0.05 in the mean of 20, at every node
 
 
-def test_traffic_is_the_mean_over_the_graphs_period() -> None:
+def test_traffic_is_the_mean_over_the_graphs_period():
     numbers, size = 6, 4
     one_peer = bytes_per_step(plan_of(), numbers, size)
     assert one_peer.tolist() == [24.0] * 4
@@ -89,7 +82,7 @@ def test_traffic_is_the_mean_over_the_graphs_period() -> None:
     assert sorted(bytes_per_step(star, numbers, size).tolist()) == [24.0, 24.0, 24.0, 72.0]
 
 
-def test_conditions_are_those_of_the_node_where_fewest_hold() -> None:
+def test_conditions_are_those_of_the_node_where_fewest_hold():
     plan = plan_of([20, 50, 500, 5000], algorithm={"name": "dyn-d2p"})
     held = [sum(condition.holds for condition in node.conditions) for node in plan.nodes]
     assert sum(condition.holds for condition in shared_conditions(plan)) == min(held)
@@ -98,7 +91,7 @@ def test_conditions_are_those_of_the_node_where_fewest_hold() -> None:
 # For people and in notebooks.
 
 
-def test_a_result_is_a_few_lines() -> None:
+def test_a_result_is_a_few_lines():
     result = tacit.train(experiment(privacy={"noise_seed": None}))
     lines = repr(result).splitlines()
     assert [line.split("  ")[0] for line in lines] == [
@@ -116,7 +109,7 @@ def test_a_result_is_a_few_lines() -> None:
     assert "NOT PRIVATE: seeded noise" in html
 
 
-def test_the_series_are_a_frame_of_what_is_public_unless_asked() -> None:
+def test_the_series_are_a_frame_of_what_is_public_unless_asked():
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     result = tacit.train(experiment())
     frame = result.to_pandas()
@@ -135,6 +128,6 @@ def test_the_series_are_a_frame_of_what_is_public_unless_asked() -> None:
     assert other["epsilon.max"].to_list() == list(frame["epsilon.max"])
 
 
-def test_models_are_in_evaluation_mode() -> None:
+def test_models_are_in_evaluation_mode():
     result = tacit.train(experiment())
     assert not any(result.model(node).training for node in ("consensus", 0, -1))

@@ -15,12 +15,11 @@ import termios
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -30,7 +29,6 @@ from scipy.stats import norm
 from algorithms.battery_table import ROWS
 from experiments import (
     SEEDED,
-    Sections,
     experiment,
     start_tacit,
     strict_json,
@@ -41,31 +39,29 @@ from experiments import (
 from tacit import train
 from tacit.callbacks import Callback
 from tacit.communication.peers import Alone
-from tacit.communication.received import Form
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import Ledger, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
-from tacit.report.documents.metrics import PublicMeasurement
 from tacit.report.documents.status import STATUS
 from tacit.training import budget, state
 from tacit.training.loop import execute
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.run_folder import checkpoint
 from tacit.training.run_folder.result import Result
 
 pytestmark = pytest.mark.process
 
 
-def job_of(sections: Sections) -> Job:
+def job_of(sections):
     return prepare(load_config(sections))
 
 
-def after(steps: int) -> Callable[[], bool]:
+def after(steps):
     """Asks for a stop once so many steps were made in this session."""
     made = 0
 
-    def asked() -> bool:
+    def asked():
         nonlocal made
         made += 1
         return made == steps
@@ -73,16 +69,16 @@ def after(steps: int) -> Callable[[], bool]:
     return asked
 
 
-def models(run: Path) -> torch.Tensor:
+def models(run):
     return load_file(run / "nodes.safetensors")["parameters"]
 
 
-def result(run: Path) -> dict[str, object]:
+def result(run):
     content: dict[str, object] = strict_json((run / "result.json").read_text())
     return content
 
 
-def charged(run: Path, node: int = 0) -> Counter[int]:
+def charged(run, node=0):
     """How often each step was charged to a node."""
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         return Counter(
@@ -94,13 +90,13 @@ def charged(run: Path, node: int = 0) -> Counter[int]:
         )
 
 
-def reserve(run: Path, first: int, until: int) -> None:
+def reserve(run, first, until):
     """Reserve steps as a session does that is killed before it can settle them."""
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         ledger.reserve(first, until)
 
 
-def gaussian_delta(epsilon: float, mu: float) -> float:
+def gaussian_delta(epsilon, mu):
     """Balle and Wang (2018), theorem 5: the delta of a Gaussian mechanism, mu = shift over std."""
     low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
     return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
@@ -132,7 +128,7 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_a_run_stopped_at_any_step_ends_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
+def test_a_run_stopped_at_any_step_ends_as_if_it_had_not_been(name, tmp_path):
     sections = SEVERAL[name]
     sections["train"]["steps"] = STEPS
     job = job_of(sections)
@@ -160,9 +156,7 @@ def test_a_run_stopped_at_any_step_ends_as_if_it_had_not_been(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_a_run_of_any_algorithm_ends_as_if_it_had_not_been_stopped(
-    case: str, tmp_path: Path
-) -> None:
+def test_a_run_of_any_algorithm_ends_as_if_it_had_not_been_stopped(case, tmp_path):
     """With all of its state in use, on sampled batches; what is stored is all that it needs."""
     row = ROWS[case]
     noisy = row.release is not None
@@ -190,7 +184,7 @@ def test_a_run_of_any_algorithm_ends_as_if_it_had_not_been_stopped(
     assert torch.equal(stopped.consensus, whole.consensus) == done
 
 
-def test_a_run_may_be_stopped_again_and_again(tmp_path: Path) -> None:
+def test_a_run_may_be_stopped_again_and_again(tmp_path):
     job = job_of(experiment(train={"batch": 8}))
     whole = execute(job)
     run = tmp_path / "run"
@@ -203,7 +197,7 @@ def test_a_run_may_be_stopped_again_and_again(tmp_path: Path) -> None:
     assert charged(run) == Counter(range(6))
 
 
-def test_what_was_booked_ahead_and_not_sent_is_given_back(tmp_path: Path) -> None:
+def test_what_was_booked_ahead_and_not_sent_is_given_back(tmp_path):
     job = job_of(experiment(train={"steps": 250}))  # reserved three steps at a time
     run = tmp_path / "run"
     for session in (1, 2):
@@ -219,19 +213,17 @@ def test_what_was_booked_ahead_and_not_sent_is_given_back(tmp_path: Path) -> Non
 class SaysNew(Alone):
     """A process of rank 0 that says of a run that goes on that it is a new one."""
 
-    def share(self, what: str, value: Any, schema: Form[Any]) -> list[Any]:
+    def share(self, what, value, schema):
         return [False] if what == "going on" else super().share(what, value, schema)
 
 
-def test_nobody_decides_for_another_whether_its_ledgers_limit_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_decides_for_another_whether_its_ledgers_limit_a_run(tmp_path, monkeypatch):
     run, asked = tmp_path / "run", []
     private = {"noise_std": None, "noise_seed": None, "epsilon": 1.0, "ledger": str(tmp_path)}
     sections = experiment(privacy=private)
     execute(job_of(sections), out=run, should_stop=after(1))
 
-    def affordable(*arguments: Any) -> tuple[int, str | None]:
+    def affordable(*arguments):
         asked.append(arguments[3])
         return budget.affordable(*arguments)
 
@@ -244,7 +236,7 @@ def test_nobody_decides_for_another_whether_its_ledgers_limit_a_run(
 class SaysUnpaid(Alone):
     """Processes of which one says that it has paid for no step to come."""
 
-    def share(self, what: str, value: Any, schema: Form[Any]) -> list[Any]:
+    def share(self, what, value, schema):
         shared = super().share(what, value, schema)
         return [*shared, 0] if what == "steps that are paid for" else shared
 
@@ -252,11 +244,11 @@ class SaysUnpaid(Alone):
 class StopAt3(Callback):
     """Asks for the end after three steps, so that all planned steps stay charged."""
 
-    def on_metrics(self, metrics: PublicMeasurement) -> bool:
+    def on_metrics(self, metrics):
         return metrics.step == 3
 
 
-def test_what_another_process_has_not_paid_for_nobody_pays_twice(tmp_path: Path) -> None:
+def test_what_another_process_has_not_paid_for_nobody_pays_twice(tmp_path):
     run, private = tmp_path / "run", {"noise_std": None, "noise_seed": None, "epsilon": 2.0}
     sections = experiment(privacy=private, train={"evaluate_every": 1})
     stopped = train(sections, out=run, callbacks=[StopAt3()])
@@ -267,13 +259,13 @@ def test_what_another_process_has_not_paid_for_nobody_pays_twice(tmp_path: Path)
     assert max(spent for spent in ended.epsilon if spent is not None) <= 2.0
 
 
-def test_a_stop_at_the_last_step_is_the_end(tmp_path: Path) -> None:
+def test_a_stop_at_the_last_step_is_the_end(tmp_path):
     job = job_of(experiment())
     ended = execute(job, out=tmp_path / "run", should_stop=after(6))
     assert (ended.status, ended.message) == ("done", None)
 
 
-def test_a_finished_run_resumes_to_the_same_result(tmp_path: Path) -> None:
+def test_a_finished_run_resumes_to_the_same_result(tmp_path):
     job = job_of(experiment(algorithm={"final_mixing": 2}))
     run = tmp_path / "run"
     first = execute(job, out=run)
@@ -287,7 +279,7 @@ def test_a_finished_run_resumes_to_the_same_result(tmp_path: Path) -> None:
     assert charged(run) == Counter(range(6))
 
 
-def test_series_of_a_resumed_run_have_each_step_once(tmp_path: Path) -> None:
+def test_series_of_a_resumed_run_have_each_step_once(tmp_path):
     job = job_of(experiment(train={"evaluate_every": 2}))
     run = tmp_path / "run"
     execute(job, out=run, should_stop=after(3))
@@ -301,7 +293,7 @@ def test_series_of_a_resumed_run_have_each_step_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_torn_line_of_metrics_is_dropped(tmp_path: Path) -> None:
+def test_a_torn_line_of_metrics_is_dropped(tmp_path):
     job = job_of(experiment(train={"evaluate_every": 1}))
     run = tmp_path / "run"
     execute(job, out=run, should_stop=after(3))
@@ -316,7 +308,7 @@ def test_a_torn_line_of_metrics_is_dropped(tmp_path: Path) -> None:
 # Fresh keys.
 
 
-def test_under_fresh_keys_two_runs_and_two_sessions_differ(tmp_path: Path) -> None:
+def test_under_fresh_keys_two_runs_and_two_sessions_differ(tmp_path):
     job = job_of(experiment(privacy={"noise_seed": None}))
     one, other = execute(job), execute(job)
     assert not torch.equal(one.parameters, other.parameters)
@@ -332,12 +324,12 @@ def test_under_fresh_keys_two_runs_and_two_sessions_differ(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def budgeted() -> Job:
+def budgeted():
     """Ten steps that cost just what the budget of 2 covers; constant noise on every record."""
     return job_of(experiment(privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}))
 
 
-def cut_off(job: Job, run: Path, *, stopped: int, reserved: int) -> None:
+def cut_off(job, run, *, stopped, reserved):
     """A run that stopped cleanly, was resumed, and was killed with steps in the ledger."""
     execute(job, out=run, should_stop=after(stopped))
     reserve(run, stopped, reserved)
@@ -345,8 +337,8 @@ def cut_off(job: Job, run: Path, *, stopped: int, reserved: int) -> None:
 
 @pytest.mark.parametrize(("reserved", "end"), [(5, 9), (7, 7), (9, 5)])
 def test_repeated_steps_are_charged_and_the_run_ends_where_the_budget_does(
-    budgeted: Job, tmp_path: Path, reserved: int, end: int
-) -> None:
+    budgeted, tmp_path, reserved, end
+):
     run = tmp_path / "run"
     cut_off(budgeted, run, stopped=4, reserved=reserved)
     ended = execute(budgeted, out=run, resume=True)
@@ -372,7 +364,7 @@ def test_repeated_steps_are_charged_and_the_run_ends_where_the_budget_does(
     assert torch.equal(ended.parameters, uncut.parameters)
 
 
-def test_where_nothing_is_left_the_last_checkpoint_is_the_result(tmp_path: Path) -> None:
+def test_where_nothing_is_left_the_last_checkpoint_is_the_result(tmp_path):
     """Killed when all was reserved: what there is becomes the result, and costs nothing more."""
     file = write_experiment(
         tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
@@ -406,9 +398,7 @@ def test_where_nothing_is_left_the_last_checkpoint_is_the_result(tmp_path: Path)
     assert "4 of 10" in page
 
 
-def test_the_statement_of_a_run_that_ended_early_is_of_all_that_was_charged(
-    tmp_path: Path,
-) -> None:
+def test_the_statement_of_a_run_that_ended_early_is_of_all_that_was_charged(tmp_path):
     private = {"noise_std": None, "epsilon": 2.0, "noise_seed": None}
     job, run = job_of(experiment(privacy=private, train={"steps": 10})), tmp_path / "run"
     cut_off(job, run, stopped=4, reserved=10)
@@ -422,7 +412,7 @@ def test_the_statement_of_a_run_that_ended_early_is_of_all_that_was_charged(
     assert {path.stat().st_mode & 0o777 for path in run.iterdir()} == {0o600}
 
 
-def test_nothing_left_without_a_checkpoint_is_refused_with_3(tmp_path: Path) -> None:
+def test_nothing_left_without_a_checkpoint_is_refused_with_3(tmp_path):
     file = write_experiment(
         tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, train={"steps": 10}
     )
@@ -441,7 +431,7 @@ def test_nothing_left_without_a_checkpoint_is_refused_with_3(tmp_path: Path) -> 
     assert result(run) == before
 
 
-def test_each_nodes_own_budget_ends_the_run(tmp_path: Path) -> None:
+def test_each_nodes_own_budget_ends_the_run(tmp_path):
     """Nodes with the same noise and records, of which the first may spend least."""
     open_ended = job_of(experiment(nodes={"count": 3}, train={"steps": 10}))
     tight = max(node.epsilon or 0.0 for node in open_ended.plan.nodes) * 1.001
@@ -458,7 +448,7 @@ def test_each_nodes_own_budget_ends_the_run(tmp_path: Path) -> None:
         assert all(spent is not None and spent <= tight for spent in ended.epsilon)
 
 
-def test_without_a_budget_repeated_steps_are_charged_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_without_a_budget_repeated_steps_are_charged_and_the_run_goes_on(tmp_path):
     job = job_of(experiment())
     run = tmp_path / "run"
     cut_off(job, run, stopped=2, reserved=5)
@@ -477,14 +467,14 @@ def test_without_a_budget_repeated_steps_are_charged_and_the_run_goes_on(tmp_pat
 
 
 @pytest.fixture
-def stopped(tmp_path: Path) -> Path:
+def stopped(tmp_path):
     """A folder with an experiment and its run, stopped after three steps."""
     file = write_experiment(tmp_path, privacy={"noise_seed": None})
     execute(prepare(load_config(file)), out=tmp_path / "run", should_stop=after(3))
     return tmp_path
 
 
-def digests(run: Path) -> dict[str, str]:
+def digests(run):
     """What a run folder holds of its run; SQLite may put a header into an empty ledger.
 
     `status.json` is not of the run: it says how the last process ended, also one that was refused.
@@ -494,7 +484,7 @@ def digests(run: Path) -> dict[str, str]:
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in kept}
 
 
-def refused_to_resume(folder: Path) -> str:
+def refused_to_resume(folder):
     """How the resumption of a run is refused, which changes nothing."""
     run = folder / "run"
     before = digests(run)
@@ -519,9 +509,7 @@ def refused_to_resume(folder: Path) -> str:
         "task.model=mlp",
     ],
 )
-def test_another_experiment_is_refused_by_the_key_that_differs(
-    stopped: Path, override: str
-) -> None:
+def test_another_experiment_is_refused_by_the_key_that_differs(stopped, override):
     key = override.partition("=")[0]
     # "--quiet" hides the warning that a seed of the noise is answered with
     answer = tacit(
@@ -542,7 +530,7 @@ def test_another_experiment_is_refused_by_the_key_that_differs(
         "task.data_dir=elsewhere",
     ],
 )
-def test_what_releases_nothing_else_may_differ(stopped: Path, override: str) -> None:
+def test_what_releases_nothing_else_may_differ(stopped, override):
     answer = tacit(
         "train", stopped / "experiment.toml", "--resume", "--out", stopped / "run",
         "--quiet", "--set", override,
@@ -551,7 +539,7 @@ def test_what_releases_nothing_else_may_differ(stopped: Path, override: str) -> 
     assert charged(stopped / "run") == Counter(range(6))
 
 
-def test_a_folder_that_is_no_run_is_refused(stopped: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(stopped):
     for out in ("missing", "experiment.toml", ".", "n" * 300):
         answer = tacit("train", stopped / "experiment.toml", "--resume", "--out", stopped / out)
         assert answer.code == 2
@@ -560,7 +548,7 @@ def test_a_folder_that_is_no_run_is_refused(stopped: Path) -> None:
         execute(job_of(experiment()), resume=True)
 
 
-def test_damaged_files_are_refused(stopped: Path) -> None:
+def test_damaged_files_are_refused(stopped):
     run = stopped / "run"
     (last,) = (path for path in run.glob("checkpoint-*") if path.name.endswith("3.safetensors"))
     checkpoint.file_of(run, 2).unlink()  # without an older one to go back to
@@ -586,7 +574,7 @@ def test_damaged_files_are_refused(stopped: Path) -> None:
     assert answer.code == 0
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_the_result_says_so(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over_and_the_result_says_so(tmp_path):
     job, run = job_of(experiment(train={"checkpoint_every": 1})), tmp_path / "run"
     execute(job, out=run, should_stop=after(3))
     newest = checkpoint.file_of(run, 3)
@@ -612,7 +600,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_result_says_so(tmp_path: Pa
     assert "note: checkpoint-00000006.safetensors is damaged" in again.out
 
 
-def test_a_checkpoint_of_another_run_of_the_same_experiment_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_of_the_same_experiment_is_refused(tmp_path):
     job = job_of(experiment())
     for name in ("one", "other"):
         execute(job, out=tmp_path / name, should_stop=after(3))
@@ -622,12 +610,12 @@ def test_a_checkpoint_of_another_run_of_the_same_experiment_is_refused(tmp_path:
 
 
 @pytest.mark.parametrize("accounting", ["certified", "none"])
-def test_a_run_is_resumed_once_at_a_time(accounting: str, tmp_path: Path) -> None:
+def test_a_run_is_resumed_once_at_a_time(accounting, tmp_path):
     job = job_of(experiment(privacy={"accounting": accounting}))
     run = tmp_path / "run"
     execute(job, out=run, should_stop=after(2))
 
-    def meanwhile() -> bool:
+    def meanwhile():
         with pytest.raises(InputError, match="one is running it now"):
             execute(job, out=run, resume=True)
         return False
@@ -636,7 +624,7 @@ def test_a_run_is_resumed_once_at_a_time(accounting: str, tmp_path: Path) -> Non
     assert result(run)["status"] == "done"
 
 
-def test_damaged_metrics_do_not_block(tmp_path: Path) -> None:
+def test_damaged_metrics_do_not_block(tmp_path):
     job = job_of(experiment(train={"evaluate_every": 1}))
     run = tmp_path / "run"
     execute(job, out=run, should_stop=after(3))
@@ -646,13 +634,13 @@ def test_damaged_metrics_do_not_block(tmp_path: Path) -> None:
     assert resumed.metrics["step"] == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_while_a_run_goes_on_there_is_no_result(tmp_path: Path) -> None:
+def test_while_a_run_goes_on_there_is_no_result(tmp_path):
     """That of an earlier session would tell less than is spent."""
     job, run = job_of(experiment()), tmp_path / "run"
     execute(job, out=run, should_stop=after(2))
     assert result(run)["steps"] == 2
 
-    def cut() -> bool:
+    def cut():
         raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError):
@@ -664,14 +652,12 @@ def test_while_a_run_goes_on_there_is_no_result(tmp_path: Path) -> None:
     assert execute(job, out=run, resume=True).status == "done"
 
 
-def test_an_error_in_the_middle_leaves_at_least_what_was_sent_on_the_books(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_the_middle_leaves_at_least_what_was_sent_on_the_books(tmp_path, monkeypatch):
     from tacit.communication.exchange.in_process import InProcessExchange
 
     mixed = InProcessExchange.mix
 
-    def mix(self: InProcessExchange, k: int, *values: torch.Tensor, **options: Any) -> Any:
+    def mix(self, k, *values, **options):
         found = mixed(self, k, *values, **options)
         if k == 4:
             raise ZeroDivisionError("a defect, when the messages of step 4 have left")
@@ -686,7 +672,7 @@ def test_an_error_in_the_middle_leaves_at_least_what_was_sent_on_the_books(
     assert execute(job, out=run, resume=True).status == "done"
 
 
-def test_an_edited_ledger_is_refused(stopped: Path) -> None:
+def test_an_edited_ledger_is_refused(stopped):
     import sqlite3
 
     with sqlite3.connect(stopped / "run" / "ledger.sqlite") as connection:
@@ -696,7 +682,7 @@ def test_an_edited_ledger_is_refused(stopped: Path) -> None:
     assert "unedited ledger" in refused_to_resume(stopped)
 
 
-def test_an_older_copy_of_the_ledger_beside_a_later_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_an_older_copy_of_the_ledger_beside_a_later_checkpoint_is_refused(tmp_path):
     """Steps that were sent would be missing in what is certified."""
     sections = experiment(privacy={"noise_seed": None}, train={"steps": 9})
     run, older = tmp_path / "run", tmp_path / "older"
@@ -711,7 +697,7 @@ def test_an_older_copy_of_the_ledger_beside_a_later_checkpoint_is_refused(tmp_pa
     assert execute(job_of(sections), out=run, resume=True).steps == 9
 
 
-def test_a_checkpoint_or_ledger_of_another_run_is_refused(stopped: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_or_ledger_of_another_run_is_refused(stopped, tmp_path):
     other = tmp_path / "other"
     execute(job_of(experiment(train={"steps": 9})), out=other, should_stop=after(3))
     for name in ("checkpoint-00000003.safetensors", "ledger.sqlite"):
@@ -736,7 +722,7 @@ class Long:
 
 
 @pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Long]:
+def long(tmp_path_factory):
     """The current directory holds the data: few, so that a step takes half a millisecond."""
     folder = tmp_path_factory.mktemp("long")
     name = write_module(
@@ -762,7 +748,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Long]:
     torch.set_num_threads(threads)
 
 
-def first_progress(process: subprocess.Popen[str]) -> None:
+def first_progress(process):
     """Wait for the first progress line; it is printed when a step was made."""
     assert process.stderr is not None
     killer = threading.Timer(120, process.kill)
@@ -776,7 +762,7 @@ def first_progress(process: subprocess.Popen[str]) -> None:
     pytest.fail(f"the run ended with {process.wait(10)} before its first step")
 
 
-def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path) -> None:
+def test_an_interrupt_stops_cleanly_and_costs_nothing(long, tmp_path):
     run = tmp_path / "run"
     process = start_tacit("train", long.file, "--out", run)
     first_progress(process)
@@ -806,7 +792,7 @@ def test_an_interrupt_stops_cleanly_and_costs_nothing(long: Long, tmp_path: Path
     assert charged(run) == Counter(range(MANY))
 
 
-def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(reached, process):
     for _ in range(12000):
         if reached():
             return
@@ -815,15 +801,15 @@ def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> N
     pytest.fail("the run did not come so far within two minutes")
 
 
-def wait_for_metrics(run: Path, process: subprocess.Popen[str], rows: int) -> None:
+def wait_for_metrics(run, process, rows):
     path = run / "metrics.jsonl"
     wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= rows, process)
 
 
-def test_a_terminal_that_is_closed_stops_a_run_cleanly(long: Long, tmp_path: Path) -> None:
+def test_a_terminal_that_is_closed_stops_a_run_cleanly(long, tmp_path):
     run, (master, slave) = tmp_path / "run", pty.openpty()
 
-    def take_terminal() -> None:
+    def take_terminal():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever these tests were started by
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
@@ -847,7 +833,7 @@ def test_a_terminal_that_is_closed_stops_a_run_cleanly(long: Long, tmp_path: Pat
     assert checkpoint.read(kept, long.result.plan.digest()).step == steps
 
 
-def test_under_nohup_a_closed_terminal_stops_nothing(long: Long, tmp_path: Path) -> None:
+def test_under_nohup_a_closed_terminal_stops_nothing(long, tmp_path):
     run = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-m", "tacit", "train", str(long.file), "--out", str(run), "--quiet"],
@@ -861,7 +847,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(long: Long, tmp_path: Path)
     assert result(run)["status"] == "done"
 
 
-def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_path: Path) -> None:
+def test_kills_leave_sound_files_and_every_release_on_the_books(long, tmp_path):
     run, digest = tmp_path / "run", long.result.plan.digest()
     moments = random.Random(3)
     sessions: list[tuple[int, int]] = []  # where each began, and how far it provably came
@@ -908,7 +894,7 @@ def test_kills_leave_sound_files_and_every_release_on_the_books(long: Long, tmp_
 # The budget of the nodes' data, which outlives runs.
 
 
-def on_ledgers(run: Path) -> list[Counter[int]]:
+def on_ledgers(run):
     """The steps that were charged to the first node's data, run by run."""
     files = [read_ledger(file) for file in account_files(run)]
     (found,) = [one for one in files if 0 in one.runs[0].statements]
@@ -924,7 +910,7 @@ def on_ledgers(run: Path) -> list[Counter[int]]:
     ]
 
 
-def test_kills_and_runs_on_one_budget(long: Long, tmp_path: Path) -> None:
+def test_kills_and_runs_on_one_budget(long, tmp_path):
     """Real processes: killed, resumed, refused while another runs, and refused for good."""
     ledgers, run, steps = tmp_path / "ledgers", tmp_path / "run", 1000
     file = tmp_path / "private.toml"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,14 +30,14 @@ SEVERAL = set(ALGORITHMS) - SERVERS - COPIES - DUALS
 Array = oracle.Array
 
 
-def file_of(graphs: list[list[tuple[int, int]]], folder: Path, *, both: bool) -> str:
+def file_of(graphs, folder, *, both):
     path = folder / "graphs.txt"
     sets = [[*edges, *((b, a) for a, b in edges if both)] for edges in graphs]
     path.write_text("\n\n".join("\n".join(f"{a} {b}" for a, b in edges) for edges in sets))
     return f"file:{path}"
 
 
-def trained(task: oracle.Problem, graph: str, rounds: int, **algorithm: Any) -> tacit.Result:
+def trained(task, graph, rounds, **algorithm):
     return tacit.train(
         {
             "task": {"loss": task.loss},
@@ -53,7 +52,7 @@ def trained(task: oracle.Problem, graph: str, rounds: int, **algorithm: Any) -> 
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 4])
-def test_push_sum_mixes_with_a_new_graph_in_every_round(rounds: int, tmp_path: Path) -> None:
+def test_push_sum_mixes_with_a_new_graph_in_every_round(rounds, tmp_path):
     task, momentum, final = oracle.problem("mse", NODES), 0.6, 2
     graph = file_of(ONE_WAY, tmp_path, both=False)
     options = {"name": "privsgp", "momentum": momentum, "final_mixing": final}
@@ -73,7 +72,7 @@ def test_push_sum_mixes_with_a_new_graph_in_every_round(rounds: int, tmp_path: P
     assert not found.parameters.equal(trained(task, graph, 1, **options).parameters)
 
 
-def gossip(task: oracle.Problem, run: oracle.Run, rounds: int) -> Array:
+def gossip(task, run, rounds):
     """DP2-SGD: the step mixes the old models, and what the step gives is mixed further."""
     x, turn = np.tile(task.start, (NODES, 1)), 0
     for k in range(STEPS):
@@ -84,7 +83,7 @@ def gossip(task: oracle.Problem, run: oracle.Run, rounds: int) -> Array:
     return x
 
 
-def projected(task: oracle.Problem, run: oracle.Run, rounds: int) -> Array:
+def projected(task, run, rounds):
     """DPDO without noise and decay: what a round sends has made its step. It has no weights."""
     run = replace(run, equal=True)
     z, turn = np.tile(task.start, (NODES, 1)), 0
@@ -95,7 +94,7 @@ def projected(task: oracle.Problem, run: oracle.Run, rounds: int) -> Array:
     return z
 
 
-def dual_averaging(task: oracle.Problem, run: oracle.Run, rounds: int) -> Array:
+def dual_averaging(task, run, rounds):
     """DP-DDA: gradients are taken at models that follow from z after all rounds."""
     start = np.tile(task.start, (NODES, 1))
     x, z, turn = start, np.zeros_like(start), 0
@@ -117,7 +116,7 @@ LOOPS: dict[str, tuple[Callable[..., Array], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_gossip_mixes_with_a_new_graph_in_every_round(name: str, tmp_path: Path) -> None:
+def test_gossip_mixes_with_a_new_graph_in_every_round(name, tmp_path):
     loop, options = LOOPS[name]
     task, graph = oracle.problem("mse", NODES), file_of(BOTH_WAYS, tmp_path, both=True)
     run = oracle.Run(task, lambda t: oracle.metropolis(NODES, BOTH_WAYS[t % 3]), STEPS, RATE)
@@ -126,7 +125,7 @@ def test_gossip_mixes_with_a_new_graph_in_every_round(name: str, tmp_path: Path)
         np.testing.assert_allclose(found, loop(task, run, rounds), rtol=1e-9, atol=1e-9)
 
 
-def test_a_node_that_finished_begins_its_next_gradient_after_the_rounds_of_its_wave() -> None:
+def test_a_node_that_finished_begins_its_next_gradient_after_the_rounds_of_its_wave():
     task, rounds = oracle.problem("mse", NODES), 3
     found = trained(task, "ring", rounds, name="adp2-sgd")
     edges = [(i, (i + 1) % NODES) for i in range(NODES)]
@@ -147,7 +146,7 @@ def test_a_node_that_finished_begins_its_next_gradient_after_the_rounds_of_its_w
     np.testing.assert_allclose(found.parameters.numpy(), x, rtol=1e-9, atol=1e-9)
 
 
-def plan_of(name: str, **topology: Any) -> tacit.Plan:
+def plan_of(name, **topology):
     chosen = ALGORITHMS[name]
     noise = {"noise_std": 0.1, "noise_seed": 1} if chosen.private else {}
     settings = load_config(
@@ -164,7 +163,7 @@ def plan_of(name: str, **topology: Any) -> tacit.Plan:
     return build_plan(settings, [4] * NODES, 3)
 
 
-def test_a_server_and_public_copies_have_one_round_and_the_others_several() -> None:
+def test_a_server_and_public_copies_have_one_round_and_the_others_several():
     assert len(SERVERS) + len(COPIES) + len(DUALS) + len(SEVERAL) == len(ALGORITHMS) == 31
     for name in ALGORITHMS:
         assert plan_of(name).rounds == plan_of(name, rounds=1).rounds == 1
@@ -178,7 +177,7 @@ def test_a_server_and_public_copies_have_one_round_and_the_others_several() -> N
         assert ("server" if name in SERVERS else others) in str(refused.value)
 
 
-def test_models_that_are_private_are_sent_in_no_round_that_they_do_not_ask_for() -> None:
+def test_models_that_are_private_are_sent_in_no_round_that_they_do_not_ask_for():
     """A row of a user's own, whose messages hold something else than its models."""
     row = ALGORITHMS["dp2-sgd"]
     assert not row.no_rounds
@@ -193,12 +192,12 @@ def test_models_that_are_private_are_sent_in_no_round_that_they_do_not_ask_for()
 
 
 @pytest.mark.parametrize("value", [0, -1, 1001, 1.5, True, "many"])
-def test_rounds_that_are_none_are_refused(value: Any) -> None:
+def test_rounds_that_are_none_are_refused(value):
     with pytest.raises(InputError, match=r"topology.rounds = .*from 1 to 1000, or 'auto'"):
         plan_of("privsgp", rounds=value)
 
 
-def test_the_rounds_are_a_part_of_what_a_plan_is() -> None:
+def test_the_rounds_are_a_part_of_what_a_plan_is():
     one, two = plan_of("privsgp"), plan_of("privsgp", rounds=2)
     assert one.digest() != two.digest()
     assert planned(one) != planned(two)
@@ -210,7 +209,7 @@ def test_the_rounds_are_a_part_of_what_a_plan_is() -> None:
 @pytest.mark.parametrize(
     ("name", "graph"), [("privsgp", "exponential"), ("dp2-sgd", "star"), ("adp2-sgd", "ring")]
 )
-def test_bytes_are_forecast_as_they_are_sent(name: str, graph: str) -> None:
+def test_bytes_are_forecast_as_they_are_sent(name, graph):
     task = oracle.problem("mse", NODES)
     sent = {r: np.array(trained(task, graph, r, name=name).bytes_sent) for r in (1, 3)}
     result = trained(task, graph, 3, name=name)
@@ -224,7 +223,7 @@ def test_bytes_are_forecast_as_they_are_sent(name: str, graph: str) -> None:
     assert (sent[3] - sent[1]).tolist() == (2 * STEPS * degrees * numbers * 8).tolist()
 
 
-def test_messages_are_lost_round_by_round_and_nodes_are_away_step_by_step() -> None:
+def test_messages_are_lost_round_by_round_and_nodes_are_away_step_by_step():
     sections = {
         "topology": {"graph": "ring", "rounds": 3},
         "algorithm": {"name": "dp2-sgd"},

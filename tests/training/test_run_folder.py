@@ -1,14 +1,9 @@
 """The run folder: made once, found again, never torn, and one process's while it is open."""
 
-from __future__ import annotations
-
 import math
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from experiments import experiment, strict_json, tree
-from tacit.config import Config, load_config
+from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.report.documents.base import dump, plain_json
 from tacit.report.documents.metrics import Measurement, Scores
@@ -35,17 +30,17 @@ CONFIG = load_config(experiment())
 NEW = {"config.toml", "lock"}
 
 
-def create(path: Path, config: Config) -> RunFolder:
+def create(path, config):
     with created(path, config) as folder:
         return folder
 
 
-def reopen(path: Path, config: Config) -> RunFolder:
+def reopen(path, config):
     with reopened(path, config) as folder:
         return folder
 
 
-def row(step: int, loss: float | None = 0.5) -> Measurement:
+def row(step, loss=0.5):
     """A line of metrics.jsonl as a run writes it."""
     nothing = dict.fromkeys(
         ("test_accuracy", "gradient_norm", "clip", "clip_rate", "noise_std", "epsilon")
@@ -55,14 +50,14 @@ def row(step: int, loss: float | None = 0.5) -> Measurement:
     return Measurement(step=step, test_loss=test_loss, train_loss=None, **nothing, **more)
 
 
-def test_a_new_folder_holds_the_resolved_experiment(tmp_path: Path) -> None:
+def test_a_new_folder_holds_the_resolved_experiment(tmp_path):
     folder = create(tmp_path / "deep" / "run", CONFIG)
     assert tree(folder.path) == NEW
     assert read_config(folder.path) == CONFIG
     assert reopen(folder.path, CONFIG) == folder
 
 
-def test_what_exists_is_never_reused(tmp_path: Path) -> None:
+def test_what_exists_is_never_reused(tmp_path):
     create(tmp_path / "run", CONFIG)
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
@@ -75,8 +70,8 @@ def test_what_exists_is_never_reused(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"run", *(f"run/{name}" for name in NEW), "file", "link"}
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    def fail(folder: RunFolder) -> None:
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    def fail(folder):
         (folder.path / "ledger.sqlite").write_bytes(b"half")
         assert not (tmp_path / "run").exists()
         raise OSError(28, "No space left on device")
@@ -86,7 +81,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert tree(tmp_path) == set()
     assert not half_made(tmp_path / "run")
 
-    def taken(folder: RunFolder) -> None:
+    def taken(folder):
         (tmp_path / "run").mkdir()
 
     with pytest.raises(InputError, match="exists already"):
@@ -94,12 +89,12 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"run"}
 
 
-def create_with(path: Path, fill: Any) -> None:
+def create_with(path, fill):
     with created(path, CONFIG, fill):
         pass
 
 
-def test_what_a_kill_left_half_made_is_recognised_and_removed(tmp_path: Path) -> None:
+def test_what_a_kill_left_half_made_is_recognised_and_removed(tmp_path):
     left = tmp_path / ".run.0123abcd.new"
     left.mkdir()
     (left / "config.toml.part").write_bytes(b"half")
@@ -111,8 +106,8 @@ def test_what_a_kill_left_half_made_is_recognised_and_removed(tmp_path: Path) ->
     assert tree(tmp_path) == {"run", *(f"run/{name}" for name in NEW), ".other.0123abcd.new"}
 
 
-def test_a_folder_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
-    def meanwhile(folder: RunFolder) -> None:
+def test_a_folder_that_is_being_made_is_left_alone(tmp_path):
+    def meanwhile(folder):
         create(tmp_path / "run", CONFIG)  # another process is quicker
         assert folder.path.is_dir()
 
@@ -121,7 +116,7 @@ def test_a_folder_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"run", *(f"run/{name}" for name in NEW)}
 
 
-def test_an_open_folder_is_one_processes(tmp_path: Path) -> None:
+def test_an_open_folder_is_one_processes(tmp_path):
     with created(tmp_path / "run", CONFIG), pytest.raises(InputError, match="one is running it"):
         reopen(tmp_path / "run", CONFIG)
     with reopened(tmp_path / "run", CONFIG), pytest.raises(InputError, match="one is running it"):
@@ -130,7 +125,7 @@ def test_an_open_folder_is_one_processes(tmp_path: Path) -> None:
 
 
 @contextmanager
-def umask(mask: int) -> Iterator[None]:
+def umask(mask):
     before = os.umask(mask)
     try:
         yield
@@ -139,7 +134,7 @@ def umask(mask: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o277])
-def test_only_the_owner_reads_a_folder_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+def test_only_the_owner_reads_a_folder_whatever_the_umask(tmp_path, mask):
     with umask(mask), created(tmp_path / "run", CONFIG) as folder:
         folder.append_metrics(row(1))
         folder.write_document("a.json", row(1))
@@ -150,7 +145,7 @@ def test_only_the_owner_reads_a_folder_whatever_the_umask(tmp_path: Path, mask: 
     assert len(list(folder.path.iterdir())) == 6
 
 
-def test_another_experiment_is_named_by_its_first_key_and_both_values(tmp_path: Path) -> None:
+def test_another_experiment_is_named_by_its_first_key_and_both_values(tmp_path):
     folder = create(tmp_path / "run", CONFIG)
     other = load_config(experiment(train={"steps": 9}))
     with pytest.raises(InputError, match="has 6: a run resumes as it began") as caught:
@@ -166,14 +161,14 @@ def test_another_experiment_is_named_by_its_first_key_and_both_values(tmp_path: 
     assert (caught.value.where, caught.value.value) == ("privacy.noise_seed", None)
 
 
-def test_an_experiment_on_given_data_is_read_back(tmp_path: Path) -> None:
+def test_an_experiment_on_given_data_is_read_back(tmp_path):
     given = load_config(experiment(task={"dataset": None}), count=3, given_model=True)
     folder = create(tmp_path / "run", given)
     assert read_config(folder.path) == given
     assert reopen(folder.path, given) == folder
 
 
-def test_metrics_are_rows_up_to_a_step(tmp_path: Path) -> None:
+def test_metrics_are_rows_up_to_a_step(tmp_path):
     folder = RunFolder(tmp_path)
     assert folder.keep_metrics(5) == []
     for step in (0, 2, 4, 6):
@@ -188,7 +183,7 @@ def test_metrics_are_rows_up_to_a_step(tmp_path: Path) -> None:
     assert folder.keep_metrics(9) == [*kept, row(5, 1.0)]
 
 
-def test_a_torn_line_costs_no_other(tmp_path: Path) -> None:
+def test_a_torn_line_costs_no_other(tmp_path):
     folder = RunFolder(tmp_path)
     folder.append_metrics(row(1))
     with folder.metrics.open("a") as file:
@@ -215,7 +210,7 @@ DAMAGED = [
 
 
 @generated(st.lists(st.one_of(st.sampled_from(DAMAGED), st.binary(max_size=40)), max_size=8))
-def test_damaged_metrics_never_block(tmp_path_factory: Any, lines: list[bytes]) -> None:
+def test_damaged_metrics_never_block(tmp_path_factory, lines):
     folder = RunFolder(tmp_path_factory.mktemp("run"))
     good = dump(row(1), indent=None).encode()
     folder.metrics.write_bytes(b"\n".join([good, *lines, good.replace(b"1", b"2", 1), b""]))
@@ -223,7 +218,7 @@ def test_damaged_metrics_never_block(tmp_path_factory: Any, lines: list[bytes]) 
     assert [kept.step for kept in folder.keep_metrics(1)] == [1]
 
 
-def test_json_is_proper_and_whole(tmp_path: Path) -> None:
+def test_json_is_proper_and_whole(tmp_path):
     folder = RunFolder(tmp_path)
     multipliers = NoiseMultipliers(first=(math.inf, -math.inf, 1.0), last=(math.nan, 2, None))
     folder.write_document("a.json", multipliers)
@@ -232,7 +227,7 @@ def test_json_is_proper_and_whole(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"a.json"}
 
 
-def test_tensors_may_share_memory_and_require_grad(tmp_path: Path) -> None:
+def test_tensors_may_share_memory_and_require_grad(tmp_path):
     folder = RunFolder(tmp_path)
     value = torch.arange(6.0, requires_grad=True).reshape(2, 3)
     folder.write_tensors("a.safetensors", {"whole": value, "part": value[:, 1]})
@@ -241,7 +236,7 @@ def test_tensors_may_share_memory_and_require_grad(tmp_path: Path) -> None:
     assert torch.equal(read["part"], torch.tensor([1.0, 4.0]))
 
 
-def test_a_result_stands_only_beside_its_models(tmp_path: Path) -> None:
+def test_a_result_stands_only_beside_its_models(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_result(row(1), {"model.safetensors": {"x": torch.ones(1)}})
     (tmp_path / "nodes.safetensors").mkdir()  # which cannot be replaced by a file

@@ -1,10 +1,7 @@
 """Which records join a step: the planned rates are realised, and nothing else decides."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,7 +12,6 @@ from plain_noise import normals
 from tacit.config import load_config
 from tacit.privacy.noise import draws as noise
 from tacit.training import sampling
-from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 
 CPU = torch.device("cpu")
@@ -23,7 +19,7 @@ RECORDS = (40, 8, 25, 5, 1)
 BATCH = 8
 
 
-def plan_of(records: tuple[int, ...] = RECORDS, **train: Any) -> Plan:
+def plan_of(records=RECORDS, **train):
     config = load_config(
         {
             "algorithm": {"name": "privsgp"},
@@ -35,20 +31,20 @@ def plan_of(records: tuple[int, ...] = RECORDS, **train: Any) -> Plan:
     return build_plan(config, records, 3)
 
 
-def with_local_steps(plan: Plan, local_steps: int) -> Plan:
+def with_local_steps(plan, local_steps):
     return replace(plan, release=replace(plan.release, local_steps=local_steps))
 
 
-def keys_of(plan: Plan, seed: int = 11) -> noise.NodeKeys:
+def keys_of(plan, seed=11):
     return noise.seeded_keys(seed, range(len(plan.nodes)))
 
 
-def chosen(batch: sampling.Batch) -> list[list[int]]:
+def chosen(batch):
     """The record numbers of each node."""
     return [indices[mask].tolist() for indices, mask in zip(batch.indices, batch.mask, strict=True)]
 
 
-def inclusions(plan: Plan, steps: int) -> list[np.ndarray]:
+def inclusions(plan, steps):
     """For each node, which record joined which step: `[steps, records]` of 0 and 1."""
     keys = keys_of(plan)
     found = [np.zeros((steps, node.records)) for node in plan.nodes]
@@ -58,7 +54,7 @@ def inclusions(plan: Plan, steps: int) -> list[np.ndarray]:
     return found
 
 
-def test_poisson_coins_have_the_planned_rate_for_every_record() -> None:
+def test_poisson_coins_have_the_planned_rate_for_every_record():
     plan, steps = plan_of(), 1500
     for node, joined in zip(plan.nodes, inclusions(plan, steps), strict=True):
         rate = min(BATCH, node.records) / node.records
@@ -77,7 +73,7 @@ def test_poisson_coins_have_the_planned_rate_for_every_record() -> None:
         assert sizes.var() == pytest.approx(variance, rel=4 * math.sqrt(2 / steps) + 0.02)
 
 
-def test_fixed_batches_are_uniform_subsets_of_the_planned_size() -> None:
+def test_fixed_batches_are_uniform_subsets_of_the_planned_size():
     plan, steps = plan_of(sampling="fixed"), 1500
     for node, joined in zip(plan.nodes, inclusions(plan, steps), strict=True):
         size = min(BATCH, node.records)
@@ -88,7 +84,7 @@ def test_fixed_batches_are_uniform_subsets_of_the_planned_size() -> None:
         assert np.abs(joined.mean(axis=0) - rate).max() <= 4.5 * error
 
 
-def test_allocation_takes_every_record_once_an_epoch_at_a_uniform_step() -> None:
+def test_allocation_takes_every_record_once_an_epoch_at_a_uniform_step():
     plan, epochs = plan_of((40, 8, 25, 5, 1, 48), sampling="allocation"), 300
     lengths = [node.epoch_steps for node in plan.nodes]
     assert lengths == [5, 1, 4, 1, 1, 6]  # as few steps as keep a batch at 8 in expectation
@@ -109,7 +105,7 @@ def test_allocation_takes_every_record_once_an_epoch_at_a_uniform_step() -> None
 
 
 @pytest.mark.parametrize("method", ["poisson", "fixed", "allocation"])
-def test_records_are_distinct_ascending_and_within_the_node(method: str) -> None:
+def test_records_are_distinct_ascending_and_within_the_node(method):
     plan = plan_of(sampling=method)
     for k in range(50):
         for node, records in zip(
@@ -120,7 +116,7 @@ def test_records_are_distinct_ascending_and_within_the_node(method: str) -> None
 
 
 @pytest.mark.parametrize("method", ["poisson", "fixed", "allocation"])
-def test_all_means_every_record_at_every_step(method: str) -> None:
+def test_all_means_every_record_at_every_step(method):
     plan = plan_of(batch="all", sampling=method)
     every = [list(range(count)) for count in RECORDS]
     for k in range(3):
@@ -129,7 +125,7 @@ def test_all_means_every_record_at_every_step(method: str) -> None:
     assert chosen(sampling.everything(plan_of(sampling=method), CPU)) == every
 
 
-def test_hidden_slots_hold_a_readable_record() -> None:
+def test_hidden_slots_hold_a_readable_record():
     plan = plan_of()
     batch = sampling.draw(plan, keys_of(plan), 0, CPU)
     assert batch.indices.dtype == torch.int64
@@ -141,7 +137,7 @@ def test_hidden_slots_hold_a_readable_record() -> None:
 
 
 @pytest.mark.parametrize("method", ["poisson", "fixed", "allocation"])
-def test_a_draw_depends_on_key_and_step_and_on_no_other_node(method: str) -> None:
+def test_a_draw_depends_on_key_and_step_and_on_no_other_node(method):
     plan = plan_of((40, 40, 40), sampling=method)
     keys = keys_of(plan)
     draws = [chosen(sampling.draw(plan, keys, k, CPU)) for k in range(4)]
@@ -155,7 +151,7 @@ def test_a_draw_depends_on_key_and_step_and_on_no_other_node(method: str) -> Non
         assert found == [draws[2][node]]
 
 
-def test_coins_do_not_follow_the_noise() -> None:
+def test_coins_do_not_follow_the_noise():
     """Sampling and noise of one step come from different streams of the node's key."""
     plan = plan_of((4000,), batch=2000)
     keys = keys_of(plan)
@@ -166,7 +162,7 @@ def test_coins_do_not_follow_the_noise() -> None:
         assert abs(np.corrcoef(joined, values)[0, 1]) < 4 / math.sqrt(4000)
 
 
-def test_a_batch_may_be_empty() -> None:
+def test_a_batch_may_be_empty():
     plan = plan_of((6,), batch=1)
     batches = [sampling.draw(plan, keys_of(plan), k, CPU) for k in range(40)]
     empty = [batch for batch in batches if batch.indices.numel() == 0]
@@ -176,7 +172,7 @@ def test_a_batch_may_be_empty() -> None:
 
 
 @pytest.mark.parametrize("method", ["poisson", "fixed"])
-def test_one_deal_makes_all_mini_batches_of_a_step(method: str) -> None:
+def test_one_deal_makes_all_mini_batches_of_a_step(method):
     """Disjoint, ascending, each as drawn alone; and by the definition, record by record."""
     plan = with_local_steps(plan_of((60, 41), sampling=method, batch=5), 4)
     keys = keys_of(plan)
@@ -201,7 +197,7 @@ def test_one_deal_makes_all_mini_batches_of_a_step(method: str) -> None:
 
 @pytest.mark.parametrize("sizes", [(60, 60, 60), (60, 41, 23)])
 @pytest.mark.parametrize("parts", [1, 4])
-def test_subsets_of_many_nodes_are_those_of_each(sizes: tuple[int, ...], parts: int) -> None:
+def test_subsets_of_many_nodes_are_those_of_each(sizes, parts):
     """Bit for bit what the noise module draws for one node, few nodes at a time or all."""
     plan = plan_of(sizes, sampling="fixed", batch=5)
     keys = keys_of(plan)
@@ -215,7 +211,7 @@ def test_subsets_of_many_nodes_are_those_of_each(sizes: tuple[int, ...], parts: 
         assert [records.tolist() for records in again] == [records.tolist() for records in found]
 
 
-def test_equal_words_are_settled_as_for_one_node() -> None:
+def test_equal_words_are_settled_as_for_one_node():
     plan = plan_of((8, 8), sampling="fixed", batch=3)
     keys = keys_of(plan)
     tied = np.array([[5, 1, 5, 5, 9, 9, 9, 9], [1, 2, 3, 4, 5, 6, 7, 8]], np.uint64)
@@ -226,7 +222,7 @@ def test_equal_words_are_settled_as_for_one_node() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(60, 60), (60, 41)])
-def test_a_deal_of_fixed_sizes_follows_the_permutation(sizes: tuple[int, ...]) -> None:
+def test_a_deal_of_fixed_sizes_follows_the_permutation(sizes):
     plan = with_local_steps(plan_of(sizes, sampling="fixed", batch=5), 4)
     keys = keys_of(plan)
     drawn = sampling.disjoint_batches(plan, keys, 3, CPU)
@@ -237,7 +233,7 @@ def test_a_deal_of_fixed_sizes_follows_the_permutation(sizes: tuple[int, ...]) -
             assert chosen(drawn.batch(part))[row] == sorted(dealt[part].tolist())
 
 
-def test_a_deal_of_some_nodes_is_theirs() -> None:
+def test_a_deal_of_some_nodes_is_theirs():
     plan = with_local_steps(plan_of((60, 41, 33), batch=5), 3)
     keys = keys_of(plan)
     whole = sampling.disjoint_batches(plan, keys, 4, CPU)

@@ -1,13 +1,8 @@
 """Secure sums in a run: what is planned, what is refused, and that runs do what is planned."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +20,7 @@ from tacit.config import load_config
 from tacit.errors import BudgetError, InputError, LeakError
 from tacit.privacy.noise.gaussian import spacing
 from tacit.training.budget import epsilon_by_colluders, node_keys
-from tacit.training.plan import Plan
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.processes.communication import local_exchange
 from tacit.training.run_folder.result import bytes_per_step
 from tacit.training.secure_sums import SecureSums
@@ -35,7 +29,7 @@ from tacit.training.stacked_context import StackedContext
 METHODS = ["dp-sgd", "dp-fedavg"]
 
 
-def planned(records: Sequence[int], *, name: str = "dp-sgd", **settings: Any) -> Plan:
+def planned(records, *, name="dp-sgd", **settings):
     """A plan with secure sums, unless said otherwise."""
     algorithm = {"name": name, **settings.pop("algorithm", {})}
     chosen = {"epsilon": 2.0, "aggregation": "secure-sum", **settings}
@@ -49,7 +43,7 @@ def planned(records: Sequence[int], *, name: str = "dp-sgd", **settings: Any) ->
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("colluding", [0, 1, 3])
-def test_the_noise_in_the_mean_falls_by_the_root_of_the_honest(name: str, colluding: int) -> None:
+def test_the_noise_in_the_mean_falls_by_the_root_of_the_honest(name, colluding):
     plan = planned([50] * 9, name=name, colluding=colluding)
     alone = planned([50] * 9, name=name, aggregation="clear")
     for node, other in zip(plan.nodes, alone.nodes, strict=True):
@@ -66,7 +60,7 @@ def test_the_noise_in_the_mean_falls_by_the_root_of_the_honest(name: str, collud
     assert statement.released_values() == STEPS * 10 * 9  # draws of all: any may be imperfect
 
 
-def test_epsilon_is_that_of_one_gaussian_with_the_noise_of_the_honest() -> None:
+def test_epsilon_is_that_of_one_gaussian_with_the_noise_of_the_honest():
     """Closed form: batches of everything, sensitivity C, sqrt(STEPS) over the joint multiplier."""
     records, budgets = [30, 80, 50, 120, 64], (2.0, 3.0, 1.0, 8.0, 2.0)
     plan = planned(records, epsilon=budgets, colluding=2)
@@ -83,7 +77,7 @@ def test_epsilon_is_that_of_one_gaussian_with_the_noise_of_the_honest() -> None:
     assert max(tight) > 0.999  # the strictest budget decides, and no more noise than that
 
 
-def test_rounds_in_which_few_take_part_count_for_less() -> None:
+def test_rounds_in_which_few_take_part_count_for_less():
     down = [(node, 0, 2) for node in range(4)]
     plan = planned([40] * 6, colluding=1, faults={"down": down})
     sums = plan.release.sums
@@ -100,7 +94,7 @@ def test_rounds_in_which_few_take_part_count_for_less() -> None:
     assert plan.nodes[0].epsilon < plan.nodes[5].epsilon <= 2.0
 
 
-def test_clients_per_round_are_those_of_a_sum() -> None:
+def test_clients_per_round_are_those_of_a_sum():
     plan = planned([40] * 10, colluding=1, algorithm={"clients_per_round": 4})
     sums = plan.release.sums
     assert sums is not None
@@ -108,7 +102,7 @@ def test_clients_per_round_are_those_of_a_sum() -> None:
     assert sums.gain(0, 0) == pytest.approx(math.sqrt(3), rel=1e-5)
 
 
-def test_epsilon_is_told_for_every_number_of_colluders() -> None:
+def test_epsilon_is_told_for_every_number_of_colluders():
     plan = planned([40] * 6, colluding=1)
     table = epsilon_by_colluders(plan)
     assert len(table) == 3
@@ -122,7 +116,7 @@ def test_epsilon_is_told_for_every_number_of_colluders() -> None:
     assert nobody.noise_multiplier(plan.nodes[0], 0) == pytest.approx(own, rel=1e-5)
 
 
-def test_a_given_noise_is_the_least_of_all_and_keeps_every_budget_or_is_refused() -> None:
+def test_a_given_noise_is_the_least_of_all_and_keeps_every_budget_or_is_refused():
     plan = planned([30, 60], noise_std=0.7, colluding=0)
     stds = [plan.release.noise_std(node, 3) / node.divisor for node in plan.nodes]
     # By records, node 1 counts 60 / 45 times, and with it its noise: that of the sum for all.
@@ -138,7 +132,7 @@ def test_a_given_noise_is_the_least_of_all_and_keeps_every_budget_or_is_refused(
         )
 
 
-def test_no_round_alone_costs_more_than_is_given_for_one() -> None:
+def test_no_round_alone_costs_more_than_is_given_for_one():
     plan = planned([40, 70, 40], epsilon=None, epsilon_per_round=0.5, faults={"down": [(0, 0, 2)]})
     for node in plan.nodes:
         active = plan.release.active_steps(node)
@@ -154,9 +148,7 @@ def test_no_round_alone_costs_more_than_is_given_for_one() -> None:
     seed=st.integers(0, 2**31),
 )
 @settings(max_examples=50, deadline=None)
-def test_dividing_by_the_batch_moves_a_record_by_less_than_is_paid_for(
-    batch: int, records: int, seed: int
-) -> None:
+def test_dividing_by_the_batch_moves_a_record_by_less_than_is_paid_for(batch, records, seed):
     """Sums of up to J clipped gradients, C = 1, one of them with another record; exact norms."""
     draw = np.random.default_rng(seed)
     sums = draw.normal(size=64)
@@ -172,7 +164,7 @@ def test_dividing_by_the_batch_moves_a_record_by_less_than_is_paid_for(
     assert gained * SecureSums(4, 0).gain(0, 0) < math.sqrt(4)
 
 
-def test_default_note_and_bytes() -> None:
+def test_default_note_and_bytes():
     plan = planned([40] * 5)
     assert plan.config.privacy.colluding == 1
     assert bytes_per_step(plan, 10, 4).tolist() == [80.0] * 5
@@ -199,7 +191,7 @@ def test_default_note_and_bytes() -> None:
         ("soteriafl-saga", "compresses each client's message by itself"),
     ],
 )
-def test_methods_that_need_more_than_sums_are_refused(name: str, reason: str) -> None:
+def test_methods_that_need_more_than_sums_are_refused(name, reason):
     with pytest.raises(InputError, match=f"does not go with {name}, which {reason}") as caught:
         load_config(
             {"algorithm": {"name": name}, "privacy": {"aggregation": "secure-sum"}}, count=4
@@ -207,7 +199,7 @@ def test_methods_that_need_more_than_sums_are_refused(name: str, reason: str) ->
     assert caught.value.where == "privacy.aggregation"
 
 
-def test_every_method_with_a_server_says_whether_sums_are_enough() -> None:
+def test_every_method_with_a_server_says_whether_sums_are_enough():
     enough = {name for name, row in ALGORITHMS.items() if row.releases.no_secure_sum is None}
     assert enough == {
         "dp-sgd",
@@ -233,14 +225,14 @@ def test_every_method_with_a_server_says_whether_sums_are_enough() -> None:
         ({"faults": {"drop_edges": [(1, 0, 0.5)]}}, "faults.drop_edges"),
     ],
 )
-def test_what_contradicts_secure_sums_is_refused(sections: dict[str, Any], where: str) -> None:
+def test_what_contradicts_secure_sums_is_refused(sections, where):
     given = {"privacy": {"aggregation": "secure-sum"}, "algorithm": {"name": "dp-sgd"}, **sections}
     with pytest.raises(InputError) as caught:
         load_config(given, count=4)
     assert caught.value.where == where
 
 
-def test_sums_that_might_not_fit_are_refused_before_anything_runs() -> None:
+def test_sums_that_might_not_fit_are_refused_before_anything_runs():
     # A value may be 2 C / q, with q = 1 / 400, and is counted in steps of about a / 100.
     clipped = {"algorithm": {"clip": 1.0}, "accounting": "none", "train": {"batch": 1}}
     with pytest.raises(InputError, match="counts values in steps of about 1/100 of their noise"):
@@ -252,9 +244,7 @@ def test_sums_that_might_not_fit_are_refused_before_anything_runs() -> None:
 # What runs.
 
 
-def job_of(
-    name: str, *, dtype: str = "float32", records: Sequence[int] = (6, 9, 5, 12), **more: Any
-) -> Job:
+def job_of(name, *, dtype="float32", records=(6, 9, 5, 12), **more):
     draw = torch.Generator().manual_seed(11)
     kind = getattr(torch, dtype)
     nodes = [
@@ -274,7 +264,7 @@ def job_of(
     return prepare(load_config(config, count=len(records)), nodes=nodes)
 
 
-def models(job: Job) -> list[torch.Tensor]:
+def models(job):
     """The server's model after every step."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
     context = StackedContext(
@@ -290,9 +280,7 @@ def models(job: Job) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("batch", [3, 4])
 @pytest.mark.parametrize("name", METHODS)
-def test_with_the_same_own_noise_a_sum_is_the_mean_of_messages_up_to_the_lattice(
-    name: str, batch: int
-) -> None:
+def test_with_the_same_own_noise_a_sum_is_the_mean_of_messages_up_to_the_lattice(name, batch):
     """The draws are the same, and the lattice too where no batch of three divides a message."""
     found = []
     for aggregation in ("secure-sum", "clear"):
@@ -311,7 +299,7 @@ def test_with_the_same_own_noise_a_sum_is_the_mean_of_messages_up_to_the_lattice
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_what_colluders_cannot_subtract_is_the_noise_that_is_certified(name: str) -> None:
+def test_what_colluders_cannot_subtract_is_the_noise_that_is_certified(name):
     """From the plan to the integers: two of six pool their noise, and look at the sum."""
     job = job_of(name, records=(6, 9, 5, 12, 8, 7), privacy={"colluding": 2})
     plan = job.plan
@@ -332,7 +320,7 @@ def test_what_colluders_cannot_subtract_is_the_noise_that_is_certified(name: str
     torch.testing.assert_close(mean, (seen * unit / 6).float())
 
 
-def test_noise_of_one_client_is_released_in_no_other_way() -> None:
+def test_noise_of_one_client_is_released_in_no_other_way():
     job = job_of("dp-sgd")
     context = StackedContext(
         job.plan, job.model, job.train, node_keys(job.plan), local_exchange(job)
@@ -348,13 +336,13 @@ def test_noise_of_one_client_is_released_in_no_other_way() -> None:
     assert context.summand(values, 0).value.dtype == torch.int64
 
 
-def test_audits_say_that_they_attack_noised_values() -> None:
+def test_audits_say_that_they_attack_noised_values():
     with pytest.raises(InputError, match="no noised value of one client to an observer") as caught:
         audit_job(job_of("dp-sgd"))
     assert caught.value.where == "privacy.aggregation"
 
 
-def test_processes_whose_lattices_differ_are_told_apart() -> None:
+def test_processes_whose_lattices_differ_are_told_apart():
     from tacit.training.processes.agreement import planned as agreed
 
     plan = planned([40] * 4)
@@ -362,9 +350,7 @@ def test_processes_whose_lattices_differ_are_told_apart() -> None:
     assert agreed(plan)["plan noise"] != agreed(replace(plan, nodes=tuple(more)))["plan noise"]
 
 
-def test_a_client_without_records_is_no_participant_and_its_statement_says_so(
-    tmp_path: Path,
-) -> None:
+def test_a_client_without_records_is_no_participant_and_its_statement_says_so(tmp_path):
     """What is stated of a run is recomputed from its ledger alone, that client's too."""
     inputs = torch.randn(12, 3, generator=torch.Generator().manual_seed(2))
     parts = [

@@ -1,11 +1,7 @@
 """Options that are rules: the numbers that they come to, from what they are made, and refusals."""
 
-from __future__ import annotations
-
 import math
 import tomllib
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,20 +12,20 @@ import tacit
 from experiments import tacit as command_line
 from tacit.config import Config
 from tacit.errors import InputError
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 RECORDS, INPUTS, CLASSES = 30, 5, 3
 
 DROPPING = nn.Sequential(tacit.Dropout(0.5), nn.Linear(INPUTS, CLASSES)).double()
 
 
-def records(seed: int, count: int = RECORDS) -> tuple[torch.Tensor, torch.Tensor]:
+def records(seed, count=RECORDS):
     draw = torch.Generator().manual_seed(seed)
     inputs = torch.randn(count, INPUTS, generator=draw, dtype=torch.float64)
     return inputs, torch.randint(CLASSES, (count,), generator=draw)
 
 
-def settings(name: str = "dp-sgd", **algorithm: Any) -> dict[str, Any]:
+def settings(name="dp-sgd", **algorithm):
     return {
         "task": {"outputs": CLASSES},
         "nodes": {"count": 4},
@@ -39,18 +35,18 @@ def settings(name: str = "dp-sgd", **algorithm: Any) -> dict[str, Any]:
     }
 
 
-def network() -> nn.Module:
+def network():
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(INPUTS, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
 
 
-def job_of(sections: dict[str, Any], first: int = 0, **given: Any) -> Job:
+def job_of(sections, first=0, **given):
     nodes = [records(first + node) for node in range(4)]
     data = {"model": network(), "nodes": nodes, "test": records(99, 41), **given}
     return prepare(Config.model_validate(sections), **data)
 
 
-def median_by_hand(inputs: torch.Tensor, targets: torch.Tensor) -> float:
+def median_by_hand(inputs, targets):
     """The lower median of the norms of one gradient after the other."""
     module, norms = network(), []
     for record, target in zip(inputs, targets, strict=True):
@@ -61,7 +57,7 @@ def median_by_hand(inputs: torch.Tensor, targets: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", ["dp-sgd", "privsgp", "dp-dda"])
-def test_the_step_of_theorem_1_is_its_number(name: str) -> None:
+def test_the_step_of_theorem_1_is_its_number(name):
     nodes = [records(node) for node in range(4)]
     base = settings(name, learning_rate="sqrt(n/K)")
     ruled = tacit.train(base, nodes=nodes, model=network())
@@ -74,14 +70,14 @@ def test_the_step_of_theorem_1_is_its_number(name: str) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 3, 575])
-def test_the_rule_follows_nodes_and_steps(steps: int) -> None:
+def test_the_rule_follows_nodes_and_steps(steps):
     base = settings(learning_rate="sqrt(n/K)")
     base["train"]["steps"] = steps
     found = job_of(base).plan.config.algorithm.options.settled_rate
     assert found == math.sqrt(4 / steps)
 
 
-def test_the_median_clip_is_that_of_public_records_at_the_start() -> None:
+def test_the_median_clip_is_that_of_public_records_at_the_start():
     job = job_of(settings(clip="median"))
     right = median_by_hand(*records(99, 41))
     found = job.config.algorithm.options.settled_clip
@@ -93,7 +89,7 @@ def test_the_median_clip_is_that_of_public_records_at_the_start() -> None:
     assert job.plan.digest() == plain.plan.digest()
 
 
-def test_no_private_record_moves_the_median() -> None:
+def test_no_private_record_moves_the_median():
     """Adversarial records of all nodes: huge, zero, and others; the bound stays bit-equal."""
     right = job_of(settings(clip="median")).config.algorithm.options.clip
     huge = [(inputs * 1e6, targets) for inputs, targets in map(records, range(4))]
@@ -120,15 +116,13 @@ def test_no_private_record_moves_the_median() -> None:
         ("dp-admm", {}, "for dp-sgd alone"),
     ],
 )
-def test_where_there_is_no_median_it_is_refused(
-    name: str, given: dict[str, Any], words: str
-) -> None:
+def test_where_there_is_no_median_it_is_refused(name, given, words):
     with pytest.raises(InputError, match=words) as caught:
         job_of(settings(name, clip="median"), **given)
     assert caught.value.where == "algorithm.clip"
 
 
-def test_public_records_without_gradients_bound_nothing() -> None:
+def test_public_records_without_gradients_bound_nothing():
     inputs = records(99)[0]
     inputs[9:] = 0.0
     model = nn.Linear(INPUTS, 1, bias=False).double()
@@ -142,22 +136,20 @@ def test_public_records_without_gradients_bound_nothing() -> None:
     ("key", "value"),
     [("learning_rate", "sqrt(K/n)"), ("learning_rate", "median"), ("clip", "sqrt(n/K)")],
 )
-def test_other_words_are_refused(key: str, value: str) -> None:
+def test_other_words_are_refused(key, value):
     with pytest.raises(InputError) as caught:
         Config.model_validate(settings(**{key: value}))
     assert caught.value.where == f"algorithm.{key}"
     assert "must be a positive number" in caught.value.expected
 
 
-def test_a_rule_of_the_rate_is_not_for_a_step_that_another_option_sets() -> None:
+def test_a_rule_of_the_rate_is_not_for_a_step_that_another_option_sets():
     with pytest.raises(InputError, match=r"algorithm\.learning_rate"):
         Config.model_validate(settings("fedspd-dp", learning_rate="sqrt(n/K)"))
 
 
 @pytest.mark.parametrize(("key", "rule"), [("learning_rate", "sqrt(n/K)"), ("clip", "median")])
-def test_what_is_recommended_is_not_asked_for_by_a_rule(
-    key: str, rule: str, tmp_path: Path
-) -> None:
+def test_what_is_recommended_is_not_asked_for_by_a_rule(key, rule, tmp_path):
     file = tmp_path / "open.toml"
     file.write_text(f"[task]\ndataset = 'digits'\n[algorithm]\nname = 'dp-sgd'\n{key} = '{rule}'\n")
     answer = command_line("plan", str(file), "--recommend", "--out", str(tmp_path / "made.toml"))
@@ -165,7 +157,7 @@ def test_what_is_recommended_is_not_asked_for_by_a_rule(
     assert f"algorithm.{key} = '{rule}': must be a number here" in answer.err
 
 
-def test_the_best_steps_are_looked_for_at_the_settled_numbers(tmp_path: Path) -> None:
+def test_the_best_steps_are_looked_for_at_the_settled_numbers(tmp_path):
     file = tmp_path / "ruled.toml"
     file.write_text(
         "[task]\ndataset = 'digits'\nmodel = 'logistic'\n[nodes]\ncount = 4\n"
@@ -177,7 +169,7 @@ def test_the_best_steps_are_looked_for_at_the_settled_numbers(tmp_path: Path) ->
     assert "algorithm.learning_rate = 0.632456" in " ".join(answer.out.split())
 
 
-def test_the_run_folder_has_the_numbers_and_goes_on(tmp_path: Path) -> None:
+def test_the_run_folder_has_the_numbers_and_goes_on(tmp_path):
     nodes = [records(node) for node in range(4)]
     base = settings(clip="median", learning_rate="sqrt(n/K)")
     out, data = tmp_path / "run", {"model": network(), "nodes": nodes, "test": records(99, 41)}

@@ -4,14 +4,10 @@ On real digits. Every record joins every step, so that what one has paid is a Ga
 root of the sum, over runs, of steps / z^2 of the node that held it.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +31,6 @@ from tacit.privacy.ledger.shared import account_files
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.release import Release
-from tacit.training.run_folder.result import Result
 
 pytestmark = pytest.mark.process
 
@@ -43,22 +38,17 @@ DIGITS = load("digits", data_dir=Path("data"), seed=0).train
 PAIRS = list[tuple[Tensor, Tensor]]
 
 
-def epsilon_of(mu: float, delta: float = 1e-5) -> float:
+def epsilon_of(mu, delta=1e-5):
     """Balle and Wang: of a Gaussian mechanism, solved for epsilon."""
 
-    def beyond(epsilon: float) -> float:
+    def beyond(epsilon):
         low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
         return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high)) - delta
 
     return float(brentq(beyond, 0.0, 50.0)) if mu and beyond(0.0) > 0 else 0.0
 
 
-def settled(
-    folder: Path,
-    epsilon: float | list[float],
-    budget: float | list[float] | None = 1.2,
-    **sections: Any,
-) -> dict[str, Any]:
+def settled(folder, epsilon, budget=1.2, **sections):
     """An experiment whose data have a budget in a folder."""
     privacy = {
         "noise_std": None,
@@ -73,22 +63,16 @@ def settled(
     return experiment(task=task, privacy=privacy, train=train, **sections)
 
 
-def split(folder: Path, epsilon: Any, budget: Any = 1.2, *, nodes: int, seed: int = 0) -> Any:
+def split(folder, epsilon, budget=1.2, *, nodes, seed=0):
     return settled(folder, epsilon, budget, nodes={"count": nodes}, train={"seed": seed})
 
 
-def write(path: Path, config: dict[str, Any]) -> Path:
+def write(path, config):
     path.write_text(tomli_w.dumps(config), encoding="utf-8")
     return path
 
 
-def given_nodes(
-    folder: Path,
-    epsilon: Any,
-    parts: Sequence[tuple[Tensor, Tensor]],
-    budget: Any = 1.2,
-    source: str | list[str] | None = None,
-) -> Result:
+def given_nodes(folder, epsilon, parts, budget=1.2, source=None):
     named = {} if source is None else {"ledger_source": source}
     task = {"dataset": None, "outputs": 10}
     config = settled(folder, epsilon, budget, task=task, privacy=named)
@@ -96,14 +80,14 @@ def given_nodes(
     return tacit.train(config, nodes=parts)
 
 
-def parts(*ranges: Sequence[int]) -> PAIRS:
+def parts(*ranges):
     return [(DIGITS.inputs[list(one)], DIGITS.targets[list(one)]) for one in ranges]
 
 
 # The two programs that once spent a budget twice.
 
 
-def test_another_seed_with_swapped_budgets_is_refused(tmp_path: Path) -> None:
+def test_another_seed_with_swapped_budgets_is_refused(tmp_path):
     """Records move between the nodes, each of which is a source, since each has a budget."""
     budgets = [1.1, 0.4]
     files = {
@@ -126,7 +110,7 @@ def test_another_seed_with_swapped_budgets_is_refused(tmp_path: Path) -> None:
     assert ledger_document(tmp_path / "ledgers") == spent
 
 
-def test_two_nodes_and_then_six_are_refused(tmp_path: Path) -> None:
+def test_two_nodes_and_then_six_are_refused(tmp_path):
     tacit.train(split(tmp_path, 1.0, nodes=2))
     with pytest.raises(BudgetError, match=r"1 is spent, and this run would bring it to 1\.4") as no:
         tacit.train(split(tmp_path, 1.0, nodes=6))
@@ -146,31 +130,31 @@ def test_two_nodes_and_then_six_are_refused(tmp_path: Path) -> None:
 # However the same records come.
 
 
-def held(folder: Path) -> PAIRS:
+def held(folder):
     """Two nodes have spent 1.0 of 1.2, of 40 records each."""
     given = parts(range(40), range(40, 80))
     given_nodes(folder, 1.0, given)
     return given
 
 
-def reordered(pairs: PAIRS) -> PAIRS:
+def reordered(pairs):
     return [(inputs.flip(0), targets.flip(0)) for inputs, targets in pairs[::-1]]
 
 
-def relabelled(pairs: PAIRS) -> PAIRS:
+def relabelled(pairs):
     return [(inputs, 9 - targets) for inputs, targets in pairs]
 
 
-def as_images(pairs: PAIRS) -> PAIRS:
+def as_images(pairs):
     return [(inputs.double().reshape(-1, 1, 8, 8), targets) for inputs, targets in pairs]
 
 
-def dealt_anew(pairs: PAIRS) -> PAIRS:
+def dealt_anew(pairs):
     inputs, targets = (torch.cat(values) for values in zip(*pairs, strict=True))
     return [(inputs[first::4], targets[first::4]) for first in range(4)]
 
 
-def extended(pairs: PAIRS) -> PAIRS:
+def extended(pairs):
     more = parts(range(80, 120), range(120, 160))
     return [
         (torch.cat([inputs, new]), torch.cat([targets, labels]))
@@ -179,7 +163,7 @@ def extended(pairs: PAIRS) -> PAIRS:
 
 
 @pytest.mark.parametrize("change", [reordered, relabelled, as_images, extended])
-def test_the_same_records_draw_on_what_is_left(tmp_path: Path, change: Any) -> None:
+def test_the_same_records_draw_on_what_is_left(tmp_path, change):
     """Their source has paid, whatever else has joined it."""
     given = held(tmp_path)
     with pytest.raises(BudgetError, match=r"1 is spent, and this run would bring it to 1\.4"):
@@ -189,7 +173,7 @@ def test_the_same_records_draw_on_what_is_left(tmp_path: Path, change: Any) -> N
 
 
 @pytest.mark.parametrize("change", [reordered, relabelled, as_images, dealt_anew, extended])
-def test_the_same_records_under_another_name_are_caught(tmp_path: Path, change: Any) -> None:
+def test_the_same_records_under_another_name_are_caught(tmp_path, change):
     given = held(tmp_path)
     changed = change(given)
     names = [f"new {place}" for place in range(len(changed))]
@@ -211,7 +195,7 @@ def test_the_same_records_under_another_name_are_caught(tmp_path: Path, change: 
         assert rows[source] >= epsilon_of(math.hypot(solved(1.0), solved(0.1))) - 2e-3
 
 
-def test_records_by_another_name_are_known_again(tmp_path: Path) -> None:
+def test_records_by_another_name_are_known_again(tmp_path):
     """Split by tacit, passed in Python, and read from files of each node's own."""
     tacit.train(split(tmp_path, 1.0, nodes=3))
     with pytest.raises(BudgetError, match=r"node 0: 30 of its 30 .*ledger_source = 'digits' at"):
@@ -236,20 +220,20 @@ def test_records_by_another_name_are_known_again(tmp_path: Path) -> None:
         {"train": {"seed": 7}},
     ],
 )
-def test_other_settings_make_no_other_source(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_other_settings_make_no_other_source(tmp_path, other):
     tacit.train(split(tmp_path, 1.0, nodes=2))
     with pytest.raises(BudgetError, match=r"its data \('digits'\) .* 1 is spent"):
         tacit.train(settled(tmp_path, 1.0, **{"nodes": {"count": 2}, **other}))
 
 
-def test_parties_that_name_one_source_add_up(tmp_path: Path) -> None:
+def test_parties_that_name_one_source_add_up(tmp_path):
     """Two of them may hold one record: whether they do is not asked."""
     given_nodes(tmp_path, 0.5, parts(range(40), range(40, 80)), source="both")
     (row,) = ledger_document(tmp_path / "ledgers").nodes
     assert row.epsilon == pytest.approx(epsilon_of(math.sqrt(2) * solved(0.5)), rel=2e-3)
 
 
-def test_a_run_goes_on_only_with_records_that_its_sources_hold(tmp_path: Path) -> None:
+def test_a_run_goes_on_only_with_records_that_its_sources_hold(tmp_path):
     """Also where it goes on, a node with another source's records does not take part."""
     given_nodes(tmp_path, 0.3, parts(range(100, 140)), source="other")
     run, steps = tmp_path / "run", iter([False, True])
@@ -262,13 +246,11 @@ def test_a_run_goes_on_only_with_records_that_its_sources_hold(tmp_path: Path) -
         execute(job, out=run, resume=True)
 
 
-def test_whole_clients_have_sources_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_clients_have_sources_of_their_own(tmp_path, monkeypatch):
     """Another client's data could change several clients of the earlier run at once."""
     stated = Release.mechanism
 
-    def of_clients(*arguments: Any) -> Any:
+    def of_clients(*arguments):
         return replace(stated(*arguments), unit="client")
 
     monkeypatch.setattr(Release, "mechanism", of_clients)
@@ -297,9 +279,7 @@ def test_whole_clients_have_sources_of_their_own(
         max_size=4,
     )
 )
-def test_no_record_pays_more_than_a_budget_it_belongs_to(
-    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[list[int], list[float]]]
-) -> None:
+def test_no_record_pays_more_than_a_budget_it_belongs_to(tmp_path_factory, runs):
     """A register of its own keeps what was released of each record."""
     folder = tmp_path_factory.mktemp("runs")
     paid, spent = [0.0] * 12, 0.0
@@ -326,7 +306,7 @@ def test_no_record_pays_more_than_a_budget_it_belongs_to(
         assert row.epsilon == pytest.approx(epsilon_of(spent), rel=1e-3)
 
 
-def solved(epsilon: float) -> float:
+def solved(epsilon):
     """The mu of a run that was calibrated to an epsilon."""
     return float(brentq(lambda mu: epsilon_of(mu) - epsilon, 1e-3, 3.0))
 
@@ -334,7 +314,7 @@ def solved(epsilon: float) -> float:
 # Several processes, which share a folder.
 
 
-def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path: Path) -> None:
+def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path):
     """An earlier run dealt the records to two nodes; now four are at two processes."""
     tacit.train(split(tmp_path, 0.5, nodes=2))
     file = split(tmp_path, 0.5, nodes=4)
@@ -358,9 +338,7 @@ def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path: 
 # Where the ledgers are.
 
 
-def test_the_ledgers_lie_beside_the_experiment_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ledgers_lie_beside_the_experiment_file(tmp_path, monkeypatch):
     (tmp_path / "project").mkdir()
     file = write(tmp_path / "project" / "experiment.toml", split(Path(), 0.5, nodes=2))
     for place in ("here", "there"):
@@ -373,7 +351,7 @@ def test_the_ledgers_lie_beside_the_experiment_file(
     assert command("privacy", "statement", "run").code == 0
 
 
-def test_a_run_goes_on_where_its_ledgers_have_moved(tmp_path: Path) -> None:
+def test_a_run_goes_on_where_its_ledgers_have_moved(tmp_path):
     config = split(tmp_path, 1.0, nodes=2)
     run, steps = tmp_path / "run", iter([False, True])
     execute(prepare(load_config(config)), out=run, should_stop=lambda: next(steps, True))

@@ -1,7 +1,5 @@
 """What a plan says of a model that is differentiated one record at a time."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -12,7 +10,7 @@ import tacit
 from tacit.training.slow_path import Cost, SlowPath
 
 
-def plan_of(model: nn.Module, shape: tuple[int, ...]) -> tacit.Result:
+def plan_of(model, shape):
     draws = torch.Generator().manual_seed(1)
     nodes = [(torch.randn(6, *shape, generator=draws), torch.arange(6) % 2) for _ in range(2)]
     config = {
@@ -24,12 +22,12 @@ def plan_of(model: nn.Module, shape: tuple[int, ...]) -> tacit.Result:
     return tacit.train(config, model=model, nodes=nodes)
 
 
-def test_a_fast_model_is_not_tried_out() -> None:
+def test_a_fast_model_is_not_tried_out():
     plan = plan_of(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2)), (4,)).plan
     assert not any("one record at a time" in line for line in (*plan.notes, *plan.warnings))
 
 
-def test_a_slow_one_says_why_and_what_can_be_done() -> None:
+def test_a_slow_one_says_why_and_what_can_be_done():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 40), nn.RMSNorm(40), nn.Linear(40, 2))
     result = plan_of(module, (4,))
@@ -51,18 +49,18 @@ COSTS = SlowPath("the reason", Cost(0.5, 0.01), Cost(0.1, 0.002), at_once=100)
 @pytest.mark.parametrize(
     ("batches", "seconds"), [([10.0], 0.6), ([40.0, 60.0], 1.5), ([40.0, 61.0], 2.01)]
 )
-def test_calls_and_records_are_added_up(batches: list[float], seconds: float) -> None:
+def test_calls_and_records_are_added_up(batches, seconds):
     assert COSTS.seconds(batches) == pytest.approx(seconds)
     plain = 0.1 * len(batches) + 0.002 * sum(batches)
     assert COSTS.ratio(batches) == pytest.approx(seconds / plain)
 
 
-def test_a_step_of_several_batches_takes_as_many_times_as_long() -> None:
+def test_a_step_of_several_batches_takes_as_many_times_as_long():
     warning = COSTS.warning([40.0, 60.0], times=3)
     assert warning is not None
     assert "about 4.5 s" in warning
     assert "3.8 times" in warning
 
 
-def test_little_is_not_warned_of() -> None:
+def test_little_is_not_warned_of():
     assert SlowPath("", Cost(0.0, 0.01), Cost(0.0, 0.008), 100).warning([10.0]) is None

@@ -1,10 +1,7 @@
 """The stacked context does what the plan says, step by step."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -20,14 +17,14 @@ from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.noise import draws as noise
 from tacit.training import sampling, stacked_context
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 RECORDS = (6, 3, 9)
 STEPS = 4
 
 
-def records(seed: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def records(seed=5):
     draw = torch.Generator().manual_seed(seed)
     return [
         (
@@ -38,9 +35,7 @@ def records(seed: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-def job_of(
-    *, privacy: dict[str, Any] | None = None, algorithm: dict[str, Any] | None = None, **train: Any
-) -> Job:
+def job_of(*, privacy=None, algorithm=None, **train):
     chosen = {"name": "dyn-d2p", **(algorithm or {})}
     if chosen["name"] == "dyn-d2p" and ("clip" in chosen or privacy):
         chosen.setdefault("clip_decay", 4.0)
@@ -57,23 +52,21 @@ def job_of(
     return prepare(config, model=nn.Linear(2, 1), nodes=records())
 
 
-def context_of(job: Job, keys: noise.NodeKeys | None = None) -> StackedContext:
+def context_of(job, keys=None):
     exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
     return StackedContext(job.plan, job.model, job.train, keys or keys_of(), exchange)
 
 
-def keys_of(seed: int = 1) -> noise.NodeKeys:
+def keys_of(seed=1):
     return noise.seeded_keys(seed, range(len(RECORDS)))
 
 
-def points(dtype: torch.dtype = torch.float64) -> torch.Tensor:
+def points(dtype=torch.float64):
     """A different model for every node, `[nodes, 3]`: two weights and a bias."""
     return torch.randn(len(RECORDS), 3, generator=torch.Generator().manual_seed(8)).to(dtype)
 
 
-def gradient_sum(
-    node: int, at: np.ndarray, clip: float | None, chosen: list[int] | None = None
-) -> np.ndarray:
+def gradient_sum(node, at, clip, chosen=None):
     """Sum over records of the clipped gradient of (w x + b - y)^2, record by record."""
     inputs, targets = (values.numpy() for values in records()[node])
     total = np.zeros(3)
@@ -86,7 +79,7 @@ def gradient_sum(
 
 
 @pytest.mark.parametrize("clip", [None, 1.5])
-def test_the_batch_gradient_sums_records_clipped_at_the_steps_own_bound(clip: float | None) -> None:
+def test_the_batch_gradient_sums_records_clipped_at_the_steps_own_bound(clip):
     job = job_of(algorithm={} if clip is None else {"clip": clip})
     context, at = context_of(job), points()
     for k in (0, 3, 1):
@@ -101,7 +94,7 @@ def test_the_batch_gradient_sums_records_clipped_at_the_steps_own_bound(clip: fl
             )
 
 
-def test_the_batch_gradient_takes_the_drawn_records_only() -> None:
+def test_the_batch_gradient_takes_the_drawn_records_only():
     job = job_of(batch=2)
     context, at, keys = context_of(job), points(), keys_of()
     sizes = set()
@@ -118,7 +111,7 @@ def test_the_batch_gradient_takes_the_drawn_records_only() -> None:
     assert len(sizes) > 2
 
 
-def test_a_step_where_no_node_draws_a_record_sums_to_zero() -> None:
+def test_a_step_where_no_node_draws_a_record_sums_to_zero():
     job = job_of(batch=1)
     quiet = replace(
         job, plan=replace(job.plan, nodes=tuple(replace(n, rate=1e-12) for n in job.plan.nodes))
@@ -133,9 +126,7 @@ def test_a_step_where_no_node_draws_a_record_sums_to_zero() -> None:
 @pytest.mark.parametrize(
     ("batch", "expected"), [("all", [6, 6, 6]), (4, [4, 6, 8 / 3]), (1, [1, 2, 2 / 3])]
 )
-def test_sums_are_divided_by_the_expected_batch_in_place_and_weighed(
-    batch: int | str, expected: list[float]
-) -> None:
+def test_sums_are_divided_by_the_expected_batch_in_place_and_weighed(batch, expected):
     """Of 6, 3 and 9 records the nodes count once, a half and one and a half times."""
     context = context_of(job_of(batch=batch))
     total = torch.ones(len(RECORDS), 3, dtype=torch.float64)
@@ -145,7 +136,7 @@ def test_sums_are_divided_by_the_expected_batch_in_place_and_weighed(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str) -> None:
+def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype):
     job = job_of(
         privacy={"epsilon": [0.5, 1.0, 2.0], "delta": 1e-4}, algorithm={"clip": 2.0}, dtype=dtype
     )
@@ -169,7 +160,7 @@ def test_noise_is_each_nodes_own_normals_times_the_planned_deviation(dtype: str)
     assert scales[0] > scales[1] > scales[2] > 0
 
 
-def test_a_plan_without_noise_adds_none() -> None:
+def test_a_plan_without_noise_adds_none():
     total = torch.full((len(RECORDS), 3), 0.25, dtype=torch.float64)
     found = context_of(job_of()).add_noise(total, 0)
     assert torch.equal(found, torch.full((len(RECORDS), 3), 0.25, dtype=torch.float64))
@@ -177,7 +168,7 @@ def test_a_plan_without_noise_adds_none() -> None:
 
 @pytest.mark.parametrize("batch", ["all", 2], ids=["whole", "sampled"])
 @pytest.mark.parametrize("node", range(len(RECORDS)))
-def test_a_node_alone_computes_what_it_computes_in_the_stack(node: int, batch: int | str) -> None:
+def test_a_node_alone_computes_what_it_computes_in_the_stack(node, batch):
     job = job_of(
         privacy={"noise_std": 0.1, "accounting": "none"}, algorithm={"clip": 1.0}, batch=batch
     )
@@ -194,7 +185,7 @@ def test_a_node_alone_computes_what_it_computes_in_the_stack(node: int, batch: i
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
 
 
-def test_the_last_batch_is_kept_for_the_progress_line() -> None:
+def test_the_last_batch_is_kept_for_the_progress_line():
     context, at = context_of(job_of(algorithm={"clip": 1.0})), points()
     assert context.last is None
     context.batch_gradient(at, 0)
@@ -207,7 +198,7 @@ def test_the_last_batch_is_kept_for_the_progress_line() -> None:
         torch.testing.assert_close(losses, residuals.square(), rtol=1e-11, atol=1e-12)
 
 
-def federated_world(active: int | None) -> StackedContext:
+def federated_world(active):
     options = {} if active is None else {"clients_per_round": active}
     job = job_of(
         algorithm={"name": "dp-sgd", **options},
@@ -218,7 +209,7 @@ def federated_world(active: int | None) -> StackedContext:
 
 
 @pytest.mark.parametrize("k", range(STEPS))
-def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k: int) -> None:
+def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k):
     context, alone = federated_world(2), federated_world(2)
     here = alone.among(k)
     rows = context.active(k)[:, 0].nonzero().flatten()
@@ -243,7 +234,7 @@ def test_the_world_of_active_nodes_has_their_rows_of_the_whole(k: int) -> None:
 
 
 @pytest.mark.parametrize("active", [None, 2])
-def test_mini_batches_read_together_are_those_read_one_by_one(active: int | None) -> None:
+def test_mini_batches_read_together_are_those_read_one_by_one(active):
     job = prepare(
         load_config(
             {
@@ -270,7 +261,7 @@ def test_mini_batches_read_together_are_those_read_one_by_one(active: int | None
             assert torch.equal(found, right)
 
 
-def test_where_all_are_active_their_world_is_the_whole() -> None:
+def test_where_all_are_active_their_world_is_the_whole():
     context = federated_world(None)
     at = points()
     assert context.among(0) is context
@@ -279,7 +270,7 @@ def test_where_all_are_active_their_world_is_the_whole() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_draws_no_noise_of_the_world_it_came_with() -> None:
+def test_a_forked_child_draws_no_noise_of_the_world_it_came_with():
     job = job_of(privacy={"noise_std": 0.5, "delta": 1e-5})
     context = context_of(job)
     zeros = torch.zeros(len(RECORDS), 3, dtype=torch.float64)
@@ -290,7 +281,7 @@ def test_a_forked_child_draws_no_noise_of_the_world_it_came_with() -> None:
 
 
 @pytest.mark.parametrize("norm", ["l1", "coordinate", "automatic"])
-def test_what_is_clipped_in_l2_alone_is_refused_under_another_norm(norm: str) -> None:
+def test_what_is_clipped_in_l2_alone_is_refused_under_another_norm(norm):
     """Also to a row of a user's own, such as one with Laplace noise, accounted in l1."""
     job = job_of(algorithm={"name": "dp2-sgd", "clip": 1.0, "clip_norm": norm})
     context, at = context_of(job), points()

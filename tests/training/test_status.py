@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,6 @@ from tacit.config import load_config
 from tacit.errors import BudgetError, InputError, PeerError, RecordsError, public_line
 from tacit.report.documents.base import load
 from tacit.report.documents.status import STATUS, StatusDocument
-from tacit.training.hooks import Progress
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.run_folder.status import Standing, StatusWriter
@@ -31,7 +28,7 @@ class Sites(Alone):
 
     rank, processes = 1, 3
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.others = [
             PeerState(0, "north", "connected", 7, 0.5),
             PeerState(2, "west", "unknown"),
@@ -39,7 +36,7 @@ class Sites(Alone):
         self.waiting_for: tuple[int, ...] = ()
         self.looked = threading.Semaphore(0)
 
-    def seen(self) -> Sequence[PeerState]:
+    def seen(self):
         self.looked.release()
         own = PeerState(1, "south", "connected", 3, 0.0, self.waiting_for)
         return [self.others[0], own, self.others[1]]
@@ -48,19 +45,19 @@ class Sites(Alone):
 class Clock:
     """Ten seconds later whenever it is looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.looks = 0
 
-    def __call__(self) -> datetime:
+    def __call__(self):
         self.looks += 1
         return START + timedelta(seconds=10 * (self.looks - 1))
 
 
-def read(folder: Path) -> StatusDocument:
+def read(folder):
     return load(StatusDocument, (folder / STATUS).read_bytes(), STATUS)
 
 
-def look(sites: Sites, times: int = 2) -> None:
+def look(sites, times=2):
     """Wait until the writer has begun so many more looks: all but the last are written."""
     while sites.looked.acquire(blocking=False):
         pass
@@ -69,18 +66,16 @@ def look(sites: Sites, times: int = 2) -> None:
 
 
 @pytest.fixture
-def sites() -> Sites:
+def sites():
     return Sites()
 
 
 @pytest.fixture
-def writer(tmp_path: Path, sites: Sites) -> StatusWriter:
+def writer(tmp_path, sites):
     return StatusWriter(tmp_path, sites, clock=Clock(), between=0.002)
 
 
-def test_a_process_starts_runs_waits_and_ends(
-    tmp_path: Path, sites: Sites, writer: StatusWriter
-) -> None:
+def test_a_process_starts_runs_waits_and_ends(tmp_path, sites, writer):
     standing = [Standing()]
     writer.start()
     look(sites)
@@ -113,9 +108,7 @@ def test_a_process_starts_runs_waits_and_ends(
     assert status.since == status.updated
 
 
-def test_a_wait_that_is_over_at_the_next_look_is_none(
-    tmp_path: Path, sites: Sites, writer: StatusWriter
-) -> None:
+def test_a_wait_that_is_over_at_the_next_look_is_none(tmp_path, sites, writer):
     sites.waiting_for = (0,)
     steps = iter(range(10**9))
     writer.follow(lambda: Standing(next(steps), None))  # it gets on between two looks
@@ -127,8 +120,8 @@ def test_a_wait_that_is_over_at_the_next_look_is_none(
 
 
 def test_what_went_wrong_between_sites_is_said_and_what_ended_the_run_goes_before(
-    tmp_path: Path, sites: Sites, writer: StatusWriter
-) -> None:
+    tmp_path, sites, writer
+):
     sites.others[1] = PeerState(2, "west", "away", 3, 90.0, (), "the certificate has expired")
     writer.start()
     look(sites)
@@ -138,9 +131,7 @@ def test_what_went_wrong_between_sites_is_said_and_what_ended_the_run_goes_befor
     assert (read(tmp_path).state, read(tmp_path).last_error) == ("failed", "rank 2 was lost")
 
 
-def test_the_file_is_the_owners_alone_and_whole_at_every_moment(
-    tmp_path: Path, sites: Sites, writer: StatusWriter
-) -> None:
+def test_the_file_is_the_owners_alone_and_whole_at_every_moment(tmp_path, sites, writer):
     usual = os.umask(0)
     try:
         writer.start()
@@ -154,9 +145,7 @@ def test_the_file_is_the_owners_alone_and_whole_at_every_moment(
     assert [path.name for path in tmp_path.iterdir()] == [STATUS]
 
 
-def test_a_status_that_cannot_be_written_ends_nothing(
-    tmp_path: Path, sites: Sites, writer: StatusWriter
-) -> None:
+def test_a_status_that_cannot_be_written_ends_nothing(tmp_path, sites, writer):
     (tmp_path / STATUS).mkdir()  # no file takes its place
     writer.start()
     look(sites, 3)
@@ -174,7 +163,7 @@ def test_a_status_that_cannot_be_written_ends_nothing(
         (OSError(28, "No space left on device", "/data/ledger"), "/data/ledger: No space left"),
     ],
 )
-def test_an_error_that_may_be_told_is_told(error: Exception, line: str) -> None:
+def test_an_error_that_may_be_told_is_told(error, line):
     assert line in str(public_line(error))
 
 
@@ -186,22 +175,22 @@ def test_an_error_that_may_be_told_is_told(error: Exception, line: str) -> None:
         RecordsError("node 3", "17 of 90 patients are missing", "every record has a label"),
     ],
 )
-def test_an_error_that_may_speak_of_records_is_not_told(error: Exception) -> None:
+def test_an_error_that_may_speak_of_records_is_not_told(error):
     assert "17" not in str(public_line(error))
 
 
 # Of runs.
 
 
-def run(folder: Path, on_step: Callable[[Progress], None], **changes: dict[str, object]) -> None:
+def run(folder, on_step, **changes):
     execute(prepare(load_config(experiment(**changes))), out=folder, on_step=on_step)
 
 
-def ignore(progress: Progress) -> None:
+def ignore(progress):
     """Nothing."""
 
 
-def test_a_run_says_that_it_is_done_and_nothing_that_is_private(tmp_path: Path) -> None:
+def test_a_run_says_that_it_is_done_and_nothing_that_is_private(tmp_path):
     run(tmp_path / "run", ignore)
     status, result = (
         read(tmp_path / "run"),
@@ -216,17 +205,15 @@ def test_a_run_says_that_it_is_done_and_nothing_that_is_private(tmp_path: Path) 
     }
 
 
-def test_a_run_without_a_folder_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_folder_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     execute(prepare(load_config(experiment())))
     assert not list(tmp_path.iterdir())
     assert not [thread for thread in threading.enumerate() if thread.name == "tacit-status"]
 
 
-def test_a_run_that_fails_says_so_without_what_may_be_private(tmp_path: Path) -> None:
-    def fail(progress: Progress) -> None:
+def test_a_run_that_fails_says_so_without_what_may_be_private(tmp_path):
+    def fail(progress):
         if progress.step == 3:
             raise ValueError("17 of 90 patients")
 
@@ -239,10 +226,10 @@ def test_a_run_that_fails_says_so_without_what_may_be_private(tmp_path: Path) ->
     assert "patients" not in (tmp_path / "run" / STATUS).read_text()
 
 
-def test_epsilon_counts_what_the_ledger_has_charged(tmp_path: Path) -> None:
+def test_epsilon_counts_what_the_ledger_has_charged(tmp_path):
     """A block of steps is reserved before the first of them is made."""
 
-    def stop(progress: Progress) -> None:
+    def stop(progress):
         raise PeerError("rank 2 was lost")
 
     with pytest.raises(PeerError):

@@ -1,10 +1,6 @@
 """f(x) - f* against scikit-learn's minimum, where it is asked for, and where it is refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +30,7 @@ from tacit.training.suboptimality import (
 RIDGE = 0.05
 
 
-def settings(**changes: Any) -> dict[str, Any]:
+def settings(**changes):
     """DO-ADP without noise on every record of nodes with equally many."""
     return {
         "task": {"dataset": "digits", "model": "logistic"} | changes.pop("task", {}),
@@ -48,7 +44,7 @@ def settings(**changes: Any) -> dict[str, Any]:
     }
 
 
-def objective() -> tuple[Objective, int]:
+def objective():
     """Of the experiment, and its d."""
     job = prepare(load_config(settings()))
     ridge = ridge_of(job.config.algorithm.options)
@@ -60,9 +56,7 @@ def objective() -> tuple[Objective, int]:
 
 
 @pytest.mark.parametrize("curved", [0, 1000], ids=["L-BFGS", "Newton"])
-def test_the_least_value_is_that_of_scikit_learn(
-    curved: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_value_is_that_of_scikit_learn(curved, monkeypatch):
     """Its ridge spares the bias, which is a column of ones here: 1 / C = J n lambda."""
     monkeypatch.setattr(suboptimality, "_CURVED", curved)
     f, d = objective()
@@ -82,7 +76,7 @@ def test_the_least_value_is_that_of_scikit_learn(
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "mse", "logistic"])
-def test_the_curvature_is_that_of_the_value(loss: str) -> None:
+def test_the_curvature_is_that_of_the_value(loss):
     """Against differences of the slope, of which the value's own tests speak."""
     draw = torch.Generator().manual_seed(5)
     outputs = 1 if loss == "logistic" else 3
@@ -106,7 +100,7 @@ def test_the_curvature_is_that_of_the_value(loss: str) -> None:
     torch.testing.assert_close(found, found.T)
 
 
-def test_no_start_finds_less() -> None:
+def test_no_start_finds_less():
     f, d = objective()
     least = least_value(f, torch.zeros(d))
     other = torch.randn(d, generator=torch.Generator().manual_seed(1))
@@ -117,7 +111,7 @@ UNEQUAL = {"partition": "dirichlet", "alpha": 0.5, "per_node": None}
 
 
 @pytest.mark.parametrize("chosen", ["records", "equal"])
-def test_nodes_count_as_weights_say_and_the_ridge_counts_once(chosen: str) -> None:
+def test_nodes_count_as_weights_say_and_the_ridge_counts_once(chosen):
     """f by hand, of nodes of different sizes."""
     job = prepare(load_config(settings(nodes={**UNEQUAL, "weights": chosen})))
     found = suboptimality_of(job, job.plan.parameters)
@@ -138,7 +132,7 @@ def test_nodes_count_as_weights_say_and_the_ridge_counts_once(chosen: str) -> No
 
 
 @pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
-def test_it_falls_to_zero_by_weights_where_sizes_differ(tmp_path: Path) -> None:
+def test_it_falls_to_zero_by_weights_where_sizes_differ(tmp_path):
     """Of records that are alike everywhere; equal weights have their least value elsewhere."""
     data = load("digits", data_dir=tmp_path).train
     nodes = [(data.inputs[a:b], data.targets[a:b]) for a, b in ((0, 60), (60, 300), (300, 1400))]
@@ -152,7 +146,7 @@ def test_it_falls_to_zero_by_weights_where_sizes_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
-def test_it_falls_to_zero_and_stands_in_the_rows(tmp_path: Path) -> None:
+def test_it_falls_to_zero_and_stands_in_the_rows(tmp_path):
     tacit.train(settings(), out=tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     found = [row["suboptimality"] for row in rows]
@@ -171,7 +165,7 @@ def test_it_falls_to_zero_and_stands_in_the_rows(tmp_path: Path) -> None:
         ({"task": {"class_weights": [1.0] * 10}}, "class_weights"),
     ],
 )
-def test_what_it_cannot_be_told_of(changes: dict[str, Any], words: str | None) -> None:
+def test_what_it_cannot_be_told_of(changes, words):
     if words is None:
         sections = settings(**changes)
         del sections["algorithm"]["weight_decay"]
@@ -190,9 +184,7 @@ SERVER = {"name": "fedavg", "learning_rate": 0.5, "local_steps": 2}
 
 @pytest.mark.process
 @pytest.mark.parametrize("algorithm", [{}, SERVER], ids=["gossip", "server"])
-def test_processes_that_read_one_data_set_measure_the_same(
-    tmp_path: Path, algorithm: dict[str, Any]
-) -> None:
+def test_processes_that_read_one_data_set_measure_the_same(tmp_path, algorithm):
     """The common model is the mean over the nodes of all processes, or the server's, of that step.
 
     Nodes are of different sizes, and the first process has two of the five.
@@ -223,7 +215,7 @@ def test_processes_that_read_one_data_set_measure_the_same(
         assert "suboptimality" not in row
 
 
-def test_a_step_of_an_earlier_session_has_none_but_where_all_models_are_added_up() -> None:
+def test_a_step_of_an_earlier_session_has_none_but_where_all_models_are_added_up():
     f, d = objective()
     x = torch.ones(d)
     measured = Suboptimality(f, 0.25)
@@ -233,7 +225,7 @@ def test_a_step_of_an_earlier_session_has_none_but_where_all_models_are_added_up
     assert measured.at(8, x) == f.value(x) - 0.25
 
 
-def test_processes_that_were_given_records_refuse_it() -> None:
+def test_processes_that_were_given_records_refuse_it():
     """None of them has those of the others."""
 
     class Two:
@@ -249,7 +241,7 @@ def test_processes_that_were_given_records_refuse_it() -> None:
         prepare(load_config(settings()), nodes=nodes, peers=Two())  # type: ignore[arg-type]
 
 
-def test_a_figure_draws_it(tmp_path: Path) -> None:
+def test_a_figure_draws_it(tmp_path):
     file = tmp_path / "figure.toml"
     sections = settings(train={"steps": 20, "evaluate_every": 10})
     lines = [{"name": "all"}, {"name": "some", "set": {"algorithm.activation": 0.5}}]

@@ -31,21 +31,21 @@ TASK = {"dataset": "csv:patients.csv", "model": "logistic"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     write_tables(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def trained(task: dict[str, Any], **given: Any) -> tacit.Result:
+def trained(task, **given):
     return tacit.train({**SETTINGS, "task": task}, **given)
 
 
-def frame() -> pd.DataFrame:
+def frame():
     return pd.read_csv("patients.csv")
 
 
-def test_files_frames_and_parts_train_the_same_models(folder: Path) -> None:
+def test_files_frames_and_parts_train_the_same_models(folder):
     wanted = trained(TASK).parameters
     model = {"model": "logistic"}
     assert wanted.shape == (5, 36)
@@ -61,7 +61,7 @@ def test_files_frames_and_parts_train_the_same_models(folder: Path) -> None:
     assert trained({**TASK, "dataset": "parquet:patients.parquet"}).parameters.equal(wanted)
 
 
-def test_paths_stand_for_the_tables_they_lead_to(folder: Path) -> None:
+def test_paths_stand_for_the_tables_they_lead_to(folder):
     """One with all nodes, one a node, and one with test records; the schema lies beside it."""
     model = {"model": "logistic"}
     wanted = trained({**TASK, "test": "csv:sample.csv"})
@@ -80,7 +80,7 @@ def test_paths_stand_for_the_tables_they_lead_to(folder: Path) -> None:
         trained(model, nodes="patients.csv", test="nope.csv")
 
 
-def test_test_records_are_frames_files_or_a_share(folder: Path) -> None:
+def test_test_records_are_frames_files_or_a_share(folder):
     sample = pd.read_csv("sample.csv")
     by_file = trained({**TASK, "test": "csv:sample.csv"})
     by_frame = trained({"model": "logistic"}, nodes=frame(), schema=SCHEMA, test=sample)
@@ -92,7 +92,7 @@ def test_test_records_are_frames_files_or_a_share(folder: Path) -> None:
     assert trained(named, nodes=frame(), schema=SCHEMA).test_loss == by_file.test_loss
 
 
-def test_a_share_that_is_declared_public_is_said_to_be(folder: Path) -> None:
+def test_a_share_that_is_declared_public_is_said_to_be(folder):
     sections = {**SETTINGS, "task": {**TASK, "test_share": 0.2}, "privacy": {"epsilon": 3.0}}
     result = tacit.train(sections, out="run")
     assert result.test_accuracy is not None
@@ -112,14 +112,14 @@ def test_a_share_that_is_declared_public_is_said_to_be(folder: Path) -> None:
     ] == len(pd.read_csv("sample.csv"))
 
 
-def test_without_test_records_the_plan_says_what_to_do(folder: Path) -> None:
+def test_without_test_records_the_plan_says_what_to_do(folder):
     result = trained(TASK)
     assert result.test_accuracy is None
     (note,) = [note for note in result.plan.notes if note.startswith("no test records")]
     assert "task.test_share" in note
 
 
-def test_each_node_reads_its_own_table(folder: Path) -> None:
+def test_each_node_reads_its_own_table(folder):
     for node, name in enumerate(HOSPITALS):
         part = frame()[frame()["hospital"] == name]
         part.drop(columns="hospital").to_csv(f"hospital-{node}.csv", index=False)
@@ -141,7 +141,7 @@ def test_each_node_reads_its_own_table(folder: Path) -> None:
         tacit.train({**SETTINGS, **shared})
 
 
-def test_a_number_is_predicted(folder: Path) -> None:
+def test_a_number_is_predicted(folder):
     columns = {key: kind for key, kind in SCHEMA["columns"].items() if key != "systolic"}
     columns["readmitted"] = {"kind": "boolean"}
     target = {"column": "systolic", "kind": "number", "low": 70, "high": 230}
@@ -153,7 +153,7 @@ def test_a_number_is_predicted(folder: Path) -> None:
     assert module(tacit.Schema(**schema).inputs(frame())).shape == (300, 1)
 
 
-def test_what_is_not_confirmed_is_not_trained_on(folder: Path) -> None:
+def test_what_is_not_confirmed_is_not_trained_on(folder):
     write_tables(folder, confirmed_public=False)
     for run in (
         lambda: trained(TASK),
@@ -167,7 +167,7 @@ def test_what_is_not_confirmed_is_not_trained_on(folder: Path) -> None:
     assert "no epsilon covers" in command_line("train", "experiment.toml").refusal
 
 
-def test_frames_need_a_schema(folder: Path) -> None:
+def test_frames_need_a_schema(folder):
     for nodes in (frame(), [frame()], [pl.from_pandas(frame())]):
         with pytest.raises(InputError, match="needs schema="):
             trained({"model": "logistic"}, nodes=nodes)
@@ -175,7 +175,7 @@ def test_frames_need_a_schema(folder: Path) -> None:
         trained({"model": "logistic"}, nodes=[(torch.zeros(3, 2), [0, 1, 0])], schema=SCHEMA)
 
 
-def test_records_of_a_node_that_break_the_schema_are_counted(folder: Path) -> None:
+def test_records_of_a_node_that_break_the_schema_are_counted(folder):
     table = frame().drop(columns="hospital")
     table["age"] = table["age"].astype(object)
     table.loc[:6, "age"] = "Vogelsang"
@@ -184,8 +184,8 @@ def test_records_of_a_node_that_break_the_schema_are_counted(folder: Path) -> No
     assert "Vogelsang" not in str(caught.value)
 
 
-def test_a_schema_that_has_changed_is_another_experiment(folder: Path) -> None:
-    def digest() -> str:
+def test_a_schema_that_has_changed_is_another_experiment(folder):
+    def digest():
         return prepare(load_config({**SETTINGS, "task": TASK})).plan.digest()
 
     before = digest()
@@ -196,7 +196,7 @@ def test_a_schema_that_has_changed_is_another_experiment(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_experiment_that_init_writes_learns_something(folder: Path) -> None:
+def test_the_experiment_that_init_writes_learns_something(folder):
     """Of 5,000 patients, under epsilon 3: far above 0.5, which is what chance gives."""
     write_tables(folder, 5000)
     Path("patients.schema.toml").unlink()
@@ -212,7 +212,7 @@ def test_the_experiment_that_init_writes_learns_something(folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_each_process_reads_the_tables_of_its_own_nodes(folder: Path) -> None:
+def test_each_process_reads_the_tables_of_its_own_nodes(folder):
     for node, name in enumerate(HOSPITALS[:2]):
         frame()[frame()["hospital"] == name].to_csv(f"hospital-{node}.csv", index=False)
     sections = {

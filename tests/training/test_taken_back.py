@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -16,11 +15,9 @@ from experiments import experiment
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.federated import server_start
 from tacit.communication.peers import FreshSession
-from tacit.communication.received import Form
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
-from tacit.training.budget import RunLedger, affordable, open_ledger
-from tacit.training.plan import Plan
+from tacit.training.budget import affordable, open_ledger
 from tacit.training.planner import build_plan
 from tacit.training.run_folder.folder import created
 from tacit.training.state import _pay
@@ -41,28 +38,28 @@ class Back(FreshSession):
 
     def __init__(
         self,
-        rejoins: int,
-        first: int = 0,
-        paid: int = 0,
-        own: Mapping[int, Sequence[tuple[int, int]]] = MappingProxyType({}),
-    ) -> None:
+        rejoins,
+        first=0,
+        paid=0,
+        own=MappingProxyType({}),
+    ):
         self.rejoins = rejoins
         said = {"first": first, "until": STEPS, "paid": 0, "own_paid": paid, "own": dict(own)}
         self._terms = said
 
-    def earlier(self, name: str, schema: Form[T]) -> T | None:
+    def earlier(self, name, schema):
         more = {"charged": {}, "message": None, "lacking": None, "rejoining": False, "notes": []}
         more["absences"] = []
         return schema.read(json.dumps({**self._terms, **more}), 0, name)
 
 
-def plan_of(epsilon: float = 2.0, **changes: Mapping[str, object]) -> Plan:
+def plan_of(epsilon=2.0, **changes):
     privacy = {"noise_std": None, "epsilon": epsilon}
     changed = experiment(privacy=privacy, train={"steps": STEPS}, **changes)
     return build_plan(load_config(changed), [50, 60, 70, 80], 5)
 
 
-def killed(plan: Plan, folder: Path, blocks: Sequence[tuple[int, int]]) -> RunLedger:
+def killed(plan, folder, blocks):
     """The ledger of a process that reserved these blocks and was killed, opened again."""
     with created(folder, plan.config) as made:
         pass
@@ -75,7 +72,7 @@ def killed(plan: Plan, folder: Path, blocks: Sequence[tuple[int, int]]) -> RunLe
     return again
 
 
-def times_charged(ledger: RunLedger, node: int = 0) -> list[int]:
+def times_charged(ledger, node=0):
     intervals = ledger.charged()[node]
     return [sum(first <= step < until for first, until in intervals) for step in range(STEPS)]
 
@@ -85,9 +82,7 @@ def times_charged(ledger: RunLedger, node: int = 0) -> list[int]:
     epsilon=st.sampled_from([0.5, 3.0]),
 )
 @settings(max_examples=5, deadline=None)
-def test_what_a_node_runs_depends_on_no_other_where_the_run_may_begin_without_it(
-    others: tuple[list[int], list[int]], epsilon: float
-) -> None:
+def test_what_a_node_runs_depends_on_no_other_where_the_run_may_begin_without_it(others, epsilon):
     changed = experiment(
         nodes={"count": 3},
         algorithm={"name": "dp-fedavg", "clients_per_round": 3},
@@ -104,7 +99,7 @@ def test_what_a_node_runs_depends_on_no_other_where_the_run_may_begin_without_it
     assert (plans[0].digest() == plans[1].digest()) == (others[0] == others[1])
 
 
-def test_a_run_begins_without_a_site_only_where_nothing_is_shared_or_chosen_by_all() -> None:
+def test_a_run_begins_without_a_site_only_where_nothing_is_shared_or_chosen_by_all():
     federated = {"name": "dp-sgd", "clients_per_round": 3}
     base: dict[str, dict[str, object]] = {
         "nodes": {"count": 3},
@@ -113,7 +108,7 @@ def test_a_run_begins_without_a_site_only_where_nothing_is_shared_or_chosen_by_a
         "faults": {"tolerate": True},
     }
 
-    def of(**changes: Mapping[str, object]) -> tuple[bool, bool, bool]:
+    def of(**changes):
         config = load_config(experiment(**{**base, **changes}))
         return config.goes_on_without, config.takes_back, config.begins_without
 
@@ -123,7 +118,7 @@ def test_a_run_begins_without_a_site_only_where_nothing_is_shared_or_chosen_by_a
     assert of(algorithm={"name": "privsgp"}) == (True, False, False)
 
 
-def test_it_pays_once_for_every_step_sent_or_not(tmp_path: Path) -> None:
+def test_it_pays_once_for_every_step_sent_or_not(tmp_path):
     plan = plan_of()
     with killed(plan, tmp_path / "run", [(0, 5)]) as ledger:
         for _ in range(2):  # killed in between, it pays no more
@@ -133,7 +128,7 @@ def test_it_pays_once_for_every_step_sent_or_not(tmp_path: Path) -> None:
             assert ledger.paid_until(9) == 9  # from another step nothing is left
 
 
-def test_it_is_taken_back_twice_and_pays_for_no_step_again(tmp_path: Path) -> None:
+def test_it_is_taken_back_twice_and_pays_for_no_step_again(tmp_path):
     plan = plan_of()
     with killed(plan, tmp_path / "run", [(0, 5)]) as ledger:
         _pay(plan, Back(5), ledger, 6)
@@ -147,7 +142,7 @@ def test_it_is_taken_back_twice_and_pays_for_no_step_again(tmp_path: Path) -> No
         assert ledger.paid_until(9) == STEPS
 
 
-def test_steps_that_were_sent_in_a_session_before_that_are_paid_for_again(tmp_path: Path) -> None:
+def test_steps_that_were_sent_in_a_session_before_that_are_paid_for_again(tmp_path):
     """A kill lost the steps from 3 on, all went on from there, and it was left out at once."""
     plan = plan_of(epsilon=8.0)
     with killed(plan, tmp_path / "run", [(0, 6)]) as ledger:
@@ -174,12 +169,7 @@ BEGINS: Mapping[str, Mapping[str, object]] = {
     first=st.integers(1, STEPS - 1),
     begins=st.booleans(),
 )
-def test_it_never_pays_more_than_its_budget_and_says_so(
-    tmp_path_factory: pytest.TempPathFactory,
-    blocks: list[tuple[int, int]],
-    first: int,
-    begins: bool,
-) -> None:
+def test_it_never_pays_more_than_its_budget_and_says_so(tmp_path_factory, blocks, first, begins):
     """Where the others can begin without it, it has to reach as far as they do."""
     plan = plan_of(epsilon=1.0, **BEGINS) if begins else plan_of(epsilon=1.0)
     assert plan.config.begins_without is begins
@@ -206,9 +196,7 @@ def test_it_never_pays_more_than_its_budget_and_says_so(
             ) == sum(before)
 
 
-def test_it_does_not_come_back_to_a_step_of_which_it_may_have_sent_something(
-    tmp_path: Path,
-) -> None:
+def test_it_does_not_come_back_to_a_step_of_which_it_may_have_sent_something(tmp_path):
     plan = plan_of()
     with killed(plan, tmp_path / "run", [(0, 5)]) as ledger:
         with pytest.raises(InputError, match="messages of steps before 9 in an earlier session"):
@@ -217,13 +205,13 @@ def test_it_does_not_come_back_to_a_step_of_which_it_may_have_sent_something(
         _pay(plan, Back(8), ledger, 8)
 
 
-def test_without_a_ledger_nothing_is_paid_and_the_step_counts_all_the_same() -> None:
+def test_without_a_ledger_nothing_is_paid_and_the_step_counts_all_the_same():
     _pay(plan_of(), Back(3), None, 3)
     with pytest.raises(InputError, match="start a new run"):
         _pay(plan_of(), Back(4), None, 3)
 
 
-def test_clients_without_a_state_have_the_model_of_the_server_and_nothing_else() -> None:
+def test_clients_without_a_state_have_the_model_of_the_server_and_nothing_else():
     stateless = {name for name, one in ALGORITHMS.items() if one.participation.stateless_clients}
     assert stateless == {"dp-sgd", "dp-fedavg", "fedavg"}
     for name in stateless:
@@ -232,7 +220,7 @@ def test_clients_without_a_state_have_the_model_of_the_server_and_nothing_else()
         assert one.table(one.options()) is None
 
 
-def test_a_ledger_that_lacks_what_was_charged_before_pays_for_nothing(tmp_path: Path) -> None:
+def test_a_ledger_that_lacks_what_was_charged_before_pays_for_nothing(tmp_path):
     """The folder was lost, and steps had been sent twice: once each would be too little."""
     plan = plan_of(epsilon=8.0)
     with killed(plan, tmp_path / "kept", [(0, 5)]) as ledger:

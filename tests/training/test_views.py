@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from tacit.training.processes.agreement import identity
 SIDE = 8
 
 
-def nodes(count: int = 3, records: int = 40, seed: int = 3) -> list[tuple[Tensor, Tensor]]:
+def nodes(count=3, records=40, seed=3):
     """Images with a bright bar, wherever it stands: lying or upright."""
     draws = torch.Generator().manual_seed(seed)
     parts = []
@@ -35,7 +34,7 @@ def nodes(count: int = 3, records: int = 40, seed: int = 3) -> list[tuple[Tensor
     return parts
 
 
-def experiment(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def experiment(**changes):
     sections: dict[str, dict[str, Any]] = {
         "task": {"model": "logistic", "outputs": 2, "augmentation": "flip-shift"},
         "topology": {"graph": "ring"},
@@ -48,7 +47,7 @@ def experiment(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def test_the_plan_says_what_views_are_and_that_they_cost_no_privacy() -> None:
+def test_the_plan_says_what_views_are_and_that_they_cost_no_privacy():
     with_views = prepare(load_config(experiment(), count=3), nodes=nodes()).plan
     (note,) = [note for note in with_views.notes if "flip-shift" in note]
     assert "3 views" in note
@@ -66,7 +65,7 @@ def test_the_plan_says_what_views_are_and_that_they_cost_no_privacy() -> None:
     assert with_views.digest() != without.digest()
 
 
-def test_there_are_four_views_unless_another_number_is_given() -> None:
+def test_there_are_four_views_unless_another_number_is_given():
     sections = experiment()
     del sections["train"]["views"]
     assert load_config(sections, count=3).train.views == 4
@@ -74,7 +73,7 @@ def test_there_are_four_views_unless_another_number_is_given() -> None:
     assert load_config(sections, count=3).train.views is None
 
 
-def test_processes_that_differ_in_views_do_not_agree() -> None:
+def test_processes_that_differ_in_views_do_not_agree():
     start = torch.zeros(3)
     told = [
         identity(
@@ -88,7 +87,7 @@ def test_processes_that_differ_in_views_do_not_agree() -> None:
     assert told[0]["task.augmentation"] != told[2]["task.augmentation"]
 
 
-def test_a_run_can_be_repeated_and_views_do_something() -> None:
+def test_a_run_can_be_repeated_and_views_do_something():
     first = tacit.train(experiment(), nodes=nodes())
     torch.manual_seed(99)
     again = tacit.train(experiment(), nodes=nodes())
@@ -98,7 +97,7 @@ def test_a_run_can_be_repeated_and_views_do_something() -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_it_trains(model: str) -> None:
+def test_it_trains(model):
     sections = experiment(
         task={"model": model, "augmentation": "shift"},
         algorithm={"learning_rate": 1.0},
@@ -110,7 +109,7 @@ def test_it_trains(model: str) -> None:
     assert accuracy > 0.8
 
 
-def test_evaluation_is_of_plain_records() -> None:
+def test_evaluation_is_of_plain_records():
     """With a learning rate of next to nothing, scores are those of the start."""
     test = nodes(1, 60, seed=8)[0]
     scores = []
@@ -132,9 +131,7 @@ def test_evaluation_is_of_plain_records() -> None:
         ({"name": "fedspd-dp", "smoothness": 20.0, "local_steps": 2}, "mean over views"),
     ],
 )  # fmt: skip
-def test_what_rests_on_one_gradient_of_a_record_refuses_views(
-    algorithm: dict[str, Any], words: str
-) -> None:
+def test_what_rests_on_one_gradient_of_a_record_refuses_views(algorithm, words):
     sections = experiment()
     sections["algorithm"] = algorithm
     sections["topology"] = {}
@@ -161,7 +158,7 @@ WITHOUT_VIEWS = {  # they keep gradients of records, or take moments of them
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_every_algorithm_runs_with_views_or_says_why_not(name: str) -> None:
+def test_every_algorithm_runs_with_views_or_says_why_not(name):
     row = ALGORITHMS[name]
     sections = experiment(train={"steps": 2})
     sections["algorithm"], sections["topology"] = {"name": name}, {}
@@ -187,15 +184,13 @@ def test_every_algorithm_runs_with_views_or_says_why_not(name: str) -> None:
         ({"train": {"views": 100_000}}, "train.views", "at most"),
     ],
 )
-def test_what_makes_no_views_is_refused(
-    changes: dict[str, dict[str, Any]], key: str, words: str
-) -> None:
+def test_what_makes_no_views_is_refused(changes, key, words):
     with pytest.raises(InputError, match=words) as found:
         prepare(load_config(experiment(**changes), count=3), nodes=nodes())
     assert found.value.where == key
 
 
-def test_several_views_without_augmentation_are_refused() -> None:
+def test_several_views_without_augmentation_are_refused():
     sections = experiment()
     del sections["task"]["augmentation"]
     with pytest.raises(InputError, match=r"train\.views.*task\.augmentation"):
@@ -204,7 +199,7 @@ def test_several_views_without_augmentation_are_refused() -> None:
     assert load_config(sections, count=3).train.views == 1
 
 
-def test_records_that_are_no_images_are_refused() -> None:
+def test_records_that_are_no_images_are_refused():
     records = [(inputs.flatten(1), targets) for inputs, targets in nodes()]
     with pytest.raises(InputError, match=r"task\.augmentation.*for images"):
         prepare(load_config(experiment(), count=3), nodes=records)
@@ -225,7 +220,7 @@ def mixed(records, coins):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def own(tmp_path, monkeypatch):
     """A module of views of a user's own, by a name that no other test has."""
     name = f"views_of_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(OWN, encoding="utf-8")
@@ -233,7 +228,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_views_of_ones_own_stay_within_the_input_bound(own: str) -> None:
+def test_views_of_ones_own_stay_within_the_input_bound(own):
     task = {"augmentation": f"{own}:louder", "input_bound": 0.5}
     job = prepare(load_config(experiment(task=task), count=3), nodes=nodes())
     assert job.model.augmentation is not None
@@ -244,19 +239,19 @@ def test_views_of_ones_own_stay_within_the_input_bound(own: str) -> None:
     assert not torch.allclose(views, inputs.repeat_interleave(3, dim=1))
 
 
-def test_views_that_mix_records_are_refused(own: str) -> None:
+def test_views_that_mix_records_are_refused(own):
     config = load_config(experiment(task={"augmentation": f"{own}:mixed"}), count=3)
     with pytest.raises(InputError, match=r"task\.augmentation.*other records"):
         prepare(config, nodes=nodes())
 
 
-def test_what_is_called_one_view_after_the_other_is_said_so(own: str) -> None:
+def test_what_is_called_one_view_after_the_other_is_said_so(own):
     config = load_config(experiment(task={"augmentation": f"{own}:stepwise"}), count=3)
     plan = prepare(config, nodes=nodes()).plan
     assert any("one view after the other" in note for note in plan.notes)
 
 
-def test_a_statement_names_the_views(own: str, tmp_path: Path) -> None:
+def test_a_statement_names_the_views(own, tmp_path):
     for name, tried in (("shift", False), (f"{own}:louder", True)):
         sections = experiment(task={"augmentation": name})
         del sections["privacy"]["noise_seed"]
@@ -267,13 +262,13 @@ def test_a_statement_names_the_views(own: str, tmp_path: Path) -> None:
         assert ("a function of one's own" in assumed) is tried
 
 
-def test_a_module_that_shows_no_taps_has_views_too() -> None:
+def test_a_module_that_shows_no_taps_has_views_too():
     class Tied(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.layer = nn.Linear(SIDE, SIDE)
 
-        def forward(self, inputs: Tensor) -> Tensor:
+        def forward(self, inputs):
             outputs: Tensor = self.layer(torch.tanh(self.layer(inputs[:, 0]))).sum(1)[:, :2]
             return outputs
 

@@ -7,7 +7,6 @@ nodes, and with a plan that is made without the node.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.weights import shares
 
@@ -26,14 +24,7 @@ SIZES = (10, 800, 900, 1000)
 NOISE = {"epsilon": [1.0, 0.5, 3.0, 2.0], "delta": 1e-6}
 
 
-def plan_of(
-    sizes: Sequence[int],
-    weights: Any = None,
-    privacy: Mapping[str, Any] = NOISE,
-    names: Sequence[str] | None = None,
-    algorithm: Mapping[str, Any] | None = None,
-    **sections: Mapping[str, Any],
-) -> Plan:
+def plan_of(sizes, weights=None, privacy=NOISE, names=None, algorithm=None, **sections):
     """PrivSGP on all records at every step, of nodes of these sizes."""
     nodes = {} if weights is None else {"weights": weights}
     empty = [node for node, size in enumerate(sizes) if size == 0]
@@ -52,14 +43,14 @@ def plan_of(
     return build_plan(load_config(raw, count=len(sizes)), list(sizes), PARAMETERS)
 
 
-def without(values: Any, node: int) -> Any:
+def without(values, node):
     """What is of single nodes, without one of them."""
     if not isinstance(values, (list, tuple)):
         return values
     return [value for place, value in enumerate(values) if place != node]
 
 
-def deviation(plan: Plan) -> float:
+def deviation(plan):
     """Of the noise in sum_i p_i g_i, g_i being the mean of node i: by what p_i and J_i are."""
     given, sizes = plan.config.weights, np.array([node.records for node in plan.nodes], float)
     raw = sizes if given == "records" else np.ones(len(sizes)) if given == "equal" else given
@@ -74,9 +65,7 @@ def deviation(plan: Plan) -> float:
     st.sampled_from(["records", "equal", "numbers"]),
     st.data(),
 )
-def test_shares_are_those_of_sums_over_nodes_and_of_a_plan_without_the_node(
-    sizes: list[int], kind: str, data: st.DataObject
-) -> None:
+def test_shares_are_those_of_sums_over_nodes_and_of_a_plan_without_the_node(sizes, kind, data):
     count = len(sizes)
     draw = st.lists(st.floats(0.5, 20.0), min_size=count, max_size=count)
     weights: Any = data.draw(draw) if kind == "numbers" else kind
@@ -99,7 +88,7 @@ def test_shares_are_those_of_sums_over_nodes_and_of_a_plan_without_the_node(
         assert share.without == pytest.approx(deviation(fewer) / whole, rel=1e-5, abs=1e-7)
 
 
-def test_without_noise_and_of_one_node_nothing_is_left_out() -> None:
+def test_without_noise_and_of_one_node_nothing_is_left_out():
     plain = shares(plan_of(SIZES, privacy={"epsilon": "none"}).nodes)
     assert [share.noise for share in plain] == [share.without for share in plain] == [None] * 4
     (one,) = shares(plan_of([100], privacy={"epsilon": 1.0, "delta": 1e-6}).nodes)
@@ -108,7 +97,7 @@ def test_without_noise_and_of_one_node_nothing_is_left_out() -> None:
 
 @pytest.mark.parametrize("weights", ["records", "equal", "noise"])
 @pytest.mark.parametrize("name", ["privsgp", "dp-sgd"])
-def test_shares_are_of_the_nodes_with_records(name: str, weights: str) -> None:
+def test_shares_are_of_the_nodes_with_records(name, weights):
     """As if the others were not there, whoever averages."""
     some = plan_of((0, 800, 0, 1000), weights, {"epsilon": 1.0, "delta": 1e-6}, **of(name))
     alone = plan_of((800, 1000), weights, {"epsilon": 1.0, "delta": 1e-6}, **of(name))
@@ -121,14 +110,14 @@ def test_shares_are_of_the_nodes_with_records(name: str, weights: str) -> None:
     )
 
 
-def of(name: str) -> dict[str, Any]:
+def of(name):
     return {"algorithm": {"name": name}}
 
 
 # What is warned of.
 
 
-def warned(plan: Plan, words: str) -> str | None:
+def warned(plan, words):
     found = [caution for caution in plan.cautions if words in caution]
     assert len(found) < 2
     return found[0] if found else None
@@ -137,7 +126,7 @@ def warned(plan: Plan, words: str) -> str | None:
 SAME = {"epsilon": 1.0, "delta": 1e-6}
 
 
-def test_a_node_that_makes_most_of_the_noise_is_named_with_what_it_is_worth() -> None:
+def test_a_node_that_makes_most_of_the_noise_is_named_with_what_it_is_worth():
     """Of equal weights, noise goes as 1 / J^2; what is left without the node is of the others."""
     told = warned(plan_of(SIZES, "equal", SAME), "of the noise in the mean")
     squares = [1 / size**2 for size in SIZES]
@@ -152,7 +141,7 @@ def test_a_node_that_makes_most_of_the_noise_is_named_with_what_it_is_worth() ->
     assert str(warned(named, "of the noise in the mean")).startswith("node 0 (a) makes 100% of")
 
 
-def test_of_weights_that_are_not_equal_no_others_are_proposed() -> None:
+def test_of_weights_that_are_not_equal_no_others_are_proposed():
     """By records a small budget makes noise; here more than half, by less than 4 % of what counts.
 
     Noise of node i in the mean is in proportion to its multiplier.
@@ -176,9 +165,7 @@ def test_of_weights_that_are_not_equal_no_others_are_proposed() -> None:
         ((100, *[300] * 10), False),  # 47 %: less than half
     ],
 )
-def test_most_of_the_noise_is_more_than_half_and_far_more_than_of_the_model(
-    sizes: Sequence[int], is_told: bool
-) -> None:
+def test_most_of_the_noise_is_more_than_half_and_far_more_than_of_the_model(sizes, is_told):
     found = warned(plan_of(sizes, "equal", SAME), "of the noise in the mean")
     assert (found is not None) == is_told
 
@@ -197,9 +184,7 @@ LINEAR = {"model": "logistic", "outputs": 3, "input_bound": 2.0}  # L = (2^2 + 1
     ],
 )
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.8, 0.99, 1.05])
-def test_a_step_beyond_two_over_l_is_named_where_the_weight_makes_it(
-    sections: Mapping[str, Any], curvature: float, share: float
-) -> None:
+def test_a_step_beyond_two_over_l_is_named_where_the_weight_makes_it(sections, curvature, share):
     """Descent of a smooth loss diverges at steps of 2 / L and more: 2.8 gamma against that."""
     rate = share * 2 / curvature
     chosen = {"name": "const-d2p", "learning_rate": rate}  # whose paper reads promise.smoothness
@@ -224,9 +209,7 @@ def test_a_step_beyond_two_over_l_is_named_where_the_weight_makes_it(
     ],
 )
 @pytest.mark.parametrize("others", [9, 11])
-def test_where_the_curvature_is_not_known_ten_times_is_worth_a_word(
-    task: Mapping[str, Any], others: int
-) -> None:
+def test_where_the_curvature_is_not_known_ten_times_is_worth_a_word(task, others):
     """One node of as good as all records counts as many times as there are nodes."""
     sizes = [1] * (others - 1) + [1_000_000]
     known = {key: value for key, value in task.items() if value is not None}
@@ -240,7 +223,7 @@ def test_where_the_curvature_is_not_known_ten_times_is_worth_a_word(
 # Nodes without records.
 
 
-def test_nodes_without_records_are_told_of_in_words() -> None:
+def test_nodes_without_records_are_told_of_in_words():
     plan = plan_of((50, 0, 60), None, SAME, names=["north", "south", "west"])
     (told,) = [note for note in plan.notes if note.startswith("without records")]
     assert told.startswith("without records: node 1 (south). Such a node mixes and gets the model")
@@ -249,15 +232,13 @@ def test_nodes_without_records_are_told_of_in_words() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "empty"), [((5, 0, 5), []), ((5, 0, 5), [0]), ((5, 5, 5), [1])])
-def test_who_has_no_records_is_declared_and_not_found(
-    sizes: Sequence[int], empty: Sequence[int]
-) -> None:
+def test_who_has_no_records_is_declared_and_not_found(sizes, empty):
     raw = {"nodes": {"without_records": list(empty) or None}, "privacy": SAME}
     with pytest.raises(InputError, match="names the nodes that have no records, and this one has"):
         build_plan(load_config(raw, count=3), list(sizes), PARAMETERS)
 
 
-def test_names_of_nodes_without_records_need_names() -> None:
+def test_names_of_nodes_without_records_need_names():
     raw = {"nodes": {"without_records": ["south"]}, "privacy": SAME}
     config = load_config(raw, count=2)
     with pytest.raises(InputError, match=r"since nodes\.without_records goes by name") as refused:

@@ -1,26 +1,21 @@
 """Full batches of a wide linear model: read where they lie, by all nodes or by some."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.gradients import linear, stacked
 from tacit.privacy.noise import draws as noise
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 STEPS = 6
 
 
 @pytest.fixture(autouse=True)
-def narrow() -> Iterator[None]:
+def narrow():
     """Layers of any size are wide."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "MOST_WEIGHTS", 0)
@@ -28,7 +23,7 @@ def narrow() -> Iterator[None]:
         yield
 
 
-def job_of(sizes: tuple[int, ...], inputs: Tensor | None = None, **algorithm: Any) -> Job:
+def job_of(sizes, inputs=None, **algorithm):
     draw = torch.Generator().manual_seed(5)
     values = torch.randn(sum(sizes), 4, generator=draw) if inputs is None else inputs
     labels = torch.randint(0, 3, (sum(sizes),), generator=draw)
@@ -46,17 +41,17 @@ def job_of(sizes: tuple[int, ...], inputs: Tensor | None = None, **algorithm: An
     return prepare(config, model=nn.Linear(4, 3), nodes=nodes)
 
 
-def context_of(job: Job) -> StackedContext:
+def context_of(job):
     exchange = InProcessExchange(job.plan.mixing.weights, dtype=job.dtype, device=job.device)
     keys = noise.seeded_keys(1, range(len(job.plan.nodes)))
     return StackedContext(job.plan, job.model, job.train, keys, exchange)
 
 
-def points(nodes: int) -> Tensor:
+def points(nodes):
     return torch.randn(nodes, 15, generator=torch.Generator().manual_seed(8))
 
 
-def alone(job: Job, at: Tensor, node: int) -> Tensor:
+def alone(job, at, node):
     """The clipped sum of one node's records, in a stack of its own."""
     rows = slice(int(job.train.offsets[node]), int(job.train.offsets[node] + job.train.sizes[node]))
     inputs, targets = job.train.inputs[rows], job.train.targets[rows]
@@ -66,7 +61,7 @@ def alone(job: Job, at: Tensor, node: int) -> Tensor:
 
 
 @pytest.mark.parametrize("sizes", [(9, 9, 9), (9, 3, 14)])
-def test_whole_batches_are_neither_copied_nor_padded(sizes: tuple[int, ...]) -> None:
+def test_whole_batches_are_neither_copied_nor_padded(sizes):
     job, at = job_of(sizes), points(len(sizes))
     context = context_of(job)
     found = context.batch_gradient(at, 0)
@@ -85,7 +80,7 @@ def test_whole_batches_are_neither_copied_nor_padded(sizes: tuple[int, ...]) -> 
     assert not bool(seen.norms[~mask].any())
 
 
-def test_those_who_take_part_read_their_own_rows() -> None:
+def test_those_who_take_part_read_their_own_rows():
     sizes = (9, 3, 14, 5)
     job, at = job_of(sizes, clients_per_round=2), points(len(sizes))
     seen = set()
@@ -103,7 +98,7 @@ def test_those_who_take_part_read_their_own_rows() -> None:
     assert seen == {0, 1, 2, 3}
 
 
-def test_records_that_are_kept_as_bytes_are_read_as_numbers() -> None:
+def test_records_that_are_kept_as_bytes_are_read_as_numbers():
     sizes = (9, 3)
     pixels = torch.randint(0, 256, (12, 4), generator=torch.Generator().manual_seed(2)) / 255
     job, at = job_of(sizes, pixels), points(2)
@@ -114,7 +109,7 @@ def test_records_that_are_kept_as_bytes_are_read_as_numbers() -> None:
     torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_that_are_clamped_by_coordinate_take_padded_batches() -> None:
+def test_gradients_that_are_clamped_by_coordinate_take_padded_batches():
     job, at = job_of((9, 3), name="do-adp", clip_norm="coordinate"), points(2)
     context = context_of(job)
     context.batch_gradient(at, 0)

@@ -1,19 +1,15 @@
 """Defects of what is certified: the noise is as planned, and the plan promises too much."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from planting import Patch
 
 from tacit.privacy import REPLACE_ONE
-from tacit.training.release import NodeRelease, Release
+from tacit.training.release import Release
 
 
-def _moved_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    def node_run(self: Release, node: NodeRelease, steps: Any) -> Any:
+def _moved_once(original):
+    def node_run(self, node, steps):
         run = original(self, node, steps)
         if run.relation != REPLACE_ONE:
             return run
@@ -25,8 +21,8 @@ def _moved_once(original: Callable[..., Any]) -> Callable[..., Any]:
 MOVED_ONCE = (Patch(Release, "node_run", _moved_once),)
 
 
-def _first_of_each(original: Callable[..., Any]) -> Callable[..., Any]:
-    def mechanism(self: Release, node: NodeRelease, intervals: Iterable[Any] | None = None) -> Any:
+def _first_of_each(original):
+    def mechanism(self, node, intervals=None):
         pairs = [(0, self.setup.steps)] if intervals is None else list(intervals)
         return original(self, node, [(first, first + 1) for first, _ in pairs])
 

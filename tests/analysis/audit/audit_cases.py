@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from algorithms.battery_table import rate
 from tacit.config import load_config
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 NODES = 4
 RECORDS = 40
@@ -40,31 +40,31 @@ SAMPLERS: Mapping[str, Settings] = {"poisson": POISSON, "replace-one": REPLACED,
 class _MeanOfPositions(nn.Module):
     """The mean over the positions of `[b, positions, width]`."""
 
-    def forward(self, values: Tensor) -> Tensor:
+    def forward(self, values):
         return values.mean(dim=1)
 
 
-def _classes(*shape: int, outputs: int) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
-    def drawn(draw: torch.Generator) -> tuple[Tensor, Tensor]:
+def _classes(*shape, outputs):
+    def drawn(draw):
         inputs = torch.randn(RECORDS, *shape, generator=draw)
         return inputs, torch.arange(RECORDS) % outputs
 
     return drawn
 
 
-def _linear() -> nn.Module:
+def _linear():
     return nn.Linear(4, 3)
 
 
-def _layers() -> nn.Module:
+def _layers():
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
-def _positions() -> nn.Module:
+def _positions():
     return nn.Sequential(nn.Linear(32, 32), _MeanOfPositions())
 
 
-def _images() -> nn.Module:
+def _images():
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
     )
@@ -79,15 +79,15 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, 
 
 
 def job(
-    settings: Settings = POISSON,
+    settings=POISSON,
     *,
-    model: str | None = "linear",
-    nodes: int = NODES,
-    algorithm: str = "privsgp",
-    options: Settings | None = None,
-    privacy: Settings | None = None,
-    **train: Any,
-) -> Job:
+    model="linear",
+    nodes=NODES,
+    algorithm="privsgp",
+    options=None,
+    privacy=None,
+    **train,
+):
     """An experiment that could start now; the same one where it was asked for before.
 
     Args:
@@ -111,13 +111,13 @@ def job(
     return _prepared(json.dumps(experiment), model, nodes)
 
 
-def forget() -> None:
+def forget():
     """Make every experiment anew from here on."""
     _prepared.cache_clear()
 
 
 @lru_cache(maxsize=64)
-def _prepared(experiment: str, model: str | None, nodes: int) -> Job:
+def _prepared(experiment, model, nodes):
     draw = torch.Generator().manual_seed(7)
     build, records = MODELS[model or "linear"]
     with torch.random.fork_rng(devices=[]):
@@ -127,7 +127,7 @@ def _prepared(experiment: str, model: str | None, nodes: int) -> Job:
     return prepare(config, model=module, nodes=[records(draw) for _ in range(nodes)])
 
 
-def of_samplers(*samplers: str, **more: Any) -> dict[str, Callable[[], Job]]:
+def of_samplers(*samplers, **more):
     """An experiment for each sampler; by default for all."""
     chosen = samplers or tuple(SAMPLERS)
     return {
@@ -136,6 +136,6 @@ def of_samplers(*samplers: str, **more: Any) -> dict[str, Callable[[], Job]]:
     }
 
 
-def of(name: str, settings: Settings = POISSON, **more: Any) -> dict[str, Callable[[], Job]]:
+def of(name, settings=POISSON, **more):
     """One experiment under a name."""
     return {name: lambda: job(settings, **more)}

@@ -68,11 +68,11 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
 """What is refused when it is planned, as `algorithm` or `algorithm, variant`, by setting."""
 
 
-def _case(name: str, setting: str, options: Mapping[str, Any]) -> Callable[[], Job]:
+def _case(name, setting, options):
     return lambda: job(SETTINGS[setting], algorithm=name, options=options)
 
 
-def _named() -> dict[str, dict[str, Callable[[], Job]]]:
+def _named():
     """By algorithm and variant, then by setting."""
     found = {}
     for name in PRIVATE:

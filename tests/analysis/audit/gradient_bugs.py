@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import torch
 from planting import Patch
-from torch import Tensor
 
 from tacit.gradients import clipping, contributions, paths, stacked
 from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes
@@ -17,7 +13,7 @@ from tacit.training.stacked_context import StackedContext
 class ClippedInPairs(StackedContext):
     """Two records share a micro-batch: their mean is clipped, and counted twice."""
 
-    def batch_gradient(self, at: Tensor, k: int, *, part: int = 0, **options: Any) -> Tensor:
+    def batch_gradient(self, at, k, *, part=0, **options):
         rows, nodes = self._taking_part(k)
         inputs, targets, mask, _ = self._batch(k, part, False, rows, nodes)
         where = at if rows is None else at[rows]
@@ -40,7 +36,7 @@ class ClippedInPairs(StackedContext):
 class MomentumBeforeNoise(StackedContext):
     """Momentum of sums that have no noise yet: a record is in all later releases."""
 
-    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+    def batch_gradient(self, at, k, **options):
         buffers = self._all.__dict__.setdefault("momentum_buffers", {})
         total = super().batch_gradient(at, k, **options)
         before = buffers.get("sum")
@@ -53,7 +49,7 @@ class MomentumBeforeNoise(StackedContext):
 class SumOfTheNeighbour(StackedContext):
     """A node adds the sum of the node before it to its own, before the noise."""
 
-    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+    def batch_gradient(self, at, k, **options):
         total = super().batch_gradient(at, k, **options)
         return total + total.roll(1, 0)
 
@@ -61,14 +57,14 @@ class SumOfTheNeighbour(StackedContext):
 class FirstClip(StackedContext):
     """The clipping bound of step 0 at every step, under noise that falls with the planned one."""
 
-    def clip(self, k: int) -> float | None:
+    def clip(self, k):
         return super().clip(0)
 
 
 class TwiceTheClip(StackedContext):
     """A bound that is meant for the mean of two records a node."""
 
-    def clip(self, k: int) -> float | None:
+    def clip(self, k):
         bound = super().clip(k)
         return None if bound is None else 2 * bound
 
@@ -76,28 +72,28 @@ class TwiceTheClip(StackedContext):
 class _WithoutNorm:
     """A model that clips in l2, whichever norm it is told."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner):
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._inner, name)
 
-    def gradient(self, *arguments: Any, norm: str = "l2", **options: Any) -> Any:
+    def gradient(self, *arguments, norm="l2", **options):
         return self._inner.gradient(*arguments, **options)
 
 
 class ClippedInL2(StackedContext):
     """Laplace noise hides an l1 norm, and the clip bounds the l2 norm."""
 
-    def __init__(self, plan: Any, model: Any, *others: Any) -> None:
+    def __init__(self, plan, model, *others):
         super().__init__(plan, _WithoutNorm(model), *others)
 
 
 # The way around the clip that rounding took: norms of exact sums, contributions of rounded ones.
 
 
-def _squares_alone(original: Callable[[Outer], Sizes]) -> Callable[[Outer], Sizes]:
-    def sizes(outer: Outer) -> Sizes:
+def _squares_alone(original):
+    def sizes(outer):
         left, right = outer.inputs.double(), outer.gradients.double()
         products = (left @ left.transpose(3, 4)) * (right @ right.transpose(3, 4))
         return Sizes(products.sum(dim=(2, 3, 4)).clamp(min=0.0))
@@ -105,12 +101,12 @@ def _squares_alone(original: Callable[[Outer], Sizes]) -> Callable[[Outer], Size
     return sizes
 
 
-def _as_it_is(original: Callable[[Outer], Outer]) -> Callable[[Outer], Outer]:
+def _as_it_is(original):
     return lambda outer: outer
 
 
-def _root(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def bounds(sizes: Sequence[Sizes], dtype: torch.dtype) -> Tensor:
+def _root(original):
+    def bounds(sizes, dtype):
         return torch.stack([size.bounds for size in sizes]).sum(0).sqrt()
 
     return bounds
@@ -123,8 +119,8 @@ CLIP_BYPASS = (
 )
 
 
-def _of_the_weights(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def bounds(sizes: Sequence[Sizes], dtype: torch.dtype) -> Tensor:
+def _of_the_weights(original):
+    def bounds(sizes, dtype):
         return original(sizes[:1], dtype)
 
     return bounds
@@ -133,10 +129,8 @@ def _of_the_weights(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 NORM_OF_A_PART = (Patch(clipping, "norm_bounds", _of_the_weights),)
 
 
-def _each_alone(original: Callable[..., Any]) -> Callable[..., Any]:
-    def clipped(
-        parts: Sequence[Contribution], mask: Tensor, clip: Any, norm: Any = "l2"
-    ) -> tuple[list[Contribution], Tensor, Tensor]:
+def _each_alone(original):
+    def clipped(parts, mask, clip, norm="l2"):
         made: list[Contribution] = []
         squares = torch.zeros(mask.shape, dtype=torch.float64)
         for part in parts:

@@ -1,13 +1,9 @@
 """Defects of noise that is to cancel between nodes: of its law, of its ends, and of its keys."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from planting import Patch
-from torch import Tensor
 
 from tacit.privacy.noise import pairwise
 from tacit.privacy.noise.independent import IndependentNoise
@@ -19,24 +15,24 @@ Sums = Callable[..., Offsets]
 """(keys, nodes, active, factors, deviation, d, k, part, device), as of `pair_sums`."""
 
 
-def _everywhere(make: Callable[[Sums], Sums]) -> tuple[Patch, ...]:
+def _everywhere(make):
     """The draw itself is another one, for whoever draws."""
     owners = (pairwise, stacked_context)
     return tuple(Patch(owner, "pair_sums", make) for owner in owners)
 
 
-def _in_a_run(make: Callable[[Sums], Sums]) -> tuple[Patch, ...]:
+def _in_a_run(make):
     """The draw is as it should be, and a step makes something else of it."""
     return (Patch(stacked_context, "pair_sums", make),)
 
 
-def _one_by_one(draw: Sums, ends: Callable[[int], tuple[int, int]]) -> Sums:
+def _one_by_one(draw, ends):
     """What pairs draw, added to their ends with other signs: of each place, of its first and last.
 
     For experiments in which all nodes take part, in one process.
     """
 
-    def sums(keys: PairKeys, nodes: Sequence[int], *others: Any) -> Offsets:
+    def sums(keys, nodes, *others):
         _, factors, *rest = others
         count = len(keys.pairs)
         apart = PairKeys(tuple((2 * e, 2 * e + 1) for e in range(count)), keys.keys)
@@ -50,23 +46,23 @@ def _one_by_one(draw: Sums, ends: Callable[[int], tuple[int, int]]) -> Sums:
     return sums
 
 
-def _of_step_0(draw: Sums) -> Sums:
-    def sums(*arguments: Any) -> Offsets:
+def _of_step_0(draw):
+    def sums(*arguments):
         *first, _, part, device = arguments
         return draw(*first, 0, part, device)
 
     return sums
 
 
-def _a_tenth_less(draw: Sums) -> Sums:
-    def sums(keys: Any, nodes: Any, active: Any, factors: Any, size: float, *rest: Any) -> Offsets:
+def _a_tenth_less(draw):
+    def sums(keys, nodes, active, factors, size, *rest):
         return draw(keys, nodes, active, factors, 0.9 * size, *rest)
 
     return sums
 
 
-def _one_number(draw: Sums) -> Sums:
-    def sums(*arguments: Any) -> Offsets:
+def _one_number(draw):
+    def sums(*arguments):
         *first, d, k, part, device = arguments
         one = draw(*first, 1, k, part, device)
         return Offsets(one.points.expand(-1, d).contiguous(), one.units)
@@ -74,22 +70,15 @@ def _one_number(draw: Sums) -> Sums:
     return sums
 
 
-def _of_everybody(draw: Sums) -> Sums:
-    def sums(keys: Any, nodes: Any, active: Any, *rest: Any) -> Offsets:
+def _of_everybody(draw):
+    def sums(keys, nodes, active, *rest):
         return draw(keys, nodes, None, *rest)
 
     return sums
 
 
-def _without_own(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def add(
-        self: IndependentNoise,
-        total: Tensor,
-        stds: Sequence[float],
-        *others: Any,
-        offsets: Offsets | None = None,
-        **more: Any,
-    ) -> Tensor:
+def _without_own(original):
+    def add(self, total, stds, *others, offsets=None, **more):
         if offsets is None:
             return original(self, total, stds, *others, **more)
         steps = torch.tensor([[lattice_spacing("deviation", std)] for std in stds])
@@ -99,15 +88,15 @@ def _without_own(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return add
 
 
-def _of_the_pair(original: Callable[..., PairKeys]) -> Callable[..., PairKeys]:
-    def keys(seed: int, pairs: Iterable[tuple[int, int]]) -> PairKeys:
+def _of_the_pair(original):
+    def keys(seed, pairs):
         return original(0, pairs)
 
     return keys
 
 
-def _of_no_start(original: Callable[..., PairKeys]) -> Callable[..., PairKeys]:
-    def keys(pairs: Iterable[tuple[int, int]]) -> PairKeys:
+def _of_no_start(original):
+    def keys(pairs):
         return PairKeys.of({pair: bytes(pair) * 16 for pair in pairs}, seeded=False)
 
     return keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +62,7 @@ class Bug:
 
 
 @contextmanager
-def patched(patches: Sequence[Patch]) -> Iterator[None]:
+def patched(patches):
     """The product with some patches as long as this lasts."""
     with ExitStack() as stack:
         for change in patches:
@@ -72,7 +72,7 @@ def patched(patches: Sequence[Patch]) -> Iterator[None]:
 
 
 @contextmanager
-def planted(bug: Bug, case: str) -> Iterator[Job]:
+def planted(bug, case):
     """An experiment, and the product with a bug's patches as long as this lasts."""
     before = None if bug.at_prepare else bug.cases[case]()
     with ExitStack() as stack:

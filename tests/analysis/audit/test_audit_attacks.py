@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from audit_bugs import job_of
@@ -43,9 +40,7 @@ RING = {"graph": "ring"}
         ("replace-one", "fixed", 8),
     ],
 )
-def test_what_is_certified_is_never_exceeded(
-    algorithm: dict[str, Any], topology: dict[str, Any], relation: str, sampling: str, batch: Any
-) -> None:
+def test_what_is_certified_is_never_exceeded(algorithm, topology, relation, sampling, batch):
     job = job_of(
         algorithm=algorithm,
         topology=topology,
@@ -62,7 +57,7 @@ def test_what_is_certified_is_never_exceeded(
     assert report.nodes == tuple(range(8))
 
 
-def test_a_gaussian_is_found_out_almost_entirely() -> None:
+def test_a_gaussian_is_found_out_almost_entirely():
     """Rate 1: with many repetitions the Gaussian-DP fit comes close to what is certified."""
     job = job_of(batch="all", steps=1, privacy={"epsilon": 3.0}, nodes=4)
     report = audit_job(job, options=AuditOptions(repetitions=20_000, canaries=0, seconds=0.5))
@@ -74,7 +69,7 @@ def test_a_gaussian_is_found_out_almost_entirely() -> None:
     assert by_method["gaussian-dp"].guesses["mu"] <= 1 / multiplier
 
 
-def test_the_published_noise_of_privsgp_breaks_its_claim() -> None:
+def test_the_published_noise_of_privsgp_breaks_its_claim():
     job = job_of(
         records=100,
         batch=1,
@@ -89,7 +84,7 @@ def test_the_published_noise_of_privsgp_breaks_its_claim() -> None:
     assert not report.defect
 
 
-def test_the_published_noise_of_dyn_d2p_breaks_its_claim() -> None:
+def test_the_published_noise_of_dyn_d2p_breaks_its_claim():
     """As Algorithm 1 of the paper draws: one record of J a step, another one in its place."""
     job = job_of(
         records=20,
@@ -111,7 +106,7 @@ def test_the_published_noise_of_dyn_d2p_breaks_its_claim() -> None:
     assert not report.defect
 
 
-def test_without_a_formula_there_is_no_claim() -> None:
+def test_without_a_formula_there_is_no_claim():
     job = job_of(algorithm={"name": "dp2-sgd"}, topology=RING, batch="all", steps=1)
     report = audit_job(job, options=AuditOptions(repetitions=200, canaries=0, seconds=0.5))
     assert report.claimed_epsilon is None
@@ -119,7 +114,7 @@ def test_without_a_formula_there_is_no_claim() -> None:
     assert report.claim_verdict == "no claim"
 
 
-def test_fewer_steps_are_held_against_their_own_certificate() -> None:
+def test_fewer_steps_are_held_against_their_own_certificate():
     job = job_of(batch="all", steps=8, algorithm={"name": "dyn-d2p"})
     options = AuditOptions(repetitions=200, canaries=0, seconds=0.5, steps=3, delta=0.01)
     report = audit_job(job, options=options)
@@ -130,7 +125,7 @@ def test_fewer_steps_are_held_against_their_own_certificate() -> None:
     assert report.certified_epsilon < job.plan.nodes[0].epsilon  # type: ignore[operator]
 
 
-def test_the_most_exposed_nodes_are_attacked() -> None:
+def test_the_most_exposed_nodes_are_attacked():
     budgets = [1.0, 3.0, 1.0, 3.0]
     job = job_of(nodes=4, batch="all", steps=2, privacy={"epsilon": budgets, "delta": 1e-3})
     report = audit_job(job, options=QUICK)
@@ -138,7 +133,7 @@ def test_the_most_exposed_nodes_are_attacked() -> None:
     assert 0.5 < report.audited_epsilon <= report.certified_epsilon == pytest.approx(3.0, rel=1e-3)
 
 
-def test_an_audit_can_be_repeated_and_another_seed_is_another_audit() -> None:
+def test_an_audit_can_be_repeated_and_another_seed_is_another_audit():
     job = job_of(batch="all", steps=2, nodes=3)
     first, again, other = (
         audit_job(job, options=AuditOptions(repetitions=300, canaries=0, seconds=0.5, seed=seed))
@@ -148,14 +143,14 @@ def test_an_audit_can_be_repeated_and_another_seed_is_another_audit() -> None:
     assert first.attacks != other.attacks
 
 
-def test_few_repetitions_of_a_large_graph_prove_little_but_are_counted() -> None:
+def test_few_repetitions_of_a_large_graph_prove_little_but_are_counted():
     job = job_of(nodes=64, batch="all", steps=1, records=4)
     report = audit_job(job, options=AuditOptions(repetitions=100, canaries=0, seconds=0.5))
     assert not report.defect
     assert [attack.repetitions for attack in report.attacks] == [77, 77, 77]
 
 
-def test_one_node_alone_can_be_audited() -> None:
+def test_one_node_alone_can_be_audited():
     job = job_of(nodes=1, batch="all", steps=2, privacy={"epsilon": 4.0})
     report = audit_job(job, options=AuditOptions(seconds=0.5))
     assert 0.5 < report.audited_epsilon <= report.certified_epsilon
@@ -165,12 +160,12 @@ def test_one_node_alone_can_be_audited() -> None:
     }
 
 
-def small(folder: Path, **privacy: Any) -> Path:
+def small(folder, **privacy):
     settings = {"noise_std": None, "epsilon": 8.0, "delta": 1e-4, **privacy}
     return write_experiment(folder, privacy=settings, train={"steps": 2})
 
 
-def test_an_experiment_file_is_audited_with_overrides(tmp_path: Path) -> None:
+def test_an_experiment_file_is_audited_with_overrides(tmp_path):
     reports: list[tuple[str, int, int]] = []
     report = auditing.audit(
         load_config(small(tmp_path), overrides=["train.steps=3", "nodes.count=2"]),
@@ -204,12 +199,12 @@ def test_an_experiment_file_is_audited_with_overrides(tmp_path: Path) -> None:
         ({"seconds": 0.0}, "seconds"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, Any], match: str) -> None:
+def test_wrong_options_are_refused(options, match):
     with pytest.raises(InputError, match=match):
         AuditOptions(**options)
 
 
-def test_what_cannot_be_audited_is_refused() -> None:
+def test_what_cannot_be_audited_is_refused():
     silent = job_of(algorithm={"name": "sgp"}, privacy={"epsilon": "none"}, batch="all")
     with pytest.raises(InputError, match="no noise"):
         audit_job(silent)
@@ -228,7 +223,7 @@ def test_what_cannot_be_audited_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_only_independent_repetitions_are_counted() -> None:
+def test_only_independent_repetitions_are_counted():
     """Nodes that share public values which cut off gradients are none."""
     options = AuditOptions(repetitions=100, canaries=0, seconds=0.5)
     jobs = [
@@ -245,7 +240,7 @@ def test_only_independent_repetitions_are_counted() -> None:
 
 
 @pytest.mark.slow
-def test_a_table_on_disk_is_left_alone(tmp_path: Path) -> None:
+def test_a_table_on_disk_is_left_alone(tmp_path):
     """An audit has a table of its own, on the same disk, and takes it away."""
     (tmp_path / "inputs.bin").write_bytes(b"of a run")
     algorithm = {"name": "privsgp-vr", "state": "private", "table_directory": str(tmp_path)}

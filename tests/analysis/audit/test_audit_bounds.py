@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -20,7 +19,7 @@ from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import gaussian_delta
 
 
-def tail(trials: int, rate: mpmath.mpf, least: int) -> mpmath.mpf:
+def tail(trials, rate, least):
     """P[Binomial(trials, rate) >= least], summed term by term."""
     return mpmath.fsum(
         mpmath.binomial(trials, i) * rate**i * (1 - rate) ** (trials - i)
@@ -30,7 +29,7 @@ def tail(trials: int, rate: mpmath.mpf, least: int) -> mpmath.mpf:
 
 @pytest.mark.parametrize(("hits", "trials"), [(1, 20), (7, 20), (20, 20), (3, 400), (399, 400)])
 @pytest.mark.parametrize("alpha", [0.025, 1e-4])
-def test_clopper_pearson_solves_the_binomial_tails(hits: int, trials: int, alpha: float) -> None:
+def test_clopper_pearson_solves_the_binomial_tails(hits, trials, alpha):
     low = float(bounds.rate_below(hits, trials, alpha))
     assert float(tail(trials, mpmath.mpf(low), hits)) == pytest.approx(alpha, rel=1e-5)
     assert tail(trials, mpmath.mpf(low), hits) <= alpha
@@ -40,13 +39,13 @@ def test_clopper_pearson_solves_the_binomial_tails(hits: int, trials: int, alpha
     assert float(missed) <= alpha * (1 + 1e-12)
 
 
-def test_no_hits_and_all_hits_prove_nothing_on_one_side() -> None:
+def test_no_hits_and_all_hits_prove_nothing_on_one_side():
     assert float(bounds.rate_below(0, 50, 0.05)) == 0.0
     assert float(bounds.rate_above(50, 50, 0.05)) == 1.0
     assert float(bounds.rate_above(0, 50, 0.05)) == pytest.approx(1 - 0.05 ** (1 / 50), rel=1e-6)
 
 
-def test_both_error_rates_hold_jointly_at_the_stated_confidence() -> None:
+def test_both_error_rates_hold_jointly_at_the_stated_confidence():
     rng, trials, confidence = np.random.default_rng(3), 200, 0.8
     tpr, fpr = 0.35, 0.06
     missed = 0
@@ -60,7 +59,7 @@ def test_both_error_rates_hold_jointly_at_the_stated_confidence() -> None:
     assert missed / draws >= 0.05  # and not by being wide of the mark
 
 
-def least_over_region(counts: Counts, confidence: float, of: Callable[..., float]) -> float:
+def least_over_region(counts, confidence, of):
     """The least value over the region of the proof, on a grid of rates: by definition."""
     alpha = 1 - confidence
     a = 0.45 * alpha
@@ -83,7 +82,7 @@ def least_over_region(counts: Counts, confidence: float, of: Callable[..., float
 
 @pytest.mark.parametrize("confidence", [0.95, 0.999])
 @pytest.mark.parametrize("counts", [Counts(300, 200, 300, 40), Counts(500, 450, 100, 0)])
-def test_epsilon_is_the_least_over_the_region(counts: Counts, confidence: float) -> None:
+def test_epsilon_is_the_least_over_the_region(counts, confidence):
     right = least_over_region(counts, confidence, lambda p, q: math.log((p - 1e-3) / q))
     bound = bounds.epsilon_lower(counts, delta=1e-3, confidence=confidence)
     opposite = least_over_region(
@@ -95,7 +94,7 @@ def test_epsilon_is_the_least_over_the_region(counts: Counts, confidence: float)
     assert mu - 0.02 <= bounds.mu_lower(counts, confidence=confidence) <= mu + 1e-2
 
 
-def test_epsilon_takes_the_better_direction() -> None:
+def test_epsilon_takes_the_better_direction():
     counts, mirrored = Counts(1000, 400, 1000, 10), Counts(1000, 990, 1000, 600)
     forward = bounds.epsilon_lower(counts, delta=1e-3, confidence=0.95)
     backward = bounds.epsilon_lower(mirrored, delta=1e-3, confidence=0.95)
@@ -103,8 +102,8 @@ def test_epsilon_takes_the_better_direction() -> None:
     assert backward == pytest.approx(forward, rel=0.01)
 
 
-def test_the_region_is_better_than_two_halves_where_both_rates_are_uncertain() -> None:
-    def halves(counts: Counts) -> float:
+def test_the_region_is_better_than_two_halves_where_both_rates_are_uncertain():
+    def halves(counts):
         return float(bounds.epsilon_bounds_of(*bounds.error_rates(counts, 0.95), 1e-3))
 
     both = Counts(200, 120, 200, 40)
@@ -114,7 +113,7 @@ def test_the_region_is_better_than_two_halves_where_both_rates_are_uncertain() -
 
 
 @pytest.mark.parametrize(("tpr", "fpr"), [(0.5, 0.2), (0.9, 0.01), (0.3, 0.3)])
-def test_the_bounds_at_all_deltas_hold_together(tpr: float, fpr: float) -> None:
+def test_the_bounds_at_all_deltas_hold_together(tpr, fpr):
     rng, trials, confidence = np.random.default_rng(9), 80, 0.8
     truth = {delta: float(bounds.epsilon_bounds_of(tpr, fpr, delta)) for delta in (0.0, 0.05, 0.3)}
     drawn = zip(rng.binomial(trials, tpr, 1500), rng.binomial(trials, fpr, 1500), strict=True)
@@ -134,12 +133,12 @@ def test_the_bounds_at_all_deltas_hold_together(tpr: float, fpr: float) -> None:
 @pytest.mark.parametrize(
     "counts", [Counts(100, 0, 100, 0), Counts(100, 100, 100, 100), Counts(100, 5, 100, 50)]
 )
-def test_an_attack_that_fails_proves_nothing(counts: Counts) -> None:
+def test_an_attack_that_fails_proves_nothing(counts):
     assert bounds.epsilon_lower(counts, delta=1e-3, confidence=0.95) == 0.0
     assert bounds.mu_lower(counts, confidence=0.95) == 0.0
 
 
-def delta_lower(tpr: float, fpr: float, epsilon: float) -> float:
+def delta_lower(tpr, fpr, epsilon):
     """The least delta that allows these rates at epsilon, by the definition."""
     factor = math.exp(epsilon)
     return max(0.0, tpr - factor * fpr, 1 - fpr - factor * (1 - tpr))
@@ -152,9 +151,7 @@ def delta_lower(tpr: float, fpr: float, epsilon: float) -> float:
     delta=st.floats(0, 0.3),
     confidence=st.floats(0.5, 0.999),
 )
-def test_delta_and_epsilon_are_inverse(
-    hits: int, false: int, delta: float, confidence: float
-) -> None:
+def test_delta_and_epsilon_are_inverse(hits, false, delta, confidence):
     counts = Counts(500, hits, 500, false)
     epsilon = bounds.epsilon_lower(counts, delta=delta, confidence=confidence)
     corners = list(zip(*bounds._corners(counts, confidence), strict=True))
@@ -164,7 +161,7 @@ def test_delta_and_epsilon_are_inverse(
         assert all(delta_lower(*rates, epsilon - 1e-6) >= delta - 1e-9 for rates in corners)
 
 
-def test_the_gaussian_fit_covers_a_gaussian() -> None:
+def test_the_gaussian_fit_covers_a_gaussian():
     rng, mu, trials, draws = np.random.default_rng(1), 1.2, 2000, 400
     above = 0
     for _ in range(draws):
@@ -176,7 +173,7 @@ def test_the_gaussian_fit_covers_a_gaussian() -> None:
     assert above / draws <= 0.1
 
 
-def test_epsilon_of_mu_lies_just_below_the_closed_form() -> None:
+def test_epsilon_of_mu_lies_just_below_the_closed_form():
     for mu, delta in ((0.3, 1e-3), (1.0, 1e-5), (4.0, 1e-2)):
         epsilon = bounds.epsilon_of_mu(mu, delta)
         assert gaussian_delta(mu, epsilon) >= delta
@@ -184,11 +181,11 @@ def test_epsilon_of_mu_lies_just_below_the_closed_form() -> None:
     assert bounds.epsilon_of_mu(0.0, 1e-3) == 0.0
 
 
-def one_run_by_definition(m: int, r: int, v: int, epsilon: float, delta: float) -> mpmath.mpf:
+def one_run_by_definition(m, r, v, epsilon, delta):
     """Theorem 5.2 of Steinke et al., term by term."""
     accuracy = mpmath.e**epsilon / (1 + mpmath.e**epsilon)
 
-    def f(least: int) -> mpmath.mpf:
+    def f(least):
         return tail(r, accuracy, max(0, least))
 
     worst = max((f(v - i) - f(v)) / i for i in range(1, m + 1))
@@ -205,23 +202,21 @@ def one_run_by_definition(m: int, r: int, v: int, epsilon: float, delta: float) 
         (12, 6, 1, 0.0, 1e-4),
     ],
 )
-def test_the_one_run_p_value_is_that_of_the_theorem(
-    m: int, r: int, v: int, epsilon: float, delta: float
-) -> None:
+def test_the_one_run_p_value_is_that_of_the_theorem(m, r, v, epsilon, delta):
     p_value = bounds.one_run_p_value(canaries=m, guesses=r, correct=v, epsilon=epsilon, delta=delta)
     right = min(mpmath.mpf(1), one_run_by_definition(m, r, v, epsilon, delta))
     assert p_value == pytest.approx(float(right), rel=1e-9)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1.5, 0.0), (1.0, 0.02)])
-def test_the_one_run_bound_covers_randomised_response(epsilon: float, delta: float) -> None:
+def test_the_one_run_bound_covers_randomised_response(epsilon, delta):
     """Of m bits; with probability delta a bit is shown as it is: (epsilon, delta)-DP, tight."""
     rng, m, runs, confidence = np.random.default_rng(7), 300, 1500, 0.9
     accuracy = delta + (1 - delta) / (1 + math.exp(-epsilon))
     drawn = rng.binomial(m, accuracy, runs)
     known = {"canaries": m, "guesses": m, "delta": delta}
 
-    def refuted(at: float) -> float:
+    def refuted(at):
         """How often an epsilon is refuted."""
         chances = {
             count: bounds.one_run_p_value(correct=int(count), epsilon=at, **known)
@@ -234,7 +229,7 @@ def test_the_one_run_bound_covers_randomised_response(epsilon: float, delta: flo
         assert refuted(epsilon / 2) > 0.5
 
 
-def test_bad_input_is_refused() -> None:
+def test_bad_input_is_refused():
     with pytest.raises(InputError, match="hits <= trials"):
         Counts(10, 11, 10, 0)
     with pytest.raises(InputError, match="confidence"):

@@ -1,23 +1,18 @@
 """Every planted bug does something: a bug that changes nothing would be a test of nothing."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import audit_cases
 import pytest
 import torch
 from bug_table import BUGS
-from planting import Bug, planted
+from planting import planted
 
-from tacit.analysis.audit.recorder import Trace, run_traced, seeded
+from tacit.analysis.audit.recorder import run_traced, seeded
 from tacit.communication.exchange import InProcessExchange
 from tacit.errors import InputError
-from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
 
 
-def traced(job: Job, context: Any) -> Trace:
+def traced(job, context):
     plan = seeded(job.plan, 5)
     exchange = InProcessExchange(
         plan.mixing.weights, dtype=job.dtype, device=job.device, active=plan.release.active
@@ -34,14 +29,14 @@ def traced(job: Job, context: Any) -> Trace:
         if bug.sent
     ],
 )
-def test_what_is_sent_is_not_what_was(bug: Bug, case: str) -> None:
+def test_what_is_sent_is_not_what_was(bug, case):
     with planted(bug, case) as job:
         wrong = traced(job, bug.context)
     right = traced(job, StackedContext)  # nothing stays behind
     assert not same(right, wrong)
 
 
-def same(one: Trace, other: Trace) -> bool:
+def same(one, other):
     if len(one.sent) != len(other.sent):
         return False
     return all(
@@ -51,7 +46,7 @@ def same(one: Trace, other: Trace) -> bool:
     )
 
 
-def test_a_record_that_cancels_moves_the_sum_further_than_the_clip() -> None:
+def test_a_record_that_cancels_moves_the_sum_further_than_the_clip():
     first, second = (
         1e8 * torch.randn(32, generator=torch.Generator().manual_seed(s)) for s in (1, 2)
     )
@@ -66,14 +61,14 @@ def test_a_record_that_cancels_moves_the_sum_further_than_the_clip() -> None:
     assert moved["bug"] > 1.5
 
 
-def test_scores_of_local_models_are_told() -> None:
+def test_scores_of_local_models_are_told():
     bug, case = BUGS["scores of local models"], "fedspd-dp"
     with planted(bug, case) as job:
         assert job.config.algorithm.definition.releases.models
     assert not job.config.algorithm.definition.releases.models
 
 
-def test_the_largest_label_decides_how_many_outputs_there_are() -> None:
+def test_the_largest_label_decides_how_many_outputs_there_are():
     with pytest.raises(InputError, match=r"task\.outputs"):
         audit_cases.job(model=None)
     with planted(BUGS["outputs counted from labels"], "logistic") as job:
@@ -81,7 +76,7 @@ def test_the_largest_label_decides_how_many_outputs_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["a replaced record counted once", "one step accounted"])
-def test_less_noise_is_certified_to_hold_the_same_epsilon(name: str) -> None:
+def test_less_noise_is_certified_to_hold_the_same_epsilon(name):
     right = BUGS[name].cases["replace-one"]().plan.nodes[0]
     with planted(BUGS[name], "replace-one") as job:
         wrong = job.plan.nodes[0]

@@ -1,15 +1,10 @@
 """Gradients whose sign changes, directions that a clip leaves long, and what problem suits what."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from audit_bugs import job_of
 
-from tacit.algorithms.facets import Law
 from tacit.analysis.audit.canaries import (
     ALONE,
     CANARY,
@@ -22,7 +17,6 @@ from tacit.analysis.audit.canaries import (
     REPLACED,
     REPLACED_IN_BATCH,
     WIDTH,
-    Problem,
     Slope,
     directions,
     linear_model,
@@ -31,16 +25,15 @@ from tacit.analysis.audit.canaries import (
     sign_schedule,
     stack_records,
 )
-from tacit.data import StackedData
 
 CPU = torch.device("cpu")
 
 
-def plan_of(**algorithm: Any) -> Any:
+def plan_of(**algorithm):
     return job_of(algorithm=algorithm, nodes=2, records=40, batch=10, steps=6).plan
 
 
-def records_of(problem: Problem) -> StackedData:
+def records_of(problem):
     both = torch.tensor([True, False])
     return stack_records(problem, [3, 3], both, 1.0, torch.float64, CPU)
 
@@ -60,17 +53,15 @@ def records_of(problem: Problem) -> StackedData:
         ("change", False, True, OUTVOTED_REPLACED),
     ],
 )
-def test_the_problem_suits_law_relation_and_sampler(
-    law: Law, zero_out: bool, in_batch: bool, right: Problem
-) -> None:
+def test_the_problem_suits_law_relation_and_sampler(law, zero_out, in_batch, right):
     assert problem_of(law, zero_out=zero_out, in_batch=in_batch) == right
 
 
-def signs_of(steps: int, **algorithm: Any) -> tuple[list[float], ...]:
+def signs_of(steps, **algorithm):
     return tuple(each.tolist() for each in sign_schedule(plan_of(**algorithm), steps))
 
 
-def test_a_table_is_filled_at_one_sign_and_met_at_the_other() -> None:
+def test_a_table_is_filled_at_one_sign_and_met_at_the_other():
     signs, older = signs_of(12, name="privsgp-vr", state="private")
     # A record is drawn in one of four steps, about.
     assert signs == [1, *[-1] * 4, *[1] * 4, *[-1] * 3]
@@ -79,7 +70,7 @@ def test_a_table_is_filled_at_one_sign_and_met_at_the_other() -> None:
     assert anchors == ([1, -1, -1, 1, -1, -1, 1], [1] * 7)
 
 
-def test_where_differences_go_back_one_step_the_sign_changes_in_every_step() -> None:
+def test_where_differences_go_back_one_step_the_sign_changes_in_every_step():
     assert signs_of(5, name="ldp-spider") == ([1, -1, 1, -1, 1], [1, 1, -1, 1, -1])
     assert signs_of(4, name="dp-srm") == ([1, -1, 1, -1], [1, 1, -1, 1])
     assert signs_of(4, name="ldp-svrg", anchor_every=2) == ([1, -1, 1, -1], [1] * 4)
@@ -88,7 +79,7 @@ def test_where_differences_go_back_one_step_the_sign_changes_in_every_step() -> 
     assert older_point("table") == older_point("sum") == "none"
 
 
-def test_gradients_keep_their_sign_at_the_older_point_alone() -> None:
+def test_gradients_keep_their_sign_at_the_older_point_alone():
     data, slope = records_of(ALONE), Slope([1.0, -1.0, 1.0], older="anchor")
     model = linear_model(torch.float64, CPU, slope)
     slope.begin(data)
@@ -98,7 +89,7 @@ def test_gradients_keep_their_sign_at_the_older_point_alone() -> None:
     old = torch.full((2, WIDTH), 0.25, dtype=torch.float64)
     new = old + torch.linspace(0.1, 1.0, WIDTH, dtype=torch.float64)
 
-    def gradient(at: torch.Tensor) -> float:
+    def gradient(at):
         return float(model.gradient(at, inputs, targets, mask, 1.0).total[0, CANARY])
 
     assert gradient(old) == pytest.approx(1.0)
@@ -109,7 +100,7 @@ def test_gradients_keep_their_sign_at_the_older_point_alone() -> None:
     assert gradient(new) == pytest.approx(1.0)
 
 
-def test_gradients_of_the_last_step_have_the_sign_that_they_had_whoever_is_drawn() -> None:
+def test_gradients_of_the_last_step_have_the_sign_that_they_had_whoever_is_drawn():
     """Both ways, and of records that were not drawn then."""
     data, slope = records_of(ALONE), Slope([1.0, -1.0, 1.0], older="last step")
     model = linear_model(torch.float64, CPU, slope)
@@ -119,7 +110,7 @@ def test_gradients_of_the_last_step_have_the_sign_that_they_had_whoever_is_drawn
     first = torch.full((1, WIDTH), 0.25, dtype=torch.float64)
     points = [first + k * torch.linspace(0.1, 1.0, WIDTH, dtype=torch.float64) for k in range(3)]
 
-    def signs(at: torch.Tensor) -> list[float]:
+    def signs(at):
         total = model.gradient(at.repeat(2, 1), inputs, targets, mask, 1.0).total
         return total[0, [CANARY, CROWD]].sign().tolist()
 
@@ -130,7 +121,7 @@ def test_gradients_of_the_last_step_have_the_sign_that_they_had_whoever_is_drawn
         slope.after(k + 1, points[k])
 
 
-def test_a_clip_of_coordinates_leaves_a_gradient_that_has_all_of_them() -> None:
+def test_a_clip_of_coordinates_leaves_a_gradient_that_has_all_of_them():
     """Along a single coordinate it would leave a quarter."""
     plan = plan_of(name="dp2-sgd", clip_norm="coordinate")
     basis = directions(plan)
@@ -145,6 +136,6 @@ def test_a_clip_of_coordinates_leaves_a_gradient_that_has_all_of_them() -> None:
     assert np.array_equal(directions(plan_of(name="dp2-sgd")), np.eye(WIDTH))
 
 
-def test_the_canary_outweighs_all_others() -> None:
+def test_the_canary_outweighs_all_others():
     assert OUTVOTED.canary[0] / abs(OUTVOTED.others[0]) >= HUGE
     assert OUTVOTED_REPLACED.instead == OUTVOTED_REPLACED.others

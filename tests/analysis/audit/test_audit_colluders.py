@@ -1,9 +1,6 @@
 """Nodes who pool what they know: the estimate that they make, what it shows, what it must not."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,13 +19,12 @@ from tacit.analysis.audit.harness import in_small, set_up
 from tacit.errors import InputError
 from tacit.privacy import pairwise_multipliers
 from tacit.training.pair_noise import PairNoise
-from tacit.training.prepare import Job
 from tacit.training.stacked_context import StackedContext
 
 CIRCLE = ((0, 1), (0, 4), (1, 2), (2, 3), (3, 4))
 
 
-def whole(colluding: int = 1, **more: Any) -> Job:
+def whole(colluding=1, **more):
     """Four nodes that all share secrets, and every record in every step."""
     return job_of(
         nodes=4,
@@ -40,7 +36,7 @@ def whole(colluding: int = 1, **more: Any) -> Job:
     )
 
 
-def test_the_estimate_is_the_best_linear_one_without_bias() -> None:
+def test_the_estimate_is_the_best_linear_one_without_bias():
     """Against its definition: unit weight on the node, and no less variance in any direction."""
     pairs = PairNoise(CIRCLE, (1.0, 0.5, 2.0, 1.0, 0.7), 3.0, 1)
     own, hidden = np.array(pairs.own), [0, 1, 3, 4]
@@ -63,7 +59,7 @@ def test_the_estimate_is_the_best_linear_one_without_bias() -> None:
 
 
 @pytest.mark.parametrize("colluding", [0, 1, 2])
-def test_the_worst_colluders_leave_what_is_certified(colluding: int) -> None:
+def test_the_worst_colluders_leave_what_is_certified(colluding):
     plan = whole(colluding).plan
     pairs = plan.release.pairs
     assert pairs is not None
@@ -86,7 +82,7 @@ def test_the_worst_colluders_leave_what_is_certified(colluding: int) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["privsgp", "adp2-sgd", "dp-dda"])
-def test_the_estimate_holds_the_own_sum_and_noise_of_size_one(algorithm: str) -> None:
+def test_the_estimate_holds_the_own_sum_and_noise_of_size_one(algorithm):
     """Where nobody holds a record, along a direction that no gradient has."""
     plan = in_small(job(PAIRED, algorithm=algorithm).plan)
     colluders = colluders_of(plan, plan.nodes[1], 1, 3)
@@ -104,7 +100,7 @@ def test_the_estimate_holds_the_own_sum_and_noise_of_size_one(algorithm: str) ->
 
 
 @pytest.mark.slow
-def test_one_colluder_more_than_the_guarantee_is_about_learns_more_than_it_says() -> None:
+def test_one_colluder_more_than_the_guarantee_is_about_learns_more_than_it_says():
     """What is certified against as many as attack is never exceeded; that against fewer is."""
     attacks, certified = attacked(whole(2), AuditOptions(repetitions=1500, canaries=0))
     assert max(attack.epsilon for attack in attacks) <= certified == pytest.approx(3.0, rel=1e-3)
@@ -119,7 +115,7 @@ def test_one_colluder_more_than_the_guarantee_is_about_learns_more_than_it_says(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [True, False])
-def test_a_step_that_is_run_again_with_the_same_pair_noise_shows_its_sum(again: bool) -> None:
+def test_a_step_that_is_run_again_with_the_same_pair_noise_shows_its_sum(again):
     """Who subtracts the two messages has them under the own noise alone; with other noise not.
 
     Every third record joins a batch, so that the canary is often in one of the two batches alone.
@@ -131,7 +127,7 @@ def test_a_step_that_is_run_again_with_the_same_pair_noise_shows_its_sum(again: 
     assert (shown > privacy.epsilon(certified, delta=0.02)) == again
 
 
-def _two_steps() -> Job:
+def _two_steps():
     return job_of(
         nodes=16,
         steps=2,
@@ -147,7 +143,7 @@ def _two_steps() -> Job:
     )
 
 
-def _by_difference(planned: Job) -> float:
+def _by_difference(planned):
     """What the difference of two steps proves at a delta of 0.02, where each node is judged by it.
 
     Where pair noise does not cancel in it, nodes are no independent repetitions; but then nothing
@@ -169,14 +165,14 @@ def _by_difference(planned: Job) -> float:
     return epsilon_lower(counts, delta=0.02, confidence=0.95)
 
 
-def test_how_many_collude_is_asked_where_noise_cancels_alone() -> None:
+def test_how_many_collude_is_asked_where_noise_cancels_alone():
     with pytest.raises(InputError, match="colluding"):
         audit_job(job_of(batch="all"), options=AuditOptions(colluding=1))
     with pytest.raises(InputError, match="below 4"):
         audit_job(whole(), options=AuditOptions(colluding=4))
 
 
-def test_secure_sums_are_not_audited() -> None:
+def test_secure_sums_are_not_audited():
     algorithm = {"name": "dp-sgd"}
     planned = job_of(algorithm=algorithm, privacy={"aggregation": "secure-sum"}, nodes=4)
     with pytest.raises(InputError, match=r"privacy\.aggregation"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,14 +23,14 @@ Nodes = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @pytest.fixture(autouse=True)
-def known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def known_secrets(monkeypatch):
     """Coins that a test can rely on; in use they are the system's."""
     rng = np.random.default_rng(1)
     monkeypatch.setattr(deployed.secrets, "token_bytes", lambda count: rng.bytes(count))
     monkeypatch.setattr(deployed.secrets, "randbits", lambda bits: 17)
 
 
-def digits(*records: int) -> Nodes:
+def digits(*records):
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16
     labels = torch.from_numpy(bunch.target).long()
@@ -40,20 +38,20 @@ def digits(*records: int) -> Nodes:
     return [(images[e - n : e], labels[e - n : e]) for n, e in zip(records, ends, strict=True)]
 
 
-def planted_in(nodes: Nodes, file: Path, **more: Any) -> Nodes:
+def planted_in(nodes, file, **more):
     return plant_canaries(nodes, file, loss="cross-entropy", outputs=10, **more)
 
 
-def less_noise(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+def less_noise(monkeypatch, share):
     plain: Callable[..., torch.Tensor] = StackedContext.add_noise
 
-    def quiet(self: StackedContext, total: torch.Tensor, k: int, **options: Any) -> torch.Tensor:
+    def quiet(self, total, k, **options):
         return total.add_(plain(self, torch.zeros_like(total), k, **options), alpha=share)
 
     monkeypatch.setattr(StackedContext, "add_noise", quiet)
 
 
-def train(nodes: Nodes, out: Path, *, model: Any = None, **privacy: Any) -> Path:
+def train(nodes, out, *, model=None, **privacy):
     """A real run, but for noise from a seed, so that the test is the same every time."""
     settings = {"epsilon": 1.0, "delta": 1e-4, "relation": "replace-one", "noise_seed": 5}
     named = {} if model is not None else {"model": "mlp"}
@@ -72,9 +70,7 @@ def train(nodes: Nodes, out: Path, *, model: Any = None, **privacy: Any) -> Path
     return out
 
 
-def test_a_run_with_too_little_noise_is_refuted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_too_little_noise_is_refuted(tmp_path, monkeypatch):
     file = tmp_path / "coins"
     nodes = planted_in(digits(300, 300), file, own=[0], count=120)
     less_noise(monkeypatch, 0.02)
@@ -93,7 +89,7 @@ def test_a_run_with_too_little_noise_is_refuted(
 
 
 @pytest.mark.slow
-def test_a_clean_run_is_not_refuted(tmp_path: Path) -> None:
+def test_a_clean_run_is_not_refuted(tmp_path):
     file = tmp_path / "coins"
     nodes = planted_in(digits(300, 300), file, count=120)
     found = audit_deployed(train(nodes, tmp_path / "run"), file, nodes=nodes)
@@ -106,9 +102,7 @@ def test_a_clean_run_is_not_refuted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_adding_or_removing_counts_twice_for_a_replacement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adding_or_removing_counts_twice_for_a_replacement(tmp_path, monkeypatch):
     file = tmp_path / "coins"
     nodes = planted_in(digits(200, 200), file, count=80)
     less_noise(monkeypatch, 0.01)
@@ -120,10 +114,8 @@ def test_adding_or_removing_counts_twice_for_a_replacement(
 
 
 @pytest.mark.slow
-def test_a_module_that_was_given_is_given_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def module() -> nn.Module:
+def test_a_module_that_was_given_is_given_again(tmp_path, monkeypatch):
+    def module():
         torch.manual_seed(3)
         return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.ReLU(), nn.Linear(144, 10))
 
@@ -137,7 +129,7 @@ def test_a_module_that_was_given_is_given_again(
         audit_deployed(run, file)
 
 
-def test_half_of_the_canaries_are_in_and_the_others_are_as_they_were(tmp_path: Path) -> None:
+def test_half_of_the_canaries_are_in_and_the_others_are_as_they_were(tmp_path):
     nodes = digits(60, 40, 30)
     file = tmp_path / "coins"
     changed = planted_in(nodes, file, own=[0, 2], count=30)
@@ -162,7 +154,7 @@ def test_half_of_the_canaries_are_in_and_the_others_are_as_they_were(tmp_path: P
             assert bool((inputs == row).flatten(1).all(1).any())
 
 
-def test_the_coins_are_their_owners_alone_and_never_overwritten(tmp_path: Path) -> None:
+def test_the_coins_are_their_owners_alone_and_never_overwritten(tmp_path):
     file = tmp_path / "coins"
     planted_in(digits(40), file, count=10)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -173,7 +165,7 @@ def test_the_coins_are_their_owners_alone_and_never_overwritten(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_scores_know_no_coin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_know_no_coin(tmp_path, monkeypatch):
     """With all coins turned, the same canaries score the same, and other guesses are right."""
     file = tmp_path / "coins"
     nodes = planted_in(digits(80, 80), file, count=40)
@@ -186,7 +178,7 @@ def test_scores_know_no_coin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert right.correct + wrong.correct == right.guessed
 
 
-def test_labels_alone_can_be_changed(tmp_path: Path) -> None:
+def test_labels_alone_can_be_changed(tmp_path):
     file = tmp_path / "coins"
     nodes = digits(50)
     ((inputs, targets),) = planted_in(nodes, file, count=20, canary="mislabelled")
@@ -195,7 +187,7 @@ def test_labels_alone_can_be_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_audits_a_run_with_planted_canaries(tmp_path: Path) -> None:
+def test_the_command_audits_a_run_with_planted_canaries(tmp_path):
     from experiments import strict_json
     from experiments import tacit as command
 
@@ -217,13 +209,13 @@ def test_the_command_audits_a_run_with_planted_canaries(tmp_path: Path) -> None:
     ("more", "match"),
     [({"own": [3]}, "own"), ({"own": []}, "own"), ({"count": 0}, "count")],
 )
-def test_wrong_plantings_are_refused(tmp_path: Path, more: dict[str, Any], match: str) -> None:
+def test_wrong_plantings_are_refused(tmp_path, more, match):
     with pytest.raises(InputError, match=match):
         planted_in(digits(40), tmp_path / "coins", **more)
     assert not (tmp_path / "coins").exists()
 
 
-def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_result_is_refused(tmp_path):
     planted_in(digits(40), tmp_path / "coins", count=10)
     with pytest.raises(InputError, match=r"is not a run folder|no result"):
         audit_deployed(tmp_path, tmp_path / "coins")

@@ -51,7 +51,7 @@ AUDITED: list[tuple[str, dict[str, Any], Any]] = [
 ]
 
 
-def test_none_is_left_out() -> None:
+def test_none_is_left_out():
     private = {name for name, row in ALGORITHMS.items() if row.private}
     assert {name for name, _, _ in AUDITED} == private
 
@@ -59,7 +59,7 @@ def test_none_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "batch"), AUDITED, ids=lambda value: str(value).replace(" ", "")
 )
-def test_attacks_on(name: str, options: dict[str, Any], batch: Any) -> None:
+def test_attacks_on(name, options, batch):
     gossip = ALGORITHMS[name].graph.weights == "doubly-stochastic"
     divisor = 1 if name == "dp-fedavg" else 40 if batch == "all" else batch
     job = job_of(

@@ -5,14 +5,12 @@ twenty, and there is no training with canaries. `benchmarks/audit_bugs.py` and
 `benchmarks/audit_clean.py` do the same at all options that are default, in every experiment.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 from bug_table import BUGS
 from clean_cases import BY_ALGORITHM
-from planting import Bug, planted
+from planting import planted
 
 from tacit.analysis.audit import AuditOptions
 from tacit.analysis.audit.procedure import audit_job
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.slow
 SHORT = AuditOptions(seconds=0.2, canaries=0, repetitions=500, steps=4)
 
 
-def one_each() -> list[object]:
+def one_each():
     """One experiment of each bug: of the first its first, of the second its second, and so on."""
     return [
         pytest.param(bug, list(bug.cases)[number % len(bug.cases)], id=bug.name)
@@ -31,7 +29,7 @@ def one_each() -> list[object]:
 
 
 @pytest.mark.parametrize(("bug", "case"), one_each())
-def test_every_planted_bug_raises_an_alarm(bug: Bug, case: str) -> None:
+def test_every_planted_bug_raises_an_alarm(bug, case):
     with planted(bug, case) as job:
         options = AuditOptions(seconds=bug.seconds, canaries=0)
         report = audit_job(job, options=options, context=bug.context)
@@ -40,7 +38,7 @@ def test_every_planted_bug_raises_an_alarm(bug: Bug, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_ALGORITHM)
-def test_no_correct_program_is_accused(name: str) -> None:
+def test_no_correct_program_is_accused(name):
     job = BY_ALGORITHM[name]()
     report = audit_job(job, options=replace(SHORT, steps=min(4, job.plan.steps)))
     assert not report.defect, report.verdict

@@ -1,9 +1,5 @@
 """What is attacked is what was released, and the data that are planted are what they say."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -19,10 +15,8 @@ from tacit.analysis.audit.canaries import (
     REPLACED,
     REPLACED_IN_BATCH,
     WIDTH,
-    Problem,
 )
 from tacit.analysis.audit.harness import (
-    Harness,
     Observed,
     set_up,
 )
@@ -38,19 +32,19 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.training.stacked_context import StackedContext
 
 
-def harness(context: type[StackedContext] = StackedContext, **settings: Any) -> Harness:
+def harness(context=StackedContext, **settings):
     job = job_of(**{"nodes": 4, "steps": 3, "dtype": "float64", **settings})
     return set_up(job.plan, job.plan.steps, 40, context)
 
 
-def test_bare_directions_show_noise_of_the_planned_size() -> None:
+def test_bare_directions_show_noise_of_the_planned_size():
     lab = harness(steps=6)
     bare = np.concatenate([lab.observe(ALONE, seed).y[:, :, BARE].ravel() for seed in range(3)])
     assert abs(bare.mean()) < 5 / np.sqrt(bare.size)
     assert bare.std() == pytest.approx(1.0, abs=0.02)
 
 
-def mean_along(problem: Problem, side: bool, **settings: Any) -> np.ndarray:
+def mean_along(problem, side, **settings):
     """The mean sum of a batch, noise averaged away, in clipping bounds: `[2]`."""
     lab = harness(privacy={"epsilon": 5000.0, **settings.pop("privacy", {})}, **settings)
     multiplier = lab.plan.release.noise_multiplier(lab.plan.nodes[0], 0)
@@ -68,22 +62,20 @@ def mean_along(problem: Problem, side: bool, **settings: Any) -> np.ndarray:
         (REPLACED_IN_BATCH, (-38, 0), (-40, 0)),
     ],
 )
-def test_a_canary_moves_the_sum_by_the_clipping_bound(
-    problem: Problem, inside: tuple[float, float], outside: tuple[float, float]
-) -> None:
+def test_a_canary_moves_the_sum_by_the_clipping_bound(problem, inside, outside):
     for side, right in ((True, inside), (False, outside)):
         mean = mean_along(problem, side, batch="all", records=40)
         np.testing.assert_allclose(mean, right, atol=0.05)
 
 
-def test_a_fair_coin_decides_which_nodes_hold_the_canary() -> None:
+def test_a_fair_coin_decides_which_nodes_hold_the_canary():
     lab = harness()
     inserted = np.concatenate([lab.observe(ALONE, seed).inserted for seed in range(10)])
     assert abs(inserted.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(inserted))
     assert np.array_equal(lab.observe(ALONE, 3).inserted, inserted[120:160])
 
 
-def test_the_graph_is_copied_and_the_stack_kept_within_bounds() -> None:
+def test_the_graph_is_copied_and_the_stack_kept_within_bounds():
     plan = job_of(nodes=4, steps=2, batch="all").plan
     # 1024 nodes at most, a million steps of nodes, and 2^24 records in all batches.
     assert set_up(plan, 2, 40, StackedContext).copies == 10
@@ -94,7 +86,7 @@ def test_the_graph_is_copied_and_the_stack_kept_within_bounds() -> None:
     assert set_up(few, 100_000, 10**6, StackedContext).copies == 2
 
 
-def test_pairs_stay_within_their_copy() -> None:
+def test_pairs_stay_within_their_copy():
     lab = harness(algorithm={"name": "adp2-sgd"}, topology={"graph": "ring"}, steps=12)
     activity = lab.copied().release.activity
     assert activity is not None
@@ -105,7 +97,7 @@ def test_pairs_stay_within_their_copy() -> None:
     assert np.array_equal(activity.active[:, 36:], activity.active[:, :4])
 
 
-def test_nodes_do_not_mix_across_copies() -> None:
+def test_nodes_do_not_mix_across_copies():
     lab = harness(nodes=3, steps=1)
     values = torch.arange(3 * lab.copies, dtype=torch.float64)[:, None]
     (mixed,) = lab.exchange.mix(0, Released(values))
@@ -115,7 +107,7 @@ def test_nodes_do_not_mix_across_copies() -> None:
     torch.testing.assert_close(mixed[3:6], alone)
 
 
-def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
+def test_the_linear_model_has_constant_gradients_clipped_to_the_bound():
     model = canaries.linear_model(torch.float64, torch.device("cpu"))
     inserted = torch.tensor([True, False])
     data = canaries.stack_records(ALONE, [3, 3], inserted, 2.0, torch.float64, torch.device("cpu"))
@@ -128,7 +120,7 @@ def test_the_linear_model_has_constant_gradients_clipped_to_the_bound() -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3, 1e-3])
-def test_the_likelihood_ratio_is_that_of_the_densities(rate: float) -> None:
+def test_the_likelihood_ratio_is_that_of_the_densities(rate):
     y, mu = np.random.default_rng(0).normal(size=(4, 5, WIDTH)), np.array([0.5, 1.0, 2.0, 9.0])
     along = y[:, :, 0]
     on = (1 - rate) * norm.pdf(along) + rate * norm.pdf(along - mu[:, None])
@@ -137,7 +129,7 @@ def test_the_likelihood_ratio_is_that_of_the_densities(rate: float) -> None:
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
-def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
+def test_every_statistic_is_larger_where_the_canary_is_hit():
     known = Known(0.25, 2.0, np.full(2, 3.0))
     base = {ALONE: 0.0, REPLACED: 0.0, REPLACED_IN_BATCH: -6.0}
     for problem, centre in base.items():
@@ -155,7 +147,7 @@ def test_every_statistic_is_larger_where_the_canary_is_hit() -> None:
         assert hit > missed, name
 
 
-def test_what_is_counted_took_no_part_in_the_choice() -> None:
+def test_what_is_counted_took_no_part_in_the_choice():
     """Scores that tell D from D' in the first part only prove nothing."""
     rng, count = np.random.default_rng(6), 2000
     inserted = rng.random(count) < 0.5
@@ -173,7 +165,7 @@ def test_what_is_counted_took_no_part_in_the_choice() -> None:
     assert fixed.counts.true_positives <= 0.01 * count
 
 
-def test_bounds_of_a_true_null_are_covered() -> None:
+def test_bounds_of_a_true_null_are_covered():
     """On data that hold no secret, attacks that choose freely seldom prove anything."""
     rng, accused = np.random.default_rng(8), 0
     merit = excess_merit({0.01: 0.0, 0.2: 0.0})
@@ -186,7 +178,7 @@ def test_bounds_of_a_true_null_are_covered() -> None:
 
 
 @pytest.mark.parametrize("count", [400, 2, 0])
-def test_a_constant_score_or_none_proves_nothing(count: int) -> None:
+def test_a_constant_score_or_none_proves_nothing(count):
     inserted = np.arange(count) % 2 == 0
     fixed = fix_and_count(
         {"constant": np.zeros(count)}, inserted, merit=epsilon_merit(0.0), confidence=0.9
@@ -194,14 +186,14 @@ def test_a_constant_score_or_none_proves_nothing(count: int) -> None:
     assert epsilon_lower(fixed.counts, delta=0.0, confidence=0.9) == 0.0
 
 
-def test_an_observation_says_which_copy_a_node_is_of() -> None:
+def test_an_observation_says_which_copy_a_node_is_of():
     observed = harness(nodes=4).observe(ALONE, 0)
     assert isinstance(observed, Observed)
     assert observed.y.shape == (3, 40, WIDTH)
     assert observed.copies == 10
 
 
-def test_the_trace_of_the_same_run_says_who_was_drawn() -> None:
+def test_the_trace_of_the_same_run_says_who_was_drawn():
     """A record's target is its number in the stack; the record that D' lacks is never drawn."""
     lab = harness(records=7, batch=3, steps=4)
     observed = lab.observe(ALONE, 2)

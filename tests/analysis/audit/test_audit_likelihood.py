@@ -39,18 +39,18 @@ Outcomes = Iterator[tuple[float, np.ndarray]]
 """(chance, what is added to the releases `[steps]`) of every outcome of the coins."""
 
 
-def released(y: np.ndarray) -> np.ndarray:
+def released(y):
     whole = np.zeros((*y.shape, WIDTH))
     whole[:, :, 0] = y
     return whole
 
 
-def coins(count: int = STEPS, rate: float = RATE) -> Iterator[tuple[float, tuple[int, ...]]]:
+def coins(count=STEPS, rate=RATE):
     for pattern in itertools.product((0, 1), repeat=count):
         yield float(np.prod([rate if hit else 1 - rate for hit in pattern])), pattern
 
 
-def log_mean(y: np.ndarray, outcomes: Outcomes, density: Callable[..., Any]) -> np.ndarray:
+def log_mean(y, outcomes, density):
     """log of the density of y `[steps, nodes]`, over all outcomes."""
     total = sum(
         chance * np.prod(density(y - places[:, None]), axis=0) for chance, places in outcomes
@@ -58,22 +58,22 @@ def log_mean(y: np.ndarray, outcomes: Outcomes, density: Callable[..., Any]) -> 
     return np.asarray(np.log(total))
 
 
-def sampled(y_places: Callable[[np.ndarray], np.ndarray]) -> Outcomes:
+def sampled(y_places):
     for chance, pattern in coins():
         yield chance, y_places(np.asarray(pattern, float))
 
 
-def nothing() -> Outcomes:
+def nothing():
     yield 1.0, np.zeros(STEPS)
 
 
-def of_a_table(side: float, difference: float = 2.0) -> Outcomes:
+def of_a_table(side, difference=2.0):
     """What a table of one record's gradient adds that was never drawn before the step."""
     moved = np.clip(SIGNS - OLDER, -difference, difference)
     return sampled(lambda hits: MU * side * (RATE * OLDER + moved * hits))
 
 
-def of_anchors(side: float, kept: float) -> Outcomes:
+def of_anchors(side, kept):
     """Anchors at even steps (`kept` 0), or snapshots, whose share of a gradient is `kept`."""
     for chance, pattern in coins():
         places = []
@@ -86,7 +86,7 @@ def of_anchors(side: float, kept: float) -> Outcomes:
         yield chance, np.asarray(places)
 
 
-def of_local_steps(side: float) -> Outcomes:
+def of_local_steps(side):
     """Two mini-batches a step that share no record, of sizes 1 and 1/2."""
     single = [(1 - 2 * RATE, 0.0), (RATE, 1.0), (RATE, 0.5)]
     for outcome in itertools.product(single, repeat=STEPS):
@@ -94,7 +94,7 @@ def of_local_steps(side: float) -> Outcomes:
         yield chance, side * MU * np.asarray([size for _, size in outcome])
 
 
-def of_changes(present: bool) -> Outcomes:
+def of_changes(present):
     """One end where the canary is drawn, the other one else, or nothing if nobody is."""
     single = [(0.9, -1.0), (0.1, 0.0)]
     if present:
@@ -104,7 +104,7 @@ def of_changes(present: bool) -> Outcomes:
         yield chance, MU * np.asarray([size for _, size in outcome])
 
 
-def of_epochs(steps: int) -> Outcomes:
+def of_epochs(steps):
     """One step of each epoch draws the record; the last epoch may be cut off."""
     lengths = [min(steps, STEPS - first) for first in range(0, STEPS, steps)]
     for places in itertools.product(range(steps), repeat=len(lengths)):
@@ -116,7 +116,7 @@ def of_epochs(steps: int) -> Outcomes:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
-def test_one_step_of_each_epoch(steps: int) -> None:
+def test_one_step_of_each_epoch(steps):
     y = np.random.default_rng(steps).normal(size=(STEPS, NODES)) * 2
     known = Known(rate=1 / steps, batch=5.0, mu=MU, sizes=np.ones((STEPS, 1)), epoch=steps)
     wanted = log_mean(y, of_epochs(steps), norm.pdf) - log_mean(y, nothing(), norm.pdf)
@@ -124,7 +124,7 @@ def test_one_step_of_each_epoch(steps: int) -> None:
     assert found == pytest.approx(wanted, abs=1e-9)
 
 
-def known(**more: Any) -> Known:
+def known(**more):
     return Known(
         rate=RATE, batch=2.0, mu=MU, **{"signs": SIGNS, "older": np.ones(STEPS), "every": 2, **more}
     )
@@ -184,7 +184,7 @@ CASES: Mapping[str, tuple[Problem, Known, Callable[[], Outcomes], Callable[[], O
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_all_coins_are_summed_over(case: str) -> None:
+def test_all_coins_are_summed_over(case):
     problem, beforehand, present, absent = CASES[case]
     y = np.random.default_rng(3).normal(scale=2.0, size=(STEPS, NODES))
     density = laplace.pdf if beforehand.noise == "laplace" else norm.pdf
@@ -194,7 +194,7 @@ def test_all_coins_are_summed_over(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["poisson", "table", "laplace"])
-def test_what_was_not_seen_says_nothing(case: str) -> None:
+def test_what_was_not_seen_says_nothing(case):
     """A node that was silent in the last steps is one of fewer steps."""
     problem, beforehand, present, _ = CASES[case]
     y = np.random.default_rng(4).normal(size=(STEPS, NODES))
@@ -251,9 +251,7 @@ RUNS: list[tuple[str, dict[str, Any], str, Any]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "options", "sampling", "batch"), RUNS)
-def test_the_ratio_is_that_of_what_is_released(
-    name: str, options: dict[str, Any], sampling: str, batch: Any
-) -> None:
+def test_the_ratio_is_that_of_what_is_released(name, options, sampling, batch):
     """The mean of P / P' under P' is 1, and of P' / P under P, whatever the two are.
 
     Bounded, so that few samples show it: with r = log(P / P'), the mean under P' of min(e^r, c) is

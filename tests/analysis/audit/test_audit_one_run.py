@@ -16,18 +16,18 @@ from algorithms.battery_table import rate
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.audit import one_run as module
 from tacit.analysis.audit.alignment import RIDGE, Alignment, Forms
-from tacit.analysis.audit.one_run import OneRun, mislabel, run_once, unlike
+from tacit.analysis.audit.one_run import mislabel, run_once, unlike
 from tacit.analysis.audit.trade_off import of_mechanisms, p_value
 from tacit.config import load_config
 from tacit.privacy import Relation
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 ZERO_OUT: Relation = "add-or-remove-one"
 NODES, RECORDS = 3, 60
 
 
-def job_of(loss: str = "logistic", **changes: Any) -> Job:
+def job_of(loss="logistic", **changes):
     """Separable records of two classes, or a linear target."""
     draw = torch.Generator().manual_seed(3)
     inputs = torch.randn(NODES, RECORDS, 12, generator=draw, dtype=torch.float64)
@@ -51,7 +51,7 @@ def job_of(loss: str = "logistic", **changes: Any) -> Job:
     return prepare(config, model=model, nodes=list(zip(inputs, targets, strict=True)))
 
 
-def run(job: Job, *, relation: Relation = ZERO_OUT, **more: Any) -> OneRun:
+def run(job, *, relation=ZERO_OUT, **more):
     chosen = {"nodes": (0, 1, 2), "steps": job.plan.steps, "canaries": 24, "seed": 4, **more}
     return run_once(job, relation=relation, context=more.pop("context", StackedContext), **chosen)
 
@@ -61,13 +61,13 @@ class Quiet(StackedContext):
 
     share = 1e-3
 
-    def add_noise(self, total: torch.Tensor, k: int, **options: Any) -> torch.Tensor:
+    def add_noise(self, total, k, **options):
         noise = super().add_noise(torch.zeros_like(total), k, **options)
         return total.add_(noise, alpha=self.share)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "cross-entropy", "mse"])
-def test_without_noise_most_coins_are_guessed(loss: str) -> None:
+def test_without_noise_most_coins_are_guessed(loss):
     job = job_of(loss)
     one_run = run_once(
         job, nodes=(0, 1, 2), steps=12, relation=ZERO_OUT, canaries=12, seed=4, context=Quiet
@@ -77,7 +77,7 @@ def test_without_noise_most_coins_are_guessed(loss: str) -> None:
     assert one_run.correct == one_run.guesses == 2
 
 
-def test_under_replace_one_the_right_label_is_the_alternative() -> None:
+def test_under_replace_one_the_right_label_is_the_alternative():
     job = job_of(privacy={"relation": "replace-one"})
     one_run = run_once(
         job, nodes=(0, 1, 2), steps=12, relation="replace-one", canaries=12, seed=4, context=Quiet
@@ -85,16 +85,16 @@ def test_under_replace_one_the_right_label_is_the_alternative() -> None:
     assert ((one_run.scores > 0) == one_run.included).mean() >= 0.9
 
 
-def test_a_certified_training_is_not_refuted() -> None:
+def test_a_certified_training_is_not_refuted():
     for seed in range(5):
         one_run = run(job_of(), seed=seed)
         assert one_run.epsilon(delta=1e-4, confidence=0.99) <= 1.0
 
 
-def test_canaries_that_are_out_are_not_there_and_public_numbers_stay() -> None:
+def test_canaries_that_are_out_are_not_there_and_public_numbers_stay():
     seen: list[Any] = []
 
-    def context(plan: Any, model: Any, data: Any, keys: Any, exchange: Any) -> StackedContext:
+    def context(plan, model, data, keys, exchange):
         seen.append((plan, data))
         return StackedContext(plan, model, data, keys, exchange)
 
@@ -116,21 +116,21 @@ def test_canaries_that_are_out_are_not_there_and_public_numbers_stay() -> None:
     }
 
 
-def test_canaries_are_at_most_half_of_a_nodes_records() -> None:
+def test_canaries_are_at_most_half_of_a_nodes_records():
     one_run = run(job_of(steps=1), canaries=10_000, steps=1)
     assert one_run.canaries == NODES * RECORDS // 2
     assert one_run.guesses == one_run.canaries // 5
     assert 0.3 < one_run.included.mean() < 0.7
 
 
-def test_wrong_labels_are_wrong() -> None:
+def test_wrong_labels_are_wrong():
     classes = torch.tensor([0, 1, 2])
     assert mislabel(classes, "cross-entropy", 3).tolist() == [1, 2, 0]
     assert mislabel(torch.tensor([-1.0, 1.0]), "logistic", 1).tolist() == [1.0, -1.0]
     assert mislabel(torch.tensor([[2.0], [0.0]]), "mse", 1).tolist() == [[-2.0], [1.0]]
 
 
-def test_sampled_and_fixed_batches_run() -> None:
+def test_sampled_and_fixed_batches_run():
     fixed = job_of(batch=10, sampling="fixed", privacy={"relation": "replace-one"})
     assert run(fixed, relation="replace-one").canaries == 24
     assert run(job_of(batch=10)).canaries == 24
@@ -142,13 +142,13 @@ class Silent(Quiet):
     share = 1e-9
 
 
-def private_rows() -> list[Any]:
+def private_rows():
     """Every private algorithm, and whether its releases grow with the gradients."""
     return [name for name, row in ALGORITHMS.items() if row.private]
 
 
 @functools.cache
-def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def images(count):
     bunch = load_digits()
     pixels = torch.from_numpy(bunch.images[:count]).double().unsqueeze(1) / 16
     return pixels, torch.from_numpy(bunch.target[:count]).long()
@@ -160,7 +160,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def digits_job(name: str, model: str = "logistic", **algorithm: Any) -> Job:
+def digits_job(name, model="logistic", **algorithm):
     """Eight steps on real images, of every record."""
     pixels, labels = images(240)
     config = load_config(
@@ -181,7 +181,7 @@ def digits_job(name: str, model: str = "logistic", **algorithm: Any) -> Job:
     return prepare(config, nodes=[(pixels[part], labels[part]) for part in parts])
 
 
-def audited(job: Job, context: Any, *, canaries: int = 45, **more: Any) -> tuple[OneRun, Any]:
+def audited(job, context, *, canaries=45, **more):
     mechanism = job.plan.release.mechanism(job.plan.nodes[0])
     one_run = run_once(
         job,
@@ -197,7 +197,7 @@ def audited(job: Job, context: Any, *, canaries: int = 45, **more: Any) -> tuple
 
 
 @pytest.mark.parametrize("name", private_rows())
-def test_every_private_algorithm_is_audited(name: str) -> None:
+def test_every_private_algorithm_is_audited(name):
     """Without noise its releases give the canaries away; as it is, they do not."""
     job = digits_job(name)
     loud, allowed = audited(job, Quiet, canary="unlike")
@@ -211,25 +211,25 @@ def test_every_private_algorithm_is_audited(name: str) -> None:
     ("name", "state"),
     [("privsgp-vr", "private"), ("privsgp-vr", "public"), ("fedspd-dp", "private")],
 )
-def test_tables_anchors_and_iterates_are_audited(name: str, state: str) -> None:
+def test_tables_anchors_and_iterates_are_audited(name, state):
     more = {"inverse_step": 5.0, "penalty": 1.0} if name == "fedspd-dp" else {}
     job = digits_job(name, state=state, **more)
     loud, _ = audited(job, Silent, canary="unlike")
     assert loud.correct >= loud.guesses - 1
 
 
-def test_a_compressed_message_hides_no_canary() -> None:
+def test_a_compressed_message_hides_no_canary():
     job = digits_job("do-adp", compressor="rand-k", keep=0.2)
     loud, _ = audited(job, Quiet, canary="unlike")
     assert loud.correct == loud.guesses
 
 
-def test_convolutions_are_audited() -> None:
+def test_convolutions_are_audited():
     loud, _ = audited(digits_job("privsgp", model="cnn"), Quiet, canary="unlike")
     assert loud.correct >= loud.guesses - 1
 
 
-def test_dropout_is_audited_with_a_record_in_the_canarys_place() -> None:
+def test_dropout_is_audited_with_a_record_in_the_canarys_place():
     pixels, labels = images(120)
     model = nn.Sequential(nn.Flatten(), tacit.Dropout(0.3), nn.Linear(64, 10))
     config = load_config(
@@ -251,11 +251,11 @@ def test_dropout_is_audited_with_a_record_in_the_canarys_place() -> None:
     assert loud.correct == loud.guesses
 
 
-def test_a_long_run_is_looked_at_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_is_looked_at_in_few_steps(monkeypatch):
     seen: list[int] = []
     plain = Alignment.add
 
-    def counted(self: Alignment, *values: Any, step: int = 0) -> None:
+    def counted(self, *values, step=0):
         seen.append(step)
         plain(self, *values, step=step)
 
@@ -265,13 +265,11 @@ def test_a_long_run_is_looked_at_in_few_steps(monkeypatch: pytest.MonkeyPatch) -
     assert seen == [0, 3, 7, 11]
 
 
-def test_a_large_model_is_looked_at_in_fewer_steps_then_with_fewer_canaries(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_large_model_is_looked_at_in_fewer_steps_then_with_fewer_canaries(monkeypatch):
     seen: list[int] = []
     plain = Alignment.add
 
-    def counted(self: Alignment, *values: Any, step: int = 0) -> None:
+    def counted(self, *values, step=0):
         seen.append(step)
         plain(self, *values, step=step)
 
@@ -287,7 +285,7 @@ def test_a_large_model_is_looked_at_in_fewer_steps_then_with_fewer_canaries(
         assert (seen[0], seen[-1]) == (0, 11)  # evenly spread
 
 
-def test_a_long_training_of_a_large_model_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_training_of_a_large_model_stops_early(monkeypatch):
     job, heard = job_of(), []
     assert run(job).stopped_after is None
     each = job.plan.parameters * (NODES + module.GRADIENT_TIME * NODES * RECORDS)
@@ -300,7 +298,7 @@ def test_a_long_training_of_a_large_model_stops_early(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_scores_are_inner_products_with_each_canarys_gradient(joint: bool, replaced: bool) -> None:
+def test_scores_are_inner_products_with_each_canarys_gradient(joint, replaced):
     """Against a loop over canaries, node by node."""
     job, draw = job_of("cross-entropy"), torch.Generator().manual_seed(2)
     rows = torch.tensor([3, 7, 61, 62, 140])
@@ -318,7 +316,7 @@ def test_scores_are_inner_products_with_each_canarys_gradient(joint: bool, repla
     alignment = Alignment(job.model, job.train, rows, forms, clip_norm="l2", joint=joint)
     alignment.add([points], released, precision, 1.0)
 
-    def gradient(row: int, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def gradient(row, inputs, target):
         node = row // RECORDS
         alone = torch.ones(1, 1, dtype=torch.bool)
         batch = points[[node]], inputs[None, None], target[None, None], alone
@@ -343,11 +341,11 @@ def test_scores_are_inner_products_with_each_canarys_gradient(joint: bool, repla
     assert np.allclose(alignment.scores(), scores.numpy(), rtol=1e-9)
 
 
-def test_a_table_of_mini_batches_keeps_its_records_in_place() -> None:
+def test_a_table_of_mini_batches_keeps_its_records_in_place():
     """A record that is gone would move those after it into other mini-batches."""
     sizes: list[list[int]] = []
 
-    def context(plan: Any, model: Any, data: Any, keys: Any, exchange: Any) -> StackedContext:
+    def context(plan, model, data, keys, exchange):
         sizes.append(data.sizes.tolist())
         return StackedContext(plan, model, data, keys, exchange)
 
@@ -360,16 +358,16 @@ def test_a_table_of_mini_batches_keeps_its_records_in_place() -> None:
 class Lookup(nn.Module):
     """A model that takes a floating number as an id."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.rows, self.out = nn.Embedding(8, 3), nn.Linear(6, 2)
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs):
         ids = inputs[:, 0].abs().long()
         return cast(torch.Tensor, self.out(torch.cat([self.rows(ids), inputs[:, 1:]], 1)))
 
 
-def test_a_model_that_fails_on_strangers_gets_mislabelled_records() -> None:
+def test_a_model_that_fails_on_strangers_gets_mislabelled_records():
     inputs = torch.randn(2, 30, 4, generator=torch.Generator().manual_seed(1))
     inputs[..., 0] = torch.arange(30) % 5
     config = load_config(
@@ -389,7 +387,7 @@ def test_a_model_that_fails_on_strangers_gets_mislabelled_records() -> None:
     assert one_run.kind == "mislabelled"
 
 
-def test_inputs_that_no_record_has() -> None:
+def test_inputs_that_no_record_has():
     rng, inputs = np.random.default_rng(0), torch.randn(20, 3, 4)
     made = unlike(inputs, rng, None)
     assert made.shape == inputs.shape

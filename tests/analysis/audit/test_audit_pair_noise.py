@@ -1,9 +1,6 @@
 """The law that draws of pairs are held to, and what they are compared with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from scipy.special import ndtr
 
 from tacit.analysis.audit.fidelity import pair_noise
 from tacit.analysis.audit.fidelity.pair_noise import ends_finding, keys_finding, pair_sample
-from tacit.analysis.audit.recorder import Trace, run_traced, seeded
+from tacit.analysis.audit.recorder import run_traced, seeded
 from tacit.privacy.noise.pairwise import LEAST_POINTS
 from tacit.training.processes.communication import local_exchange
 from tacit.training.stacked_context import StackedContext
@@ -21,14 +18,14 @@ from tacit.training.stacked_context import StackedContext
 class Fixed:
     """Coins that all fall alike."""
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value):
         self.value = value
 
-    def random(self, shape: Any) -> Any:
+    def random(self, shape):
         return np.full(shape, self.value)
 
 
-def test_every_number_has_an_interval_of_its_chance_and_none_overlap() -> None:
+def test_every_number_has_an_interval_of_its_chance_and_none_overlap():
     numbers = np.arange(-300.0, 301.0)
     ends = [ndtr(pair_noise._scores(numbers, Fixed(u))) for u in (0.0, 1.0)]  # type: ignore[arg-type]
     low, high = np.minimum(*ends), np.maximum(*ends)
@@ -39,7 +36,7 @@ def test_every_number_has_an_interval_of_its_chance_and_none_overlap() -> None:
     assert high - low == pytest.approx(chances, abs=1e-13)
 
 
-def test_a_single_value_that_a_node_adds_besides_is_found() -> None:
+def test_a_single_value_that_a_node_adds_besides_is_found():
     planned = job(PAIRED)
     trace = traced(planned)
     sample = pair_sample([trace], planned.plan)
@@ -55,7 +52,7 @@ def test_a_single_value_that_a_node_adds_besides_is_found() -> None:
     assert not ends_finding([sample, off]).passed
 
 
-def test_what_stays_in_the_sum_is_the_own_noise() -> None:
+def test_what_stays_in_the_sum_is_the_own_noise():
     """All that is added to the four nodes cancels in the mean."""
     trace = traced(job(PAIRED))
     for release in trace.releases:
@@ -66,13 +63,13 @@ def test_what_stays_in_the_sum_is_the_own_noise() -> None:
         assert np.abs(mean.sum(0)).max() < 1e-12 * np.abs(mean).max()
 
 
-def test_every_start_has_other_keys() -> None:
+def test_every_start_has_other_keys():
     found = keys_finding(job(PAIRED))
     assert found.passed
     assert found.saw == "6 pairs drew other noise after a second start."
 
 
-def traced(planned: Any) -> Trace:
+def traced(planned):
     plan = seeded(planned.plan, 11)
     return run_traced(
         plan,

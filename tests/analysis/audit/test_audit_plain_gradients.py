@@ -17,11 +17,11 @@ from tacit.gradients.dropout import record_coins
 CPU = torch.device("cpu")
 
 
-def drawn(*shape: int, seed: int = 1) -> Tensor:
+def drawn(*shape, seed=1):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_a_linear_model_has_the_closed_form() -> None:
+def test_a_linear_model_has_the_closed_form():
     """Of (w x - y)^2 it is 2 (w x - y) x."""
     inputs, targets = drawn(5, 3), drawn(5, 1, seed=2)
     engine = build(
@@ -34,22 +34,22 @@ def test_a_linear_model_has_the_closed_form() -> None:
 
 
 class Texts(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.words = nn.Embedding(9, 4)
         self.memory = Recurrent(nn.LSTM(4, 3, batch_first=True))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.memory(self.words(inputs))[0].mean(dim=1)
         return outputs
 
 
 class Dropped(nn.Sequential):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(nn.Linear(6, 8), nn.Tanh(), Dropout(0.5), nn.Linear(8, 3))
 
 
-def turned(records: Tensor, coins: Tensor) -> Tensor:
+def turned(records, coins):
     """Numbers or ids in another order."""
     places = (torch.arange(records.shape[1]) + coins.unsqueeze(1)) % records.shape[1]
     return records.gather(1, places)
@@ -57,7 +57,7 @@ def turned(records: Tensor, coins: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("make", [Texts, Dropped])
 @pytest.mark.parametrize("views", [None, 1, 3])
-def test_the_clipped_sum_is_that_of_the_engine(views: int | None, make: type[nn.Module]) -> None:
+def test_the_clipped_sum_is_that_of_the_engine(views, make):
     inputs = torch.randint(9, (4, 6), generator=torch.Generator().manual_seed(3))
     records = inputs if make is Texts else inputs.double() / 9
     targets = torch.tensor([0, 1, 2, 1])
@@ -81,9 +81,7 @@ def test_the_clipped_sum_is_that_of_the_engine(views: int | None, make: type[nn.
     size=st.sampled_from([1e-30, 1e-3, 1.0, 1e3, 1e200]),
     bound=st.sampled_from([1e-6, 1.0, 40.0]),
 )
-def test_a_clipped_gradient_has_the_length_of_the_shorter(
-    seed: int, size: float, bound: float
-) -> None:
+def test_a_clipped_gradient_has_the_length_of_the_shorter(seed, size, bound):
     gradients = size * drawn(3, 7, seed=seed)
     length = (gradients / size).norm(dim=1) * size
     found = clipped(gradients, bound, "l2")
@@ -99,7 +97,7 @@ def test_a_clipped_gradient_has_the_length_of_the_shorter(
     torch.testing.assert_close(largest, gradients.abs().amax(dim=1).clamp(max=limit))
 
 
-def test_what_is_not_finite_contributes_nothing() -> None:
+def test_what_is_not_finite_contributes_nothing():
     gradients = torch.tensor([[math.nan, 1.0], [math.inf, 0.0], [0.0, 0.0]])
     for norm in ("l2", "l1", "coordinate", "automatic"):
         assert not clipped(gradients, 1.0, norm).any()  # type: ignore[arg-type]

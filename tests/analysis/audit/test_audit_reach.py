@@ -1,14 +1,8 @@
 """Defects that show late in a run only, or in records of high numbers."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 from audit_bugs import job_of
-from torch import Tensor
 
 from tacit.analysis.audit import AuditOptions, audit_job
 from tacit.analysis.audit.harness import in_small
@@ -25,37 +19,35 @@ class LateRealisedBatch(StackedContext):
 
     steps_made = 0
 
-    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+    def batch_gradient(self, at, k, **options):
         self.steps_made = k
         return super().batch_gradient(at, k, **options)
 
-    def divide(self, total: Tensor) -> Tensor:
+    def divide(self, total):
         if self.steps_made < 4:
             return super().divide(total)
         assert self.last_mask is not None
         return total.div_(self.last_mask.sum(1, keepdim=True).clamp(min=1))
 
 
-def alarms(job: Any, **more: Any) -> list[str]:
+def alarms(job, **more):
     report = audit_job(job, options=QUICK, **more)
     return [failure.name for failure in report.failures]
 
 
-def test_a_defect_of_later_steps_is_found() -> None:
+def test_a_defect_of_later_steps_is_found():
     job = job_of(steps=8)
     assert alarms(job) == []
     assert "what is sent" in alarms(job, context=LateRealisedBatch)
 
 
-def test_records_beyond_those_of_the_laboratory_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_records_beyond_those_of_the_laboratory_are_looked_at(monkeypatch):
     job = job_of(records=300, batch=15, steps=4)
     assert in_small(job.plan).nodes[0].records == 200
     assert alarms(job) == []
     right = sampling._coins
 
-    def wrong(rows: Sequence[Any], *arguments: Any) -> list[Any]:
+    def wrong(rows, *arguments):
         last = [np.arange(256, node.records) for node in rows]
         return [np.union1d(*pair) for pair in zip(right(rows, *arguments), last, strict=True)]
 

@@ -1,7 +1,5 @@
 """What is attacked of every private algorithm, and what its row says of it."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +11,7 @@ from clean_cases import BY_ALGORITHM
 import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.audit.canaries import BARE, CANARY, NOBODY, law_of, problem_of
-from tacit.analysis.audit.harness import Harness, Observed, in_small, set_up
+from tacit.analysis.audit.harness import in_small, set_up
 from tacit.training.stacked_context import StackedContext
 
 AUDIT = Path(tacit.__file__).parent / "analysis" / "audit"
@@ -21,18 +19,18 @@ MOVED_BY_ITSELF = ("change", "iterates", "carried")  # what is noised moves with
 
 
 @lru_cache(maxsize=1)
-def lab(name: str) -> Harness:
+def lab(name):
     plan = in_small(BY_ALGORITHM[name]().plan)
     return set_up(plan, min(4, plan.steps), 120, StackedContext)
 
 
-def on_neighbours(name: str) -> Observed:
+def on_neighbours(name):
     zero_out = BY_ALGORITHM[name]().config.privacy.relation == "add-or-remove-one"
     problem = problem_of(law_of(lab(name).plan), zero_out=zero_out, in_batch="fixed" in name)
     return lab(name).observe(problem, 7)
 
 
-def test_no_file_of_the_audit_names_an_algorithm() -> None:
+def test_no_file_of_the_audit_names_an_algorithm():
     words = {word for row in ALGORITHMS.values() for word in (row.name, row.title)}
     words |= {word.replace("-", "_") for word in words}
     named = re.compile(rf"\b({'|'.join(map(re.escape, sorted(words)))})\b", re.IGNORECASE)
@@ -44,7 +42,7 @@ def test_no_file_of_the_audit_names_an_algorithm() -> None:
 
 
 @pytest.mark.parametrize("name", BY_ALGORITHM)
-def test_without_a_gradient_nothing_is_left_but_noise(name: str) -> None:
+def test_without_a_gradient_nothing_is_left_but_noise(name):
     """What a law says that records alone move is zero; what moves by itself is taken off."""
     observed, law = lab(name).observe(NOBODY, 5), law_of(lab(name).plan)
     sign = -1 if lab(name).plan.config.algorithm.definition.releases.falls else 1
@@ -65,7 +63,7 @@ def test_without_a_gradient_nothing_is_left_but_noise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_ALGORITHM)
-def test_a_record_moves_what_is_attacked_upwards(name: str) -> None:
+def test_a_record_moves_what_is_attacked_upwards(name):
     """With the sign that the row gives, in the first step, where gradients are positive."""
     observed, plan = on_neighbours(name), lab(name).plan
     release, there = observed.trace.releases[0], observed.inserted
@@ -81,7 +79,7 @@ def test_a_record_moves_what_is_attacked_upwards(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_ALGORITHM)
-def test_a_row_says_whether_messages_hold_back_a_part(name: str) -> None:
+def test_a_row_says_whether_messages_hold_back_a_part(name):
     plan, sent = lab(name).plan, lab(name).observe(NOBODY, 5).trace.sent
     hides = plan.config.algorithm.definition.releases.hides(plan.config.algorithm.options)
     assert hides == any(one.coding is not None and one.coding.keep < 1 for one in sent)

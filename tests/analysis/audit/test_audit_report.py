@@ -25,18 +25,17 @@ from tacit.analysis.audit import (
     audit_progress,
     audit_table,
 )
-from tacit.analysis.audit.attacks import Target, choose_target
-from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.analysis.audit.attacks import choose_target
+from tacit.analysis.audit.fidelity.finding import LEVEL
 from tacit.analysis.audit.fidelity.finding import finding as finding_of
 from tacit.analysis.audit.procedure import epsilon_of_weaker_noise, smallest_excess
 from tacit.analysis.audit.report import audit_document, claim_verdict
 from tacit.report.documents.base import dump, load, plain_json
-from tacit.training.prepare import Job
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "audit.md"
 
 
-def attack(epsilon: float, certified: float = 2.0, **changes: Any) -> Attack:
+def attack(epsilon, certified=2.0, **changes):
     values: dict[str, Any] = {
         "name": "worst-case gradient",
         "statistic": "likelihood ratio",
@@ -51,7 +50,7 @@ def attack(epsilon: float, certified: float = 2.0, **changes: Any) -> Attack:
     return Attack(**{**values, **changes})
 
 
-def finding(name: str = "noise variance", p_value: float = 0.5, **changes: Any) -> Finding:
+def finding(name="noise variance", p_value=0.5, **changes):
     values: dict[str, Any] = {
         "name": name,
         "question": "Is the noise as large as planned?",
@@ -66,7 +65,7 @@ def finding(name: str = "noise variance", p_value: float = 0.5, **changes: Any) 
     return finding_of(**{**values, **changes})
 
 
-def report(**changes: Any) -> AuditDocument:
+def report(**changes):
     values: dict[str, Any] = {
         "algorithm": "privsgp",
         "relation": "add-or-remove-one",
@@ -98,7 +97,7 @@ def report(**changes: Any) -> AuditDocument:
 FAILED = finding("coins alike", p_value=1e-12)
 
 
-def test_a_correct_program_is_not_accused() -> None:
+def test_a_correct_program_is_not_accused():
     told = report()
     assert told.verdict == (
         "no alarm; all 2 fidelity tests passed; certified not exceeded at 95 % confidence"
@@ -107,7 +106,7 @@ def test_a_correct_program_is_not_accused() -> None:
     assert report(fidelity=()).verdict == ("no alarm; certified not exceeded at 95 % confidence")
 
 
-def test_a_failed_test_accuses_and_says_what_it_saw() -> None:
+def test_a_failed_test_accuses_and_says_what_it_saw():
     told = report(fidelity=(finding(), FAILED, finding("size", p_value=1e-30)))
     assert told.defect
     assert [failure.name for failure in told.failures] == ["size", "coins alike"]
@@ -123,7 +122,7 @@ def test_a_failed_test_accuses_and_says_what_it_saw() -> None:
     assert not report(fidelity=(finding(p_value=1.01 * LEVEL),)).defect
 
 
-def test_more_than_is_certified_at_95_percent_is_within_chance() -> None:
+def test_more_than_is_certified_at_95_percent_is_within_chance():
     told = report(attacks=(attack(2.5), attack(2.25)))
     assert told.certified_violated
     assert not told.defect
@@ -140,7 +139,7 @@ def test_more_than_is_certified_at_95_percent_is_within_chance() -> None:
     )
 
 
-def test_the_document_has_all_of_it_and_can_be_read() -> None:
+def test_the_document_has_all_of_it_and_can_be_read():
     told = report(fidelity=(finding(), finding("bare", statistic=math.nan), FAILED))
     content = plain_json(told)
     assert content["alarms"] == ["coins alike", "bare"]
@@ -157,7 +156,7 @@ def test_the_document_has_all_of_it_and_can_be_read() -> None:
     assert plain_json(load(AuditDocument, dump(told), "audit.json")) == content
 
 
-def test_infinite_bounds_are_null_in_json() -> None:
+def test_infinite_bounds_are_null_in_json():
     endless = report(
         certified_epsilon=math.inf,
         claimed=math.inf,
@@ -171,23 +170,14 @@ def test_infinite_bounds_are_null_in_json() -> None:
     assert not endless.defect
 
 
-def shown(
-    told: AuditDocument,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    width: int = 80,
-    details: bool = False,
-) -> list[str]:
+def shown(told, capsys, monkeypatch, *, width=80, details=False):
     monkeypatch.setenv("COLUMNS", str(width))
     audit_table(told, details=details)
     return capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_one_table_says_it_all(
-    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_table_says_it_all(width, capsys, monkeypatch):
     lines = shown(report(), capsys, monkeypatch, width=width)
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
@@ -208,9 +198,7 @@ def test_one_table_says_it_all(
     assert FAILED.power not in text
 
 
-def test_what_failed_comes_first(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_failed_comes_first(capsys, monkeypatch):
     lines = shown(report(fidelity=(finding(), FAILED)), capsys, monkeypatch, width=120)
     (heading,) = [number for number, line in enumerate(lines) if "at delta 0.001" in line]
     first = lines[heading + 2]
@@ -222,9 +210,7 @@ def test_what_failed_comes_first(
     )
 
 
-def test_details_are_above_the_table(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_details_are_above_the_table(capsys, monkeypatch):
     counted = attack(1.0, name="one run [1]", guesses={"guessed": 8.0, "correct": 7.0})
     told = report(attacks=(attack(1.25), counted))
     text = "\n".join(shown(told, capsys, monkeypatch, width=200, details=True))
@@ -233,7 +219,7 @@ def test_details_are_above_the_table(
     assert text.index("one run [1]") < text.index("at delta 0.001")
 
 
-def test_a_line_a_stage_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_a_stage_where_there_is_no_terminal(capsys):
     with audit_progress() as progress:
         for done in range(3):
             progress("worst-case gradient", done + 1, 3)
@@ -244,11 +230,11 @@ def test_a_line_a_stage_where_there_is_no_terminal(capsys: pytest.CaptureFixture
 class Terminal(io.StringIO):
     """A standard error that is a terminal."""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_on_a_terminal(monkeypatch):
     err = Terminal()
     monkeypatch.setattr(sys, "stderr", err)
     monkeypatch.setenv("TERM", "xterm")
@@ -258,17 +244,17 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1/3" in err.getvalue()
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
+def gaussian_delta(mu, epsilon):
     """Balle and Wang (2018), theorem 8, for the Gaussian mechanism of parameter mu."""
     return float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu))
 
 
-def target(job: Job, steps: int, delta: float) -> Target:
+def target(job, steps, delta):
     return choose_target(job.plan, AuditOptions(steps=steps, delta=delta))
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.9, 0.5])
-def test_weaker_noise_is_held_against_the_closed_form(factor: float) -> None:
+def test_weaker_noise_is_held_against_the_closed_form(factor):
     job = job_of(batch="all", steps=4, nodes=2)
     multiplier = job.plan.release.noise_multiplier(job.plan.nodes[0], 0)
     mu = math.sqrt(3) / (multiplier * factor)
@@ -277,7 +263,7 @@ def test_weaker_noise_is_held_against_the_closed_form(factor: float) -> None:
     assert gaussian_delta(mu, epsilon) <= 0.01 <= gaussian_delta(mu, 0.999 * epsilon)
 
 
-def test_the_smallest_excess_is_that_of_the_sharpest_test() -> None:
+def test_the_smallest_excess_is_that_of_the_sharpest_test():
     job = job_of(batch="all", steps=4, nodes=2)
     plan, whole = job.plan, target(job, 4, 1e-3)
     findings = [finding(noise_factor=factor) for factor in (0.5, None, 0.9)]
@@ -289,7 +275,7 @@ def test_the_smallest_excess_is_that_of_the_sharpest_test() -> None:
     assert epsilon_of_weaker_noise(plan, whole, 0.0) == math.inf
 
 
-def test_every_key_of_the_document_is_documented() -> None:
+def test_every_key_of_the_document_is_documented():
     told = PAGE.read_text(encoding="utf-8").partition("## The report as JSON")[2]
     names = set(re.findall(r"`([a-z_]+)`", told))
     models = (AuditDocument, Attack, FidelityTest, AuditedModel)
@@ -297,7 +283,7 @@ def test_every_key_of_the_document_is_documented() -> None:
     assert keys - names == set()
 
 
-def test_every_planted_defect_is_documented_with_what_was_done() -> None:
+def test_every_planted_defect_is_documented_with_what_was_done():
     told = PAGE.read_text(encoding="utf-8").partition("## Which defects are found")[2]
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|", told, re.MULTILINE)
     found = {name: slip for name, slip, _ in rows}
@@ -313,7 +299,7 @@ def test_every_planted_defect_is_documented_with_what_was_done() -> None:
     ],
     ids=["fixed", "poisson, anchors"],
 )
-def test_every_test_is_documented_with_its_question(settings: dict[str, Any]) -> None:
+def test_every_test_is_documented_with_its_question(settings):
     """On the page, and with a sentence each of what was seen and what would be found."""
     rows = re.findall(
         r"^\| ([^|]+) \| ([^|]+\?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
@@ -328,13 +314,13 @@ def test_every_test_is_documented_with_its_question(settings: dict[str, Any]) ->
         assert test.power.endswith(".")
 
 
-def test_a_verdict_on_a_claim_follows_the_figure_beside_it() -> None:
+def test_a_verdict_on_a_claim_follows_the_figure_beside_it():
     assert claim_verdict(None, 3.0, 0.95) == "no claim"
     assert claim_verdict(1.0, 1.0, 0.95) == "claim not exceeded"
     assert claim_verdict(1.0, 1.5, 0.95) == "claim VIOLATED at 95 % confidence"
 
 
-def test_a_claim_about_messages_that_hide_a_part_is_not_judged_by_more_than_they_show() -> None:
+def test_a_claim_about_messages_that_hide_a_part_is_not_judged_by_more_than_they_show():
     """What an attack on all that was noised cannot extract, one on messages cannot either."""
     told = report(claimed=1.0, hides=True)
     assert told.audited_epsilon > 1.0

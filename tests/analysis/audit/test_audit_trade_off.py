@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ Counts = NDArray[np.float64]
 """The chance of each number of right guesses, `[guesses + 1]`."""
 
 
-def greatest_tail(guessed: Guessed, trade_off: TradeOff) -> float:
+def greatest_tail(guessed, trade_off):
     """The theorem's programme, solved: the largest P[C >= v] that its inequalities allow."""
     m, r, v = guessed.canaries, guessed.guesses, guessed.correct
     counts = np.arange(r + 1)
@@ -49,14 +48,14 @@ def greatest_tail(guessed: Guessed, trade_off: TradeOff) -> float:
     return float(-found.fun)
 
 
-def gaussian(mu: float, *, times: int = 1) -> TradeOff:
+def gaussian(mu, *, times=1):
     """That of a Gaussian mechanism of sensitivity / standard deviation `mu` > 0, by tangents."""
     epsilons = np.linspace(0.0, gaussian_epsilon(mu, 1e-9), 64).tolist()
     deltas = [min(1.0, gaussian_delta(mu, epsilon)) for epsilon in epsilons]
     return TradeOff(tuple(epsilons), tuple(deltas), times)
 
 
-def by_recursion(guessed: Guessed, trade_off: TradeOff) -> float:
+def by_recursion(guessed, trade_off):
     """The bound of the recursion alone, without that of Steinke et al."""
     low, high = 0.0, 1.0
     if audited._least_total(high, guessed, trade_off) <= 1:
@@ -80,27 +79,27 @@ def by_recursion(guessed: Guessed, trade_off: TradeOff) -> float:
         gaussian(0.8),
     ],
 )
-def test_the_recursion_solves_the_programme(m: int, r: int, v: int, trade_off: TradeOff) -> None:
+def test_the_recursion_solves_the_programme(m, r, v, trade_off):
     guessed = Guessed(m, r, v)
     least = TradeOff(trade_off.epsilons[::8], trade_off.deltas[::8])
     assert by_recursion(guessed, least) == pytest.approx(greatest_tail(guessed, least), abs=1e-6)
 
 
-def guesses_of(chances: Iterator[tuple[float, int]], most: int) -> Counts:
+def guesses_of(chances, most):
     counts = np.zeros(most + 1)
     for chance, correct in chances:
         counts[correct] += chance
     return counts
 
 
-def randomised_response(m: int, guesses: int, epsilon: float, leak: float) -> Counts:
+def randomised_response(m, guesses, epsilon, leak):
     """Exact: every bit is shown as it is with chance `leak`, else by randomised response.
 
     Bits that were shown as they are can be told, and are guessed first.
     """
     accuracy = 1 / (1 + math.exp(-epsilon))
 
-    def outcomes() -> Iterator[tuple[float, int]]:
+    def outcomes():
         for kinds in itertools.product((0, 1, 2), repeat=m):  # shown, answered right, wrong
             chance = math.prod(
                 (leak, (1 - leak) * accuracy, (1 - leak) * (1 - accuracy))[kind] for kind in kinds
@@ -110,7 +109,7 @@ def randomised_response(m: int, guesses: int, epsilon: float, leak: float) -> Co
     return guesses_of(outcomes(), guesses)
 
 
-def all_or_nothing(m: int, guesses: int, epsilon: float, leak: float) -> Counts:
+def all_or_nothing(m, guesses, epsilon, leak):
     """Exact: with chance `leak` all bits are shown together; else none of them, and coins are
     guessed. (0, leak)-DP, with guesses that are right together."""
     counts = np.asarray([math.comb(guesses, c) / 2**guesses for c in range(guesses + 1)])
@@ -122,9 +121,7 @@ def all_or_nothing(m: int, guesses: int, epsilon: float, leak: float) -> Counts:
 @pytest.mark.parametrize("shown", [randomised_response, all_or_nothing])
 @pytest.mark.parametrize(("epsilon", "leak"), [(0.0, 0.2), (0.5, 0.0), (1.0, 0.1), (2.0, 0.01)])
 @pytest.mark.parametrize(("m", "guesses"), [(1, 1), (5, 5), (6, 3)])
-def test_no_exact_mechanism_exceeds_the_bound(
-    shown: Callable[..., Counts], epsilon: float, leak: float, m: int, guesses: int
-) -> None:
+def test_no_exact_mechanism_exceeds_the_bound(shown, epsilon, leak, m, guesses):
     tails = shown(m, guesses, epsilon, leak)[::-1].cumsum()[::-1]
     allowed = TradeOff((epsilon,), (leak,))
     for correct in range(guesses + 1):
@@ -133,14 +130,14 @@ def test_no_exact_mechanism_exceeds_the_bound(
         assert tails[correct] <= by_recursion(guessed, allowed) + 1e-12
 
 
-def test_guesses_that_fail_together_are_not_a_product_of_independent_ones() -> None:
+def test_guesses_that_fail_together_are_not_a_product_of_independent_ones():
     """Why no bound here multiplies the chances of single guesses, as if they were independent."""
     leak, m = 0.1, 6
     together = all_or_nothing(m, m, 0.0, leak)[-1]
     assert together > ((1 + leak) / 2) ** m * 4
 
 
-def test_one_guess_is_bounded_by_the_trade_off_function_itself() -> None:
+def test_one_guess_is_bounded_by_the_trade_off_function_itself():
     """With one canary the bound is tight: P[right] <= g(P[wrong])."""
     mu = 1.3
     bound = audited.p_value(Guessed(1, 1, 1), gaussian(mu))
@@ -149,7 +146,7 @@ def test_one_guess_is_bounded_by_the_trade_off_function_itself() -> None:
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 3.0])
-def test_tangents_lie_above_the_gaussian_and_close(mu: float) -> None:
+def test_tangents_lie_above_the_gaussian_and_close(mu):
     trade_off = gaussian(mu)
     for rate in (1e-6, 1e-3, 0.1, 0.5, 0.9, 0.999):
         power = float(ndtr(ndtri(rate) + mu))
@@ -157,7 +154,7 @@ def test_tangents_lie_above_the_gaussian_and_close(mu: float) -> None:
         assert trade_off.needed(power) <= rate * (1 + 1e-9)
 
 
-def test_two_steps_are_a_gaussian_of_twice_the_distance() -> None:
+def test_two_steps_are_a_gaussian_of_twice_the_distance():
     once, twice = gaussian(2.0), gaussian(1.0, times=2)
     for power in (0.01, 0.3, 0.8, 0.99):
         assert twice.needed(power) == pytest.approx(once.needed(power), rel=2e-2)
@@ -165,7 +162,7 @@ def test_two_steps_are_a_gaussian_of_twice_the_distance() -> None:
     assert twice.needed(0.8) <= exact
 
 
-def test_the_accountants_function_is_that_of_its_gaussian() -> None:
+def test_the_accountants_function_is_that_of_its_gaussian():
     mechanism = privacy.Gaussian(2.0, 4)  # mu = 1
     trade_off = audited.of_mechanisms([mechanism])
     for power in (0.05, 0.4, 0.9):
@@ -175,7 +172,7 @@ def test_the_accountants_function_is_that_of_its_gaussian() -> None:
     assert all(quieter.needed(p) < trade_off.needed(p) for p in (0.05, 0.4, 0.9))
 
 
-def guess_gaussian(m: int, guesses: int, mu: float, rng: np.random.Generator) -> Guessed:
+def guess_gaussian(m, guesses, mu, rng):
     """The best guesses that there are of `m` coins, each seen under Gaussian noise of its own."""
     coins = rng.integers(0, 2, m).astype(bool)
     seen = rng.normal(size=m) + mu * coins - mu / 2
@@ -184,7 +181,7 @@ def guess_gaussian(m: int, guesses: int, mu: float, rng: np.random.Generator) ->
 
 
 @pytest.mark.parametrize(("m", "guesses"), [(50, 50), (200, 40)])
-def test_a_true_mechanism_is_hardly_ever_refuted(m: int, guesses: int) -> None:
+def test_a_true_mechanism_is_hardly_ever_refuted(m, guesses):
     rng, mu, runs, level = np.random.default_rng(5), 1.0, 400, 0.1
     trade_off = gaussian(mu)
     assert audited.refutes(Guessed(m, guesses, guesses), trade_off, level=level)
@@ -196,7 +193,7 @@ def test_a_true_mechanism_is_hardly_ever_refuted(m: int, guesses: int) -> None:
     assert np.mean([refuted[correct] for correct in drawn]) <= level
 
 
-def test_half_of_the_noise_is_refuted_by_one_run_of_many_canaries() -> None:
+def test_half_of_the_noise_is_refuted_by_one_run_of_many_canaries():
     guessed = guess_gaussian(1000, 200, 2.0, np.random.default_rng(0))
     assert audited.refutes(guessed, gaussian(1.0), level=0.05)
     factor = audited.quietest_not_refuted(
@@ -208,7 +205,7 @@ def test_half_of_the_noise_is_refuted_by_one_run_of_many_canaries() -> None:
     assert not audited.refutes(guessed, gaussian(1.011 / factor), level=0.05)
 
 
-def test_noise_above_the_plan_is_searched_as_well() -> None:
+def test_noise_above_the_plan_is_searched_as_well():
     guessed = guess_gaussian(200, 40, 1.0, np.random.default_rng(2))
     factor = audited.quietest_not_refuted(
         guessed, lambda noise: gaussian(1 / noise), confidence=0.95
@@ -226,9 +223,7 @@ def test_noise_above_the_plan_is_searched_as_well() -> None:
     epsilon=st.floats(0, 3),
     delta=st.floats(0, 0.2),
 )
-def test_the_chance_falls_with_the_count_and_no_bound_is_lost(
-    sizes: list[int], epsilon: float, delta: float
-) -> None:
+def test_the_chance_falls_with_the_count_and_no_bound_is_lost(sizes, epsilon, delta):
     correct, guesses, canaries = sizes
     allowed = TradeOff((epsilon,), (delta,))
     chance = audited.p_value(Guessed(canaries, guesses, correct), allowed)
@@ -243,8 +238,8 @@ def test_the_chance_falls_with_the_count_and_no_bound_is_lost(
 
 @settings(max_examples=12, deadline=None)
 @given(correct=st.integers(0, 15), delta=st.sampled_from([0.0, 1e-5, 1e-2]))
-def test_epsilon_grows_with_the_count_and_falls_with_confidence(correct: int, delta: float) -> None:
-    def bound(count: int, confidence: float) -> float:
+def test_epsilon_grows_with_the_count_and_falls_with_confidence(correct, delta):
+    def bound(count, confidence):
         return audited.epsilon_of_any(Guessed(30, 15, count), delta=delta, confidence=confidence)
 
     assert bound(correct, 0.99) <= bound(correct, 0.9) + 1e-9
@@ -254,10 +249,10 @@ def test_epsilon_grows_with_the_count_and_falls_with_confidence(correct: int, de
     assert one_run_p_value(epsilon=beyond, delta=delta, **known) > 0.1
 
 
-def test_what_coins_show_asks_no_accountant() -> None:
+def test_what_coins_show_asks_no_accountant():
     """As many right guesses as coin flips give are refuted by no amount of noise."""
 
-    def mechanisms(factor: float) -> list[privacy.Mechanism]:
+    def mechanisms(factor):
         raise AssertionError("asked for a mechanism in vain")
 
     found = audited.epsilon_of_family(
@@ -267,11 +262,11 @@ def test_what_coins_show_asks_no_accountant() -> None:
     assert not audited.refutes(Guessed(1000, 200, 105), gaussian(1e-6), level=0.05)
 
 
-def test_a_refuted_factor_is_within_two_percent_of_one_that_is_not() -> None:
+def test_a_refuted_factor_is_within_two_percent_of_one_that_is_not():
     guessed, level = Guessed(1000, 200, 180), 0.05
     asked: list[float] = []
 
-    def held_to(factor: float) -> TradeOff:
+    def held_to(factor):
         asked.append(factor)
         return gaussian(1 / factor)
 
@@ -282,7 +277,7 @@ def test_a_refuted_factor_is_within_two_percent_of_one_that_is_not() -> None:
     assert len(asked) <= 12
 
 
-def test_bad_numbers_are_refused() -> None:
+def test_bad_numbers_are_refused():
     with pytest.raises(InputError, match="guesses"):
         Guessed(5, 6, 1)
     with pytest.raises(InputError, match="guesses"):

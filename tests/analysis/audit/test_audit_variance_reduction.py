@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from audit_bugs import attacked, job_of
 
 from tacit.algorithms.variance_reduction import server_means
@@ -22,15 +21,13 @@ STATES: list[dict[str, Any]] = [
 class Forgetful(StackedContext):
     """Noise of a tenth."""
 
-    def add_noise(
-        self, total: torch.Tensor, k: int, *, scale: Any = 1.0, part: int = 0
-    ) -> torch.Tensor:
+    def add_noise(self, total, k, *, scale=1.0, part=0):
         return super().add_noise(total, k, scale=scale / 10, part=part)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [STATES[0], STATES[2]], ids=["private", "public"])
-def test_attacks_accept_the_code_and_find_missing_noise(options: dict[str, Any]) -> None:
+def test_attacks_accept_the_code_and_find_missing_noise(options):
     job = job_of(algorithm={"name": "privsgp-vr", **options}, nodes=4, steps=4)
     hard = AuditOptions(repetitions=1200, canaries=0, delta=1e-3)
     attacks, _ = attacked(job, hard)
@@ -46,9 +43,7 @@ SERVERS: list[dict[str, Any]] = [
 ]
 
 
-def attacked_server(
-    options: dict[str, Any], context: type[StackedContext] = StackedContext
-) -> tuple[bool, float]:
+def attacked_server(options, context=StackedContext):
     """Whether a bound was found to be violated, and the largest epsilon that attacks prove."""
     settings = {"clip": 1.0, "learning_rate": 0.5, "anchor_share": 0.1, **options}
     job = job_of(algorithm=settings, privacy={"epsilon": 5.0}, nodes=4, steps=6, batch="all")
@@ -58,9 +53,7 @@ def attacked_server(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SERVERS, ids=lambda options: options["name"])
-def test_attacks_on_server_means_accept_the_code_and_find_missing_noise(
-    options: dict[str, Any],
-) -> None:
+def test_attacks_on_server_means_accept_the_code_and_find_missing_noise(options):
     violated, epsilon = attacked_server(options)
     assert not violated
     assert epsilon > 0.3
@@ -69,9 +62,7 @@ def test_attacks_on_server_means_accept_the_code_and_find_missing_noise(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SERVERS, ids=lambda options: options["name"])
-def test_a_difference_that_is_accounted_as_one_gradient_is_found(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_difference_that_is_accounted_as_one_gradient_is_found(options, monkeypatch):
     """Two clipped gradients may be 2 C apart, and attacks make them so."""
     monkeypatch.setattr(server_means, "difference_bound", lambda options, clip: 1.0)
     assert attacked_server(options)[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,22 +9,22 @@ from torch import Tensor, nn
 from tacit.analysis.audit.plain_gradients import clipped, plain_model
 from tacit.analysis.audit.records import ascend, candidates, marker
 from tacit.config import load_config
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 CLASSES, ROWS = 3, 7
 
 
 class Words(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.words, self.head = nn.Embedding(ROWS, 5), nn.Linear(5, CLASSES)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.head(torch.tanh(self.words(inputs)).mean(dim=1))
         return outputs
 
 
-def job_of(module: nn.Module, *, ids: bool = False, **sections: Any) -> Job:
+def job_of(module, *, ids=False, **sections):
     draws = torch.Generator().manual_seed(1)
     inputs = torch.randn(8, 6, generator=draws)
     if ids:
@@ -50,11 +48,11 @@ def job_of(module: nn.Module, *, ids: bool = False, **sections: Any) -> Job:
     return prepare(config, model=module, nodes=[node])
 
 
-def mlp() -> nn.Module:
+def mlp():
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, CLASSES))
 
 
-def tried(job: Job) -> tuple[Tensor, Tensor]:
+def tried(job):
     """Inputs and targets of everything that is tried in the place of the first record."""
     inputs, targets = job.train.inputs, job.train.targets
     place = inputs[:1], targets[:1], inputs[1:2], targets[1:2]
@@ -64,7 +62,7 @@ def tried(job: Job) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("ids", [False, True])
-def test_one_of_them_puts_clipping_to_the_test(ids: bool) -> None:
+def test_one_of_them_puts_clipping_to_the_test(ids):
     job = job_of(Words() if ids else mlp(), ids=ids)
     plain = plain_model(job.model, torch.float64, job.device)
     start = job.model.start(1, torch.float64, job.device)[0]
@@ -72,7 +70,7 @@ def test_one_of_them_puts_clipping_to_the_test(ids: bool) -> None:
     assert float(lengths.max()) > 0.5  # the clipping bound
 
 
-def test_all_are_within_what_is_declared() -> None:
+def test_all_are_within_what_is_declared():
     inputs, targets = tried(job_of(mlp(), task={"input_bound": 2.0}))
     assert float(inputs.double().norm(dim=1).max()) <= 2.0
     assert bool(torch.isfinite(inputs).all())
@@ -83,7 +81,7 @@ def test_all_are_within_what_is_declared() -> None:
         assert bool(((found >= 0) & (found < CLASSES)).all())
 
 
-def test_ascent_goes_further_than_any_label_does() -> None:
+def test_ascent_goes_further_than_any_label_does():
     job = job_of(mlp())
     plain, at = (
         plain_model(job.model, torch.float64, job.device),
@@ -93,7 +91,7 @@ def test_ascent_goes_further_than_any_label_does() -> None:
     labels = [torch.tensor(label) for label in range(CLASSES)]
     own = clipped(plain.gradients(at, record[None], target[None]), 0.5, "l2")[0]
 
-    def distance(record: Tensor, target: Tensor) -> float:
+    def distance(record, target):
         moved = clipped(plain.gradients(at, record[None], target[None]), 0.5, "l2")[0]
         return float((moved - own).norm())
 
@@ -102,7 +100,7 @@ def test_ascent_goes_further_than_any_label_does() -> None:
     assert max(distance(record, label) for label in labels) < distance(*found) <= 1.0 + 1e-9
 
 
-def test_a_marker_is_like_no_record() -> None:
+def test_a_marker_is_like_no_record():
     job = job_of(Words(), ids=True)
     found = marker(job, job.train.inputs, job.train.targets, 0)
     assert found is not None
@@ -111,7 +109,7 @@ def test_a_marker_is_like_no_record() -> None:
     assert marker(job, everything, torch.zeros(ROWS), 0) is None
 
 
-def test_the_first_kinds_are_the_same_at_every_call() -> None:
+def test_the_first_kinds_are_the_same_at_every_call():
     job = job_of(mlp())
     place = (
         job.train.inputs[:2],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import tomllib
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from experiments import tacit as command_line
 from tacit import privacy
 from tacit.analysis.compare.document import figure_document
 from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import FigureRuns, Monitor, Store, gather
+from tacit.analysis.compare.session import Monitor, Store, gather
 from tacit.analysis.recommend import recommend
 from tacit.analysis.settings.spent import spent_together
 from tacit.config import load_config, to_toml
@@ -68,13 +67,13 @@ MODULE = f"""
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return write_module(tmp_path, MODULE)
 
 
-def of_sites(module: str, **changes: Any) -> dict[str, Any]:
+def of_sites(module, **changes):
     """An experiment of the three sites, by a method that has no rule for its rate."""
     own: dict[str, Any] = {
         "task": {"dataset": f"{module}:load", "metric": ["auc", "accuracy"]},
@@ -87,24 +86,24 @@ def of_sites(module: str, **changes: Any) -> dict[str, Any]:
     )
 
 
-def write(experiment: dict[str, Any], names: Any = ALL, **section: Any) -> Path:
+def write(experiment, names=ALL, **section):
     file = Path("sites.toml")
     content = {**experiment, "compare": {"baselines": names, **section}}
     file.write_text(tomli_w.dumps(content), encoding="utf-8")
     return file
 
 
-def compared(file: Path, out: str = "out", **monitor: Any) -> tuple[FigureRuns, dict[str, Any]]:
+def compared(file, out="out", **monitor):
     store = Store.open(Path(out))
     gathered = gather(load_figure([file]), store, monitor=Monitor(**monitor))
     return gathered, as_dict(figure_document(gathered, store))
 
 
-def models(path: Path) -> torch.Tensor:
+def models(path):
     return torch.cat([part.flatten() for part in tacit.load_model(path).state_dict().values()])
 
 
-def by_hand(experiment: dict[str, Any], rows: torch.Tensor, data: Any) -> torch.Tensor:
+def by_hand(experiment, rows, data):
     """What an experiment of one node comes to, which is given its records as they are."""
     own = {name: dict(keys) for name, keys in experiment.items() if name != "topology"}
     del own["task"]["dataset"]
@@ -139,7 +138,7 @@ HARD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow if HARD[kind] else ()) for kind in HARD]
 )
-def test_a_baseline_is_the_experiment_that_one_would_write_by_hand(kind: str, module: str) -> None:
+def test_a_baseline_is_the_experiment_that_one_would_write_by_hand(kind, module):
     base = of_sites(module, **HARD[kind])
     data = load(f"{module}:load", data_dir=Path())
     gathered, _ = compared(write(base))
@@ -182,7 +181,7 @@ def test_a_baseline_is_the_experiment_that_one_would_write_by_hand(kind: str, mo
         assert models(run.path).equal(by_hand(whole, everyone, data)), rate
 
 
-def test_alone_has_the_rate_that_is_recommended_for_it_alone(module: str) -> None:
+def test_alone_has_the_rate_that_is_recommended_for_it_alone(module):
     base = of_sites(module, algorithm={"name": "privsgp"}, privacy={"noise_seed": None})
     figure = load_figure([write(base, ["alone"])])
     found = []
@@ -200,7 +199,7 @@ def test_alone_has_the_rate_that_is_recommended_for_it_alone(module: str) -> Non
     assert "--recommend" in note
 
 
-def test_what_is_open_is_completed_once_for_all_lines(module: str) -> None:
+def test_what_is_open_is_completed_once_for_all_lines(module):
     base = of_sites(module, algorithm={"name": None}, privacy={"noise_seed": None})
     own = {name: base[name] for name in ("task", "nodes", "privacy")}
     whole = tomllib.loads(to_toml(recommend(own).config))
@@ -220,10 +219,8 @@ def test_what_is_open_is_completed_once_for_all_lines(module: str) -> None:
     nodes=st.integers(1, 5),
     seed=st.integers(0, 3),
 )  # fmt: skip
-def test_a_part_is_what_that_node_has_among_all(
-    kind: dict[str, Any], nodes: int, seed: int
-) -> None:
-    def inputs(**own: Any) -> Any:
+def test_a_part_is_what_that_node_has_among_all(kind, nodes, seed):
+    def inputs(**own):
         config = load_config(experiment(nodes={**kind, **own}, train={"seed": seed}))
         hosted = range(config.nodes.count)
         return load_records(config, None, None, None, torch.float32, torch.device("cpu"), hosted)
@@ -238,7 +235,7 @@ def test_a_part_is_what_that_node_has_among_all(
         assert alone.targets.equal(everyone.targets[rows])
 
 
-def test_parts_of_a_column_that_only_the_file_names(module: str) -> None:
+def test_parts_of_a_column_that_only_the_file_names(module):
     """Whose part it is: of a column that declares its values, and of one that does not."""
     names = list(reversed(SITES))
     base = of_sites(module, task={"dataset": f"{module}:undeclared"}, nodes={"names": names})
@@ -251,9 +248,7 @@ def test_parts_of_a_column_that_only_the_file_names(module: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def private(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[FigureRuns, dict[str, Any], Store]]:
+def private(tmp_path_factory):
     """A private comparison over two seeds, with a budget for each site."""
     epsilon = {"north": 1.0, "south": 2.0, "west": 4.0}
     folder = tmp_path_factory.mktemp("private")
@@ -265,14 +260,12 @@ def private(
         yield *compared(write(base, seeds=2), str(folder / "out")), Store.open(folder / "out")
 
 
-def test_tables_are_those_of_the_runs(
-    private: tuple[FigureRuns, dict[str, Any], Store],
-) -> None:
+def test_tables_are_those_of_the_runs(private):
     gathered, document, _ = private
     lines = dict(zip([line.name for line in gathered.figure.lines], gathered.runs, strict=True))
     chosen = {line["name"]: line["chosen"] for line in document["lines"]}
 
-    def ends(name: str) -> list[Any]:
+    def ends(name):
         return [run.result for run in lines[name][chosen[name]]]
 
     assert [table["metric"] for table in document["sites"]] == ["auc", "accuracy"]
@@ -303,9 +296,7 @@ def test_tables_are_those_of_the_runs(
             assert mean["deviation"] == pytest.approx(statistics.stdev(of_seeds))
 
 
-def test_what_is_not_private_says_so_wherever_it_is_shown(
-    private: tuple[FigureRuns, dict[str, Any], Store],
-) -> None:
+def test_what_is_not_private_says_so_wherever_it_is_shown(private):
     _, document, _ = private
     out = StringIO()
     terminal(figure_blocks(document), Console(file=out, width=80))
@@ -330,11 +321,11 @@ def test_what_is_not_private_says_so_wherever_it_is_shown(
     assert (equal.axis, equal.log_x, equal.curves[0].x) == ("sites", False, (1.0, 2.0, 3.0))
 
 
-def test_runs_on_parts_of_one_division_cost_what_one_run_costs(module: str) -> None:
+def test_runs_on_parts_of_one_division_cost_what_one_run_costs(module):
     base = of_sites(module, privacy={"noise_seed": None})
     gathered, document = compared(write(base, ["alone"]))
 
-    def released(path: Path) -> list[privacy.Mechanism]:
+    def released(path):
         (run,) = read_ledger(path / "ledger.sqlite").runs
         return [found for node in run.statements if (found := run_mechanism(run, node))]
 
@@ -353,7 +344,7 @@ def test_runs_on_parts_of_one_division_cost_what_one_run_costs(module: str) -> N
     assert row.epsilon == pytest.approx(privacy.epsilon(privacy.Composed(both), delta=1e-3))
 
 
-def test_what_was_stopped_goes_on(module: str) -> None:
+def test_what_was_stopped_goes_on(module):
     file = write(of_sites(module), ["alone"])
     _, none = compared(file, should_stop=lambda: True)
     assert (none["sites"], none["x"]) == ([], ["steps"])
@@ -375,13 +366,13 @@ def test_what_was_stopped_goes_on(module: str) -> None:
     assert rest["sites"] == whole["sites"]
 
 
-def refusal(**changes: Any) -> InputError:
+def refusal(**changes):
     with pytest.raises(InputError) as caught:
         load_figure([write(**changes)])
     return caught.value
 
 
-def test_what_cannot_be_compared_is_refused_by_name(module: str) -> None:
+def test_what_cannot_be_compared_is_refused_by_name(module):
     base = of_sites(module)
     error = refusal(experiment=base, names=["alone", "alone-plian"])
     assert error.where == "compare.baselines"
@@ -413,9 +404,7 @@ def test_only_a_comparison_runs_such_a_file(command: list[str], module: str) -> 
     assert "`tacit compare`" in answer.refusal
 
 
-def test_one_of_several_processes_compares_nothing(
-    module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_several_processes_compares_nothing(module, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     answer = command_line("compare", write(of_sites(module)))
     assert answer.code == 2
@@ -433,7 +422,7 @@ def test_one_of_several_processes_compares_nothing(
         ({"count": 1, "part": [0, 2], "data": "by-rank", "source": "a-{node}.npz"}, False),
     ],
 )
-def test_a_part_that_is_none_is_refused(nodes: dict[str, Any], given: bool) -> None:
+def test_a_part_that_is_none_is_refused(nodes, given):
     own = experiment(nodes=nodes)
     records = [(torch.randn(9, 3), torch.arange(9) % 2)]
     if given:
@@ -443,7 +432,7 @@ def test_a_part_that_is_none_is_refused(nodes: dict[str, Any], given: bool) -> N
     assert caught.value.where == "nodes.part"
 
 
-def test_the_command_writes_table_picture_and_page(module: str) -> None:
+def test_the_command_writes_table_picture_and_page(module):
     file = write(of_sites(module), ["pooled-plain"])
     said = command_line("compare", file, "--out", "made", "--json").json
     (auc, accuracy) = said["sites"]
@@ -458,7 +447,7 @@ def test_the_command_writes_table_picture_and_page(module: str) -> None:
     assert "north" in again.out
 
 
-def test_quick_and_set_change_the_baselines_too(module: str) -> None:
+def test_quick_and_set_change_the_baselines_too(module):
     with pytest.raises(InputError) as caught:
         load_figure([write(of_sites(module), quick={"seeds": "two"})], FigureOptions(quick=True))
     assert caught.value.where == "compare.quick.seeds"

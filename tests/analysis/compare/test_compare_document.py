@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +55,7 @@ NUMBERS = """
 """
 
 
-def compared(folder: Path, sections: dict[str, Any], figure: Any = None) -> dict[str, Any]:
+def compared(folder, sections, figure=None):
     """The document of a comparison in a folder, `out` within."""
     path = folder / "fig.toml"
     own = {} if figure is None else {"figure": figure}
@@ -66,24 +65,24 @@ def compared(folder: Path, sections: dict[str, Any], figure: Any = None) -> dict
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+def made(tmp_path_factory):
     """The document of a small figure, and its folder."""
     folder = tmp_path_factory.mktemp("figure")
     secret = experiment(privacy={"noise_seed": None, "noise_std": 0.01})
     return compared(folder, secret, FIGURE), folder / "out"
 
 
-def runs(document: dict[str, Any], line: int, point: int, out: Path) -> list[Path]:
+def runs(document, line, point, out):
     return [out / run["folder"] for run in document["lines"][line]["points"][point]["runs"]]
 
 
-def results(document: dict[str, Any], line: int, point: int, out: Path) -> list[Any]:
+def results(document, line, point, out):
     return [
         strict_json((path / "result.json").read_text()) for path in runs(document, line, point, out)
     ]
 
 
-def test_figures_are_those_of_the_runs(made: tuple[dict[str, Any], Path]) -> None:
+def test_figures_are_those_of_the_runs(made):
     document, out = made
     for line, point in ((0, 0), (0, 1), (1, 0)):
         drawn = document["lines"][line]["points"][point]
@@ -100,7 +99,7 @@ def test_figures_are_those_of_the_runs(made: tuple[dict[str, Any], Path]) -> Non
         assert drawn["complete"] == 2
 
 
-def test_the_best_of_a_grid_is_drawn(made: tuple[dict[str, Any], Path]) -> None:
+def test_the_best_of_a_grid_is_drawn(made):
     document, out = made
     line = document["lines"][0]
     ends = [point["figures"]["test_accuracy"]["mean"] for point in line["points"]]
@@ -124,7 +123,7 @@ def test_the_best_of_a_grid_is_drawn(made: tuple[dict[str, Any], Path]) -> None:
         )
 
 
-def test_the_best_point_of_each_budget_is_an_end(tmp_path: Path) -> None:
+def test_the_best_point_of_each_budget_is_an_end(tmp_path):
     grid = {"privacy.epsilon": [4.0, 1.0], "algorithm.learning_rate": [1e-9, 0.5]}
     raw = experiment(privacy={"noise_seed": None, "noise_std": None}, train={"steps": 2})
     raw["privacy"] = {"delta": 1e-3}
@@ -140,7 +139,7 @@ def test_the_best_point_of_each_budget_is_an_end(tmp_path: Path) -> None:
     assert "ends best on the test records" in " ".join(document["sentences"])
 
 
-def test_a_line_without_noise_or_runs_says_so(made: tuple[dict[str, Any], Path]) -> None:
+def test_a_line_without_noise_or_runs_says_so(made):
     document, _ = made
     bare, wrong = document["lines"][1:]
     assert bare["points"][0]["private"] is False
@@ -151,7 +150,7 @@ def test_a_line_without_noise_or_runs_says_so(made: tuple[dict[str, Any], Path])
     assert (document["runs"], document["complete"], document["made"]) == (8, 6, 6)
 
 
-def test_what_all_runs_cost_is_in_the_document(made: tuple[dict[str, Any], Path]) -> None:
+def test_what_all_runs_cost_is_in_the_document(made):
     document, _ = made
     (row,) = document["together"]
     assert (row["runs"], row["not_private"]) == (4, 2)
@@ -159,9 +158,7 @@ def test_what_all_runs_cost_is_in_the_document(made: tuple[dict[str, Any], Path]
     assert any("All 4 runs" in sentence for sentence in document["sentences"])
 
 
-def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = write_module(tmp_path, NUMBERS)
     task = {"dataset": f"{name}:load", "model": "linear", "loss": "mse"}
@@ -174,9 +171,7 @@ def test_an_accuracy_that_nothing_has_gives_way_to_the_loss(
     assert line["points"][0]["figures"]["test_accuracy"] is None
 
 
-def test_the_metric_that_was_asked_for_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_metric_that_was_asked_for_leads(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = write_module(tmp_path, NUMBERS)
     task = {"dataset": f"{name}:load", "model": "linear", "loss": "mse", "metric": ["mae", "r2"]}
@@ -207,7 +202,7 @@ def test_the_metric_that_was_asked_for_leads(
     assert "test mean absolute error, mean over nodes" in compare_page(document)
 
 
-def test_a_measure_that_no_run_has_is_refused(tmp_path: Path) -> None:
+def test_a_measure_that_no_run_has_is_refused(tmp_path):
     path = tmp_path / "digits.toml"
     figure = {"y": "auc", "line": [{"name": "one"}]}
     path.write_text(tomli_w.dumps({**experiment(), "figure": figure}), encoding="utf-8")
@@ -216,7 +211,7 @@ def test_a_measure_that_no_run_has_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))
-def test_mean_and_deviation(values: list[float]) -> None:
+def test_mean_and_deviation(values):
     statistics_of_values = mean_and_deviation(values)
     assert statistics_of_values is not None
     assert as_dict(statistics_of_values) == pytest.approx(
@@ -226,7 +221,7 @@ def test_mean_and_deviation(values: list[float]) -> None:
     assert mean_and_deviation([]) is None
 
 
-def test_names_with_brackets_are_printed_whole(tmp_path: Path) -> None:
+def test_names_with_brackets_are_printed_whole(tmp_path):
     """`Dyn[mu]` is a name, and no markup."""
     file = tmp_path / "figure.toml"
     lines = [{"name": "Dyn[mu]", "group": "of [red]"}, {"name": "Dyn[C]", "group": "of [red]"}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tacit.config import load_config
 from tacit.errors import InputError
 
 
-def write(folder: Path, name: str = "fig.toml", figure: Any = None, **changes: Any) -> Path:
+def write(folder, name="fig.toml", figure=None, **changes):
     path = folder / name
     content: dict[str, Any] = experiment(**changes)
     if figure is not None:
@@ -28,7 +27,7 @@ def write(folder: Path, name: str = "fig.toml", figure: Any = None, **changes: A
 LINES = [{"name": "one"}, {"name": "two", "set": {"algorithm.clip": 2.0}}]
 
 
-def test_a_line_without_changes_is_the_base(tmp_path: Path) -> None:
+def test_a_line_without_changes_is_the_base(tmp_path):
     plain = write(tmp_path, "plain.toml")
     figure = load_figure([write(tmp_path, figure={"line": LINES})])
     assert [line.name for line in figure.lines] == ["one", "two"]
@@ -37,7 +36,7 @@ def test_a_line_without_changes_is_the_base(tmp_path: Path) -> None:
     assert (figure.title, figure.x, figure.y) == ("fig", ("steps", "bytes"), "test_accuracy")
 
 
-def test_ledgers_lie_beside_the_figure_and_make_no_other_run(tmp_path: Path) -> None:
+def test_ledgers_lie_beside_the_figure_and_make_no_other_run(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     privacy = {"noise_seed": None, "ledger": "ledgers"}
     line = {"name": "two", "set": {"privacy.ledger": "others"}}
@@ -54,7 +53,7 @@ def test_ledgers_lie_beside_the_figure_and_make_no_other_run(tmp_path: Path) -> 
     assert run_digest(plain.lines[0].settings[0].runs[0]) != digests[0]
 
 
-def test_later_changes_win(tmp_path: Path) -> None:
+def test_later_changes_win(tmp_path):
     """The order: base, set, [figure.quick], the line's quick, grid, --set."""
     line = {
         "name": "line",
@@ -65,7 +64,7 @@ def test_later_changes_win(tmp_path: Path) -> None:
     quick = {"train.steps": 5, "algorithm.clip": 9.0, "seeds": 2}
     file = write(tmp_path, figure={"seeds": 4, "quick": quick, "line": [line]})
 
-    def values(asked: FigureOptions) -> list[tuple[int, float, float, int]]:
+    def values(asked):
         return [
             (
                 setting.runs[0].train.steps,
@@ -85,7 +84,7 @@ def test_later_changes_win(tmp_path: Path) -> None:
     assert values(FigureOptions(("algorithm.learning_rate=0.7",))) == [(50, 3.0, 0.7, 4)]
 
 
-def test_every_combination_of_a_grid_is_a_setting(tmp_path: Path) -> None:
+def test_every_combination_of_a_grid_is_a_setting(tmp_path):
     grid = {"algorithm.clip": [1.0, 2.0], "train.steps": [3, 4, 5]}
     figure = load_figure([write(tmp_path, figure={"line": [{"name": "line", "grid": grid}]})])
     found = [
@@ -96,7 +95,7 @@ def test_every_combination_of_a_grid_is_a_setting(tmp_path: Path) -> None:
     assert choice_text(figure.lines[0].settings[3].choice) == "clip 2.0, steps 3"
 
 
-def test_unset_takes_a_key_out(tmp_path: Path) -> None:
+def test_unset_takes_a_key_out(tmp_path):
     line = {
         "name": "bare",
         "set": {
@@ -110,13 +109,13 @@ def test_unset_takes_a_key_out(tmp_path: Path) -> None:
     assert run.privacy.noise_seed is None
 
 
-def test_a_nested_table_is_read_like_dotted_keys(tmp_path: Path) -> None:
+def test_a_nested_table_is_read_like_dotted_keys(tmp_path):
     line = {"name": "nested", "set": {"train": {"steps": 9}}}
     figure = load_figure([write(tmp_path, figure={"line": [line]})])
     assert figure.lines[0].settings[0].runs[0].train.steps == 9
 
 
-def test_seeds_change_split_and_seeded_noise(tmp_path: Path) -> None:
+def test_seeds_change_split_and_seeded_noise(tmp_path):
     file = write(tmp_path, figure={"seeds": 3, "line": LINES}, train={"seed": 5})
     runs = load_figure([file]).lines[0].settings[0].runs
     assert [run.train.seed for run in runs] == [5, 6, 7]
@@ -125,7 +124,7 @@ def test_seeds_change_split_and_seeded_noise(tmp_path: Path) -> None:
     assert [run.train.seed for run in load_figure([file]).lines[1].settings[0].runs] == [11, 2]
 
 
-def test_plain_files_are_a_line_each(tmp_path: Path) -> None:
+def test_plain_files_are_a_line_each(tmp_path):
     files = [write(tmp_path, "b.toml"), write(tmp_path, "a.toml", train={"steps": 3})]
     figure = load_figure(files, FigureOptions(seeds=2))
     assert [line.name for line in figure.lines] == ["b", "a"]
@@ -136,7 +135,7 @@ def test_plain_files_are_a_line_each(tmp_path: Path) -> None:
     assert [line.name for line in load_figure(same).lines] == [str(path) for path in same]
 
 
-def test_a_digest_tells_experiments_apart_but_not_places() -> None:
+def test_a_digest_tells_experiments_apart_but_not_places():
     base = load_config(experiment())
     changed = (
         ({"train": {"steps": 7}}, False),
@@ -172,14 +171,14 @@ def test_a_digest_tells_experiments_apart_but_not_places() -> None:
         ({"line": [{"name": "a", "grid": {"train.seed": list(range(101))}}], "seeds": 100}, "many"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, figure: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_is_named(tmp_path, figure, said):
     with pytest.raises(InputError) as caught:
         load_figure([write(tmp_path, figure=figure)])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_cannot_be_compared(tmp_path: Path) -> None:
+def test_files_that_cannot_be_compared(tmp_path):
     plain, figure = write(tmp_path, "p.toml"), write(tmp_path, figure={"line": LINES})
     (tmp_path / "broken.toml").write_text("= 3", encoding="utf-8")
     for files, said in (
@@ -193,6 +192,6 @@ def test_files_that_cannot_be_compared(tmp_path: Path) -> None:
             load_figure(files)
 
 
-def test_training_refuses_a_figure(tmp_path: Path) -> None:
+def test_training_refuses_a_figure(tmp_path):
     with pytest.raises(InputError, match="tacit compare"):
         load_config(write(tmp_path, figure={"line": LINES}))

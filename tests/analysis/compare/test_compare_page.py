@@ -15,11 +15,11 @@ from tacit.report.terminal import terminal
 from web_pages import EVIL, Page, poisoned
 
 
-def spread(mean: float | None, deviation: float | None = None) -> dict[str, Any] | None:
+def spread(mean, deviation=None):
     return None if mean is None else {"mean": mean, "deviation": deviation}
 
 
-def line(name: str, **changes: Any) -> dict[str, Any]:
+def line(name, **changes):
     """A line with three points on its curve, and one point of a grid."""
     point = {
         "choice": {},
@@ -66,7 +66,7 @@ def line(name: str, **changes: Any) -> dict[str, Any]:
     return {**made, **changes}
 
 
-def document(*lines: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def document(*lines, **changes):
     made: dict[str, Any] = {
         "format_version": 1,
         "tacit_version": "0.0.0",
@@ -92,7 +92,7 @@ def document(*lines: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**made, **changes}
 
 
-def bare(name: str) -> dict[str, Any]:
+def bare(name):
     """A line without noise."""
     made = line(name, group="other", published={}, difference=None)
     made["points"][0] |= {"private": False, "epsilon": None, "claimed_epsilon": None}
@@ -101,7 +101,7 @@ def bare(name: str) -> dict[str, Any]:
     return made
 
 
-def swept(name: str) -> dict[str, Any]:
+def swept(name):
     """A line of three budgets."""
     ends = [
         {"step": 2, "bytes": 2e6, "epsilon": epsilon, "mean": mean, "deviation": 0.1}
@@ -110,7 +110,7 @@ def swept(name: str) -> dict[str, Any]:
     return line(name, ends=ends, published={}, difference=None)
 
 
-def test_cells_round_to_the_safe_side() -> None:
+def test_cells_round_to_the_safe_side():
     cells = dict(
         zip(columns("test_accuracy"), line_cells(line("one"), "test_accuracy"), strict=True)
     )
@@ -124,7 +124,7 @@ def test_cells_round_to_the_safe_side() -> None:
     assert cells["certified epsilon"] == cells["claimed epsilon"] == "not private"
 
 
-def test_a_claim_is_shown_where_no_epsilon_holds() -> None:
+def test_a_claim_is_shown_where_no_epsilon_holds():
     """A paper claims one although it only assumes its bound of gradients."""
     assumed = bare("assumed")
     assumed["points"][0]["claimed_epsilon"] = 1.0
@@ -133,7 +133,7 @@ def test_a_claim_is_shown_where_no_epsilon_holds() -> None:
     assert cells["certified epsilon"] == "not private"
 
 
-def test_panels_are_groups_on_an_axis() -> None:
+def test_panels_are_groups_on_an_axis():
     made = document(line("one"), bare("none"), line("two"))
     first, other = panels(made, "epsilon")
     assert [curve.name for curve in first.curves] == ["one", "two"]
@@ -146,7 +146,7 @@ def test_panels_are_groups_on_an_axis() -> None:
     assert panels(made, "bytes")[1].curves[0].x == (0.0, 1e6, 2e6)
 
 
-def test_against_budgets_a_line_goes_through_the_ends_of_its_runs() -> None:
+def test_against_budgets_a_line_goes_through_the_ends_of_its_runs():
     level = {**bare("none"), "group": ""}
     (panel,) = panels(document(swept("two"), level, swept("three")), "budget")
     assert panel.log_x
@@ -160,13 +160,13 @@ def test_against_budgets_a_line_goes_through_the_ends_of_its_runs() -> None:
     assert (alone.curves, alone.absent) == ((), ("none",))
 
 
-def test_lines_are_told_apart_even_if_there_are_many() -> None:
+def test_lines_are_told_apart_even_if_there_are_many():
     (panel,) = panels(document(*(line(f"line {turn}") for turn in range(20))), "steps")
     assert len({(curve.colour, curve.dash) for curve in panel.curves}) == 20
     assert len({curve.symbol for curve in panel.curves[:8]}) == 8  # without colours
 
 
-def test_a_wide_range_is_drawn_on_logarithmic_axes() -> None:
+def test_a_wide_range_is_drawn_on_logarithmic_axes():
     steep = line("steep", published={})
     for point, mean in zip(steep["curve"], (100.0, 1.0, 0.01), strict=True):
         point |= {"mean": mean, "deviation": 2.0}
@@ -181,7 +181,7 @@ def test_a_wide_range_is_drawn_on_logarithmic_axes() -> None:
         assert len(curve.x) == len(curve.y) == len(curve.low) == 2  # zero bytes cannot be shown
 
 
-def test_the_page_shows_what_the_document_says() -> None:
+def test_the_page_shows_what_the_document_says():
     made = document(line("<one>"), bare("none"))
     page = Page(compare_page(made))
     for words in ("All 4 runs cost <much>.", "Figure <3>", "Doe & Roe", "K is not printed"):
@@ -198,7 +198,7 @@ def test_the_page_shows_what_the_document_says() -> None:
     assert "no run here has an epsilon" in page.text
 
 
-def test_the_legend_names_every_line_and_hides_its_band_with_it() -> None:
+def test_the_legend_names_every_line_and_hides_its_band_with_it():
     page = Page(compare_page(document(line("first"), line("second"))))
     entries = [tag["value"] for name, tag in page.tags if name == "button"]
     # traces of each line: its band, its mean, and the figure that is published
@@ -208,7 +208,7 @@ def test_the_legend_names_every_line_and_hides_its_band_with_it() -> None:
     assert page.charts["compare-steps-0"]["layout"]["showlegend"] is False
 
 
-def test_text_on_the_page_is_escaped() -> None:
+def test_text_on_the_page_is_escaped():
     failed = line("failed", group="a group")
     failed["points"] = [{**failed["points"][0], "name": f"clip {clip}"} for clip in (1.0, 2.0)]
     failed["points"][0] |= {"runs": [{"seed": 0, "error": "an error"}]}
@@ -220,7 +220,7 @@ def test_text_on_the_page_is_escaped() -> None:
         assert f"{text}{EVIL}" in page.text
 
 
-def test_missing_runs_are_listed_and_an_empty_figure_is_a_page() -> None:
+def test_missing_runs_are_listed_and_an_empty_figure_is_a_page():
     made = line("late", published={}, difference=None, curve=[])
     made["points"][0]["runs"][0]["error"] = "train.batch = 5000: is too large"
     made["points"][0]["private"] = None
@@ -231,7 +231,7 @@ def test_missing_runs_are_listed_and_an_empty_figure_is_a_page() -> None:
     assert [panel.curves for panel in panels(document(made), "steps")] == [()]
 
 
-def test_a_picture_is_told_its_budgets_and_what_it_must_say() -> None:
+def test_a_picture_is_told_its_budgets_and_what_it_must_say():
     made = document(line("one"), bare("none"), quick=True)
     (one,), (none,) = (panel.curves for panel in panels(made, "steps"))
     assert (one.budget, none.budget) == ("epsilon 3.00", "not private")
@@ -245,7 +245,7 @@ def test_a_picture_is_told_its_budgets_and_what_it_must_say() -> None:
     )
 
 
-def test_the_table_has_every_line_on_a_narrow_terminal() -> None:
+def test_the_table_has_every_line_on_a_narrow_terminal():
     out = StringIO()
     gridded = line("one", group="first group")
     gridded["points"] = [{**gridded["points"][0], "name": f"clip {clip}"} for clip in (1.0, 2.0)]

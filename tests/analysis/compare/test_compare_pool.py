@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 
 from experiments import experiment, tree
-from tacit.analysis.compare.figure import Figure, load_figure
+from tacit.analysis.compare.figure import load_figure
 from tacit.analysis.compare.pool import (
     RunRequest,
     _now_and_then,
@@ -34,12 +34,12 @@ OVERFLOWS = {"algorithm.learning_rate": 1e38, "privacy.noise_std": 100.0}  # in 
 LONG = {"steps": 20_000, "evaluate_every": 20_000, "checkpoint_every": 50}
 
 
-def request(folder: Path, name: str = "run", resume: bool = False, **changes: Any) -> RunRequest:
+def request(folder, name="run", resume=False, **changes):
     config = load_config(experiment(**changes))
     return RunRequest(to_toml(config), str(folder / name), resume, str(folder / f"{name}.2"))
 
 
-def figure(folder: Path, lines: list[dict[str, Any]], seeds: int = 1, **changes: Any) -> Figure:
+def figure(folder, lines, seeds=1, **changes):
     path = folder / "fig.toml"
     content = {**experiment(**changes), "figure": {"seeds": seeds, "line": lines}}
     path.write_text(tomli_w.dumps(content), encoding="utf-8")
@@ -49,7 +49,7 @@ def figure(folder: Path, lines: list[dict[str, Any]], seeds: int = 1, **changes:
 LINES = [{"name": "One & only"}, {"name": "two", "set": {"algorithm.clip": 2.0}}]
 
 
-def test_a_second_time_nothing_runs(tmp_path: Path) -> None:
+def test_a_second_time_nothing_runs(tmp_path):
     clips, store = figure(tmp_path, LINES[:1], seeds=2), Store.open(tmp_path / "out")
     first = gather(clips, store)
     assert (first.made, first.cached, first.stopped, worst_code(first)) == (2, 0, False, 0)
@@ -62,7 +62,7 @@ def test_a_second_time_nothing_runs(tmp_path: Path) -> None:
     assert [member.path for member in second.members] == [member.path for member in first.members]
 
 
-def test_equal_experiments_run_once_whatever_they_are_called(tmp_path: Path) -> None:
+def test_equal_experiments_run_once_whatever_they_are_called(tmp_path):
     store = Store.open(tmp_path / "out")
     lines = [{"name": "a"}, {"name": "b"}]
     gathered = gather(figure(tmp_path, lines), store)
@@ -73,7 +73,7 @@ def test_equal_experiments_run_once_whatever_they_are_called(tmp_path: Path) -> 
     assert (other.made, other.cached) == (1, 0)
 
 
-def test_what_fails_does_not_take_the_others_along(tmp_path: Path) -> None:
+def test_what_fails_does_not_take_the_others_along(tmp_path):
     lines = [
         {"name": "too long", "set": {"train.batch": 5000}},
         {"name": "diverges", "set": OVERFLOWS},
@@ -90,7 +90,7 @@ def test_what_fails_does_not_take_the_others_along(tmp_path: Path) -> None:
     assert (again.made, again.cached) == (0, 2)  # a run that diverged has ended, too
 
 
-def test_a_diverging_point_of_a_grid_is_no_failure(tmp_path: Path) -> None:
+def test_a_diverging_point_of_a_grid_is_no_failure(tmp_path):
     line = {
         "name": "line",
         "set": {"privacy.noise_std": 100.0},
@@ -101,7 +101,7 @@ def test_a_diverging_point_of_a_grid_is_no_failure(tmp_path: Path) -> None:
     assert worst_code(gathered) == 0
 
 
-def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_where_it_stood(tmp_path):
     clips, store = figure(tmp_path, LINES), Store.open(tmp_path / "out")
     steps: list[float] = []
     stopped = gather(
@@ -126,7 +126,7 @@ def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path: Path) -> None:
+def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path):
     clips, store = figure(tmp_path, LINES[:1]), Store.open(tmp_path / "out")
     (member,) = gather(clips, store).members
     (member.path / "result.json").unlink()
@@ -144,7 +144,7 @@ def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path: Path)
     assert store.find("any", again.config).path == again.path
 
 
-def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path: Path) -> None:
+def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path):
     """What was reserved before stays in the ledger of the abandoned folder."""
     changes: Any = {"privacy": {"noise_std": None, "epsilon": 1.0, "noise_seed": None}}
     first_try = request(tmp_path, **changes)
@@ -156,7 +156,7 @@ def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path: Path) -> Non
     assert (outcome.folder, outcome.status) == (first_try.instead, "done")
 
 
-def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path: Path) -> None:
+def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path):
     requests = [request(tmp_path, f"run{seed}", train={**LONG, "seed": seed}) for seed in range(3)]
     places: set[int] = set()
     outcomes = run_all(
@@ -172,10 +172,10 @@ def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path: Path) -> Non
     assert _children() == set()
 
 
-def test_a_lost_process_costs_its_own_run_only(tmp_path: Path) -> None:
+def test_a_lost_process_costs_its_own_run_only(tmp_path):
     killed = threading.Event()
 
-    def kill(place: int, share: float) -> None:
+    def kill(place, share):
         if place == 0 and not killed.is_set():
             killed.set()
             for child in _children():
@@ -203,7 +203,7 @@ def test_a_lost_process_costs_its_own_run_only(tmp_path: Path) -> None:
         )
 
 
-def _children() -> set[int]:
+def _children():
     """Our child processes that still live."""
     children = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -221,7 +221,7 @@ def _children() -> set[int]:
     return children
 
 
-def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert [threads_a_process(jobs) for jobs in (1, 2, 3, 20)] == [8, 4, 2, 1]
@@ -229,7 +229,7 @@ def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [threads_a_process(jobs) for jobs in (1, 2, 3, 20)] == [3, 3, 2, 1]
 
 
-def test_a_folder_is_taken_up_only_if_a_comparison_made_it(tmp_path: Path) -> None:
+def test_a_folder_is_taken_up_only_if_a_comparison_made_it(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     (tmp_path / "file").touch()
@@ -248,7 +248,7 @@ def test_a_folder_is_taken_up_only_if_a_comparison_made_it(tmp_path: Path) -> No
         Store.open(store.path)
 
 
-def test_runs_with_ledgers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_with_ledgers_take_turns(tmp_path, monkeypatch):
     """Two at once would find the ledgers of their data in use."""
     privacy = {"ledger": str(tmp_path / "ledgers"), "ledger_epsilon": 50.0, "noise_seed": None}
     gathered = gather(
@@ -258,7 +258,7 @@ def test_runs_with_ledgers_take_turns(tmp_path: Path, monkeypatch: pytest.Monkey
     assert _children() == set()
 
 
-def test_a_moment_of_patience() -> None:
+def test_a_moment_of_patience():
     """Reports of many quick steps do not drown the parent."""
     shares: list[float] = []
     show = _now_and_then(shares.append)

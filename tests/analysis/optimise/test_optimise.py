@@ -1,7 +1,5 @@
 """Optimised plans: against closed forms of full batches, exhaustive search, and PRIVACY's table."""
 
-from __future__ import annotations
-
 import io
 import math
 
@@ -14,11 +12,10 @@ from experiments import strict_json
 from planning_cases import gaussian_mu, plan_of
 from tacit.analysis.optimise import OptimiseOptions, optimise
 from tacit.analysis.optimise.bound import estimate
-from tacit.analysis.optimise.noise import OptimiseSetting, adapted, setting_of
-from tacit.config import Config, load_config
+from tacit.analysis.optimise.noise import adapted, setting_of
+from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.report.documents.base import dump, plain_json
-from tacit.report.documents.plan import OptimiseDocument, OptimisedRun
 from tacit.report.optimise_page import optimise_blocks
 from tacit.report.terminal import terminal
 from tacit.training.prepare import prepare
@@ -29,11 +26,11 @@ GIVEN = OptimiseOptions(constants=CONSTANTS)
 PARAMETERS = 650
 
 
-def records_of(config: Config) -> tuple[int, ...]:
+def records_of(config):
     return tuple(node.records for node in prepare(config).plan.nodes)
 
 
-def alike(run: OptimisedRun, setting: OptimiseSetting) -> bool:
+def alike(run, setting):
     """Whether a row of the document is of this setting."""
     return (
         (run.steps, run.batch, run.clip, run.noise_multiplier, run.noise_std)
@@ -44,24 +41,24 @@ def alike(run: OptimisedRun, setting: OptimiseSetting) -> bool:
 
 
 @pytest.fixture(scope="module")
-def full() -> OptimiseDocument:
+def full():
     """Every record at every step: the noise has a closed form."""
     return optimise(config_of(), GIVEN)
 
 
 @pytest.fixture(scope="module")
-def sampled() -> OptimiseDocument:
+def sampled():
     """A batch of 4 of 360: few hits, much wasted."""
     return optimise(config_of(train={"batch": 4, "steps": 20}), GIVEN)
 
 
-def squares_a_step(records: tuple[int, ...], mus: list[float], clip: float = 1.0) -> float:
+def squares_a_step(records, mus, clip=1.0):
     """Sum over nodes of sigma_i^2 / K = (n p_i C / (mu_i J_i))^2, with p_i = J_i / sum_j J_j."""
     mean = sum(records) / len(records)
     return sum((clip / (mu * mean)) ** 2 for mu in mus)
 
 
-def closed_form(records: tuple[int, ...], mus: list[float]) -> tuple[float, float]:
+def closed_form(records, mus):
     """K* and the bound there, for full batches: A / s, and 2 A / sqrt(n K*)."""
     nodes = len(records)
     share = 24 * CONSTANTS["L"] * PARAMETERS / nodes * squares_a_step(records, mus)
@@ -69,7 +66,7 @@ def closed_form(records: tuple[int, ...], mus: list[float]) -> tuple[float, floa
     return steps, 2 * numerator() / math.sqrt(nodes * steps)
 
 
-def test_full_batches_reach_the_closed_form_optimum(full: OptimiseDocument) -> None:
+def test_full_batches_reach_the_closed_form_optimum(full):
     records = records_of(config_of())
     assert full.records == tuple(sorted(set(records)))
     steps, bound = closed_form(records, [gaussian_mu(1.0, 1e-4)] * 4)
@@ -92,7 +89,7 @@ def test_full_batches_reach_the_closed_form_optimum(full: OptimiseDocument) -> N
         ({"relation": "replace-one"}, 2.0),  # twice the sensitivity
     ],
 )
-def test_each_nodes_own_budget_counts(privacy: dict[str, object], factor: float) -> None:
+def test_each_nodes_own_budget_counts(privacy, factor):
     config = config_of(privacy=privacy)
     optimised, nodes = optimise(config, GIVEN), prepare(config).plan.nodes
     budgets = [(node.budget or 0.0, node.delta or 0.0) for node in nodes]
@@ -103,7 +100,7 @@ def test_each_nodes_own_budget_counts(privacy: dict[str, object], factor: float)
     assert optimised.certified.bound == pytest.approx(bound, rel=3e-3)
 
 
-def test_sampled_batches_match_an_exhaustive_search(sampled: OptimiseDocument) -> None:
+def test_sampled_batches_match_an_exhaustive_search(sampled):
     best, config = sampled.certified, config_of(train={"batch": 4, "steps": 20})
     tried = {
         steps: adapted(config, records_of(config), PARAMETERS, steps, 4)
@@ -117,7 +114,7 @@ def test_sampled_batches_match_an_exhaustive_search(sampled: OptimiseDocument) -
     assert all(choice.over_least_noise >= 1 - 1e-6 for choice in sampled.curve)
 
 
-def test_the_curve_holds_what_runs(sampled: OptimiseDocument) -> None:
+def test_the_curve_holds_what_runs(sampled):
     """Every point is a plan within the budget, and its noise is the plan's."""
     for choice in sampled.curve[::4]:
         flags = (f"train.steps={choice.steps}",)
@@ -131,7 +128,7 @@ def test_the_curve_holds_what_runs(sampled: OptimiseDocument) -> None:
             assert variance == pytest.approx(std**2, rel=1e-12)
 
 
-def test_varying_noise_counts_with_its_mean_square() -> None:
+def test_varying_noise_counts_with_its_mean_square():
     plan = plan_of(
         [50, 60],
         algorithm={"name": "dyn-d2p", "clip": 3.0, "clip_decay": 4.0, "budget_growth": 2.0},
@@ -162,9 +159,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("batch", "steps", "noise", "waste"), TABLE)
-def test_what_a_budget_buys(
-    batch: int, steps: int, noise: tuple[float, ...], waste: tuple[float, ...]
-) -> None:
+def test_what_a_budget_buys(batch, steps, noise, waste):
     for epsilon, z, over in zip((0.3, 0.7, 1.0, 3.0), noise, waste, strict=True):
         plan = plan_of([3000] * 20, epsilon=epsilon, train={"batch": batch, "steps": steps})
         setting = setting_of(plan)
@@ -172,13 +167,13 @@ def test_what_a_budget_buys(
         assert setting.waste == pytest.approx(over, abs=half_a_digit(over))
 
 
-def half_a_digit(printed: float) -> float:
+def half_a_digit(printed):
     """How far a figure may be from what is printed: half its last digit, and the calibration's."""
     digits = len(str(printed).partition(".")[2])
     return 0.5 * 10.0**-digits + 1.5e-3 * printed
 
 
-def test_purchases_change_one_thing(sampled: OptimiseDocument) -> None:
+def test_purchases_change_one_thing(sampled):
     rows = {row.change: row for row in sampled.purchases}
     now = rows["as it stands"]
     assert now.bound == sampled.as_is.bound
@@ -207,16 +202,14 @@ def test_purchases_change_one_thing(sampled: OptimiseDocument) -> None:
         assert row.bound == pytest.approx(bound)
 
 
-def test_large_batches_are_the_first_advice(
-    full: OptimiseDocument, sampled: OptimiseDocument
-) -> None:
+def test_large_batches_are_the_first_advice(full, sampled):
     assert sampled.as_is.over_least_noise > 1.5
     assert sampled.advice[0].startswith("larger batches first")
     assert full.as_is.over_least_noise < 1.5
     assert "larger batches" not in words(full)
 
 
-def test_the_published_optimum_beside_what_its_steps_need(sampled: OptimiseDocument) -> None:
+def test_the_published_optimum_beside_what_its_steps_need(sampled):
     claim = sampled.published
     total = sum(math.log(1e4) / records**2 for records in records_of(config_of()))
     exact = numerator() * 4 / (216 * CONSTANTS["L"] * PARAMETERS * total)
@@ -235,7 +228,7 @@ def test_the_published_optimum_beside_what_its_steps_need(sampled: OptimiseDocum
     assert constant.exact == pytest.approx(exact / 4, rel=1e-3)
 
 
-def test_a_longest_run_is_respected() -> None:
+def test_a_longest_run_is_respected():
     optimised = optimise(
         config_of(), OptimiseOptions(constants={**CONSTANTS, "F0": 1e6}, most_steps=40)
     )
@@ -246,7 +239,7 @@ def test_a_longest_run_is_respected() -> None:
     assert optimised.published.certified is None
 
 
-def test_the_range_follows_the_optimum() -> None:
+def test_the_range_follows_the_optimum():
     """Two records a step: the optimum lies far above that of full batches."""
     config = config_of(train={"batch": 2, "steps": 20}, privacy={"epsilon": 2.0})
     optimised = optimise(config, GIVEN)
@@ -255,7 +248,7 @@ def test_the_range_follows_the_optimum() -> None:
     assert optimised.certified.bound == min(choice.bound for choice in optimised.curve)
 
 
-def test_batch_and_clip_are_chosen_where_asked() -> None:
+def test_batch_and_clip_are_chosen_where_asked():
     config = config_of(train={"batch": 30, "steps": 20})
     optimised = optimise(config, OptimiseOptions(constants=CONSTANTS, batch=True, clip=True))
     batches = [choice.batch for choice in optimised.batches]
@@ -287,7 +280,7 @@ def test_batch_and_clip_are_chosen_where_asked() -> None:
     assert applied.steps == optimised.certified.steps
 
 
-def test_published_noise_in_the_file_is_not_what_is_optimised() -> None:
+def test_published_noise_in_the_file_is_not_what_is_optimised():
     optimised = optimise(config_of(privacy={"accounting": "published"}), GIVEN)
     assert optimised.certified == optimise(config_of(), GIVEN).certified
 
@@ -303,20 +296,18 @@ def test_published_noise_in_the_file_is_not_what_is_optimised() -> None:
         ),
     ],
 )
-def test_without_a_budget_there_is_nothing_to_plan(
-    sections: dict[str, dict[str, object]], message: str
-) -> None:
+def test_without_a_budget_there_is_nothing_to_plan(sections, message):
     with pytest.raises(InputError, match=message):
         optimise(config_of(**sections), GIVEN)
 
 
 @pytest.mark.parametrize("key", ["records", "most_steps"])
-def test_options_are_checked(key: str) -> None:
+def test_options_are_checked(key):
     with pytest.raises(InputError, match=key):
         optimise(config_of(), OptimiseOptions(**{key: 0}))
 
 
-def test_private_constants_are_said_loudly(full: OptimiseDocument) -> None:
+def test_private_constants_are_said_loudly(full):
     optimised = optimise(config_of(), OptimiseOptions(source="train"))
     text = printed(optimised, width=100)
     assert "NOT PRIVATE" in text
@@ -328,14 +319,14 @@ def test_private_constants_are_said_loudly(full: OptimiseDocument) -> None:
     assert "NOT PRIVATE" not in printed(full, width=100)
 
 
-def printed(plan: OptimiseDocument, width: int) -> str:
+def printed(plan, width):
     out = io.StringIO()
     blocks = optimise_blocks(plain_json(plan))
     terminal(blocks, Console(file=out, width=width))
     return out.getvalue()
 
 
-def test_a_narrow_terminal_folds_and_shortens_nothing(sampled: OptimiseDocument) -> None:
+def test_a_narrow_terminal_folds_and_shortens_nothing(sampled):
     wide, narrow = printed(sampled, 140), printed(sampled, 60)
     assert "…" not in wide + narrow
     tables = narrow.split("advice:")[0].splitlines()
@@ -345,7 +336,7 @@ def test_a_narrow_terminal_folds_and_shortens_nothing(sampled: OptimiseDocument)
     assert f"apply: --set train.steps={sampled.certified.steps}" in narrow
 
 
-def test_the_document_is_json(full: OptimiseDocument, sampled: OptimiseDocument) -> None:
+def test_the_document_is_json(full, sampled):
     for plan in (full, sampled):
         content = strict_json(dump(plan))
         assert content["certified"]["steps"] == plan.certified.steps

@@ -1,9 +1,6 @@
 """The published optimum against brute force, and the bound's constants against closed forms."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from optimise_cases import CONSTANTS, config_of
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.analysis.optimise import published_optimum
 from tacit.analysis.optimise.bound import clipping_excess, estimate, largest_curvature
@@ -23,8 +20,7 @@ from tacit.privacy.published import (
     claimed_variances,
     convergence_bound,
 )
-from tacit.report.documents.plan import OptimiseConstant
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 positive = st.floats(1e-3, 1e3)
 
@@ -50,12 +46,10 @@ positive = st.floats(1e-3, 1e3)
     ),
     positive,
 )
-def test_no_number_of_steps_beats_the_published_one(
-    constants: BoundConstants, nodes: list[Budget], gradient_bound: float
-) -> None:
+def test_no_number_of_steps_beats_the_published_one(constants, nodes, gradient_bound):
     claim = published_optimum(constants, nodes, gradient_bound=gradient_bound, c2=1.0)
 
-    def bound(steps: float) -> float:
+    def bound(steps):
         noise = claimed_variances(nodes, steps, gradient_bound=gradient_bound)
         return convergence_bound(constants, noise, steps)
 
@@ -71,22 +65,22 @@ FLOAT64 = {"steps": 6, "batch": "all", "dtype": "float64"}
 
 
 @pytest.fixture(scope="module")
-def job() -> Job:
+def job():
     return prepare(config_of(train=FLOAT64, nodes={"count": 4}))
 
 
-def named(constants: tuple[OptimiseConstant, ...]) -> dict[str, OptimiseConstant]:
+def named(constants):
     return {constant.name: constant for constant in constants}
 
 
-def second_moment(inputs: Tensor) -> float:
+def second_moment(inputs):
     """Largest eigenvalue of the mean of x x^T, with 1 appended to x for the bias."""
     flat = inputs.flatten(1).double()
     with_one = torch.cat([flat, torch.ones(len(flat), 1, dtype=torch.float64)], dim=1)
     return float(torch.linalg.eigvalsh(with_one.T @ with_one / len(flat)).max())
 
 
-def softmax_gradients(inputs: Tensor, targets: Tensor) -> np.ndarray[Any, Any]:
+def softmax_gradients(inputs, targets):
     """Gradients of softmax regression at zero, one a record: (1/10 - onehot) (x, 1)^T."""
     flat = inputs.flatten(1).double().numpy()
     with_one = np.concatenate([flat, np.ones((len(flat), 1))], axis=1)
@@ -94,7 +88,7 @@ def softmax_gradients(inputs: Tensor, targets: Tensor) -> np.ndarray[Any, Any]:
     return np.einsum("rc,rx->rcx", slopes, with_one).reshape(len(flat), -1)
 
 
-def test_curvature_of_softmax_regression(job: Job) -> None:
+def test_curvature_of_softmax_regression(job):
     """At zero the Hessian is (I - 1 1^T / 10) / 10, times E x x^T."""
     assert job.test is not None
     start = job.model.start(1, job.dtype, job.device)[0]
@@ -106,7 +100,7 @@ def test_curvature_of_softmax_regression(job: Job) -> None:
     assert curvature == pytest.approx(expected, rel=3e-3)
 
 
-def test_curvature_of_a_network_is_the_norm_of_its_hessian() -> None:
+def test_curvature_of_a_network_is_the_norm_of_its_hessian():
     torch.manual_seed(3)
     inputs = torch.randn(40, 3, dtype=torch.float64)
     targets = torch.randn(40, 1, dtype=torch.float64)
@@ -116,7 +110,7 @@ def test_curvature_of_a_network_is_the_norm_of_its_hessian() -> None:
     sizes = [weight.numel() for weight in module.parameters()]
     vector = torch.cat([weight.detach().flatten() for weight in module.parameters()])
 
-    def loss(flat: Tensor) -> Tensor:
+    def loss(flat):
         pieces = torch.split(flat, sizes)
         weights = {n: p.view(s) for n, p, s in zip(names, pieces, shapes, strict=True)}
         outputs = torch.func.functional_call(module, weights, (inputs,))
@@ -133,26 +127,26 @@ class Kinked(torch.autograd.Function):
     """Twice the input, with a derivative that has none itself."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx, x):
         return x * 2
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+    def backward(ctx, *grads):
         return grads[0] * 2
 
 
 @pytest.mark.parametrize("output", [Kinked.apply, lambda outputs: outputs * math.nan])
-def test_without_curvature_L_is_asked_for(output: Any) -> None:
+def test_without_curvature_L_is_asked_for(output):
     class Model(nn.Linear):
-        def forward(self, inputs: Tensor) -> Tensor:
+        def forward(self, inputs):
             return output(super().forward(inputs))
 
     with pytest.raises(InputError, match=r"constants\.L.*by hand"):
         largest_curvature(Model(2, 1), LOSSES["mse"], torch.ones(3, 2), torch.ones(3, 1))
 
 
-def test_private_records_give_the_heterogeneity_itself(job: Job) -> None:
+def test_private_records_give_the_heterogeneity_itself(job):
     """Every record read: b^2 is the spread of the nodes' own gradients, no more and no less."""
     estimates = named(estimate(job, {}, source="train", records=10**6).constants)
     gradients = softmax_gradients(job.train.inputs, job.train.targets)
@@ -168,7 +162,7 @@ def test_private_records_give_the_heterogeneity_itself(job: Job) -> None:
 
 
 @pytest.mark.parametrize("source", ["test", "train"])
-def test_few_records_do_not_inflate_the_heterogeneity(source: Any) -> None:
+def test_few_records_do_not_inflate_the_heterogeneity(source):
     """What sampling adds is taken off: uncorrected, 10 records a node would give ten times b^2."""
     job = prepare(config_of(train=FLOAT64, nodes={"count": 4, "partition": "iid"}))
     gradients = softmax_gradients(job.train.inputs, job.train.targets)
@@ -178,7 +172,7 @@ def test_few_records_do_not_inflate_the_heterogeneity(source: Any) -> None:
 
 
 @pytest.mark.parametrize("source", ["test", "train"])
-def test_nodes_that_differ_are_seen_on_public_records_too(source: Any) -> None:
+def test_nodes_that_differ_are_seen_on_public_records_too(source):
     shards = {"count": 4, "partition": "shards", "per_node": 2}
     job = prepare(config_of(train=FLOAT64, nodes=shards))
     gradients = softmax_gradients(job.train.inputs, job.train.targets)
@@ -188,7 +182,7 @@ def test_nodes_that_differ_are_seen_on_public_records_too(source: Any) -> None:
     assert estimate(job, {}, source=source).value("b2") == pytest.approx(spread, rel=0.3)
 
 
-def test_an_unknown_division_is_bounded_by_the_spread_of_single_records() -> None:
+def test_an_unknown_division_is_bounded_by_the_spread_of_single_records():
     """The law of total variance: nodes cannot differ more than their records do."""
     generator = torch.Generator().manual_seed(1)
     nodes = [
@@ -203,7 +197,7 @@ def test_an_unknown_division_is_bounded_by_the_spread_of_single_records() -> Non
     assert public > private > 0
 
 
-def test_constants_by_hand_need_no_records() -> None:
+def test_constants_by_hand_need_no_records():
     nodes = [(torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 1]))] * 2
     config = config_of(task={"dataset": None, "outputs": 2}, count=2)
     job = prepare(config, nodes=nodes)
@@ -225,12 +219,12 @@ def test_constants_by_hand_need_no_records() -> None:
         ({"F0": math.nan}, r"constants\.F0"),
     ],
 )
-def test_impossible_constants_are_refused(job: Job, given: Any, message: str) -> None:
+def test_impossible_constants_are_refused(job, given, message):
     with pytest.raises(InputError, match=message):
         estimate(job, given)
 
 
-def test_the_clipping_excess_bounds_what_clipping_moves() -> None:
+def test_the_clipping_excess_bounds_what_clipping_moves():
     generator = np.random.default_rng(2)
     gradients = generator.normal(size=(200, 5)) * generator.exponential(size=(200, 1))
     norms = np.linalg.norm(gradients, axis=1)

@@ -13,7 +13,7 @@ import torch
 
 from experiments import tacit
 from patient_tables import write_tables
-from tacit.analysis.recommend import Facts, Recommendation, recommend, recommend_for
+from tacit.analysis.recommend import Facts, recommend, recommend_for
 from tacit.analysis.recommend.results import recommended_text
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
@@ -41,25 +41,25 @@ def load():
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def written(sections: dict[str, dict[str, Any]] = TASK, name: str = "task.toml") -> str:
+def written(sections=TASK, name="task.toml"):
     Path(name).write_text(tomli_w.dumps(sections), encoding="utf-8")
     return name
 
 
-def with_keys(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def with_keys(**sections):
     return {key: {**TASK.get(key, {}), **sections.get(key, {})} for key in {**TASK, **sections}}
 
 
-def proposed(found: Recommendation) -> dict[str, Any]:
+def proposed(found):
     return {choice.name: choice.value for choice in found.choices}
 
 
-def test_it_writes_an_experiment_that_runs_as_it_is() -> None:
+def test_it_writes_an_experiment_that_runs_as_it_is():
     answer = tacit("plan", written(), "--recommend")
     assert answer.code == 0, answer.err
     for words in ("wrote task.recommended.toml", "noise over signal", "pairwise", "secure-sum"):
@@ -75,7 +75,7 @@ def test_it_writes_an_experiment_that_runs_as_it_is() -> None:
     assert run["test_accuracy"]["mean"] > 0.5  # guessing: 0.1
 
 
-def test_every_proposed_key_has_its_reason_in_the_file() -> None:
+def test_every_proposed_key_has_its_reason_in_the_file():
     found = recommend(TASK)
     text = recommended_text(found, "new.toml")
     unwrapped = text.replace("\n#   ", " ")
@@ -90,7 +90,7 @@ def test_every_proposed_key_has_its_reason_in_the_file() -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_what_the_user_has_set_is_kept() -> None:
+def test_what_the_user_has_set_is_kept():
     own = with_keys(
         task={"model": "logistic"},
         algorithm={"name": "dp2-sgd", "clip": 0.3, "learning_rate": 0.2},
@@ -108,7 +108,7 @@ def test_what_the_user_has_set_is_kept() -> None:
         assert key in named
 
 
-def test_a_rate_that_is_far_off_is_named_and_kept() -> None:
+def test_a_rate_that_is_far_off_is_named_and_kept():
     found = recommend(with_keys(algorithm={"learning_rate": 1e-4}))
     assert any(
         "algorithm.learning_rate = 0.0001 is kept" in line for line in found.document.conflicts
@@ -118,7 +118,7 @@ def test_a_rate_that_is_far_off_is_named_and_kept() -> None:
     assert again.document.conflicts == ()
 
 
-def test_no_private_record_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_private_record_is_read(folder, monkeypatch):
     """The same recommendation for records that differ in every number and many labels."""
     monkeypatch.syspath_prepend(str(folder))
     texts = []
@@ -130,11 +130,11 @@ def test_no_private_record_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert texts[0] == texts[1]
 
 
-def test_facts_alone_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_alone_are_enough(monkeypatch):
     """No record is within reach of what decides: whoever loads any, fails."""
     facts = Facts((100, 200), (1, 8, 8), "cross-entropy", 10)
 
-    def fail(*arguments: object, **options: object) -> None:
+    def fail(*arguments, **options):
         raise AssertionError("records were read")
 
     monkeypatch.setattr("tacit.analysis.recommend.search.load_records", fail)
@@ -148,7 +148,7 @@ def test_facts_alone_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         recommend(two)
 
 
-def test_fewer_records_never_get_a_longer_way() -> None:
+def test_fewer_records_never_get_a_longer_way():
     lengths = []
     for records in (30, 300, 3000, 30_000):
         facts = Facts((records,) * 4, (20,), "cross-entropy", 2)
@@ -168,7 +168,7 @@ def test_fewer_records_never_get_a_longer_way() -> None:
 
 
 @pytest.mark.parametrize("trust", ["pairwise", "secure-sum"])
-def test_another_trust_model_is_taken_when_it_is_asked_for(trust: str) -> None:
+def test_another_trust_model_is_taken_when_it_is_asked_for(trust):
     found = recommend(TASK, trust=trust)
     assert found.plan.release.trust_model == trust
     by_file = {"pairwise": {"noise": trust}, "secure-sum": {"aggregation": trust}}[trust]
@@ -177,7 +177,7 @@ def test_another_trust_model_is_taken_when_it_is_asked_for(trust: str) -> None:
     assert recommend(TASK).plan.release.trust_model == "all-messages"
 
 
-def test_the_noise_of_the_mean_does_not_depend_on_the_steps() -> None:
+def test_the_noise_of_the_mean_does_not_depend_on_the_steps():
     noises = [mean_noise(recommend(with_keys(train={"steps": steps})).plan) for steps in (1, 400)]
     assert noises[0] == pytest.approx(noises[1], rel=1e-3)
     plan = recommend(with_keys(train={"steps": 1})).plan
@@ -187,7 +187,7 @@ def test_the_noise_of_the_mean_does_not_depend_on_the_steps() -> None:
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "mse", "logistic"])
 @pytest.mark.parametrize("clip", [0.05, 1e6])
-def test_the_signal_is_that_of_the_gradient_engine(loss: str, clip: float) -> None:
+def test_the_signal_is_that_of_the_gradient_engine(loss, clip):
     draw = torch.Generator().manual_seed(3)
     inputs = torch.randn(40, 5, generator=draw, dtype=torch.float64) + 0.5
     labels = torch.randint(0, 3, (40,), generator=draw)
@@ -213,13 +213,13 @@ def test_the_signal_is_that_of_the_gradient_engine(loss: str, clip: float) -> No
     assert signal(facts, clip) == pytest.approx(float(apart.clamp(min=0)) ** 0.5 / clip, rel=1e-9)
 
 
-def test_one_node_has_no_others_to_hide_behind() -> None:
+def test_one_node_has_no_others_to_hide_behind():
     found = recommend(with_keys(nodes={"count": 1}))
     assert found.document.forecasts[0].trust_model == "all-messages"
     assert "pairwise" in found.document.unavailable
 
 
-def test_a_table_says_its_own_nodes_and_metrics(folder: Path) -> None:
+def test_a_table_says_its_own_nodes_and_metrics(folder):
     write_tables(folder)
     task = {"dataset": "csv:patients.csv", "test": "csv:sample.csv"}
     answer = tacit("plan", written({"task": task}), "--recommend", "--json")
@@ -229,7 +229,7 @@ def test_a_table_says_its_own_nodes_and_metrics(folder: Path) -> None:
     assert tacit("plan", document["file"], "--json").json["nodes"] == 5
 
 
-def test_nothing_is_overwritten(folder: Path) -> None:
+def test_nothing_is_overwritten(folder):
     name = written()
     (folder / "task.recommended.toml").write_text("mine")
     assert "exists, and is not overwritten" in tacit("plan", name, "--recommend").refusal
@@ -256,9 +256,7 @@ def test_nothing_is_overwritten(folder: Path) -> None:
         ({}, ("--out", "no/such/folder/x.toml"), "cannot be written"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    sections: dict[str, dict[str, Any]], words: tuple[str, ...], said: str, folder: Path
-) -> None:
+def test_what_is_wrong_is_said_in_one_line(sections, words, said, folder):
     name = written(with_keys(**sections))
     answer = tacit("plan", name, "--recommend", *words)
     assert answer.code == 2
@@ -267,11 +265,11 @@ def test_what_is_wrong_is_said_in_one_line(
 
 
 @pytest.mark.parametrize("words", [("--out", "x.toml"), ("--trust", "pairwise")])
-def test_its_flags_go_with_it_alone(words: tuple[str, ...]) -> None:
+def test_its_flags_go_with_it_alone(words):
     assert "goes with --recommend" in tacit("plan", written(), *words).refusal
 
 
-def test_a_ledger_stays_where_it_is(folder: Path) -> None:
+def test_a_ledger_stays_where_it_is(folder):
     (folder / "experiments").mkdir()
     sections = with_keys(privacy={"ledger": "budgets"})
     name = written(sections, "experiments/task.toml")
@@ -280,7 +278,7 @@ def test_a_ledger_stays_where_it_is(folder: Path) -> None:
     assert ledger == str(folder / "experiments" / "budgets")
 
 
-def test_classes_must_be_public(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_must_be_public(folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     text = OWN_DATA.format(seed=1, scale=1.0).replace(", test, classes=3", ", None")
     (folder / "records_unknown.py").write_text(text)

@@ -1,9 +1,5 @@
 """Comparisons and searches of earlier versions are found again: by the same digests."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import tomli_w
 
@@ -23,9 +19,7 @@ LEDGER = {"ledger": "/x/y", "ledger_epsilon": 3.0}
         (PRIVACY | LEDGER, "6f18a7e3318c", "11fe16ed84cf450ae0ffe9b4d3d307f5"),
     ],
 )
-def test_digests_are_what_they_were(
-    privacy: dict[str, object], run: str, search: str, tmp_path: Path
-) -> None:
+def test_digests_are_what_they_were(privacy, run, search, tmp_path):
     assert run_digest(load_config(experiment(privacy=privacy))) == run
     file = tmp_path / "s.toml"
     sections = experiment(privacy=privacy, nodes={"count": 1})

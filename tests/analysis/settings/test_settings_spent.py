@@ -1,11 +1,7 @@
 """What all runs cost together: against closed forms, the accountant, and the folders of runs."""
 
-from __future__ import annotations
-
 import math
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +16,7 @@ from tacit.report.documents.figure import SpentTogether
 DELTA = 1e-5
 
 
-def test_runs_of_equal_nodes_are_composed() -> None:
+def test_runs_of_equal_nodes_are_composed():
     runs = [SampledGaussian(0.1, 2.0, 30), SampledGaussian(0.2, 3.0, 20)]
     epsilon, composed = together([[run] * 3 for run in runs], DELTA)
     assert composed
@@ -28,7 +24,7 @@ def test_runs_of_equal_nodes_are_composed() -> None:
     assert epsilon < sum(privacy.epsilon(run, delta=DELTA) for run in runs)
 
 
-def test_gaussians_add_up_as_their_closed_form_does() -> None:
+def test_gaussians_add_up_as_their_closed_form_does():
     """Every record at every step: mu^2 adds up over runs, steps and the worst node of each."""
     runs = [[Gaussian(4.0, 8), Gaussian(5.0, 8)], [Gaussian(3.0, 2)]]
     mu = math.sqrt(8 / 16 + 2 / 9)
@@ -37,7 +33,7 @@ def test_gaussians_add_up_as_their_closed_form_does() -> None:
     assert epsilon == pytest.approx(privacy.epsilon(Gaussian(1 / mu, 1), delta=DELTA), rel=1e-9)
 
 
-def test_what_cannot_be_composed_is_summed_at_shares_of_delta() -> None:
+def test_what_cannot_be_composed_is_summed_at_shares_of_delta():
     apart = [Laplace(8.0), Laplace(4.0)]
     mechanism = SampledGaussian(0.1, 2.0, 10)
     epsilon, composed = together([apart, [mechanism]], DELTA)
@@ -46,14 +42,14 @@ def test_what_cannot_be_composed_is_summed_at_shares_of_delta() -> None:
     assert epsilon == expected + privacy.epsilon(mechanism, delta=DELTA / 2)
 
 
-def train(folder: Path, name: str, **changes: Any) -> tacit.Result:
+def train(folder, name, **changes):
     return tacit.train(experiment(**changes), out=folder / name)
 
 
 SECRET = {"noise_seed": None}
 
 
-def test_folders_are_read_by_their_ledgers(tmp_path: Path) -> None:
+def test_folders_are_read_by_their_ledgers(tmp_path):
     """Batch "all": the closed form again; nodes of 449 or 450 records add the same noise."""
     results = [
         train(tmp_path, f"run{seed}", privacy=SECRET, train={"seed": seed}) for seed in range(2)
@@ -72,7 +68,7 @@ def test_folders_are_read_by_their_ledgers(tmp_path: Path) -> None:
     assert row.epsilon > max(value for run in results for value in run.epsilon if value)
 
 
-def test_a_run_whose_bound_is_assumed_is_not_private_and_not_damaged(tmp_path: Path) -> None:
+def test_a_run_whose_bound_is_assumed_is_not_private_and_not_damaged(tmp_path):
     train(
         tmp_path,
         "assumed",
@@ -86,7 +82,7 @@ def test_a_run_whose_bound_is_assumed_is_not_private_and_not_damaged(tmp_path: P
     assert "a bound that is assumed" in text
 
 
-def test_runs_that_were_cut_off_count(tmp_path: Path) -> None:
+def test_runs_that_were_cut_off_count(tmp_path):
     train(tmp_path, "whole", privacy=SECRET)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     (tmp_path / "cut" / "result.json").unlink()
@@ -96,7 +92,7 @@ def test_runs_that_were_cut_off_count(tmp_path: Path) -> None:
     assert row.epsilon > alone.epsilon
 
 
-def test_relations_are_kept_apart_and_damage_is_told(tmp_path: Path) -> None:
+def test_relations_are_kept_apart_and_damage_is_told(tmp_path):
     train(tmp_path, "a", privacy=SECRET)
     train(tmp_path, "b", privacy={**SECRET, "relation": "replace-one"})
     train(tmp_path, "c", privacy=SECRET)
@@ -111,7 +107,7 @@ def test_relations_are_kept_apart_and_damage_is_told(tmp_path: Path) -> None:
     assert any("cannot be read" in sentence for sentence in text)
 
 
-def test_the_words_say_what_was_spent() -> None:
+def test_the_words_say_what_was_spent():
     row = SpentTogether(
         dataset="adult",
         relation="replace-one",

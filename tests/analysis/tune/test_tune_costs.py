@@ -1,10 +1,5 @@
 """Trials on public records: whether they are public is told by the records alone."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import tomli_w
 
@@ -48,11 +43,11 @@ def public():
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def search_on(folder: Path, private: str, changed: dict[str, Any]) -> Any:
+def search_on(folder, private, changed):
     sections = experiment(
         task={"dataset": private, "outputs": 10},
         privacy={"noise_std": None, "noise_seed": None, "epsilon": 1.0, "delta": 1e-5},
@@ -73,9 +68,7 @@ def search_on(folder: Path, private: str, changed: dict[str, Any]) -> Any:
         ("scored", "100 of the 100 test records"),
     ],
 )
-def test_private_records_are_known_under_any_name(
-    function: str, words: str, tmp_path: Path
-) -> None:
+def test_private_records_are_known_under_any_name(function, words, tmp_path):
     module = write_module(tmp_path, SOURCE)
     other = write_module(tmp_path, SOURCE)
     search = search_on(tmp_path, f"{module}:private", {"task.dataset": f"{other}:{function}"})
@@ -84,15 +77,13 @@ def test_private_records_are_known_under_any_name(
     assert caught.value.where == "tune.set"
 
 
-def test_another_folder_makes_no_other_records(tmp_path: Path) -> None:
+def test_another_folder_makes_no_other_records(tmp_path):
     search = search_on(tmp_path, "digits", {"task.data_dir": str(tmp_path)})
     with pytest.raises(InputError, match="1,437 of the 1,437 trial records"):
         plan_search(search)
 
 
-def test_public_records_pass_and_a_few_equal_ones_are_said(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_public_records_pass_and_a_few_equal_ones_are_said(tmp_path, recwarn):
     module = write_module(tmp_path, SOURCE)
     for function, said in (("public", []), ("few", ["4 of the 404 public trial records"])):
         recwarn.clear()
@@ -103,7 +94,7 @@ def test_public_records_pass_and_a_few_equal_ones_are_said(
         assert all(words in text for words, text in zip(said, texts, strict=True))
 
 
-def test_the_command_line_refuses_them_in_one_line(tmp_path: Path) -> None:
+def test_the_command_line_refuses_them_in_one_line(tmp_path):
     search_on(tmp_path, "digits", {"task.data_dir": str(tmp_path)})
     answer = tacit("tune", tmp_path / "search.toml", "--plan")
     assert (answer.code, answer.err.count("\n")) == (2, 1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -15,7 +13,7 @@ from tacit.analysis.tune.search import load_search
 from tacit.analysis.tune.trials import SearchFolder, SearchMonitor
 from tacit.analysis.tune.winner import run_search
 from tacit.errors import BudgetError
-from tacit.privacy.ledger.ledger import Snapshot, read_ledger
+from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import account_files
 
 PRIVATE = {"noise_std": None, "noise_seed": None, "epsilon": 1.0, "delta": 1e-5}
@@ -27,7 +25,7 @@ HIDDEN = {
 }
 
 
-def written(folder: Path, **privacy: Any) -> Path:
+def written(folder, **privacy):
     path = folder / "search.toml"
     own = {**PRIVATE, "ledger": "ledgers", **privacy}
     sections = experiment(nodes={"count": 1}, privacy=own, train={"steps": 3})
@@ -35,18 +33,18 @@ def written(folder: Path, **privacy: Any) -> Path:
     return path
 
 
-def account(folder: Path) -> Snapshot:
+def account(folder):
     (file,) = account_files(folder / "ledgers")
     return read_ledger(file)
 
 
-def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path: Path) -> None:
+def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
     search = load_search(written(tmp_path))
     plan, out = plan_search(search), tmp_path / "out"
     assert plan.winner is not None
     seen: list[int] = []
 
-    def stop() -> bool:  # asked before the first trial, and by it
+    def stop():  # asked before the first trial, and by it
         seen.append(len(account(tmp_path).runs))
         return True
 
@@ -74,7 +72,7 @@ def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path: Path) -
     assert "ledger" in (out / "winner.toml").read_text(encoding="utf-8")
 
 
-def test_what_does_not_fit_is_refused_before_any_trial(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_before_any_trial(tmp_path):
     file = written(tmp_path, ledger_epsilon=1.5)
     assert tacit("tune", file, "--out", tmp_path / "first").code == 0
     answer = tacit("tune", file, "--out", tmp_path / "second")
@@ -84,7 +82,7 @@ def test_what_does_not_fit_is_refused_before_any_trial(tmp_path: Path) -> None:
     assert not (tmp_path / "second" / "private").exists()
 
 
-def test_other_runs_on_the_data_see_what_a_search_has_spent(tmp_path: Path) -> None:
+def test_other_runs_on_the_data_see_what_a_search_has_spent(tmp_path):
     search = load_search(written(tmp_path, ledger_epsilon=1.5))
     plan = plan_search(search)
     with SearchFolder.begin(tmp_path / "out", search.digest(), plan.epsilon) as folder:

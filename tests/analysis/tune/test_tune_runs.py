@@ -6,7 +6,6 @@ import json
 import shutil
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -27,7 +26,7 @@ GRID = {"algorithm.learning_rate": [0.2, 0.5], "algorithm.clip": [0.5, 1.0]}
 HIDDEN = {"grid": GRID, "cost": "random-stopping", "expected_trials": 3}
 
 
-def written(folder: Path, tune: dict[str, Any], **changes: dict[str, Any]) -> Path:
+def written(folder, tune, **changes):
     path = folder / "search.toml"
     sections = experiment(**{"privacy": PRIVATE, **changes})
     path.write_text(tomli_w.dumps({**sections, "tune": tune}), encoding="utf-8")
@@ -37,7 +36,7 @@ def written(folder: Path, tune: dict[str, Any], **changes: dict[str, Any]) -> Pa
 Made = tuple[Path, Path, Answer]
 
 
-def searched(folder: Path, *found: Any, **changes: Any) -> Made:
+def searched(folder, *found, **changes):
     """The file of a search, its folder, and what the command said."""
     file, out = written(folder, *found, **changes), folder / "out"
     answer = tacit("tune", file, "--out", out)
@@ -46,28 +45,28 @@ def searched(folder: Path, *found: Any, **changes: Any) -> Made:
 
 
 @pytest.fixture(scope="module")
-def composed(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def composed(tmp_path_factory):
     """A search that is done, whose trials may be seen: for reading alone."""
     return searched(tmp_path_factory.mktemp("composed"), {"grid": GRID})
 
 
 @pytest.fixture(scope="module")
-def hidden(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def hidden(tmp_path_factory):
     """Likewise one of hidden trials."""
     return searched(tmp_path_factory.mktemp("hidden"), HIDDEN, nodes={"count": 1})
 
 
-def copied(made: Made, folder: Path) -> Path:
+def copied(made, folder):
     """The folder of a search, to be written."""
     return shutil.copytree(made[1], folder / "copy")
 
 
-def told(out: Path) -> dict[str, Any]:
+def told(out):
     """What it came to."""
     return json.loads((out / "tune.json").read_text())
 
 
-def spent(paths: list[Path], node: int, delta: float = 1e-5) -> float:
+def spent(paths, node, delta=1e-5):
     """Composed anew from the runs' own ledgers."""
     runs = [read_ledger(path / "ledger.sqlite").runs[0] for path in paths]
     whole = combined(run_mechanism(run, node) for run in runs)
@@ -75,7 +74,7 @@ def spent(paths: list[Path], node: int, delta: float = 1e-5) -> float:
     return privacy.epsilon(whole, delta=delta)
 
 
-def test_all_trials_keep_one_budget_and_use_it_up(composed: Made) -> None:
+def test_all_trials_keep_one_budget_and_use_it_up(composed):
     _, out, _ = composed
     document = told(out)
     trials = sorted((out / "trials").iterdir())
@@ -94,9 +93,7 @@ def test_all_trials_keep_one_budget_and_use_it_up(composed: Made) -> None:
     assert document["folder"] == document["trials"][best]["folder"]
 
 
-def test_what_is_said_of_the_winner_has_the_cost_of_choosing(
-    composed: Made, tmp_path: Path
-) -> None:
+def test_what_is_said_of_the_winner_has_the_cost_of_choosing(composed, tmp_path):
     out = copied(composed, tmp_path)
     document = told(out)
     winner = out / document["folder"]
@@ -122,7 +119,7 @@ def test_what_is_said_of_the_winner_has_the_cost_of_choosing(
     assert again.code == 3
 
 
-def test_trials_of_different_lengths_share_the_budget(tmp_path: Path) -> None:
+def test_trials_of_different_lengths_share_the_budget(tmp_path):
     file = written(tmp_path, {"grid": {"train.steps": [2, 8, 20]}}, nodes={"count": 2})
     plan = plan_search(load_search(file))
     assert 0.99 < plan.total[0] <= 1.0
@@ -135,7 +132,7 @@ def test_trials_of_different_lengths_share_the_budget(tmp_path: Path) -> None:
     assert privacy.epsilon(whole, delta=1e-5) == pytest.approx(plan.total[0], rel=1e-3)
 
 
-def test_nodes_with_budgets_of_their_own_keep_them(tmp_path: Path) -> None:
+def test_nodes_with_budgets_of_their_own_keep_them(tmp_path):
     file = written(
         tmp_path,
         {"grid": GRID},
@@ -158,9 +155,7 @@ def test_nodes_with_budgets_of_their_own_keep_them(tmp_path: Path) -> None:
         {"train": {"batch": 40, "steps": 4}},
     ],
 )
-def test_other_trust_models_and_sampled_batches(
-    tmp_path: Path, changes: dict[str, dict[str, Any]]
-) -> None:
+def test_other_trust_models_and_sampled_batches(tmp_path, changes):
     file = written(tmp_path, {"grid": {"train.dtype": ["float32", "float64"]}}, **changes)
     plan = plan_search(load_search(file))
     assert all(0.97 < total <= 1.0 for total in plan.total)
@@ -168,7 +163,7 @@ def test_other_trust_models_and_sampled_batches(
     assert max(own) < 0.9
 
 
-def test_of_hidden_trials_nothing_is_shown(hidden: Made) -> None:
+def test_of_hidden_trials_nothing_is_shown(hidden):
     _, out, answer = hidden
     said = answer.out + answer.err
     drawn = json.loads((out / "private" / "draws.json").read_text())["settings"]
@@ -211,7 +206,7 @@ def test_of_hidden_trials_nothing_is_shown(hidden: Made) -> None:
     assert "secret number" in tacit("privacy", "statement", out / "winner").refusal
 
 
-def test_the_noise_of_hidden_trials_is_what_the_theorem_asks(tmp_path: Path) -> None:
+def test_the_noise_of_hidden_trials_is_what_the_theorem_asks(tmp_path):
     search = load_search(written(tmp_path, HIDDEN, nodes={"count": 1}))
     plan = plan_search(search)
     assert search.law is not None
@@ -221,7 +216,7 @@ def test_the_noise_of_hidden_trials_is_what_the_theorem_asks(tmp_path: Path) -> 
     assert max(composed.noise) > min(plan.noise) > 0
 
 
-def test_a_poisson_number_of_trials_may_be_none(tmp_path: Path) -> None:
+def test_a_poisson_number_of_trials_may_be_none(tmp_path):
     tune = {"grid": GRID, "cost": "random-stopping", "distribution": "poisson"}
     file = written(tmp_path, {**tune, "expected_trials": 1e-9}, nodes={"count": 1})
     out = tmp_path / "out"
@@ -232,9 +227,7 @@ def test_a_poisson_number_of_trials_may_be_none(tmp_path: Path) -> None:
     assert not (out / "winner.toml").exists()
 
 
-def test_a_search_on_public_records_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_on_public_records_costs_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = write_module(
@@ -263,13 +256,13 @@ def test_a_search_on_public_records_costs_nothing(
     assert document["trials"][0]["score"] is not None
 
 
-def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path: Path) -> None:
+def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path):
     file, out = written(tmp_path, {"grid": GRID}), tmp_path / "out"
     search = load_search(file)
     plan = plan_search(search)
     begun: list[int] = []
 
-    def begin(number: int, count: int, setting: int) -> None:
+    def begin(number, count, setting):
         begun.append(number)
 
     with SearchFolder.begin(out, search.digest(), plan.epsilon) as folder:
@@ -288,7 +281,7 @@ def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path: Path) -> None
     assert again == document
 
 
-def test_a_folder_is_of_one_search(composed: Made, tmp_path: Path) -> None:
+def test_a_folder_is_of_one_search(composed, tmp_path):
     file, out, _ = composed
     assert "exists already" in tacit("tune", file, "--out", out).refusal
     other = written(tmp_path, {"grid": {"algorithm.clip": [0.1]}})
@@ -298,7 +291,7 @@ def test_a_folder_is_of_one_search(composed: Made, tmp_path: Path) -> None:
     assert "holds no search" in tacit("tune", other, "--out", tmp_path / "full", "--resume").refusal
 
 
-def test_a_trial_that_diverges_loses(tmp_path: Path) -> None:
+def test_a_trial_that_diverges_loses(tmp_path):
     grid = {"algorithm.learning_rate": [0.5, 1e30]}
     out = tmp_path / "out"
     document = tacit("tune", written(tmp_path, {"grid": grid}), "--out", out, "--json").json
@@ -307,7 +300,7 @@ def test_a_trial_that_diverges_loses(tmp_path: Path) -> None:
     assert 0.99 < document["epsilon"][0] <= 1.0  # what it sent was sent
 
 
-def test_a_ledger_of_ones_own_has_the_last_word(tmp_path: Path) -> None:
+def test_a_ledger_of_ones_own_has_the_last_word(tmp_path):
     """Where earlier runs have spent of it, trials get what is left, and never more."""
     kept = {**PRIVATE, "ledger": "kept", "ledger_epsilon": 1.1}
     plain = tmp_path / "first.toml"
@@ -323,7 +316,7 @@ def test_a_ledger_of_ones_own_has_the_last_word(tmp_path: Path) -> None:
     assert max(row["epsilon"] for row in report["nodes"]) <= 1.1
 
 
-def test_without_public_test_records_nothing_is_chosen(tmp_path: Path) -> None:
+def test_without_public_test_records_nothing_is_chosen(tmp_path):
     table = tmp_path / "t.csv"
     lines = ["a,b,y"] + [f"{i % 7},{i % 5},{i % 2}" for i in range(60)]
     table.write_text("\n".join(lines), encoding="utf-8")
@@ -339,13 +332,13 @@ def test_without_public_test_records_nothing_is_chosen(tmp_path: Path) -> None:
         plan_search(load_search(file))
 
 
-def test_a_budget_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+def test_a_budget_that_cannot_be_kept_is_refused(tmp_path):
     file = written(tmp_path, {"grid": GRID}, privacy={**PRIVATE, "epsilon": 1e-9, "delta": 1e-90})
     with pytest.raises((BudgetError, InputError)):
         plan_search(load_search(file))
 
 
-def test_a_plan_runs_nothing(tmp_path: Path) -> None:
+def test_a_plan_runs_nothing(tmp_path):
     file = written(tmp_path, {"grid": GRID})
     answer = tacit("tune", file, "--plan", "--out", tmp_path / "out", "--json")
     assert [trial["steps"] for trial in answer.json["trials"]] == [6] * 4
@@ -354,7 +347,7 @@ def test_a_plan_runs_nothing(tmp_path: Path) -> None:
     assert "all of it may cost" in tacit("tune", file, "--plan").out
 
 
-def test_seeded_noise_is_not_private_and_says_so(tmp_path: Path) -> None:
+def test_seeded_noise_is_not_private_and_says_so(tmp_path):
     for tune, count in (({"grid": GRID}, 2), (HIDDEN, 1)):
         file = written(tmp_path, tune, privacy={**PRIVATE, "noise_seed": 3}, nodes={"count": count})
         out = tmp_path / f"out-{count}"
@@ -364,9 +357,7 @@ def test_seeded_noise_is_not_private_and_says_so(tmp_path: Path) -> None:
         assert "NOT PRIVATE" in document["sentences"][0]
 
 
-def test_a_hidden_winner_can_be_scored_and_its_page_written_again(
-    hidden: Made, tmp_path: Path
-) -> None:
+def test_a_hidden_winner_can_be_scored_and_its_page_written_again(hidden, tmp_path):
     out = copied(hidden, tmp_path)
     document = told(out)
     score = tacit("evaluate", out / "winner", "--json").json
@@ -376,7 +367,7 @@ def test_a_hidden_winner_can_be_scored_and_its_page_written_again(
     assert "with the cost of choosing" in page
 
 
-def test_damaged_files_of_a_search_are_named(hidden: Made, tmp_path: Path) -> None:
+def test_damaged_files_of_a_search_are_named(hidden, tmp_path):
     file, out = hidden[0], copied(hidden, tmp_path)
     (out / "tune.json").unlink()
     draws = out / "private" / "draws.json"

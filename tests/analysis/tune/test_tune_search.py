@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -17,14 +16,14 @@ PRIVATE = {"noise_std": None, "noise_seed": None, "epsilon": 1.0}
 GRID = {"algorithm.learning_rate": [0.2, 0.5], "algorithm.clip": [0.5, 1.0, 2.0]}
 
 
-def written(folder: Path, tune: dict[str, Any], **changes: dict[str, Any]) -> Path:
+def written(folder, tune, **changes):
     path = folder / "search.toml"
     sections = experiment(**{"privacy": PRIVATE, **changes})
     path.write_text(tomli_w.dumps({**sections, "tune": tune}), encoding="utf-8")
     return path
 
 
-def test_a_grid_is_every_combination(tmp_path: Path) -> None:
+def test_a_grid_is_every_combination(tmp_path):
     search = load_search(written(tmp_path, {"grid": GRID}))
     assert len(search.choices) == 6
     assert search.choices[1] == {"algorithm.learning_rate": 0.2, "algorithm.clip": 1.0}
@@ -33,12 +32,12 @@ def test_a_grid_is_every_combination(tmp_path: Path) -> None:
     assert (search.score, search.measure.name) == ("test_accuracy", "accuracy")
 
 
-def test_a_setting_that_stands_twice_is_one(tmp_path: Path) -> None:
+def test_a_setting_that_stands_twice_is_one(tmp_path):
     search = load_search(written(tmp_path, {"grid": {"algorithm.clip": [1.0, 1, 2.0]}}))
     assert [choice["algorithm.clip"] for choice in search.choices] == [1.0, 2.0]
 
 
-def test_random_points_are_those_of_a_public_seed(tmp_path: Path) -> None:
+def test_random_points_are_those_of_a_public_seed(tmp_path):
     tune = {
         "search": "random",
         "trials": 20,
@@ -62,12 +61,12 @@ def test_random_points_are_those_of_a_public_seed(tmp_path: Path) -> None:
     assert other.digest() != first.digest()
 
 
-def test_loss_wins_by_being_small(tmp_path: Path) -> None:
+def test_loss_wins_by_being_small(tmp_path):
     search = load_search(written(tmp_path, {"grid": GRID, "score": "loss"}))
     assert (search.score, search.measure.name) == ("test_loss", "loss")
 
 
-def test_laws_of_the_number_of_trials(tmp_path: Path) -> None:
+def test_laws_of_the_number_of_trials(tmp_path):
     one = {"nodes": {"count": 1}}
     tune = {"grid": GRID, "cost": "random-stopping"}
     law = load_search(written(tmp_path, tune, **one)).law
@@ -136,9 +135,7 @@ HIDDEN = {"grid": GRID, "cost": "random-stopping"}
         ),
     ],
 )
-def test_what_is_refused(
-    tmp_path: Path, tune: dict[str, Any], changes: dict[str, Any], where: str
-) -> None:
+def test_what_is_refused(tmp_path, tune, changes, where):
     with pytest.raises(InputError, match=where):
         load_search(written(tmp_path, tune, **changes))
 
@@ -149,16 +146,14 @@ def test_other_commands_point_to_this_one(tmp_path: Path, command: str) -> None:
     assert "tacit tune" in said
 
 
-def test_a_file_without_a_search_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_a_search_is_refused(tmp_path):
     path = tmp_path / "plain.toml"
     path.write_text(tomli_w.dumps(experiment()), encoding="utf-8")
     assert "[tune]" in tacit("tune", path).refusal
     assert "No such file" in tacit("tune", tmp_path / "none.toml").refusal
 
 
-def test_a_search_is_changed_in_its_file_and_runs_in_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_is_changed_in_its_file_and_runs_in_one_process(tmp_path, monkeypatch):
     file = written(tmp_path, {"grid": GRID})
     assert "--set" in tacit("tune", file, "--set", "tune.cost=public").refusal
     monkeypatch.setenv("WORLD_SIZE", "2")

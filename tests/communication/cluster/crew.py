@@ -13,7 +13,6 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -48,28 +47,28 @@ class Member:
     process: BaseProcess
     home: Path
 
-    def end(self, limit: float = LIMIT) -> Answer:
+    def end(self, limit=LIMIT):
         """How it ended; of a signal, minus its number."""
         self.process.join(limit)
         assert self.process.exitcode is not None, f"{self.home.name} hangs: {self.said('err')}"
         return Answer(self.process.exitcode, self.said("out"), self.said("err"))
 
-    def said(self, stream: str) -> str:
+    def said(self, stream):
         """What it wrote to `out` or `err`."""
         return (self.home / f"said.{stream}").read_text()
 
 
 @contextmanager
 def crew(
-    folder: Path,
-    processes: int,
-    arguments: Callable[[int], Sequence[object]],
+    folder,
+    processes,
+    arguments,
     *,
-    tamper: Mapping[int, Callable[[], None]] | None = None,
-    homes: Sequence[Path] = (),
-    ranks: Sequence[int] | None = None,
-    kept_by_rank_0: bool = False,
-) -> Iterator[list[Member]]:
+    tamper=None,
+    homes=(),
+    ranks=None,
+    kept_by_rank_0=False,
+):
     """Ranks that run `tacit` with their arguments; none is left afterwards.
 
     Args:
@@ -104,26 +103,14 @@ def crew(
             assert not any(member.process.is_alive() for member in members)
 
 
-def train(
-    folder: Path,
-    file: Path,
-    out: Path,
-    processes: int,
-    *more: str,
-    tamper: Mapping[int, Callable[[], None]] | None = None,
-) -> list[Answer]:
+def train(folder, file, out, processes, *more, tamper=None):
     """How all ranks of a training ended, within limits."""
     words = ("train", file, "--quiet", "--out", out, *more)
     with crew(folder, processes, lambda _: words, tamper=tamper) as members:
         return [member.end() for member in members]
 
 
-def _rank(
-    environment: Mapping[str, str],
-    home: Path,
-    words: Sequence[str],
-    tamper: Callable[[], None] | None,
-) -> None:
+def _rank(environment, home, words, tamper):
     os.chdir(home)
     for number, stream in ((1, "out"), (2, "err")):
         file = os.open(f"said.{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -137,30 +124,30 @@ def _rank(
     main()
 
 
-def simulated(file: Path, run: Path) -> Path:
+def simulated(file, run):
     """The same run in this process alone, without interruption."""
     assert tacit("train", file, "--quiet", "--out", run).code == 0
     return run
 
 
-def result_of(run: Path) -> dict[str, Any]:
+def result_of(run):
     """What `result.json` says."""
     content: dict[str, Any] = strict_json((run / "result.json").read_text())
     return content
 
 
-def rows_of(run: Path) -> list[dict[str, Any]]:
+def rows_of(run):
     """The lines of `metrics.jsonl`."""
     return [strict_json(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def nodes_of(run: Path) -> torch.Tensor:
+def nodes_of(run):
     """The models of all nodes, as the ranks of a run in blocks wrote them, or as one process."""
     folders = sorted(run.glob("rank-*")) or [run]
     return torch.cat([load_file(one / "nodes.safetensors")["parameters"] for one in folders])
 
 
-def charged(run: Path) -> dict[int, Counter[int]]:
+def charged(run):
     """How often each step was charged to each node, from the ledgers of a run alone."""
     found: dict[int, Counter[int]] = {}
     for file in sorted(run.glob("rank-*/ledger.sqlite")) or [run / "ledger.sqlite"]:
@@ -177,14 +164,14 @@ def charged(run: Path) -> dict[int, Counter[int]]:
     return found
 
 
-def checkpoints(run: Path) -> list[set[int]]:
+def checkpoints(run):
     """The steps of which each rank has a checkpoint, those that were set aside left out."""
     found = [one.glob("checkpoint-*") for one in sorted(run.glob("rank-*"))]
     names = [[path.stem for path in own if ".earlier-" not in path.name] for own in found]
     return [{int(name.removeprefix("checkpoint-")) for name in own} for own in names]
 
 
-def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+def until(condition, limit=LIMIT):
     """Wait, a limited time, for something that another process does."""
     deadline = time.monotonic() + limit
     while not condition():
@@ -192,7 +179,7 @@ def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
         time.sleep(0.01)
 
 
-def assert_ends_as(run: Path, alone: Path, measured: Iterable[int] = ()) -> None:
+def assert_ends_as(run, alone, measured=()):
     """A run that was continued ended where an uninterrupted one does.
 
     Args:
@@ -210,7 +197,7 @@ def assert_ends_as(run: Path, alone: Path, measured: Iterable[int] = ()) -> None
         assert rows[step] == (losses and pytest.approx(losses, rel=1e-12))
 
 
-def assert_epsilon_is_that_of_the_books(run: Path) -> None:
+def assert_epsilon_is_that_of_the_books(run):
     """As each owner of a node can recompute it from the ledger of its own process."""
     stated = result_of(run)["epsilon"]
     documents = [ledger_document(home) for home in sorted(run.glob("rank-*"))]

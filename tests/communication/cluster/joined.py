@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tacit.communication.cluster import Cluster, connect
+from tacit.communication.cluster import connect
 from tacit.communication.cluster.store import host_store
 
 LIMIT = 30.0  # seconds for anything that must end
 
 
 @contextmanager
-def kept_store() -> Iterator[int]:
+def kept_store():
     """A store of its own on loopback, as a launcher keeps it; gives its port."""
     server = host_store("127.0.0.1", 0, LIMIT)
     try:
@@ -23,7 +22,7 @@ def kept_store() -> Iterator[int]:
         del server
 
 
-def variables(rank: int, processes: int, port: int, **others: str) -> dict[str, str]:
+def variables(rank, processes, port, **others):
     """The environment of one rank, as a launcher sets it."""
     return {
         "RANK": str(rank),
@@ -36,11 +35,11 @@ def variables(rank: int, processes: int, port: int, **others: str) -> dict[str, 
     }
 
 
-def at_once(work: Callable[[int], Any], ranks: range | list[int]) -> list[Any]:
+def at_once(work, ranks):
     """What each rank's work returns, or the exception that it raises, in the order of ranks."""
     results: dict[int, Any] = {}
 
-    def one(rank: int) -> None:
+    def one(rank):
         try:
             results[rank] = work(rank)
         except Exception as error:
@@ -55,10 +54,10 @@ def at_once(work: Callable[[int], Any], ranks: range | list[int]) -> list[Any]:
     return [results[rank] for rank in ranks]
 
 
-def meet_at(port: int, processes: int, *, timeout: float = 10.0, **others: str) -> list[Cluster]:
+def meet_at(port, processes, *, timeout=10.0, **others):
     """All ranks of a cluster, in this process."""
 
-    def one(rank: int) -> Cluster | None:
+    def one(rank):
         environment = variables(rank, processes, port, **others)
         return connect(environment, timeout=timeout, start_up=LIMIT)
 
@@ -66,7 +65,7 @@ def meet_at(port: int, processes: int, *, timeout: float = 10.0, **others: str) 
 
 
 @contextmanager
-def clusters(processes: int, *, timeout: float = 10.0) -> Iterator[list[Cluster]]:
+def clusters(processes, *, timeout=10.0):
     """All ranks of a cluster over a store of their own, closed at the end."""
     with kept_store() as port:
         ranks = meet_at(port, processes, timeout=timeout)
@@ -77,7 +76,7 @@ def clusters(processes: int, *, timeout: float = 10.0) -> Iterator[list[Cluster]
                 cluster.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition):
     """Wait, a limited time, for something that another thread does."""
     pause = threading.Event()
     for _ in range(int(LIMIT / 0.01)):

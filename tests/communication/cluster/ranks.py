@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -62,13 +61,13 @@ class Outcome:
     value: Any
 
 
-def lost(rank: int, reason: str) -> PeerError:
+def lost(rank, reason):
     """A diagnose that takes the one waited for at its word."""
     return PeerError(f"rank {rank} was lost: {reason}")
 
 
 @contextmanager
-def rendezvous() -> Iterator[int]:
+def rendezvous():
     """Hosts a store on loopback, and yields its port."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -87,13 +86,13 @@ def rendezvous() -> Iterator[int]:
 
 
 def take_seat(
-    rank: int,
-    processes: int,
-    port: int,
-    timeout: float,
-    name: str = "channel",
-    diagnose: Any = lost,
-) -> Seat:
+    rank,
+    processes,
+    port,
+    timeout,
+    name="channel",
+    diagnose=lost,
+):
     """Connects this process with the others, over loopback alone."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     torch.set_num_threads(1)
@@ -114,9 +113,7 @@ def take_seat(
 
 
 @contextmanager
-def started(
-    function: Callable[[Seat], Any], ranks: list[int], processes: int, port: int, timeout: float
-) -> Iterator[list[tuple[BaseProcess, Connection]]]:
+def started(function, ranks, processes, port, timeout):
     """Some of the ranks as processes, each with the end of a pipe where its result comes."""
     running: list[tuple[BaseProcess, Connection]] = []
     try:
@@ -136,9 +133,7 @@ def started(
             here.close()
 
 
-def run_ranks(
-    function: Callable[[Seat], Any], processes: int, *, timeout: float = 10.0, limit: float = 120.0
-) -> list[Outcome]:
+def run_ranks(function, processes, *, timeout=10.0, limit=120.0):
     """Runs a function of a module in each of a group of processes.
 
     Args:
@@ -155,7 +150,7 @@ def run_ranks(
         return [_outcome(process, here, deadline) for process, here in running]
 
 
-def _outcome(process: BaseProcess, here: Connection, deadline: float) -> Outcome:
+def _outcome(process, here, deadline):
     value = None
     if here.poll(max(0.0, deadline - time.monotonic())):
         try:
@@ -166,14 +161,7 @@ def _outcome(process: BaseProcess, here: Connection, deadline: float) -> Outcome
     return Outcome(process.exitcode, value)
 
 
-def _child(
-    function: Callable[[Seat], Any],
-    rank: int,
-    processes: int,
-    port: int,
-    timeout: float,
-    there: Connection,
-) -> None:
+def _child(function, rank, processes, port, timeout, there):
     try:
         seat = take_seat(rank, processes, port, timeout)
         value, code = function(seat), 0
@@ -191,7 +179,7 @@ def _child(
 class Hub:
     """What the channels of a group of threads share."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes):
         self.processes = processes
         self.changed = threading.Condition()
         self.letters: dict[tuple[int, int], deque[Tensor]] = defaultdict(deque)
@@ -202,16 +190,16 @@ class Hub:
 class ThreadChannel:
     """A `Channel` between threads of one process; counts bytes without heads."""
 
-    def __init__(self, hub: Hub, rank: int, timeout: float, diagnose: Any = lost) -> None:
+    def __init__(self, hub, rank, timeout, diagnose=lost):
         self.rank, self.processes, self.bytes_sent = rank, hub.processes, 0
         self._hub, self._timeout, self._diagnose = hub, timeout, diagnose
         self._posted: dict[int, int] = defaultdict(int)
 
-    def envelope(self, size: int) -> Tensor:
+    def envelope(self, size):
         """A buffer for a message."""
         return torch.empty(size, dtype=torch.uint8)
 
-    def send(self, rank: int, message: Tensor) -> None:
+    def send(self, rank, message):
         """See `Channel`; as many as one likes may be under way."""
         assert rank != self.rank
         assert message.dtype == torch.uint8
@@ -221,25 +209,25 @@ class ThreadChannel:
             self._hub.changed.notify_all()
         self.bytes_sent += len(message)
 
-    def receive(self, rank: int, size: int) -> ThreadArrival:
+    def receive(self, rank, size):
         """See `Channel`."""
         assert rank != self.rank
         self._posted[rank] += 1
         return ThreadArrival(self, rank, size, self._posted[rank] - 1)
 
-    def finish(self) -> None:
+    def finish(self):
         """Waits until all that was sent has been taken."""
         for (source, target), letters in list(self._hub.letters.items()):
             if source == self.rank:
                 self._until(target, lambda letters=letters: not letters)
 
-    def close(self) -> None:
+    def close(self):
         """The others find the connection closed."""
         with self._hub.changed:
             self._hub.gone.add(self.rank)
             self._hub.changed.notify_all()
 
-    def take(self, rank: int, size: int, number: int) -> Tensor:
+    def take(self, rank, size, number):
         """The message of this number from a rank, whose turn it is once those before are taken."""
         key, hub = (rank, self.rank), self._hub
         self._until(rank, lambda: hub.turn[key] == number and bool(hub.letters[key]))
@@ -251,7 +239,7 @@ class ThreadChannel:
             raise PeerError(f"rank {rank} sent {len(letter)} bytes, where {size} were due")
         return letter
 
-    def _until(self, rank: int, there: Callable[[], bool]) -> None:
+    def _until(self, rank, there):
         with self._hub.changed:
             self._hub.changed.wait_for(lambda: there() or rank in self._hub.gone, self._timeout)
             if there():
@@ -272,26 +260,19 @@ class ThreadArrival:
     _number: int
     _letter: Tensor | None = None
 
-    def wait(self) -> Tensor:
+    def wait(self):
         """See `Arrival`."""
         if self._letter is None:
             self._letter = self._channel.take(self._rank, self._size, self._number)
         return self._letter
 
 
-def run_threads(
-    function: Callable[[Seat], Any],
-    processes: int,
-    *,
-    timeout: float = 10.0,
-    limit: float = 30.0,
-    channel: Callable[[Hub, int, float], ThreadChannel] = ThreadChannel,
-) -> list[Outcome]:
+def run_threads(function, processes, *, timeout=10.0, limit=30.0, channel=ThreadChannel):
     """Runs a function in threads that stand for ranks; see `run_ranks`."""
     hub = Hub(processes)
     outcomes: list[Outcome] = [Outcome(None, None)] * processes
 
-    def sit(rank: int) -> None:
+    def sit(rank):
         own = channel(hub, rank, timeout)
         try:
             outcomes[rank] = Outcome(0, function(Seat(rank, processes, own)))

@@ -13,8 +13,6 @@ import struct
 from collections.abc import Callable, Mapping
 from functools import reduce
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,21 +25,21 @@ from tacit.communication.exchange.messages import HEADER_BYTES, read_header
 Tamper = Callable[[], None]
 
 
-def raise_signal(number: int) -> None:
+def raise_signal(number):
     """As if another had sent it."""
     os.kill(os.getpid(), number)
 
 
-def fail() -> None:
+def fail():
     """A defect."""
     raise RuntimeError("something nobody thought of")
 
 
-def at_step(step: int, act: Tamper) -> None:
+def at_step(step, act):
     """Do something before a step."""
     told = Cluster.at
 
-    def at(self: Cluster, k: int) -> None:
+    def at(self, k):
         told(self, k)
         if k == step:
             act()
@@ -49,13 +47,13 @@ def at_step(step: int, act: Tamper) -> None:
     Cluster.at = at  # type: ignore[method-assign]
 
 
-def around(module: str, name: str, act: Tamper, *, after: bool) -> None:
+def around(module, name, act, *, after):
     """Do something before or after a function, or a method `Class.name`, is called."""
     *owner, name = name.split(".")
     where = reduce(getattr, owner, importlib.import_module(module))
     function = getattr(where, name)
 
-    def acting(*arguments: Any, **named: Any) -> Any:
+    def acting(*arguments, **named):
         if not after:
             act()
         value = function(*arguments, **named)
@@ -65,11 +63,11 @@ def around(module: str, name: str, act: Tamper, *, after: bool) -> None:
     setattr(where, name, acting)
 
 
-def wrap_send(change: Callable[[int, tuple[int, ...], Tensor], Tensor]) -> None:
+def wrap_send(change):
     """Pass every message of the algorithm, with its header's fields, through a function."""
     send = TorchChannel.send
 
-    def changed(self: TorchChannel, rank: int, message: Tensor) -> None:
+    def changed(self, rank, message):
         header = read_header(message[:HEADER_BYTES].numpy().tobytes())
         of_algorithm = header is not None  # not metrics on their way to rank 0
         send(self, rank, change(rank, header, message) if of_algorithm else message)
@@ -77,10 +75,10 @@ def wrap_send(change: Callable[[int, tuple[int, ...], Tensor], Tensor]) -> None:
     TorchChannel.send = changed  # type: ignore[method-assign]
 
 
-def overheard(file: Path, lethal: int | None) -> None:
+def overheard(file, lethal):
     """Write down what is sent, and die in the middle of the exchange of a step."""
 
-    def hear(rank: int, header: tuple[int, ...], message: Tensor) -> Tensor:
+    def hear(rank, header, message):
         _, kind, step, *_ = header
         digest = sha256(message[HEADER_BYTES:].numpy().tobytes()).hexdigest()
         if step == lethal:
@@ -92,10 +90,10 @@ def overheard(file: Path, lethal: int | None) -> None:
     wrap_send(hear)
 
 
-def field(at: int, form: str, value: int) -> Callable[[Tensor], Tensor]:
+def field(at, form, value):
     """Puts another value into a header."""
 
-    def change(message: Tensor) -> Tensor:
+    def change(message):
         raw = bytearray(struct.pack(form, value))
         message[at : at + len(raw)] = torch.frombuffer(raw, dtype=torch.uint8)
         return message
@@ -103,10 +101,10 @@ def field(at: int, form: str, value: int) -> Callable[[Tensor], Tensor]:
     return change
 
 
-def filled(value: int) -> Callable[[Tensor], Tensor]:
+def filled(value):
     """Fills all that follows the header."""
 
-    def change(message: Tensor) -> Tensor:
+    def change(message):
         message[HEADER_BYTES:] = value
         return message
 
@@ -125,21 +123,21 @@ BAD: Mapping[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
-def corrupt(*which: str, first: int) -> None:
+def corrupt(*which, first):
     """Spoil the messages of some steps, each in its way."""
 
-    def change(rank: int, header: tuple[int, ...], message: Tensor) -> Tensor:
+    def change(rank, header, message):
         place = header[2] - first
         return BAD[which[place]][0](message) if 0 <= place < len(which) else message
 
     wrap_send(change)
 
 
-def lie(words: Mapping[str, str]) -> None:
+def lie(words):
     """Put other texts into the store than this process means: of what is shared, or under a key."""
     write = KeyValueStore.put
 
-    def reported(self: KeyValueStore, key: str, text: str) -> str:
+    def reported(self, key, text):
         shared, what, *_ = *key.split("/"), ""
         write(self, key, words.get(what if shared == "share" else key, text))
         return text

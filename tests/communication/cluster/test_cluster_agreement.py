@@ -34,7 +34,7 @@ SITE: dict[str, dict[str, Any]] = {
 }
 
 
-def config_with(**changes: dict[str, Any]) -> Any:
+def config_with(**changes):
     sections: dict[str, dict[str, Any]] = {
         "task": {"dataset": "digits"},
         "nodes": {"count": 4},
@@ -46,18 +46,13 @@ def config_with(**changes: dict[str, Any]) -> Any:
     return load_config(sections)
 
 
-def said(
-    layout: dict[str, tuple[int, ...]] = LAYOUT,
-    start: torch.Tensor = START,
-    dtype: torch.dtype = torch.float64,
-    **changes: dict[str, Any],
-) -> dict[str, Any]:
+def said(layout=LAYOUT, start=START, dtype=torch.float64, **changes):
     """What a process says of itself, as the others read it."""
     whole = identity(config_with(**changes), layout=layout, start=start, dtype=dtype)
     return json.loads(json.dumps(whole, allow_nan=False))
 
 
-def refusal(*identities: dict[str, Any]) -> InputError:
+def refusal(*identities):
     with pytest.raises(InputError) as caught:
         compare(identities)
     assert "\n" not in str(caught.value)
@@ -338,7 +333,7 @@ def test_a_graph_file_that_says_something_else_is_found(tmp_path):
 def test_the_last_bits_of_noise_may_be_rounded_otherwise_but_no_more():
     plan = plan_of(RECORDS, noise_std=0.1)
 
-    def scaled(factor: float) -> dict[str, Any]:
+    def scaled(factor):
         nodes = [replace(node, noise_scale=node.noise_scale * factor) for node in plan.nodes]
         return dict(planned(replace(plan, nodes=tuple(nodes))))
 

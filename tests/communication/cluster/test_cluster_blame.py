@@ -1,7 +1,5 @@
 """Whom a failed wait is put down to, from what heartbeats say."""
 
-from __future__ import annotations
-
 import pytest
 
 from tacit.communication.cluster.watch import Heartbeat, Seen, first_failure
@@ -9,7 +7,7 @@ from tacit.communication.cluster.watch import Heartbeat, Seen, first_failure
 HOSTS = [[0, 1], [2, 3, 4], [5], [6, 8, 9]]
 
 
-def seen(*waiting: int | None, done: int | None = None, dead: int | None = None) -> list[Seen]:
+def seen(*waiting, done=None, dead=None):
     """Ranks that live, each at step 10 + rank, waiting for these; one is done, one is dead."""
     return [
         Seen(Heartbeat(99, 10 + rank, other, rank == done), missed=5 if rank == dead else 0)
@@ -18,7 +16,7 @@ def seen(*waiting: int | None, done: int | None = None, dead: int | None = None)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_last_of_a_chain_is_blamed_by_all(rank: int) -> None:
+def test_the_last_of_a_chain_is_blamed_by_all(rank):
     ranks = seen(1, 2, 3, None)
     line = str(first_failure(rank, rank + 1, "nothing for 60 s", ranks, HOSTS))
     assert line.startswith("rank 3 (nodes 6, 8, 9) is alive at step 13, but has sent nothing")
@@ -26,18 +24,18 @@ def test_the_last_of_a_chain_is_blamed_by_all(rank: int) -> None:
     assert "--resume" in line
 
 
-def test_a_dead_rank_is_blamed_although_its_last_word_was_that_it_waits() -> None:
+def test_a_dead_rank_is_blamed_although_its_last_word_was_that_it_waits():
     line = str(first_failure(0, 1, "connection closed", seen(1, 2, None, None, dead=1), HOSTS))
     assert line.startswith("rank 1 (nodes 2 to 4) was lost, last seen at step 11")
     assert "connection closed" in line
 
 
-def test_a_dead_rank_within_the_chain_is_blamed() -> None:
+def test_a_dead_rank_within_the_chain_is_blamed():
     line = str(first_failure(0, 1, "nothing for 60 s", seen(1, 2, 3, None, dead=2), HOSTS))
     assert line.startswith("rank 2 (node 5) was lost, last seen at step 12")
 
 
-def test_a_rank_that_has_ended_is_not_called_lost() -> None:
+def test_a_rank_that_has_ended_is_not_called_lost():
     ranks = seen(1, None, None, done=1)
     ranks[1].missed = 50
     line = str(first_failure(0, 1, "connection closed", ranks, ()))
@@ -45,18 +43,18 @@ def test_a_rank_that_has_ended_is_not_called_lost() -> None:
 
 
 @pytest.mark.parametrize("waiting", [(1, 0), (1, 2, 0), (1, 2, 1)])
-def test_a_circle_is_put_down_to_the_link(waiting: tuple[int, ...]) -> None:
+def test_a_circle_is_put_down_to_the_link(waiting):
     line = str(first_failure(0, 1, "nothing for 60 s", seen(*waiting), HOSTS))
     assert line.startswith("rank 1 (nodes 2 to 4) is alive at step 11, but nothing comes")
     assert "to rank 0 (nodes 0 to 1) (nothing for 60 s)" in line
 
 
-def test_a_rank_that_claims_to_wait_for_nobody_known_is_blamed_itself() -> None:
+def test_a_rank_that_claims_to_wait_for_nobody_known_is_blamed_itself():
     line = str(first_failure(0, 1, "nothing", seen(1, 77), HOSTS))
     assert line.startswith("rank 1 (nodes 2 to 4) is alive at step 11")
 
 
-def test_a_rank_that_never_began_has_no_step() -> None:
+def test_a_rank_that_never_began_has_no_step():
     ranks = [Seen(Heartbeat(1)), Seen(Heartbeat(1))]
     assert str(first_failure(0, 1, "nothing", ranks, ())).startswith(
         "rank 1 is alive, but has sent"
@@ -66,10 +64,10 @@ def test_a_rank_that_never_began_has_no_step() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "[1]", "[1, 2, 3, 4, 5]", '["a", 1, 2, 3]', "[" * 10**5]
 )
-def test_a_heartbeat_that_cannot_be_read_is_none(text: str) -> None:
+def test_a_heartbeat_that_cannot_be_read_is_none(text):
     assert Heartbeat.read(text, 1) == Heartbeat()
 
 
-def test_a_heartbeat_comes_out_as_it_went_in() -> None:
+def test_a_heartbeat_comes_out_as_it_went_in():
     for heartbeat in (Heartbeat(), Heartbeat(3, 7, 2, True), Heartbeat(1, 0, None, False)):
         assert Heartbeat.read(heartbeat.text(), 1) == heartbeat

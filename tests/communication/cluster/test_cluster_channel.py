@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from ranks import (
     CPU,
     Hub,
     Outcome,
-    Seat,
     ThreadChannel,
     lost,
     rendezvous,
@@ -47,25 +45,25 @@ LARGE = 30 * 10**6
 NOTHING = Metrics(nodes=[], bytes=[], dropped=0, mass=None, scores=None, equal=True, spread=0.0)
 
 
-def bytes_of(label: str, size: int) -> bytes:
+def bytes_of(label, size):
     """Bytes that no other message has."""
     return hashlib.shake_128(label.encode()).digest(size)
 
 
-def message(label: str, size: int) -> Tensor:
+def message(label, size):
     return torch.frombuffer(bytearray(bytes_of(label, size) + b"."), dtype=torch.uint8)[:size]
 
 
-def seen(arrived: Tensor) -> list[Any]:
+def seen(arrived):
     """Length and digest."""
     return [len(arrived), hashlib.blake2b(arrived.numpy().tobytes()).hexdigest()]
 
 
-def expected(label: str, size: int) -> list[Any]:
+def expected(label, size):
     return [size, hashlib.blake2b(bytes_of(label, size)).hexdigest()]
 
 
-def talk(seat: Seat) -> dict[str, Any]:
+def talk(seat):
     """All that ranks in a ring say to each other when nobody is lost."""
     rank, channel, count = seat.rank, seat.channel, seat.processes
     after, before = (rank + 1) % count, (rank - 1) % count
@@ -122,7 +120,7 @@ def talk(seat: Seat) -> dict[str, Any]:
     return found
 
 
-def check_talk(outcomes: list[Outcome], head: int) -> None:
+def check_talk(outcomes, head):
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
     for rank, found in enumerate(outcome.value for outcome in outcomes):
         before = (rank - 1) % 3
@@ -141,7 +139,7 @@ def check_talk(outcomes: list[Outcome], head: int) -> None:
     assert "late" not in first
 
 
-def test_processes_get_what_was_sent_to_them() -> None:
+def test_processes_get_what_was_sent_to_them():
     outcomes = run_ranks(talk, 3)
     check_talk(outcomes, HEAD)
     for rank, found in enumerate(outcome.value for outcome in outcomes):
@@ -149,21 +147,21 @@ def test_processes_get_what_was_sent_to_them() -> None:
         assert found["waits for nobody"] == [None]
 
 
-def test_threads_that_stand_for_ranks_do_as_well() -> None:
+def test_threads_that_stand_for_ranks_do_as_well():
     check_talk(run_threads(talk, 3), 0)
 
 
 # What a survivor sees: one interpreter of its own, which must also end by itself.
 
 
-def survive(port: int) -> None:
+def survive(port):
     """Rank 0, which loses rank 1 (killed) and then rank 2 (stopped), and ends with code 4."""
     killing = take_seat(0, 3, port, 30.0)
     stopping = take_seat(0, 3, port, 2.0, name="stopping")
     gatherer = open_gatherer(stopping.store, 0, 3, METRICS, 30.0, lost)
     gatherer.put(0, NOTHING, torch.zeros(3))  # its thread waits for rank 2 until the very end
 
-    def tell(action: Callable[[], object]) -> None:
+    def tell(action):
         try:
             action()
         except PeerError as error:
@@ -189,7 +187,7 @@ def survive(port: int) -> None:
     sys.exit(4)
 
 
-def be_lost(seat: Seat) -> None:
+def be_lost(seat):
     """Ranks 1 and 2 of `survive`; they take nothing of what is sent to them."""
     again = take_seat(seat.rank, 3, seat.store.port, 30.0, name="stopping")
     gatherer = open_gatherer(seat.store, seat.rank, 3, METRICS, 30.0, lost)
@@ -203,7 +201,7 @@ def be_lost(seat: Seat) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_lost_peer_is_named_in_time_and_the_process_ends_by_itself() -> None:
+def test_a_lost_peer_is_named_in_time_and_the_process_ends_by_itself():
     here = Path(__file__).parent
     paths = os.pathsep.join(map(str, (here, here.parents[1])))  # of `ranks`, and what that imports
     code = "import sys, test_cluster_channel as t; t.survive(int(sys.argv[1]))"
@@ -239,7 +237,7 @@ def test_a_lost_peer_is_named_in_time_and_the_process_ends_by_itself() -> None:
     assert closed == "closed"
 
 
-def test_a_process_that_does_not_come_is_named() -> None:
+def test_a_process_that_does_not_come_is_named():
     with rendezvous() as port:
         store = module.dist.TCPStore("127.0.0.1", port, is_master=False)
         store.set("tacit-channel/here/1", "")
@@ -247,10 +245,10 @@ def test_a_process_that_does_not_come_is_named() -> None:
             open_channel(store, 0, 4, CPU, 0.2, lost, lambda _: None)
 
 
-def test_threads_name_a_lost_rank() -> None:
+def test_threads_name_a_lost_rank():
     given_up = threading.Event()
 
-    def silent(seat: Seat) -> None:
+    def silent(seat):
         if seat.rank:
             given_up.wait(20.0)
             return
@@ -259,7 +257,7 @@ def test_threads_name_a_lost_rank() -> None:
         finally:
             given_up.set()
 
-    def leaves(seat: Seat) -> None:
+    def leaves(seat):
         if seat.rank == 0:
             seat.channel.receive(1, 10).wait()
 
@@ -275,31 +273,31 @@ def test_threads_name_a_lost_rank() -> None:
 
 
 class Done:
-    def wait(self, timeout: object) -> bool:
+    def wait(self, timeout):
         return True
 
 
 class Wire:
     """A group of torch.distributed that keeps what is sent, and delivers what it is told to."""
 
-    def __init__(self, delivered: bytes = b"") -> None:
+    def __init__(self, delivered=b""):
         self.sent: list[Tensor] = []
         self.delivered = delivered
 
-    def send(self, tensors: list[Tensor], rank: int, tag: int) -> Done:
+    def send(self, tensors, rank, tag):
         self.sent.extend(tensors)
         return Done()
 
-    def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Done:
+    def recv(self, tensors, rank, tag):
         came = torch.frombuffer(bytearray(self.delivered), dtype=torch.uint8)
         tensors[0][: len(came)] = came
         return Done()
 
-    def abort(self) -> None:
+    def abort(self):
         """Nothing is under way."""
 
 
-def over(wire: Wire, waiting: Callable[[int | None], None] = lambda _: None) -> TorchChannel:
+def over(wire, waiting=lambda _: None):
     return TorchChannel(
         wire,
         wire,
@@ -314,7 +312,7 @@ def over(wire: Wire, waiting: Callable[[int | None], None] = lambda _: None) -> 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_a_message_is_a_head_of_16_bytes_and_its_payload(payload: bytes) -> None:
+def test_a_message_is_a_head_of_16_bytes_and_its_payload(payload):
     wire = Wire()
     content = torch.frombuffer(bytearray(payload + b"."), dtype=torch.uint8)[: len(payload)]
     over(wire).send(0, content)
@@ -323,7 +321,7 @@ def test_a_message_is_a_head_of_16_bytes_and_its_payload(payload: bytes) -> None
     assert over(Wire(head + payload)).receive(0, 200).wait().tolist() == list(payload)
 
 
-def test_an_envelope_is_not_copied_and_anything_else_is() -> None:
+def test_an_envelope_is_not_copied_and_anything_else_is():
     wire = Wire()
     channel = over(wire)
     envelope = channel.envelope(8)
@@ -351,14 +349,14 @@ def test_an_envelope_is_not_copied_and_anything_else_is() -> None:
         (b"\x00" * 24, "rank 2 sent a message that is none of"),
     ],
 )
-def test_a_wrong_head_names_the_sender(delivered: bytes, said: str) -> None:
+def test_a_wrong_head_names_the_sender(delivered, said):
     arrival = over(Wire(delivered)).receive(2, 8)
     with pytest.raises(PeerError, match=said):
         arrival.wait()
 
 
 @pytest.mark.parametrize("peer", [1, -1, 3])
-def test_no_messages_to_oneself_or_to_nobody(peer: int) -> None:
+def test_no_messages_to_oneself_or_to_nobody(peer):
     channel = over(Wire())
     with pytest.raises(ValueError, match="no channel to"):
         channel.send(peer, torch.zeros(1, dtype=torch.uint8))
@@ -367,7 +365,7 @@ def test_no_messages_to_oneself_or_to_nobody(peer: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(2, 2, dtype=torch.uint8)])
-def test_a_message_is_bytes_in_a_row(wrong: Tensor) -> None:
+def test_a_message_is_bytes_in_a_row(wrong):
     with pytest.raises(ValueError, match="a message is uint8"):
         over(Wire()).send(0, wrong)
 
@@ -381,8 +379,8 @@ def test_a_message_is_bytes_in_a_row(wrong: Tensor) -> None:
         ("{an odd} one", "RuntimeError: {an odd} one"),
     ],
 )
-def test_what_gloo_throws_becomes_the_blame(thrown: str, said: str) -> None:
-    def fail(*_: object) -> Done:
+def test_what_gloo_throws_becomes_the_blame(thrown, said):
+    def fail(*_):
         raise RuntimeError(thrown)
 
     wire, told = Wire(), []
@@ -399,7 +397,7 @@ def test_what_gloo_throws_becomes_the_blame(thrown: str, said: str) -> None:
     assert channel.bytes_sent == 0
 
 
-def test_nothing_that_lay_in_memory_passes_for_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_lay_in_memory_passes_for_a_message(monkeypatch):
     stale = torch.frombuffer(bytearray(b"tacit\0\0\1" + bytes(108)), dtype=torch.uint8)
     monkeypatch.setattr(module.torch, "empty", lambda size, **_: stale[:size])
     with pytest.raises(PeerError, match="none of tacit"):
@@ -409,13 +407,13 @@ def test_nothing_that_lay_in_memory_passes_for_a_message(monkeypatch: pytest.Mon
 class Handing(ThreadChannel):
     """A channel whose sends wait until they are taken: connections that both ends make."""
 
-    def send(self, rank: int, message: Tensor) -> None:
+    def send(self, rank, message):
         super().send(rank, message)
         self.finish()
 
 
-def test_greeting_waits_in_no_ring() -> None:
-    def greet(seat: Seat) -> int:
+def test_greeting_waits_in_no_ring():
+    def greet(seat):
         module._greet(seat.channel)
         return seat.channel.bytes_sent
 
@@ -423,7 +421,7 @@ def test_greeting_waits_in_no_ring() -> None:
     assert outcomes == [Outcome(0, 0)] * 5
 
 
-def test_the_waits_of_threads_are_bounded_in_number() -> None:
+def test_the_waits_of_threads_are_bounded_in_number():
     channel = ThreadChannel(Hub(2), 0, 0.05)
     channel.send(1, torch.zeros(1, dtype=torch.uint8))
     with pytest.raises(PeerError, match="rank 1 was lost"):

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import pytest
 
 from communication.cluster.crew import (
     LIMIT,
-    Member,
     assert_ends_as,
     charged,
     crew,
@@ -29,7 +27,7 @@ from communication.cluster.crew import (
 from communication.cluster.joined import variables
 from communication.cluster.tampering import Tamper, around, at_step, raise_signal
 from communication.cluster.test_cluster_watch import KEEPER, line_of
-from experiments import Answer, strict_json, write_experiment
+from experiments import strict_json, write_experiment
 from tacit.communication.cluster.rendezvous import connect
 from tacit.report.documents.status import STATUS
 
@@ -39,22 +37,22 @@ DONE = "this run was done already: nothing was trained, and nothing charged\n"
 DIE, STOP = (partial(raise_signal, number) for number in (signal.SIGKILL, signal.SIGSTOP))
 
 
-def experiment(folder: Path) -> Path:
+def experiment(folder):
     return write_experiment(
         folder, nodes={"count": 5}, train={"steps": 4, "dtype": "float64", "checkpoint_every": 2}
     )
 
 
 def service(
-    folder: Path,
-    file: Path,
-    out: Path,
-    *more: str,
-    ranks: Sequence[int] = (0, 1, 2),
-    homes: Sequence[Path] = (),
-    tamper: dict[int, Tamper] | None = None,
-    kept_by_rank_0: bool = True,
-) -> dict[int, Answer]:
+    folder,
+    file,
+    out,
+    *more,
+    ranks=(0, 1, 2),
+    homes=(),
+    tamper=None,
+    kept_by_rank_0=True,
+):
     """How the ranks of three that are started end."""
     words = ("train", file, "--quiet", "--out", out, "--resume-if-there", *more)
     with crew(
@@ -69,15 +67,15 @@ def service(
         return dict(zip(ranks, (member.end() for member in members), strict=True))
 
 
-def codes(answers: dict[int, Answer]) -> dict[int, int]:
+def codes(answers):
     return {rank: answer.code for rank, answer in answers.items()}
 
 
-def state_of(run: Path, rank: int) -> str:
+def state_of(run, rank):
     return str(strict_json((run / f"rank-{rank:04d}" / STATUS).read_text())["state"])
 
 
-def test_who_was_killed_before_it_could_say_that_it_is_done_is_done(tmp_path: Path) -> None:
+def test_who_was_killed_before_it_could_say_that_it_is_done_is_done(tmp_path):
     """The others have gone: it would wait for them in vain, and be started again for ever."""
     file, run = experiment(tmp_path), tmp_path / "run"
     first = service(tmp_path, file, run, kept_by_rank_0=False)
@@ -105,8 +103,8 @@ def test_who_was_killed_before_it_could_say_that_it_is_done_is_done(tmp_path: Pa
 )
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_process_that_is_killed_at_the_end_is_started_again_once(
-    victim: int, place: tuple[str, str], others: set[int], apart: bool, tmp_path: Path
-) -> None:
+    victim, place, others, apart, tmp_path
+):
     """Folders on one machine, and apart, where the others' files are not seen."""
     file = experiment(tmp_path)
     homes = [tmp_path / f"home-{rank}" for rank in range(3)]
@@ -137,7 +135,7 @@ def test_a_process_that_is_killed_at_the_end_is_started_again_once(
         assert_ends_as(out, whole)
 
 
-def impatient() -> None:
+def impatient():
     """Starting takes seconds at most, in place of ten minutes."""
     connect.__kwdefaults__["start_up"] = 1.0
 
@@ -154,7 +152,7 @@ while True:
 """
 
 
-def test_a_rendezvous_that_is_lost_is_said_without_frames_of_cpp() -> None:
+def test_a_rendezvous_that_is_lost_is_said_without_frames_of_cpp():
     """Also by a program of a user's own, where the error is not caught."""
     keeper = subprocess.Popen(
         [sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
@@ -196,7 +194,7 @@ PLACES: dict[str, tuple[int, Tamper]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_who_is_stopped_before_the_first_step_is_not_waited_for(place: str, tmp_path: Path) -> None:
+def test_who_is_stopped_before_the_first_step_is_not_waited_for(place, tmp_path):
     victim, stop = PLACES[place]
     file = experiment(tmp_path)
     words = ("train", file, "--quiet", "--out", tmp_path / "run", "--set", "train.timeout=8")
@@ -209,7 +207,7 @@ def test_who_is_stopped_before_the_first_step_is_not_waited_for(place: str, tmp_
         assert lost in answer.refusal
 
 
-def stopped(member: Member) -> bool:
+def stopped(member):
     """Whether a signal has stopped it."""
     if sys.platform != "linux":
         pytest.skip("asks Linux for the state of a process")

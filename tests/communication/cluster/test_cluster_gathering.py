@@ -7,14 +7,13 @@ import struct
 import threading
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue, TypeAdapter
-from ranks import Hub, Outcome, Seat, ThreadChannel, lost, rendezvous, run_ranks, run_threads
+from ranks import Hub, Outcome, ThreadChannel, lost, rendezvous, run_ranks, run_threads
 from torch.distributed import TCPStore
 
 from tacit.communication.cluster.gathering import Gatherer, LostError, open_gatherer
@@ -26,16 +25,16 @@ DIMENSION = 1000
 STEPS = [0, 10, 20, 30, 40, 50]
 
 
-def document(rank: int, step: int) -> dict[str, Any]:
+def document(rank, step):
     """Of another length on every rank and step."""
     return {"rank": rank, "losses": [step / 7] * (rank + step % 3), "text": "ü" * rank}
 
 
-def vector(rank: int, step: int) -> torch.Tensor:
+def vector(rank, step):
     return torch.arange(DIMENSION, dtype=torch.float64) / 3 + 1000 * rank + step
 
 
-def run_through(seat: Seat, gatherer: Gatherer[Any], pauses: list[float]) -> list[Any]:
+def run_through(seat, gatherer, pauses):
     """Every step, with a pause before each; what rank 0 was given, in order."""
     marks = []
     for step, pause in zip(STEPS, pauses, strict=True):
@@ -52,7 +51,7 @@ def run_through(seat: Seat, gatherer: Gatherer[Any], pauses: list[float]) -> lis
     ]
 
 
-def right(processes: int) -> list[Any]:
+def right(processes):
     ranks = range(processes)
     return [
         [step, [document(r, step) for r in ranks], [vector(r, step).tolist() for r in ranks]]
@@ -60,7 +59,7 @@ def right(processes: int) -> list[Any]:
     ]
 
 
-def over_processes(seat: Seat) -> Any:
+def over_processes(seat):
     """Rank 0 is late with the first half of the marks, and early with the second."""
     gatherer = open_gatherer(seat.store, seat.rank, seat.processes, ANYTHING, 10.0, lost)
     early, late = [0.0] * 3, [0.1] * 3
@@ -72,7 +71,7 @@ def over_processes(seat: Seat) -> Any:
 
 
 @pytest.mark.process
-def test_processes_gather_in_order_whoever_is_late() -> None:
+def test_processes_gather_in_order_whoever_is_late():
     first, second, third = run_ranks(over_processes, 3)
     assert first == Outcome(0, [True, right(3)])
     assert second == third == Outcome(0, [True, []])
@@ -86,8 +85,8 @@ def test_processes_gather_in_order_whoever_is_late() -> None:
         max_size=4,
     )
 )
-def test_any_skew_gives_the_same_marks(pauses: list[list[float]]) -> None:
-    def gather(seat: Seat) -> Any:
+def test_any_skew_gives_the_same_marks(pauses):
+    def gather(seat):
         gatherer = Gatherer(seat.channel, ANYTHING, 10.0, lost)
         try:
             return run_through(seat, gatherer, pauses[seat.rank])
@@ -101,7 +100,7 @@ def test_any_skew_gives_the_same_marks(pauses: list[list[float]]) -> None:
 
 
 @pytest.fixture
-def pair() -> Any:
+def pair():
     """Channels of two ranks, closed in the end so that no thread waits on."""
     hub = Hub(2)
     channels = [ThreadChannel(hub, rank, 20.0, LostError) for rank in (0, 1)]
@@ -111,7 +110,7 @@ def pair() -> Any:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_at_most_four_marks_are_under_way(pair: list[ThreadChannel], rank: int) -> None:
+def test_at_most_four_marks_are_under_way(pair, rank):
     waiting = Gatherer(pair[rank], ANYTHING, 0.2, lost)
     for step in range(4):
         waiting.put(step, None, torch.zeros(3))
@@ -135,7 +134,7 @@ def test_at_most_four_marks_are_under_way(pair: list[ThreadChannel], rank: int) 
         gatherer.close()
 
 
-def test_put_waits_until_the_first_mark_is_complete(pair: list[ThreadChannel]) -> None:
+def test_put_waits_until_the_first_mark_is_complete(pair):
     gatherer, other = (
         Gatherer(pair[0], ANYTHING, 10.0, lost),
         Gatherer(pair[1], ANYTHING, 10.0, lost),
@@ -151,7 +150,7 @@ def test_put_waits_until_the_first_mark_is_complete(pair: list[ThreadChannel]) -
     other.close()
 
 
-def test_a_lost_rank_is_named_where_the_run_asks(pair: list[ThreadChannel]) -> None:
+def test_a_lost_rank_is_named_where_the_run_asks(pair):
     gatherer = Gatherer(pair[0], ANYTHING, 10.0, lost)
     gatherer.put(0, None, torch.zeros(3))
     pair[1].close()
@@ -195,9 +194,7 @@ def test_a_lost_rank_is_named_where_the_run_asks(pair: list[ThreadChannel]) -> N
         ),
     ],
 )
-def test_a_wrong_part_names_its_sender(
-    pair: list[ThreadChannel], head: bytes, body: bytes, said: str
-) -> None:
+def test_a_wrong_part_names_its_sender(pair, head, body, said):
     for part in (head, body):
         if part:
             pair[1].send(0, torch.frombuffer(bytearray(part), dtype=torch.uint8))
@@ -208,7 +205,7 @@ def test_a_wrong_part_names_its_sender(
     gatherer.close()
 
 
-def test_what_cannot_be_a_part_is_refused_where_it_is_put(pair: list[ThreadChannel]) -> None:
+def test_what_cannot_be_a_part_is_refused_where_it_is_put(pair):
     gatherer = Gatherer(pair[1], replace(ANYTHING, longest=10), 10.0, lost)
     with pytest.raises(ValueError, match=r"a vector is \[d\]"):
         gatherer.put(0, None, torch.zeros(2, 2))
@@ -217,17 +214,17 @@ def test_what_cannot_be_a_part_is_refused_where_it_is_put(pair: list[ThreadChann
     gatherer.close()
 
 
-def test_a_process_that_does_not_come_is_blamed() -> None:
+def test_a_process_that_does_not_come_is_blamed():
     with rendezvous() as port:
         store = TCPStore("127.0.0.1", port, is_master=False)
         with pytest.raises(PeerError, match=r"rank 1 was lost: it did not come .* within 0\.1 s"):
             open_gatherer(store, 0, 2, ANYTHING, 0.1, lost)
 
 
-def test_blame_is_left_to_whom_it_concerns(pair: list[ThreadChannel]) -> None:
+def test_blame_is_left_to_whom_it_concerns(pair):
     blamed: list[tuple[str, int]] = []
 
-    def diagnose(rank: int, reason: str) -> PeerError:
+    def diagnose(rank, reason):
         blamed.append((threading.current_thread().name, rank))
         return lost(rank, reason)
 
@@ -243,8 +240,8 @@ def test_blame_is_left_to_whom_it_concerns(pair: list[ThreadChannel]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
-def test_vectors_come_as_float64(dtype: torch.dtype) -> None:
-    def gather(seat: Seat) -> Any:
+def test_vectors_come_as_float64(dtype):
+    def gather(seat):
         gatherer = Gatherer(seat.channel, ANYTHING, 10.0, lost)
         gatherer.put(0, None, torch.arange(5, dtype=dtype) + seat.rank)
         gatherer.finish(10.0)

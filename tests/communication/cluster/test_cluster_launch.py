@@ -12,11 +12,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,7 +52,7 @@ put(f"pid-{os.getpid()}")
 NUMBERS = [int(number) for number in signal.Signals if number < signal.SIGRTMIN]
 
 
-def run(folder: Path, source: str, processes: int = 2, *extra: str, **options: Any) -> int:
+def run(folder, source, processes=2, *extra, **options):
     """Launch a program that knows `rank`, `put` and `wait_for`; no process may outlive it."""
     program = PRELUDE + textwrap.dedent(source)
     options = {"patience": 30.0, **options}
@@ -69,13 +67,13 @@ def run(folder: Path, source: str, processes: int = 2, *extra: str, **options: A
     return code
 
 
-def pids(folder: Path) -> list[int]:
+def pids(folder):
     """The processes that were started."""
     return [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*[0-9]")]
 
 
 @contextmanager
-def handled(number: int, handler: Any) -> Iterator[None]:
+def handled(number, handler):
     """Within, this process does this on a signal."""
     before = signal.signal(number, handler)
     try:
@@ -84,7 +82,7 @@ def handled(number: int, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def alive(number: int) -> bool:
+def alive(number):
     """Whether there is such a process, a zombie included."""
     try:
         os.kill(number, 0)
@@ -93,7 +91,7 @@ def alive(number: int) -> bool:
     return True
 
 
-def appear(folder: Path, *names: str) -> bool:
+def appear(folder, *names):
     """Whether all files come to be there, in half a minute at most."""
     end = time.monotonic() + 30
     while not all((folder / name).exists() for name in names):
@@ -103,13 +101,13 @@ def appear(folder: Path, *names: str) -> bool:
     return True
 
 
-def read(folder: Path, name: str) -> Any:
+def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
 def test_each_process_gets_its_arguments_and_an_environment_as_of_torchrun(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, capfd, monkeypatch
+):
     source = """
         own = os.getsid(0) == os.getpid()
         put(f"rank-{rank}", json.dumps([dict(os.environ), sys.argv[1:], own]))
@@ -147,10 +145,10 @@ def test_each_process_gets_its_arguments_and_an_environment_as_of_torchrun(
     assert os.environ["RANK"] == "9"
 
 
-def test_the_cores_are_shared_out_unless_threads_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cores_are_shared_out_unless_threads_are_given(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
 
-    def threads(processes: int) -> str:
+    def threads(processes):
         return worker_environment(0, processes, 1, "id", 0)["OMP_NUM_THREADS"]
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -175,12 +173,12 @@ def test_the_cores_are_shared_out_unless_threads_are_given(monkeypatch: pytest.M
         ((-signal.SIGKILL, 3), 3),
     ],
 )
-def test_the_cause_decides_the_exit_code(codes: tuple[int, ...], whole: int) -> None:
+def test_the_cause_decides_the_exit_code(codes, whole):
     assert exit_code(codes) == whole
 
 
 @given(st.lists(st.integers(-64, 255), min_size=1, max_size=6), st.randoms())
-def test_the_exit_code_is_one_of_ours_and_of_no_order(codes: list[int], random: Any) -> None:
+def test_the_exit_code_is_one_of_ours_and_of_no_order(codes, random):
     whole = exit_code(codes)
     assert whole in (0, 1, 2, 3, 4, 130)
     assert (whole == 0) == (not any(codes))
@@ -188,7 +186,7 @@ def test_the_exit_code_is_one_of_ours_and_of_no_order(codes: list[int], random: 
     assert exit_code([*codes, *codes]) == whole
 
 
-def test_an_error_of_rank_0_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_rank_0_is_told_once(tmp_path, capfd):
     source = """
         sys.stderr.write("tacit: train.steps = 0: too few\\n")
         sys.exit(2)
@@ -197,9 +195,7 @@ def test_an_error_of_rank_0_is_told_once(tmp_path: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr().err == "tacit: train.steps = 0: too few\n"
 
 
-def test_where_rank_0_was_killed_another_explains(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_where_rank_0_was_killed_another_explains(tmp_path, capfd):
     source = """
         if rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -211,18 +207,16 @@ def test_where_rank_0_was_killed_another_explains(
     assert capfd.readouterr().err == "tacit: rank 0 (nodes 0 to 3) was lost\n"
 
 
-def test_a_killed_process_is_named_where_nobody_else_did(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_process_is_named_where_nobody_else_did(tmp_path, capfd):
     assert run(tmp_path, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)") == 4
     assert capfd.readouterr().err == "tacit: the process of rank 1 was ended by SIGKILL\n"
 
 
-def words(*ended: Ended, traceback: bool = False) -> list[str]:
+def words(*ended, traceback=False):
     return explanation(ended, exit_code([one.code for one in ended]), traceback=traceback)
 
 
-def test_what_is_explained_beside_what_rank_0_said() -> None:
+def test_what_is_explained_beside_what_rank_0_said():
     lost = "tacit: rank 12 was lost"
     said = f"step 1\n{lost}\n"
     assert words(Ended(0, 0), Ended(1, 0)) == []
@@ -242,10 +236,10 @@ def test_what_is_explained_beside_what_rank_0_said() -> None:
     assert words(Ended(0, 130), Ended(1, 130, ours=True)) == []
 
 
-def test_what_a_rank_said_of_itself_alone_stands_beside_what_rank_0_said() -> None:
+def test_what_a_rank_said_of_itself_alone_stands_beside_what_rank_0_said():
     """Rank 0 was told only that it was refused: `see its own screen`, which nobody has."""
 
-    def refused(rank: int, line: str) -> Ended:
+    def refused(rank, line):
         return Ended(rank, 2, output=f"step 1\ntacit: {line}\n")
 
     lacks = "nodes.source = 'own/{node}.npz': node 1: there is no file own/1.npz"
@@ -267,7 +261,7 @@ def test_what_a_rank_said_of_itself_alone_stands_beside_what_rank_0_said() -> No
     ]
 
 
-def test_a_process_without_an_error_line_is_explained_by_what_it_wrote_last() -> None:
+def test_a_process_without_an_error_line_is_explained_by_what_it_wrote_last():
     trace = "Traceback:\n  line 1\nImportError: no such\n\n"
     short = "tacit: rank 1 ended with exit code 9: ImportError: no such"
     assert words(Ended(0, 4), Ended(1, 9, output=trace)) == [short]
@@ -279,7 +273,7 @@ def test_a_process_without_an_error_line_is_explained_by_what_it_wrote_last() ->
     assert words(*unknown) == ["tacit: the process of rank 0 was ended by signal 60"]
 
 
-def test_processes_that_do_not_notice_a_failure_are_ended(tmp_path: Path) -> None:
+def test_processes_that_do_not_notice_a_failure_are_ended(tmp_path):
     source = """
         if rank == 0:
             wait_for("deaf", "hears")
@@ -297,9 +291,7 @@ def test_processes_that_do_not_notice_a_failure_are_ended(tmp_path: Path) -> Non
     assert not (tmp_path / "slept").exists()
 
 
-def test_a_stopped_process_is_ended_as_well(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_process_is_ended_as_well(tmp_path, capfd):
     source = """
         if rank == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -310,7 +302,7 @@ def test_a_stopped_process_is_ended_as_well(
     assert capfd.readouterr().err == "tacit: rank 0 has sent nothing for 1 s\n"
 
 
-def test_the_others_may_take_their_time_to_notice(tmp_path: Path) -> None:
+def test_the_others_may_take_their_time_to_notice(tmp_path):
     source = """
         if rank == 0:
             sys.exit(4)
@@ -330,9 +322,7 @@ def test_the_others_may_take_their_time_to_notice(tmp_path: Path) -> None:
         (signal.SIGHUP, signal.SIGTERM),
     ],
 )
-def test_the_first_signal_is_passed_on_once(
-    tmp_path: Path, sent: signal.Signals, arrives: signal.Signals
-) -> None:
+def test_the_first_signal_is_passed_on_once(tmp_path, sent, arrives):
     source = f"""
         heard = []
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -353,7 +343,7 @@ def test_the_first_signal_is_passed_on_once(
     assert [read(tmp_path, f"heard-{rank}") for rank in range(2)] == [[int(arrives)]] * 2
 
 
-def test_a_closed_terminal_does_not_concern_what_nohup_started(tmp_path: Path) -> None:
+def test_a_closed_terminal_does_not_concern_what_nohup_started(tmp_path):
     source = """
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         heard = []
@@ -371,9 +361,7 @@ def test_a_closed_terminal_does_not_concern_what_nohup_started(tmp_path: Path) -
     assert [read(tmp_path, f"heard-{rank}") for rank in range(2)] == [[True, []]] * 2
 
 
-def test_the_second_signal_kills_and_nothing_is_started_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_second_signal_kills_and_nothing_is_started_again(tmp_path, capfd):
     source = """
         signal.signal(signal.SIGINT, lambda *_: put(f"heard-{rank}"))
         put(f"ready-{rank}")
@@ -390,7 +378,7 @@ def test_the_second_signal_kills_and_nothing_is_started_again(
     assert len(pids(tmp_path)) == 2
 
 
-def test_a_lost_process_after_a_stop_was_asked_for_is_still_a_lost_process(tmp_path: Path) -> None:
+def test_a_lost_process_after_a_stop_was_asked_for_is_still_a_lost_process(tmp_path):
     source = """
         def die(*_):
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -406,9 +394,7 @@ def test_a_lost_process_after_a_stop_was_asked_for_is_still_a_lost_process(tmp_p
     assert len(pids(tmp_path)) == 2
 
 
-def test_after_a_loss_all_are_started_again_and_go_on(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_after_a_loss_all_are_started_again_and_go_on(tmp_path, capfd):
     source = """
         restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         run_id = os.environ["TORCHELASTIC_RUN_ID"]
@@ -433,9 +419,7 @@ def test_after_a_loss_all_are_started_again_and_go_on(
 
 
 @pytest.mark.parametrize(("code", "attempts"), [(4, 3), (3, 1), (1, 1)])
-def test_only_a_loss_is_tried_again_and_not_for_ever(
-    tmp_path: Path, code: int, attempts: int
-) -> None:
+def test_only_a_loss_is_tried_again_and_not_for_ever(tmp_path, code, attempts):
     out = tmp_path / "run"
     out.mkdir()
     source = f"""
@@ -446,8 +430,8 @@ def test_only_a_loss_is_tried_again_and_not_for_ever(
     assert [path.read_text() for path in tmp_path.glob("resume-*")] == ["1"] * attempts
 
 
-def test_what_processes_say_needs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(**options: object) -> None:
+def test_what_processes_say_needs_a_place(tmp_path, monkeypatch):
+    def full(**options):
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", full)
@@ -456,9 +440,7 @@ def test_what_processes_say_needs_a_place(tmp_path: Path, monkeypatch: pytest.Mo
     assert pids(tmp_path) == []
 
 
-def test_all_may_write_to_the_standard_error_of_the_launcher(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_all_may_write_to_the_standard_error_of_the_launcher(tmp_path, capfd):
     said: list[str] = []
     source = """
         print("not told" if rank else "told")
@@ -472,10 +454,8 @@ def test_all_may_write_to_the_standard_error_of_the_launcher(
     assert said == ["tacit: rank 1 ended with exit code 3"]
 
 
-def test_no_process_is_left_when_the_launcher_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> float:
+def test_no_process_is_left_when_the_launcher_fails(tmp_path, monkeypatch):
+    def fail():
         assert appear(tmp_path, "ready-0", "ready-1")
         raise RuntimeError("no clock")
 
@@ -486,7 +466,7 @@ def test_no_process_is_left_when_the_launcher_fails(
     assert len(pids(tmp_path)) == 2
 
 
-def test_a_process_that_cannot_be_started_takes_the_others_with_it(tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_started_takes_the_others_with_it(tmp_path):
     source = """
         import subprocess
         from tacit.communication.cluster.launch import launch
@@ -523,7 +503,7 @@ def test_a_process_that_cannot_be_started_takes_the_others_with_it(tmp_path: Pat
         time.sleep(0.01)
 
 
-def running(number: int) -> bool:
+def running(number):
     """Whether there is such a process that has not ended; nobody may have asked how it did."""
     try:
         state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
@@ -532,7 +512,7 @@ def running(number: int) -> bool:
     return state != "Z"
 
 
-def test_a_killed_launcher_takes_its_processes_with_it(tmp_path: Path) -> None:
+def test_a_killed_launcher_takes_its_processes_with_it(tmp_path):
     source = """
         def end(*_):
             put(f"ended-{rank}")
@@ -567,7 +547,7 @@ def test_a_killed_launcher_takes_its_processes_with_it(tmp_path: Path) -> None:
                 os.kill(number, signal.SIGKILL)
 
 
-def test_a_grandchild_that_keeps_the_pipe_open_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_grandchild_that_keeps_the_pipe_open_is_not_waited_for(tmp_path):
     source = """
         if rank == 1 and os.fork() == 0:  # holds the standard error of rank 1
             put("grandchild", os.getpid())
@@ -583,7 +563,7 @@ def test_a_grandchild_that_keeps_the_pipe_open_is_not_waited_for(tmp_path: Path)
         (tmp_path / "over").touch()
 
 
-def test_a_process_reaches_the_store_and_launches_do_not_collide(tmp_path: Path) -> None:
+def test_a_process_reaches_the_store_and_launches_do_not_collide(tmp_path):
     """A process that uses the store of its launch, and launches others at the same time."""
     source = """
         sys.path[:] = json.loads(sys.argv[1])
@@ -622,6 +602,6 @@ def test_a_process_reaches_the_store_and_launches_do_not_collide(tmp_path: Path)
         (1, {"restarts": 1}, "--restarts = 1: name the run folder"),
     ],
 )
-def test_bad_numbers_are_refused(processes: int, options: dict[str, Any], where: str) -> None:
+def test_bad_numbers_are_refused(processes, options, where):
     with pytest.raises(InputError, match=where):
         launch([], processes, command=("-c", ""), **options)

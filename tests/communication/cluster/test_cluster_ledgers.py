@@ -1,9 +1,6 @@
 """What others learn of a node's ledger: nothing but that its budget forbids the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ import tomli_w
 
 import tacit
 from communication.cluster.crew import train
-from experiments import Answer, experiment
+from experiments import experiment
 from tacit.data import load
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import account_files
@@ -22,7 +19,7 @@ DIGITS = load("digits", data_dir=Path("data"), seed=0).train
 EPSILON, BUDGET = 0.8, 1.0
 
 
-def settings(folder: Path, **privacy: Any) -> dict[str, Any]:
+def settings(folder, **privacy):
     """Two sites of a hundred records each, whose data have a budget."""
     return experiment(
         task={"dataset": None, "model": "logistic", "outputs": 10},
@@ -39,7 +36,7 @@ def settings(folder: Path, **privacy: Any) -> dict[str, Any]:
     )
 
 
-def spend(folder: Path, source: str, records: range) -> None:
+def spend(folder, source, records):
     """An earlier run on some records of a source."""
     config = settings(folder, ledger_source=source)
     config["nodes"] = {"count": 1}
@@ -47,7 +44,7 @@ def spend(folder: Path, source: str, records: range) -> None:
     tacit.train(config, nodes=[(DIGITS.inputs[list(records)], DIGITS.targets[list(records)])])
 
 
-def ended(folder: Path, own: list[int]) -> list[Answer]:
+def ended(folder, own):
     """How both sites ended, of which the second holds these records."""
     folder.mkdir(exist_ok=True)
     for node, records in enumerate((list(range(200, 300)), own)):
@@ -60,7 +57,7 @@ def ended(folder: Path, own: list[int]) -> list[Answer]:
     return train(folder, file, folder / "run", 2)
 
 
-def test_another_site_reads_the_same_bytes_whatever_the_overlap(tmp_path: Path) -> None:
+def test_another_site_reads_the_same_bytes_whatever_the_overlap(tmp_path):
     """One record, all records, or a budget that is used up; the site itself reads which."""
     told, own = [], []
     for shared in (1, 100, 0):
@@ -82,6 +79,6 @@ def test_another_site_reads_the_same_bytes_whatever_the_overlap(tmp_path: Path) 
     assert "0.8 is spent, and this run would bring it to 1.1" in own[2].err
 
 
-def test_a_site_without_such_records_takes_part(tmp_path: Path) -> None:
+def test_a_site_without_such_records_takes_part(tmp_path):
     spend(tmp_path, "trial", range(100))
     assert [answer.code for answer in ended(tmp_path, list(range(100, 200)))] == [0, 0]

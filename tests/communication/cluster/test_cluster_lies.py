@@ -1,12 +1,9 @@
 """A peer that lies changes nothing of another's ledgers, budget, checkpoints or paths."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -24,14 +21,14 @@ SMALL = {
 DIE = partial(at_step, 5, partial(raise_signal, signal.SIGKILL))
 
 
-def spent(run: Path, rank: int) -> float:
+def spent(run, rank):
     """Epsilon of a rank's node, from the ledger of that rank alone."""
     (row,) = ledger_document(run / f"rank-{rank:04d}").nodes
     assert row.epsilon is not None
     return row.epsilon
 
 
-def test_a_peer_that_denies_what_was_booked_overruns_nobodys_budget(tmp_path: Path) -> None:
+def test_a_peer_that_denies_what_was_booked_overruns_nobodys_budget(tmp_path):
     file = write_experiment(tmp_path, privacy={"noise_std": None, "epsilon": 1.0}, **SMALL)
     run = tmp_path / "run"
     train(tmp_path, file, run, 2, tamper={1: DIE})
@@ -55,7 +52,7 @@ def test_a_peer_that_denies_what_was_booked_overruns_nobodys_budget(tmp_path: Pa
     assert content["epsilon_source"] == ["own ledger", "rank 1"]
 
 
-def test_ends_that_a_peer_makes_up_are_refused_or_named(tmp_path: Path) -> None:
+def test_ends_that_a_peer_makes_up_are_refused_or_named(tmp_path):
     file, run = write_experiment(tmp_path, **SMALL), tmp_path / "run"
     for word in ("-1000000000", "1000000000000000", "Infinity", "11"):
         answers = train(tmp_path, file, run, 2, tamper={1: partial(lie, {"last step": word})})
@@ -66,7 +63,7 @@ def test_ends_that_a_peer_makes_up_are_refused_or_named(tmp_path: Path) -> None:
         run = run.with_name(f"{run.name}-again")
 
 
-def test_a_peer_without_checkpoints_deletes_nobodys(tmp_path: Path) -> None:
+def test_a_peer_without_checkpoints_deletes_nobodys(tmp_path):
     file, run = write_experiment(tmp_path, **SMALL), tmp_path / "run"
     train(tmp_path, file, run, 2, tamper={1: DIE})
     home = run / "rank-0000"
@@ -92,16 +89,16 @@ def test_a_peer_without_checkpoints_deletes_nobodys(tmp_path: Path) -> None:
     assert result_of(run)["test_loss"] == result_of(alone)["test_loss"]
 
 
-def _forget_and_die(step: int) -> None:
+def _forget_and_die(step):
     """Say that there are no checkpoints, and die before there are new ones."""
     lie({"list of checkpoints": "[]"})
     at_step(step, partial(raise_signal, signal.SIGKILL))
 
 
-def test_of_the_run_folder_a_peer_gives_the_name_alone(tmp_path: Path) -> None:
+def test_of_the_run_folder_a_peer_gives_the_name_alone(tmp_path):
     file = write_experiment(tmp_path, **SMALL)
 
-    def words(rank: int) -> list[object]:
+    def words(rank):
         return ["train", file, "--quiet"]
 
     for name in ("/tmp/elsewhere", "../elsewhere", "a/b", "..", "a\x1b[2Jb"):

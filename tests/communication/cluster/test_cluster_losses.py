@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +35,6 @@ from communication.cluster.crew import (
 )
 from communication.cluster.tampering import (
     BAD,
-    Tamper,
     around,
     at_step,
     corrupt,
@@ -45,7 +43,7 @@ from communication.cluster.tampering import (
     raise_signal,
 )
 from communication.cluster.test_cluster_runs import SAME_EPSILON, close
-from experiments import Answer, write_experiment, write_module
+from experiments import write_experiment, write_module
 
 pytestmark = pytest.mark.process
 
@@ -55,7 +53,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def codes(answers: list[Answer]) -> list[int]:
+def codes(answers):
     return [answer.code for answer in answers]
 
 
@@ -64,12 +62,12 @@ def codes(answers: list[Answer]) -> list[int]:
 
 @pytest.mark.parametrize(("victim", "noise_seed"), [(0, None), (1, 7)])
 def test_a_killed_rank_is_named_and_the_run_goes_on_from_what_all_completed(
-    victim: int, noise_seed: int | None, tmp_path: Path
-) -> None:
+    victim, noise_seed, tmp_path
+):
     file = write_experiment(tmp_path, privacy={"noise_seed": noise_seed}, **CHANGES)
     run = tmp_path / "run"
 
-    def listening(session: str, lethal: int | None) -> dict[int, Tamper]:
+    def listening(session, lethal):
         return {
             rank: partial(
                 overheard, tmp_path / f"{session}-{rank}", lethal if rank == victim else None
@@ -77,7 +75,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_what_all_completed(
             for rank in range(3)
         }
 
-    def heard(session: str) -> dict[tuple[int, tuple[int, ...]], str]:
+    def heard(session):
         return {
             (rank, tuple(key)): digest
             for rank in range(3)
@@ -126,9 +124,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_what_all_completed(
         assert all(twice > once for twice, once in pairs)
 
 
-def test_kills_at_any_moment_leave_sound_files_and_every_release_on_the_books(
-    tmp_path: Path,
-) -> None:
+def test_kills_at_any_moment_leave_sound_files_and_every_release_on_the_books(tmp_path):
     file = write_experiment(
         tmp_path,
         nodes={"count": 5},
@@ -163,21 +159,19 @@ def test_kills_at_any_moment_leave_sound_files_and_every_release_on_the_books(
     assert_epsilon_is_that_of_the_books(run)
 
 
-def _latest(home: Path) -> int:
+def _latest(home):
     found = home.glob("checkpoint-" + 8 * "[0-9]" + ".safetensors")
     return max((int(one.stem.removeprefix("checkpoint-")) for one in found), default=0)
 
 
-def _die_after(run: Path, step: int) -> None:
+def _die_after(run, step):
     """Ranks 0 and 2 have come so far: what this one has sent is delivered as long as it lives."""
     until(lambda: all(_latest(run / f"rank-{rank:04d}") >= step for rank in (0, 2)))
     raise_signal(signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("place", "after"), [("_folders", True), ("_finish", False)])
-def test_a_rank_killed_before_the_first_step_or_after_the_last(
-    place: str, after: bool, tmp_path: Path
-) -> None:
+def test_a_rank_killed_before_the_first_step_or_after_the_last(place, after, tmp_path):
     file, run = write_experiment(tmp_path, **CHANGES), tmp_path / "run"
     die = partial(_die_after, run, 8 if place == "_finish" else 0)
     tamper = {1: partial(around, "tacit.training.loop", place, die, after=after)}
@@ -191,7 +185,7 @@ def test_a_rank_killed_before_the_first_step_or_after_the_last(
     assert_epsilon_is_that_of_the_books(run)
 
 
-def test_repeated_steps_count_against_the_budget_of_every_node(tmp_path: Path) -> None:
+def test_repeated_steps_count_against_the_budget_of_every_node(tmp_path):
     changes = {**CHANGES, "train": {**CHANGES["train"], "steps": 10}}
     file = write_experiment(tmp_path, privacy={"noise_std": None, "epsilon": 2.0}, **changes)
     run, die = tmp_path / "run", {1: partial(at_step, 5, partial(raise_signal, signal.SIGKILL))}
@@ -216,7 +210,7 @@ def test_repeated_steps_count_against_the_budget_of_every_node(tmp_path: Path) -
     assert "the last checkpoint is the result" in ended["message"]
 
 
-def test_a_run_does_not_go_on_without_the_books_of_a_rank(tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_without_the_books_of_a_rank(tmp_path):
     file, run = write_experiment(tmp_path, **CHANGES), tmp_path / "run"
     die = {1: partial(at_step, 2, partial(raise_signal, signal.SIGKILL))}
     assert codes(train(tmp_path, file, run, 3, tamper=die)) == [4, -signal.SIGKILL, 4]
@@ -231,7 +225,7 @@ def test_a_run_does_not_go_on_without_the_books_of_a_rank(tmp_path: Path) -> Non
 # Stops.
 
 
-def test_a_rank_that_hangs_is_named_by_all_although_they_wait_in_a_chain(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_is_named_by_all_although_they_wait_in_a_chain(tmp_path):
     """A ring, where the rank opposite waits for those who wait; the lost one may come back."""
     # Of a heartbeat a quarter may pass in silence: more than a busy machine keeps anybody waiting.
     file, timeout = _ring(tmp_path), 30.0
@@ -255,7 +249,7 @@ def test_a_rank_that_hangs_is_named_by_all_although_they_wait_in_a_chain(tmp_pat
     assert charged(tmp_path / "run") == {node: steps + again for node, steps in before.items()}
 
 
-def _ring(folder: Path, **changes: Mapping[str, Any]) -> Path:
+def _ring(folder, **changes):
     return write_experiment(
         folder,
         algorithm={"name": "dp2-sgd"},
@@ -266,9 +260,7 @@ def _ring(folder: Path, **changes: Mapping[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(("rank", "number"), [(2, signal.SIGINT)])
-def test_one_rank_that_is_asked_to_stop_stops_all_at_the_same_step(
-    rank: int, number: int, tmp_path: Path
-) -> None:
+def test_one_rank_that_is_asked_to_stop_stops_all_at_the_same_step(rank, number, tmp_path):
     # Of a second or more: so long before a stop it is agreed on.
     long = {"steps": 60, "checkpoint_every": 60, "evaluate_every": 60}
     changes = {**CHANGES, "train": {**CHANGES["train"], **long}}
@@ -298,7 +290,7 @@ def test_one_rank_that_is_asked_to_stop_stops_all_at_the_same_step(
 
 
 @pytest.mark.parametrize("bad", ["not finite", "another dtype", "short"])
-def test_a_bad_message_ends_all_and_names_its_sender(bad: str, tmp_path: Path) -> None:
+def test_a_bad_message_ends_all_and_names_its_sender(bad, tmp_path):
     file = write_experiment(tmp_path, **CHANGES)
     answers = train(tmp_path, file, tmp_path / "run", 3, tamper={1: partial(corrupt, bad, first=4)})
     assert codes(answers) == [4, 4, 4]
@@ -316,7 +308,7 @@ OTHERS: Mapping[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_bad_messages_of_other_kinds(kind: str, tmp_path: Path) -> None:
+def test_bad_messages_of_other_kinds(kind, tmp_path):
     algorithm, sender = OTHERS[kind]
     private = {"noise_std": None, "noise_seed": None} if kind == "compressed" else {}
     file = write_experiment(tmp_path, algorithm=algorithm, privacy=private, **CHANGES)
@@ -328,7 +320,7 @@ def test_bad_messages_of_other_kinds(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["privsgp"])
-def test_bad_messages_may_be_tolerated(algorithm: str, tmp_path: Path) -> None:
+def test_bad_messages_may_be_tolerated(algorithm, tmp_path):
     changes = {**CHANGES, "train": {**CHANGES["train"], "steps": 2 + len(BAD)}}
     file = write_experiment(
         tmp_path, algorithm={"name": algorithm}, faults={"tolerate": True}, **changes
@@ -354,7 +346,7 @@ def test_bad_messages_may_be_tolerated(algorithm: str, tmp_path: Path) -> None:
 # Defects, and what launchers make of losses.
 
 
-def test_a_defect_of_one_rank_ends_all(tmp_path: Path) -> None:
+def test_a_defect_of_one_rank_ends_all(tmp_path):
     file = write_experiment(tmp_path, **CHANGES)
     answers = train(tmp_path, file, tmp_path / "run", 3, tamper={2: partial(at_step, 3, fail)})
     assert codes(answers) == [4, 4, 1]
@@ -392,7 +384,7 @@ LAUNCHERS = {
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_launcher_starts_all_again_after_a_loss(launcher: str, tmp_path: Path) -> None:
+def test_a_launcher_starts_all_again_after_a_loss(launcher, tmp_path):
     run, module = tmp_path / "run", write_module(tmp_path, DEADLY.replace("FOLDER", str(tmp_path)))
     file = write_experiment(
         tmp_path,
@@ -429,11 +421,11 @@ def test_a_launcher_starts_all_again_after_a_loss(launcher: str, tmp_path: Path)
         assert_ends_as(run, simulated(file, tmp_path / "alone"))
 
 
-def _pids(folder: Path) -> list[int]:
+def _pids(folder):
     return [int(path.name.removeprefix("pid-")) for path in folder.glob("pid-*")]
 
 
-def _end(number: int) -> bool:
+def _end(number):
     """Kill a process, if there is one."""
     try:
         os.kill(number, signal.SIGKILL)

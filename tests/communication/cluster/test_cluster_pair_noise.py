@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from communication.cluster.crew import charged, checkpoints, result_of, train
 from communication.cluster.tampering import at_step, corrupt, raise_signal
 from experiments import write_experiment
-from tacit.privacy.noise.lattice import Offsets
 from tacit.training import stacked_context
 
 pytestmark = pytest.mark.process
@@ -28,11 +26,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def recorded(folder: Path, victim: bool, lethal: int | None) -> None:
+def recorded(folder, victim, lethal):
     """Keep this rank's noise of pairs, a file a step; a victim dies before its lethal step."""
     drawn = stacked_context.pair_sums
 
-    def keep(*arguments: Any) -> Offsets:
+    def keep(*arguments):
         offsets = drawn(*arguments)
         (node,), k = arguments[1], arguments[6]
         torch.save(offsets.points, folder / f"{k}-{node}.pt")
@@ -43,7 +41,7 @@ def recorded(folder: Path, victim: bool, lethal: int | None) -> None:
         at_step(lethal, partial(raise_signal, signal.SIGKILL))
 
 
-def attempt(folder: Path, file: Path, lethal: int | None, *more: str) -> list[int]:
+def attempt(folder, file, lethal, *more):
     """Exit codes of a session that keeps its pair noise in a folder."""
     folder.mkdir()
     tamper = {rank: partial(recorded, folder, rank == 1, lethal) for rank in range(PROCESSES)}
@@ -51,13 +49,13 @@ def attempt(folder: Path, file: Path, lethal: int | None, *more: str) -> list[in
     return [answer.code for answer in answers]
 
 
-def noise(folder: Path, k: int) -> list[torch.Tensor]:
+def noise(folder, k):
     """That of every rank, of a step that all of them reached."""
     files = [folder / f"{k}-{node}.pt" for node in range(PROCESSES)]
     return [torch.load(file, weights_only=True).double() for file in files if file.exists()]
 
 
-def test_a_step_that_is_run_again_after_a_kill_has_new_noise_of_pairs(tmp_path: Path) -> None:
+def test_a_step_that_is_run_again_after_a_kill_has_new_noise_of_pairs(tmp_path):
     file = write_experiment(tmp_path, **SETTINGS)
     first, second = tmp_path / "first", tmp_path / "second"
     assert attempt(first, file, 3)[1] == -signal.SIGKILL
@@ -78,7 +76,7 @@ def test_a_step_that_is_run_again_after_a_kill_has_new_noise_of_pairs(tmp_path: 
     assert all(steps[2] == 2 for steps in charged(tmp_path / "run").values())
 
 
-def test_a_dropped_message_is_told_and_changes_nobodys_noise_of_pairs(tmp_path: Path) -> None:
+def test_a_dropped_message_is_told_and_changes_nobodys_noise_of_pairs(tmp_path):
     seeded = {**SETTINGS["privacy"], "noise_seed": 7}
     tolerant = {**SETTINGS, "privacy": seeded, "faults": {"tolerate": True}}
     file = write_experiment(tmp_path, **tolerant)
@@ -102,6 +100,6 @@ def test_a_dropped_message_is_told_and_changes_nobodys_noise_of_pairs(tmp_path: 
             assert torch.equal(before, after)
 
 
-def _recorded_and_corrupt(folder: Path) -> None:
+def _recorded_and_corrupt(folder):
     recorded(folder, False, None)
     corrupt("not finite", first=2)

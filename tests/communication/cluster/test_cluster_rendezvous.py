@@ -3,9 +3,6 @@
 Which addresses are refused, and from which interface gloo speaks.
 """
 
-from __future__ import annotations
-
-import ipaddress
 import json
 import socket
 import time
@@ -17,7 +14,7 @@ from joined import LIMIT, at_once, clusters, kept_store, meet_at, until, variabl
 from pydantic import JsonValue, TypeAdapter
 
 from ports import free_port
-from tacit.communication.cluster import Cluster, connect, rendezvous
+from tacit.communication.cluster import connect, rendezvous
 from tacit.communication.cluster.rendezvous import (
     address_of,
     interface_of,
@@ -42,12 +39,12 @@ from tacit.errors import (
 ANYTHING = Form(TypeAdapter(JsonValue))
 
 
-def board_at(port: int, limit: float = LIMIT) -> KeyValueStore:
+def board_at(port, limit=LIMIT):
     return open_board("127.0.0.1", port, prefix="t/", keeper="it", opening=LIMIT, limit=limit)
 
 
 @pytest.mark.parametrize("environment", [{}, {"RANK": "0"}, {"WORLD_SIZE": "1", "RANK": "0"}])
-def test_one_process_has_no_cluster(environment: dict[str, str]) -> None:
+def test_one_process_has_no_cluster(environment):
     assert connect(environment, timeout=1.0) is None
 
 
@@ -65,13 +62,13 @@ def test_one_process_has_no_cluster(environment: dict[str, str]) -> None:
         ("MASTER_PORT", "²"),
     ],
 )
-def test_a_wrong_variable_is_named(name: str, value: str) -> None:
+def test_a_wrong_variable_is_named(name, value):
     environment = {**variables(1, 2, 1234), name: value}
     with pytest.raises(InputError, match=name):
         read_place(environment, allow_insecure_network=False)
 
 
-def test_a_missing_variable_is_named() -> None:
+def test_a_missing_variable_is_named():
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         environment = variables(1, 2, 1234)
         del environment[name]
@@ -79,23 +76,23 @@ def test_a_missing_variable_is_named() -> None:
             read_place(environment, allow_insecure_network=False)
 
 
-def test_a_public_rendezvous_is_refused_before_anything_is_tried() -> None:
+def test_a_public_rendezvous_is_refused_before_anything_is_tried():
     with pytest.raises(InputError, match="allow-insecure-network"):
         connect({**variables(0, 2, 9), "MASTER_ADDR": "8.8.8.8"}, timeout=1.0)
 
 
-def test_the_place_is_read() -> None:
+def test_the_place_is_read():
     place = read_place(variables(1, 3, 1234), allow_insecure_network=False)
     assert place is not None
     assert (place.rank, place.processes, place.address, place.port) == (1, 3, "127.0.0.1", 1234)
     assert (place.run_id, place.keeps_store) == ("a-run", False)
 
 
-def test_values_are_shared_in_rank_order_as_often_as_asked() -> None:
+def test_values_are_shared_in_rank_order_as_often_as_asked():
     with clusters(3) as ranks:
         for turn in range(2):
 
-            def share(rank: int, turn: int = turn) -> object:
+            def share(rank, turn=turn):
                 return ranks[rank].share("plan", {"n": [rank, turn]}, ANYTHING)
 
             shared = at_once(share, range(3))
@@ -106,7 +103,7 @@ def test_values_are_shared_in_rank_order_as_often_as_asked() -> None:
             ranks[0].share("too big", "x" * (4 * 2**20), ANYTHING)
 
 
-def test_a_rank_that_shares_nothing_is_named_by_all() -> None:
+def test_a_rank_that_shares_nothing_is_named_by_all():
     with clusters(3) as ranks:
         for cluster in ranks:
             cluster.hosts = [[0], [1], [2, 3]]
@@ -131,7 +128,7 @@ UNTOLD = [
 
 
 @pytest.mark.parametrize(("error", "kind", "code"), REPORTED)
-def test_a_public_error_comes_out_as_its_kind(error: Exception, kind: type, code: int) -> None:
+def test_a_public_error_comes_out_as_its_kind(error, kind, code):
     read = read_report(write_report(error, 2))
     assert isinstance(read, kind)
     assert read.exit_code == code
@@ -139,9 +136,7 @@ def test_a_public_error_comes_out_as_its_kind(error: Exception, kind: type, code
 
 
 @pytest.mark.parametrize(("error", "kind", "code"), UNTOLD)
-def test_of_any_other_error_the_kind_and_the_rank_alone_are_told(
-    error: Exception, kind: type, code: int
-) -> None:
+def test_of_any_other_error_the_kind_and_the_rank_alone_are_told(error, kind, code):
     text = write_report(error, 2)
     read = read_report(text)
     assert isinstance(read, kind)
@@ -152,7 +147,7 @@ def test_of_any_other_error_the_kind_and_the_rank_alone_are_told(
     assert others == [text]  # nothing of it depends on what the error says
 
 
-def test_of_records_that_break_a_rule_the_rule_alone_is_told() -> None:
+def test_of_records_that_break_a_rule_the_rule_alone_is_told():
     read = str(read_report(write_report(RecordsError("nodes[3]", "2 of 57", "be finite"), 2)))
     assert read == "rank 2: its own records break a rule: be finite"
 
@@ -160,11 +155,11 @@ def test_of_records_that_break_a_rule_the_rule_alone_is_told() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "3", '{"kind": "SystemExit", "line": ""}', "[" * 10**5]
 )
-def test_a_report_that_makes_no_sense_is_a_lost_peer(text: str) -> None:
+def test_a_report_that_makes_no_sense_is_a_lost_peer(text):
     assert type(read_report(text)) is PeerError
 
 
-def test_a_report_is_one_printable_line() -> None:
+def test_a_report_is_one_printable_line():
     text = json.dumps({"kind": "PeerError", "line": "a\nb\x1b[2Jc\r" + "x" * 900})
     line = str(read_report(text))
     assert line.startswith("a b[2Jc x")
@@ -173,11 +168,11 @@ def test_a_report_is_one_printable_line() -> None:
     assert "cannot be read" in str(read_report(long))
 
 
-def test_a_reported_error_ends_checks_and_waits_of_the_others() -> None:
+def test_a_reported_error_ends_checks_and_waits_of_the_others():
     with clusters(3) as ranks:
         sharing = [0, 1]
 
-        def work(rank: int) -> object:
+        def work(rank):
             if rank == 2:
                 return ranks[2].report(REPORTED[0][0])
             return ranks[rank].share("plan", rank, STEP)
@@ -192,10 +187,10 @@ def test_a_reported_error_ends_checks_and_waits_of_the_others() -> None:
         assert str(ranks[0].diagnose(1, "closed")) == "rank 2: node 3 has no budget left"
 
 
-def test_all_stop_at_the_same_step() -> None:
+def test_all_stop_at_the_same_step():
     with clusters(3) as ranks:
 
-        def steps(rank: int) -> int:
+        def steps(rank):
             cluster = ranks[rank]
             cluster.begin(5)
             for step in range(5, 100_000):
@@ -211,7 +206,7 @@ def test_all_stop_at_the_same_step() -> None:
         assert stops[0] >= 20
 
 
-def test_a_vote_that_never_comes_is_put_down_to_its_rank() -> None:
+def test_a_vote_that_never_comes_is_put_down_to_its_rank():
     with clusters(2, timeout=1.0) as ranks:
         ranks[0].begin(0)
         assert not ranks[0].agreed_stop(1, False)
@@ -219,7 +214,7 @@ def test_a_vote_that_never_comes_is_put_down_to_its_rank() -> None:
             ranks[0].agreed_stop(2, False)
 
 
-def test_a_restart_finds_notes_and_nothing_else_of_before() -> None:
+def test_a_restart_finds_notes_and_nothing_else_of_before():
     with kept_store() as port:
         before = meet_at(port, 2)
         at_once(lambda r: before[r].share("plan", "old", ANYTHING), range(2))
@@ -231,7 +226,7 @@ def test_a_restart_finds_notes_and_nothing_else_of_before() -> None:
         # As agents of several machines count: rank 0's has seen no failure of its own.
         counts = ["0", "1"]
 
-        def again(rank: int) -> Cluster | None:
+        def again(rank):
             environment = variables(rank, 2, port, TORCHELASTIC_RESTART_COUNT=counts[rank])
             return connect(environment, timeout=10.0, start_up=LIMIT)
 
@@ -244,7 +239,7 @@ def test_a_restart_finds_notes_and_nothing_else_of_before() -> None:
             cluster.close()
 
 
-def test_a_meeting_waits_for_who_is_alive_and_names_who_is_not() -> None:
+def test_a_meeting_waits_for_who_is_alive_and_names_who_is_not():
     with kept_store() as port:
         stores = [board_at(port) for _ in range(3)]
         first = at_once(lambda r: meet(stores[r], r, 3, LIMIT), range(3))
@@ -260,10 +255,10 @@ def test_a_meeting_waits_for_who_is_alive_and_names_who_is_not() -> None:
         assert second[0] != first[0]
 
 
-def test_rank_0_keeps_the_store_where_no_launcher_does() -> None:
+def test_rank_0_keeps_the_store_where_no_launcher_does():
     port = free_port()
 
-    def one(rank: int) -> list[int]:
+    def one(rank):
         environment = variables(rank, 2, port, TORCHELASTIC_USE_AGENT_STORE="False")
         cluster = connect(environment, timeout=10.0, start_up=LIMIT)
         assert cluster is not None
@@ -275,7 +270,7 @@ def test_rank_0_keeps_the_store_where_no_launcher_does() -> None:
         cluster.close()
         return shared
 
-    def failure(cluster: Cluster) -> Exception | None:
+    def failure(cluster):
         try:
             cluster.check()
         except TacitError as error:
@@ -285,25 +280,25 @@ def test_rank_0_keeps_the_store_where_no_launcher_does() -> None:
     assert at_once(one, range(2)) == [[0, 1]] * 2
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named():
     with kept_store() as port:
         environment = variables(0, 2, port, TORCHELASTIC_USE_AGENT_STORE="False")
         with pytest.raises(InputError, match=rf"MASTER_PORT = '127.0.0.1:{port}'"):
             connect(environment, timeout=1.0, start_up=1.0)
 
 
-def test_nobody_at_the_rendezvous_is_said() -> None:
+def test_nobody_at_the_rendezvous_is_said():
     with pytest.raises(PeerError, match=r"nothing answers at MASTER_ADDR:MASTER_PORT = 127\.0"):
         connect(variables(1, 2, free_port()), timeout=0.2, start_up=0.2)
 
 
-def test_a_store_that_does_not_answer_is_lost_within_the_limit() -> None:
+def test_a_store_that_does_not_answer_is_lost_within_the_limit():
     with socket.socket() as silent:  # connections are accepted, and nothing is ever said
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         place = f"127.0.0.1:{silent.getsockname()[1]}"
 
-        def never() -> object:
+        def never():
             connection = socket.create_connection(silent.getsockname())
             connection.settimeout(5.0)
             return connection.recv(1)
@@ -312,7 +307,7 @@ def test_a_store_that_does_not_answer_is_lost_within_the_limit() -> None:
             KeyValueStore(never, place=place, keeper="it", opening=0.2, limit=0.2)
 
 
-def test_a_board_writes_and_reads() -> None:
+def test_a_board_writes_and_reads():
     with kept_store() as port:
         store, other = board_at(port), board_at(port)
         assert store.get("a") is None
@@ -341,21 +336,21 @@ LOOPBACK = next(name for _, name in socket.if_nameindex() if name.startswith("lo
 
 
 @pytest.mark.parametrize("address", PRIVATE + PRIVATE6)
-def test_private_addresses_are_not_public(address: str) -> None:
+def test_private_addresses_are_not_public(address):
     assert not is_public(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_public_addresses_and_those_that_stand_for_all_are_public(address: str) -> None:
+def test_public_addresses_and_those_that_stand_for_all_are_public(address):
     assert is_public(address)
 
 
 @given(st.ip_addresses(v=4))
-def test_an_address_written_as_ipv6_is_as_public_as_itself(address: ipaddress.IPv4Address) -> None:
+def test_an_address_written_as_ipv6_is_as_public_as_itself(address):
     assert is_public(f"::ffff:{address}") == is_public(str(address))
 
 
-def refused(environment: dict[str, str], address: str) -> str:
+def refused(environment, address):
     with pytest.raises(InputError) as caught:
         network_settings(environment, address, allow_insecure_network=False)
     assert caught.value.where == "--allow-insecure-network"
@@ -363,7 +358,7 @@ def refused(environment: dict[str, str], address: str) -> str:
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "0.0.0.0"])
-def test_a_public_rendezvous_is_refused_unless_asked_for(address: str) -> None:
+def test_a_public_rendezvous_is_refused_unless_asked_for(address):
     line = refused({"GLOO_SOCKET_IFNAME": LOOPBACK}, address)
     assert f"MASTER_ADDR is {address}" in line
     assert "in clear" in line
@@ -375,24 +370,24 @@ def test_a_public_rendezvous_is_refused_unless_asked_for(address: str) -> None:
     assert allowed == {"NCCL_SOCKET_IFNAME": f"={LOOPBACK}"}
 
 
-def test_a_public_address_of_this_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_public_address_of_this_host_is_refused(monkeypatch):
     monkeypatch.setattr(rendezvous, "_interface_ipv4", {"wan0": "9.9.9.9"}.get)
     line = refused({"GLOO_SOCKET_IFNAME": "wan0"}, "10.0.0.1")
     assert "this host is 9.9.9.9" in line
 
 
-def test_gloo_speaks_on_loopback_where_the_rendezvous_is() -> None:
+def test_gloo_speaks_on_loopback_where_the_rendezvous_is():
     settings = network_settings({}, "127.0.0.1", allow_insecure_network=False)
     assert settings == {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": f"={LOOPBACK}"}
 
 
-def test_what_the_user_set_stays() -> None:
+def test_what_the_user_set_stays():
     given = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": "ib0"}
     assert network_settings(given, "127.0.0.1", allow_insecure_network=False) == {}
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(monkeypatch):
     """A machine with eth0 = 10.0.0.5, lo, and a default route by eth0."""
     interfaces = {"lo": "127.0.0.1", "eth0": "10.0.0.5", "wg0": "10.9.0.2"}
     routes = {"10.9.0.1": "10.9.0.2", "127.0.1.1": "127.0.0.1", "192.0.2.1": "10.0.0.5"}
@@ -402,13 +397,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_gloo_takes_the_interface_by_which_the_rendezvous_is_reached() -> None:
+def test_gloo_takes_the_interface_by_which_the_rendezvous_is_reached():
     settings = network_settings({}, "10.9.0.1", allow_insecure_network=False)
     assert settings["GLOO_SOCKET_IFNAME"] == "wg0"
 
 
 @pytest.mark.usefixtures("machine")
-def test_an_own_name_that_stands_for_loopback_is_not_followed_between_machines() -> None:
+def test_an_own_name_that_stands_for_loopback_is_not_followed_between_machines():
     name = {"MASTER_ADDR": "node-a", "WORLD_SIZE": "4"}
     across = {**name, "LOCAL_WORLD_SIZE": "2"}
     here = {**name, "LOCAL_WORLD_SIZE": "4"}
@@ -418,7 +413,7 @@ def test_an_own_name_that_stands_for_loopback_is_not_followed_between_machines()
         assert settings["GLOO_SOCKET_IFNAME"] == interface
 
 
-def test_names_are_resolved() -> None:
+def test_names_are_resolved():
     assert resolve("localhost") == "127.0.0.1"
     assert resolve("10.2.3.4") == "10.2.3.4"
     assert resolve("::1") == "::1"
@@ -426,7 +421,7 @@ def test_names_are_resolved() -> None:
         resolve("no such host")
 
 
-def test_interfaces_and_addresses_agree_on_this_machine() -> None:
+def test_interfaces_and_addresses_agree_on_this_machine():
     assert interface_of("127.0.0.1") == interface_of("127.0.0.53") == LOOPBACK
     assert address_of(LOOPBACK) == "127.0.0.1"
     assert interface_of("203.0.113.77") is None

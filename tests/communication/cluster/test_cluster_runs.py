@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from contextlib import chdir
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,7 +106,7 @@ KINDS: Mapping[str, Sections] = {
 CASES = [(name, NODES if name == "push-sum" else 3) for name in KINDS] + [("noise of pairs", 2)]
 
 
-def flat(value: Any) -> list[float | None]:
+def flat(value):
     """The numbers of a part of a row, in order."""
     inner = value.values() if isinstance(value, dict) else value
     if not isinstance(value, (dict, list)):
@@ -120,7 +119,7 @@ def flat(value: Any) -> list[float | None]:
 SAME_EPSILON = 1e-9
 
 
-def close(found: Any, right: Any, within: float = 1e-12) -> bool:
+def close(found, right, within=1e-12):
     """Whether all numbers are the same, in float64."""
     pairs = zip(flat(found), flat(right), strict=True)
     return all(
@@ -129,7 +128,7 @@ def close(found: Any, right: Any, within: float = 1e-12) -> bool:
     )
 
 
-def assert_same_run(run: Path, alone: Path, *, server: bool = False) -> None:
+def assert_same_run(run, alone, *, server=False):
     """What processes wrote is what the simulator wrote: models, metrics, epsilon, bytes, ledger."""
     torch.testing.assert_close(nodes_of(run), nodes_of(alone), **EXACT)
     models = [load_file(folder / "model.safetensors") for folder in (run, alone)]
@@ -155,9 +154,7 @@ def assert_same_run(run: Path, alone: Path, *, server: bool = False) -> None:
 
 
 @pytest.mark.parametrize(("kind", "processes"), CASES)
-def test_processes_give_the_numbers_of_the_simulator(
-    kind: str, processes: int, tmp_path: Path
-) -> None:
+def test_processes_give_the_numbers_of_the_simulator(kind, processes, tmp_path):
     common = {"steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2}
     kinds = {**KINDS[kind], "train": {**common, **KINDS[kind].get("train", {})}}
     file = write_experiment(tmp_path, nodes={"count": NODES}, **kinds)
@@ -174,7 +171,7 @@ def test_processes_give_the_numbers_of_the_simulator(
     assert_private_metrics_stay_home(tmp_path / "run", rows_of(tmp_path / "alone"))
 
 
-def test_a_bound_that_is_assumed_is_enforced_by_no_process(tmp_path: Path) -> None:
+def test_a_bound_that_is_assumed_is_enforced_by_no_process(tmp_path):
     file = write_experiment(
         tmp_path,
         nodes={"count": NODES},
@@ -191,7 +188,7 @@ def test_a_bound_that_is_assumed_is_enforced_by_no_process(tmp_path: Path) -> No
     assert found["epsilon"] == result_of(tmp_path / "alone")["epsilon"] == [None] * NODES
 
 
-def assert_private_metrics_stay_home(run: Path, alone: list[dict[str, Any]]) -> None:
+def assert_private_metrics_stay_home(run, alone):
     """What was measured on a rank's records is in one file of its own, and in nothing else."""
     assert all(row[key] is None for row in rows_of(run) for key in PRIVATE)
     texts = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -226,7 +223,7 @@ def assert_private_metrics_stay_home(run: Path, alone: list[dict[str, Any]]) -> 
 
 @pytest.mark.parametrize("name", ["dyn-d2p", "dp-sgd"])
 @pytest.mark.parametrize("how", ["public", "private"])
-def test_processes_recalibrate_as_the_simulator_does(name: str, how: str, tmp_path: Path) -> None:
+def test_processes_recalibrate_as_the_simulator_does(name, how, tmp_path):
     """By the common model and the noised counts of all nodes; each charges its own for them."""
     homes = [tmp_path / f"site-{rank}" for rank in range(3)]
     for home in (*homes, tmp_path / "all"):
@@ -268,7 +265,7 @@ def test_processes_recalibrate_as_the_simulator_does(name: str, how: str, tmp_pa
 # Own data.
 
 
-def own_files(folder: Path, nodes: range) -> None:
+def own_files(folder, nodes):
     """The records of some nodes, each in a file of its own: more of them, the higher its number."""
     folder.mkdir()
     for node in nodes:
@@ -286,7 +283,7 @@ OWN: Sections = {
 BLOCKS = (range(2), range(2, 4), range(4, 5))
 
 
-def test_each_process_has_the_records_of_its_own_nodes_and_no_others(tmp_path: Path) -> None:
+def test_each_process_has_the_records_of_its_own_nodes_and_no_others(tmp_path):
     file = write_experiment(tmp_path, **OWN)
     homes = [tmp_path / f"site-{rank}" for rank in range(3)]
     for home, nodes in zip(homes, BLOCKS, strict=True):
@@ -305,7 +302,7 @@ def test_each_process_has_the_records_of_its_own_nodes_and_no_others(tmp_path: P
         assert left == {f"records-{node}.npz" for node in nodes}
 
 
-def test_a_missing_file_ends_all_and_names_node_and_path(tmp_path: Path) -> None:
+def test_a_missing_file_ends_all_and_names_node_and_path(tmp_path):
     file = write_experiment(tmp_path, **OWN)
     homes = [tmp_path / f"site-{rank}" for rank in range(3)]
     for home, nodes in zip(homes, BLOCKS, strict=True):
@@ -332,12 +329,10 @@ def test_a_missing_file_ends_all_and_names_node_and_path(tmp_path: Path) -> None
         (1, "privacy.noise_seed=8", "privacy.noise_seed"),
     ],
 )
-def test_processes_that_disagree_end_before_the_first_step(
-    odd: int, override: str, named: str, tmp_path: Path
-) -> None:
+def test_processes_that_disagree_end_before_the_first_step(odd, override, named, tmp_path):
     file, run = write_experiment(tmp_path), tmp_path / "run"
 
-    def words(rank: int) -> list[object]:
+    def words(rank):
         more = ["--set", override] if rank == odd else []
         return ["train", file, "--quiet", "--out", run, *more]
 
@@ -352,7 +347,7 @@ def test_processes_that_disagree_end_before_the_first_step(
     assert not run.exists()
 
 
-def test_a_run_folder_that_exists_is_refused_by_all(tmp_path: Path) -> None:
+def test_a_run_folder_that_exists_is_refused_by_all(tmp_path):
     file, run = write_experiment(tmp_path), tmp_path / "run"
     run.mkdir()
     (run / "mine.json").write_text(json.dumps("kept"))

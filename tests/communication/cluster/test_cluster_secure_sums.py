@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from communication.cluster.crew import (
     simulated,
     train,
 )
-from communication.cluster.tampering import Tamper, overheard
+from communication.cluster.tampering import overheard
 from experiments import write_experiment
 
 pytestmark = pytest.mark.process
@@ -35,19 +34,17 @@ PRIVACY = {"aggregation": "secure-sum", "colluding": 2}
 TOLD, MASKED = 4, 6  # kinds of messages: what the server says, and what it gets
 
 
-def test_a_round_that_is_repeated_after_a_kill_has_fresh_masks_and_is_charged_again(
-    tmp_path: Path,
-) -> None:
+def test_a_round_that_is_repeated_after_a_kill_has_fresh_masks_and_is_charged_again(tmp_path):
     """The own noise is seeded here, so that nothing but the masks tells the two attempts apart."""
     file, run = write_experiment(tmp_path, privacy=PRIVACY, **CHANGES), tmp_path / "run"
 
-    def listening(session: str, lethal: int | None) -> dict[int, Tamper]:
+    def listening(session, lethal):
         return {
             rank: partial(overheard, tmp_path / f"{session}-{rank}", lethal if rank == 1 else None)
             for rank in range(3)
         }
 
-    def heard(session: str, kind: int) -> dict[tuple[int, int], str]:
+    def heard(session, kind):
         return {
             (rank, step): digest
             for rank in range(3)
@@ -82,7 +79,7 @@ def test_a_round_that_is_repeated_after_a_kill_has_fresh_masks_and_is_charged_ag
     assert all(twice > once for twice, once in pairs)
 
 
-def test_more_clients_in_one_process_than_may_collude_are_refused(tmp_path: Path) -> None:
+def test_more_clients_in_one_process_than_may_collude_are_refused(tmp_path):
     privacy = {**PRIVACY, "colluding": 1}
     file = write_experiment(tmp_path, privacy=privacy, **CHANGES)
     answers = train(tmp_path, file, tmp_path / "run", 3)

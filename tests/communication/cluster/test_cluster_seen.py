@@ -13,12 +13,12 @@ from tacit.communication.received import STEP
 pytestmark = pytest.mark.process
 
 
-def test_one_process_sees_itself() -> None:
+def test_one_process_sees_itself():
     (own,) = ALONE.seen()
     assert (own.rank, own.name, own.state, own.waiting_for) == (0, "rank 0", "connected", ())
 
 
-def test_steps_waits_and_ends_of_all_are_seen_in_the_order_of_ranks() -> None:
+def test_steps_waits_and_ends_of_all_are_seen_in_the_order_of_ranks():
     with clusters(3) as ranks:
         ranks[0].at(4)
         ranks[2].at(5)
@@ -35,7 +35,7 @@ def test_steps_waits_and_ends_of_all_are_seen_in_the_order_of_ranks() -> None:
         closing.join(LIMIT)
 
 
-def test_who_has_not_shared_is_who_is_waited_for() -> None:
+def test_who_has_not_shared_is_who_is_waited_for():
     with clusters(3) as ranks:
         answers: list[list[int]] = []
         threads = [
@@ -53,7 +53,7 @@ def test_who_has_not_shared_is_who_is_waited_for() -> None:
         assert ranks[0].seen()[0].waiting_for == ()
 
 
-def test_a_rank_that_is_silent_is_away() -> None:
+def test_a_rank_that_is_silent_is_away():
     with clusters(2, timeout=40.0) as ranks:
         until(lambda: ranks[0].seen()[1].state == "connected")
         ranks[1]._watch._ending.set()  # it says nothing from now on, as where its network is cut

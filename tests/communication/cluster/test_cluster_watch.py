@@ -3,19 +3,16 @@
 Real processes where a process must die: all are started at once, as loading torch takes them long.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 from joined import LIMIT, at_once, clusters, kept_store, until, variables
 
-from tacit.communication.cluster import Cluster, connect
+from tacit.communication.cluster import connect
 from tacit.communication.cluster.watch import beat_of, silence_of
 from tacit.communication.received import STEP
 from tacit.errors import PeerError, TacitError
@@ -52,7 +49,7 @@ time.sleep(60)
 """
 
 
-def start(code: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+def start(code, environment):
     return subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
@@ -61,7 +58,7 @@ def start(code: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def line_of(process: subprocess.Popen[str]) -> str:
+def line_of(process):
     """The next line that a process prints, within the limit."""
     killer = threading.Timer(LIMIT, process.kill)
     killer.start()
@@ -75,15 +72,15 @@ def line_of(process: subprocess.Popen[str]) -> str:
 class Started:
     """Processes that the tests of this file hurt, and the port of a store that stays."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self.port = port
         self.peer = start(PEER, {**variables(2, 3, port), "TIMEOUT": str(TIMEOUT)})
         self.keeper = start(KEEPER, {})
 
-    def join(self, run: str) -> list[Cluster]:
+    def join(self, run):
         """Ranks 0 and 1 of a run whose rank 2 is the peer."""
 
-        def one(rank: int) -> Cluster | None:
+        def one(rank):
             environment = variables(rank, 3, self.port, TORCHELASTIC_RUN_ID=run)
             return connect(environment, timeout=TIMEOUT, start_up=60.0)
 
@@ -97,7 +94,7 @@ class Started:
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[Started]:
+def started():
     with kept_store() as port:
         processes = Started(port)
         try:
@@ -110,7 +107,7 @@ def started() -> Iterator[Started]:
                 process.stdout.close()
 
 
-def failure(cluster: Cluster) -> TacitError | None:
+def failure(cluster):
     try:
         cluster.check()
     except TacitError as error:
@@ -118,7 +115,7 @@ def failure(cluster: Cluster) -> TacitError | None:
     return None
 
 
-def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all(started: Started) -> None:
+def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all(started):
     ranks = started.join("stopped")
     started.peer.send_signal(signal.SIGSTOP)
     until(lambda: all(failure(cluster) for cluster in ranks))
@@ -141,20 +138,20 @@ def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all(started: Start
     close(ranks)
 
 
-def test_a_rendezvous_that_hangs_is_lost(started: Started) -> None:
+def test_a_rendezvous_that_hangs_is_lost(started):
     port = int(line_of(started.keeper))
     ranks = at_once(lambda rank: connect(variables(rank, 2, port), timeout=2.0), range(2))
     started.keeper.send_signal(signal.SIGSTOP)
     rendezvous_is_lost(ranks, port)
 
 
-def test_a_rendezvous_that_ends_is_lost() -> None:
+def test_a_rendezvous_that_ends_is_lost():
     with kept_store() as port:
         ranks = at_once(lambda rank: connect(variables(rank, 2, port), timeout=2.0), range(2))
     rendezvous_is_lost(ranks, port)
 
 
-def rendezvous_is_lost(ranks: list[Cluster], port: int) -> None:
+def rendezvous_is_lost(ranks, port):
     until(lambda: all(failure(cluster) for cluster in ranks))
     for cluster in ranks:
         line = str(failure(cluster))
@@ -166,12 +163,12 @@ def rendezvous_is_lost(ranks: list[Cluster], port: int) -> None:
     close(ranks)
 
 
-def close(ranks: list[Cluster]) -> None:
+def close(ranks):
     """Each on a thread, so that one that hangs is a failure."""
     at_once(lambda rank: ranks[rank].close(), range(len(ranks)))
 
 
-def test_a_rank_that_has_closed_is_not_missed() -> None:
+def test_a_rank_that_has_closed_is_not_missed():
     timeout = 4.0  # a busy machine must not make the others seem silent
     with clusters(3, timeout=timeout) as ranks:
         ranks[2].close()
@@ -182,7 +179,7 @@ def test_a_rank_that_has_closed_is_not_missed() -> None:
         assert "rank 2 has ended" in str(ranks[0].diagnose(2, "closed"))
 
 
-def test_the_last_of_a_chain_of_waits_is_blamed_by_all() -> None:
+def test_the_last_of_a_chain_of_waits_is_blamed_by_all():
     with clusters(3, timeout=4.0) as ranks:
         ranks[2].at(17)
         ranks[1].waiting(2)
@@ -197,6 +194,6 @@ def test_the_last_of_a_chain_of_waits_is_blamed_by_all() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0.1, 1.0, 5.0, 20.0, 60.0, 3600.0])
-def test_a_silence_is_noticed_within_the_timeout(timeout: float) -> None:
+def test_a_silence_is_noticed_within_the_timeout(timeout):
     assert beat_of(timeout) <= 0.5
     assert 5 * beat_of(timeout) <= silence_of(timeout) <= max(timeout / 4, 0.25)

@@ -1,7 +1,5 @@
 """The exchange of the simulator against dense products with the mixing matrices."""
 
-from __future__ import annotations
-
 import networkx as nx
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.communication.colours import Public, Released
 from tacit.communication.exchange import InProcessExchange
-from tacit.topology import Mixing, Weights, build_mixing, build_schedule
+from tacit.topology import Weights, build_mixing, build_schedule
 
 CPU = torch.device("cpu")
 NAMED = [
@@ -30,21 +28,19 @@ NAMED = [
 ]
 
 
-def exchange_of(
-    matrices: list[np.ndarray], dtype: torch.dtype = torch.float64
-) -> InProcessExchange:
+def exchange_of(matrices, dtype=torch.float64):
     return InProcessExchange([*map(Weights.of_matrix, matrices)], dtype=dtype, device=CPU)
 
 
-def named(graph: str, nodes: int, degree: int | None) -> Mixing:
+def named(graph, nodes, degree):
     return build_mixing(build_schedule(graph, nodes, degree=degree))
 
 
-def matrices_of(mixing: Mixing) -> list[np.ndarray]:
+def matrices_of(mixing):
     return [weights.matrix() for weights in mixing.weights]
 
 
-def values(nodes: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+def values(nodes, dtype=torch.float64):
     """Parameters `[nodes, 6]` and weights `[nodes]`, as push-sum sends them."""
     draw = torch.Generator().manual_seed(nodes)
     return (
@@ -55,9 +51,7 @@ def values(nodes: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("graph", "nodes", "degree"), NAMED)
-def test_mixing_is_the_product_with_the_matrix_of_its_step(
-    graph: str, nodes: int, degree: int | None, dtype: torch.dtype
-) -> None:
+def test_mixing_is_the_product_with_the_matrix_of_its_step(graph, nodes, degree, dtype):
     matrices = matrices_of(named(graph, nodes, degree))
     exchange = exchange_of(matrices, dtype)
     x, w = values(nodes, dtype)
@@ -75,7 +69,7 @@ def test_mixing_is_the_product_with_the_matrix_of_its_step(
 
 
 @st.composite
-def digraph_matrices(draw: st.DrawFn) -> list[np.ndarray]:
+def digraph_matrices(draw):
     """One to three column-stochastic matrices of random directed graphs with unequal weights."""
     nodes = draw(st.integers(1, 9))
     count = draw(st.integers(1, 3))
@@ -94,7 +88,7 @@ def digraph_matrices(draw: st.DrawFn) -> list[np.ndarray]:
 
 @given(matrices=digraph_matrices())
 @settings(max_examples=60, deadline=None)
-def test_random_digraphs(matrices: list[np.ndarray]) -> None:
+def test_random_digraphs(matrices):
     nodes = len(matrices[0])
     exchange = exchange_of(matrices)
     x, w = values(nodes)
@@ -114,7 +108,7 @@ def test_random_digraphs(matrices: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("in_neighbours", range(1, 8))
-def test_few_and_many_in_neighbours_agree(in_neighbours: int) -> None:
+def test_few_and_many_in_neighbours_agree(in_neighbours):
     """Around the number at which the way of computing changes, and with uneven rows."""
     nodes = 9
     generator = np.random.default_rng(in_neighbours)
@@ -144,9 +138,7 @@ def test_few_and_many_in_neighbours_agree(in_neighbours: int) -> None:
         ("ring", 1, None, [0]),
     ],
 )
-def test_bytes_are_counted_for_every_out_neighbour(
-    graph: str, nodes: int, degree: int | None, degrees: list[int], dtype: torch.dtype
-) -> None:
+def test_bytes_are_counted_for_every_out_neighbour(graph, nodes, degree, degrees, dtype):
     exchange = exchange_of(matrices_of(named(graph, nodes, degree)), dtype)
     assert exchange.bytes_sent.tolist() == [0] * nodes
     x, w = values(nodes, dtype)
@@ -161,7 +153,7 @@ def test_bytes_are_counted_for_every_out_neighbour(
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("graph", ["ring", "complete"])
-def test_weights_that_are_read_only_are_taken_over_without_a_warning(graph: str) -> None:
+def test_weights_that_are_read_only_are_taken_over_without_a_warning(graph):
     (weights,) = named(graph, 8, None).weights
     exchange = InProcessExchange([weights], dtype=torch.float64, device=CPU)
     x, _ = values(8)

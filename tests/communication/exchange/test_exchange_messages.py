@@ -3,8 +3,6 @@
 Which rows cross between processes: against a plain enumeration of edges.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from dataclasses import replace
@@ -35,12 +33,12 @@ LAYOUT = MessageLayout((torch.Size([3]), torch.Size([])), torch.float64, (2, 5))
 EXPECTED = Envelope(sender=1, kind="mix", step=7, turn=9, layout=LAYOUT)
 
 
-def message(envelope: Envelope, extra: int = 0) -> torch.Tensor:
+def message(envelope, extra=0):
     content = write_header(envelope) + bytes(envelope.layout.payload + extra)
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def test_the_header_is_laid_out_as_documented() -> None:
+def test_the_header_is_laid_out_as_documented():
     header = write_header(EXPECTED)
     assert len(header) == HEADER_BYTES == 64
     assert header[:8] == b"tacit\x00\x00\x01"
@@ -51,7 +49,7 @@ def test_the_header_is_laid_out_as_documented() -> None:
     assert EXPECTED.size == 64 + 64
 
 
-def test_the_expected_message_passes() -> None:
+def test_the_expected_message_passes():
     check(message(EXPECTED), EXPECTED)
     coded = replace(EXPECTED, layout=replace(LAYOUT, sizes=(5, 0)))
     assert coded.size == 64 + 5
@@ -80,27 +78,27 @@ def test_the_expected_message_passes() -> None:
         ),
     ],
 )
-def test_a_header_that_says_something_else_is_refused(sent: Envelope, said: str) -> None:
+def test_a_header_that_says_something_else_is_refused(sent, said):
     with pytest.raises(PeerError, match="rank 1 sent a bad message at step 7") as refusal:
         check(message(sent), EXPECTED)
     assert said in str(refusal.value)
 
 
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 127, 129])
-def test_a_message_of_another_length_is_refused(length: int) -> None:
+def test_a_message_of_another_length_is_refused(length):
     whole = message(EXPECTED, extra=10)[:length]
     with pytest.raises(PeerError, match="rank 1 sent a bad message"):
         check(whole, EXPECTED)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_but_a_header_of_ours_are_read(content: bytes) -> None:
+def test_no_bytes_but_a_header_of_ours_are_read(content):
     found = read_header(content)
     assert (found is None) == (not content.startswith(b"tacit\x00\x00\x01") or len(content) < 64)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_rows_with_a_number_that_is_not_finite_are_found(bad: float) -> None:
+def test_rows_with_a_number_that_is_not_finite_are_found(bad):
     first, second = torch.zeros(4, 3), torch.zeros(4)
     assert unfinite([first, second]) == []
     first[2, 1] = bad
@@ -109,7 +107,7 @@ def test_rows_with_a_number_that_is_not_finite_are_found(bad: float) -> None:
     assert unfinite([first, second]) == [0, 2]
 
 
-def test_finite_numbers_whose_sum_is_not_are_no_fault() -> None:
+def test_finite_numbers_whose_sum_is_not_are_no_fault():
     large = torch.full((2, 3), torch.finfo(torch.float64).max, dtype=torch.float64)
     assert unfinite([large]) == []
     assert unfinite([torch.zeros(0, 3)]) == []
@@ -119,7 +117,7 @@ CPU = torch.device("cpu")
 
 
 @st.composite
-def placed_matrices(draw: st.DrawFn) -> tuple[np.ndarray, list[int]]:
+def placed_matrices(draw):
     """A mixing matrix with any edges, and a process for each node, each process used."""
     nodes = draw(st.integers(1, 9))
     processes = draw(st.integers(1, nodes))
@@ -136,9 +134,7 @@ def placed_matrices(draw: st.DrawFn) -> tuple[np.ndarray, list[int]]:
 
 @given(placed_matrices())
 @settings(deadline=None)
-def test_only_edges_that_cross_are_messages_and_a_row_goes_once(
-    case: tuple[np.ndarray, list[int]],
-) -> None:
+def test_only_edges_that_cross_are_messages_and_a_row_goes_once(case):
     matrix, ranks = case
     edges = {(j, i) for i, j in zip(*np.nonzero(matrix), strict=True)}
     for rank in set(ranks):
@@ -157,9 +153,7 @@ def test_only_edges_that_cross_are_messages_and_a_row_goes_once(
 
 @given(placed_matrices())
 @settings(deadline=None)
-def test_the_rows_of_processes_are_those_of_the_whole_product(
-    case: tuple[np.ndarray, list[int]],
-) -> None:
+def test_the_rows_of_processes_are_those_of_the_whole_product(case):
     matrix, ranks = case
     values = torch.randn(len(ranks), 3, generator=torch.Generator().manual_seed(1)).double()
     whole = compile_rows(
@@ -180,7 +174,7 @@ def test_the_rows_of_processes_are_those_of_the_whole_product(
         torch.testing.assert_close(found, right[own], rtol=0, atol=0 if few else 1e-13)
 
 
-def test_rows_of_silent_nodes_are_left_out() -> None:
+def test_rows_of_silent_nodes_are_left_out():
     matrix = np.ones((4, 4))
     active = np.array([True, False, False, True])
     route = gossip_route(Weights.of_matrix(matrix), [0, 0, 1, 2], 0).only(active)
@@ -189,7 +183,7 @@ def test_rows_of_silent_nodes_are_left_out() -> None:
     assert route.others == (3,)
 
 
-def test_pairs_and_servers() -> None:
+def test_pairs_and_servers():
     ranks = [0, 0, 1, 1, 2]
     route = pair_route({0: 2, 1: 1}, ranks, 0)
     assert (route.sends, route.receives) == ({1: (0,)}, {1: (2,)})

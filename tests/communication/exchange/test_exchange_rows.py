@@ -1,9 +1,5 @@
 """Sums of rows: compiled, on a device, with the step before them; and the mean of a server."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +9,7 @@ from hypothesis import strategies as st
 from tacit.communication.colours import Private, Public, Released
 from tacit.communication.exchange import InProcessExchange, rows
 from tacit.communication.exchange.protocol import Descent
-from tacit.communication.exchange.rows import Mixer, Server, compile_rows, mean_of_rows
+from tacit.communication.exchange.rows import Server, compile_rows, mean_of_rows
 from tacit.errors import LeakError
 from tacit.topology import Weights, build_mixing, build_schedule
 
@@ -22,25 +18,23 @@ DTYPES = [torch.float32, torch.float64]
 
 
 @pytest.fixture
-def _three_threads() -> Iterator[None]:
+def _three_threads():
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(threads)
 
 
-def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+def drawn(*shape, dtype=torch.float32, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def mixer_of(graph: str, nodes: int, dtype: torch.dtype = torch.float32) -> Mixer:
+def mixer_of(graph, nodes, dtype=torch.float32):
     weights = build_mixing(build_schedule(graph, nodes)).at(0)
     return compile_rows(weights, nodes=range(nodes), dtype=dtype, device=CPU)
 
 
-def one_by_one(
-    weights: Weights, x: np.ndarray, direction: np.ndarray | None, step: float
-) -> np.ndarray:
+def one_by_one(weights, x, direction, step):
     """The sums by the definition, every product and sum rounded to the dtype of x."""
     kind = x.dtype.type
     if direction is not None:
@@ -61,9 +55,7 @@ def one_by_one(
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 1_000),
 )
-def test_sums_are_rounded_one_by_one_in_the_order_of_the_sources(
-    nodes: int, length: int, step: float | None, dtype: torch.dtype, seed: int
-) -> None:
+def test_sums_are_rounded_one_by_one_in_the_order_of_the_sources(nodes, length, step, dtype, seed):
     generator = np.random.default_rng(seed)
     matrix = np.zeros((nodes, nodes))
     for target in range(nodes):  # some have no in-neighbour at all
@@ -79,7 +71,7 @@ def test_sums_are_rounded_one_by_one_in_the_order_of_the_sources(
 
 @pytest.mark.parametrize("graph", ["exponential", "ring", "complete"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_descent_is_the_step_and_then_the_mixing(graph: str, dtype: torch.dtype) -> None:
+def test_a_descent_is_the_step_and_then_the_mixing(graph, dtype):
     x, direction = drawn(9, 70, dtype=dtype), drawn(9, 70, dtype=dtype, seed=1)
     mixer, descent = mixer_of(graph, 9, dtype), Descent(direction, 0.37)
     before = x.clone(), direction.clone()
@@ -92,7 +84,7 @@ def test_a_descent_is_the_step_and_then_the_mixing(graph: str, dtype: torch.dtyp
 
 @pytest.mark.usefixtures("_three_threads")
 @pytest.mark.parametrize("length", [1, 5, 40_000])
-def test_threads_change_nothing(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing(length, monkeypatch):
     x, descent = drawn(6, length), Descent(drawn(6, length, seed=1), 0.1)
     mixer = mixer_of("exponential", 6)
     torch.set_num_threads(1)
@@ -103,7 +95,7 @@ def test_threads_change_nothing(length: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("graph", ["exponential", "ring"])
-def test_another_device_mixes_the_same(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_device_mixes_the_same(graph, monkeypatch):
     """The way of devices, run on the processor."""
     x, descent = drawn(7, 3, 5), Descent(drawn(7, 3, 5, seed=1), 0.2)
     expected = mixer_of(graph, 7).begin(x, descent)
@@ -111,7 +103,7 @@ def test_another_device_mixes_the_same(graph: str, monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(mixer_of(graph, 7).begin(x, descent), expected)
 
 
-def test_values_of_any_layout_are_mixed() -> None:
+def test_values_of_any_layout_are_mixed():
     x = drawn(70, 9).t()
     descent = Descent(drawn(70, 9, seed=1).t(), 0.2)
     mixer = mixer_of("exponential", 9)
@@ -119,7 +111,7 @@ def test_values_of_any_layout_are_mixed() -> None:
     assert torch.equal(mixer.begin(x, descent), mixer.begin(x.contiguous(), contiguous))
 
 
-def test_only_the_first_value_descends_and_a_private_direction_is_refused() -> None:
+def test_only_the_first_value_descends_and_a_private_direction_is_refused():
     weights = build_mixing(build_schedule("ring", 4)).at(0)
     exchange = InProcessExchange([weights], dtype=torch.float32, device=CPU)
     x, w, direction = drawn(4, 6), drawn(4, seed=2), drawn(4, 6, seed=1)
@@ -134,23 +126,23 @@ def test_only_the_first_value_descends_and_a_private_direction_is_refused() -> N
 EVERYONE = np.arange(4)
 
 
-def numbered(first: float) -> torch.Tensor:
+def numbered(first):
     return torch.arange(8, dtype=torch.float64).view(4, 2) + first
 
 
-def test_the_mean_of_rows() -> None:
+def test_the_mean_of_rows():
     assert torch.equal(mean_of_rows(numbered(0)), torch.tensor([[3.0, 4.0]], dtype=torch.float64))
     assert torch.equal(mean_of_rows(numbered(0)[:0]), torch.zeros(1, 2, dtype=torch.float64))
 
 
-def test_a_lost_message_is_left_out_of_the_mean_of_this_step() -> None:
+def test_a_lost_message_is_left_out_of_the_mean_of_this_step():
     arrived = np.array([True, False, True, True])
     found = Server(4).mean(0, numbered(0), EVERYONE, arrived, latest=False)
     torch.testing.assert_close(found, numbered(0)[[0, 2, 3]].mean(0, keepdim=True))
 
 
 @pytest.mark.parametrize("sparse", [True, False])
-def test_of_a_lost_message_the_server_keeps_the_one_before(sparse: bool) -> None:
+def test_of_a_lost_message_the_server_keeps_the_one_before(sparse):
     """Whether it is given the rows of everyone, or only of those that send."""
     server = Server(4)
     server.mean(0, numbered(0), EVERYONE, None, latest=True)
@@ -165,7 +157,7 @@ def test_of_a_lost_message_the_server_keeps_the_one_before(sparse: bool) -> None
     torch.testing.assert_close(found, right.mean(0, keepdim=True))
 
 
-def test_what_it_is_given_is_not_changed() -> None:
+def test_what_it_is_given_is_not_changed():
     server, given = Server(4), numbered(0)
     server.mean(0, given, EVERYONE, np.ones(4, bool), latest=True)
     server.mean(0, numbered(9)[[0]], EVERYONE[[0]], np.ones(4, bool), latest=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from communication.cluster.ranks import Hub, Outcome, Seat, ThreadChannel, run_threads
+from communication.cluster.ranks import Hub, ThreadChannel, run_threads
 from tacit.communication.colours import Released, Summand
 from tacit.communication.exchange import BetweenProcesses, Graphs, InProcessExchange
 from tacit.communication.exchange.messages import HEADER_BYTES
@@ -25,7 +25,7 @@ D = 1500
 Flags = Callable[[int], Any]
 
 
-def rows(nodes: Sequence[int], k: int) -> torch.Tensor:
+def rows(nodes, k):
     """What the nodes hold in round k: numbers of ordinary size, int64 `[nodes, D]`."""
     made = [
         torch.randn(D, generator=torch.Generator().manual_seed(100 * k + node)) for node in nodes
@@ -33,22 +33,22 @@ def rows(nodes: Sequence[int], k: int) -> torch.Tensor:
     return torch.stack([*made, torch.zeros(D)])[:-1].mul(300).round().long()
 
 
-def taking_part(nodes: Sequence[int], flags: Any) -> list[int]:
+def taking_part(nodes, flags):
     return [node for node in nodes if flags is None or flags[node]]
 
 
-def few(k: int) -> Any:
+def few(k):
     """Three of six in every round; in round 2 nobody."""
     active = np.zeros(6, np.bool_)
     active[[(k + step) % 6 for step in (0, 1, 3)]] = k != 2
     return active
 
 
-def weights(nodes: int) -> Any:
+def weights(nodes):
     return server_averaging(nodes).weights
 
 
-def in_one(nodes: int, active: Flags, rounds: int) -> tuple[list[torch.Tensor], Any]:
+def in_one(nodes, active, rounds):
     exchange = InProcessExchange(weights(nodes), dtype=torch.float32, device=CPU, active=active)
     sums = []
     for k in range(rounds):
@@ -57,18 +57,13 @@ def in_one(nodes: int, active: Flags, rounds: int) -> tuple[list[torch.Tensor], 
     return sums, exchange
 
 
-def between(
-    ranks: Sequence[int],
-    active: Flags,
-    rounds: int,
-    channel: Callable[[Hub, int, float], ThreadChannel] = ThreadChannel,
-) -> list[Outcome]:
+def between(ranks, active, rounds, channel=ThreadChannel):
     """The same in threads that stand for processes; keys are fresh."""
     first = [ranks.index(rank) for rank in range(max(ranks) + 1)]
     keys = fresh_pair_keys([(min(p), max(p)) for p in itertools.combinations(first, 2)])
     graphs = Graphs(lambda k: weights(len(ranks))[0], 1, "server", active)
 
-    def sit(seat: Seat) -> Any:
+    def sit(seat):
         masks = PairMasks(first[seat.rank], keys)
         exchange = BetweenProcesses(
             seat.channel, ranks, graphs, dtype=torch.float32, device=CPU, masks=masks
@@ -87,9 +82,7 @@ def between(
 @pytest.mark.parametrize(
     "ranks", [(0, 1, 2, 3, 4, 5), (0, 0, 1, 1, 2, 2), (1, 0, 2, 0, 1, 1), (1, 2, 2, 1, 1, 0)]
 )
-def test_every_process_gets_the_integers_of_one_process(
-    ranks: tuple[int, ...], active: Flags
-) -> None:
+def test_every_process_gets_the_integers_of_one_process(ranks, active):
     right, alone = in_one(6, active, 5)
     sent = [0] * 6
     outcomes = between(ranks, active, 5)
@@ -116,17 +109,17 @@ class Listening(ThreadChannel):
 
     heard: list[tuple[int, int, torch.Tensor]]
 
-    def send(self, rank: int, message: torch.Tensor) -> None:
+    def send(self, rank, message):
         self.heard.append((self.rank, rank, message.clone()))
         super().send(rank, message)
 
 
-def unevenness(words: torch.Tensor) -> float:
+def unevenness(words):
     columns = words.numpy().astype("<i8").view(np.uint8).reshape(-1, 8).T
     return 8 * min(stats.chisquare(np.bincount(one, minlength=256)).pvalue for one in columns)
 
 
-def test_what_leaves_a_process_is_uniform_but_for_the_sum() -> None:
+def test_what_leaves_a_process_is_uniform_but_for_the_sum():
     heard: list[tuple[int, int, torch.Tensor]] = []
     listening = type("ListeningHere", (Listening,), {"heard": heard})
     outcomes = between((0, 1, 2, 2), lambda k: None, 3, listening)
@@ -152,14 +145,14 @@ def test_what_leaves_a_process_is_uniform_but_for_the_sum() -> None:
 class Losing(ThreadChannel):
     """Rank 2 ends before its second part leaves."""
 
-    def send(self, rank: int, message: torch.Tensor) -> None:
+    def send(self, rank, message):
         self.count = getattr(self, "count", 0) + 1
         if self.rank == 2 and self.count == 2:
             raise RuntimeError("killed")
         super().send(rank, message)
 
 
-def test_a_participant_that_is_lost_ends_the_run_and_leaves_no_sum() -> None:
+def test_a_participant_that_is_lost_ends_the_run_and_leaves_no_sum():
     outcomes = between((0, 1, 2), lambda k: None, 2, Losing)
     assert "killed" in outcomes[2].value
     for outcome in outcomes[:2]:
@@ -167,7 +160,7 @@ def test_a_participant_that_is_lost_ends_the_run_and_leaves_no_sum() -> None:
         assert "was lost" in outcome.value
 
 
-def test_nothing_else_is_added_and_nothing_is_sent_without_masks() -> None:
+def test_nothing_else_is_added_and_nothing_is_sent_without_masks():
     alone = InProcessExchange(weights(2), dtype=torch.float32, device=CPU)
     wrong: Any = Released(rows([0, 1], 0))
     with pytest.raises(LeakError, match="only a Summand is noised for a sum"):

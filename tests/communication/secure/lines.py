@@ -28,14 +28,14 @@ class Line:
 
     def __init__(
         self,
-        listen: str,
-        to: str,
+        listen,
+        to,
         *,
-        rate: float | None = None,
-        delay: float = 0.0,
-        late: tuple[float, float] = (0.0, 0.0),
-        seed: int = 0,
-    ) -> None:
+        rate=None,
+        delay=0.0,
+        late=(0.0, 0.0),
+        seed=0,
+    ):
         self._to, self._rate, self._delay, self._late = _pair(to), rate, delay, late
         self._draws, self._lock = random.Random(seed), threading.Lock()
         self._server = socket.create_server(_pair(listen))
@@ -43,18 +43,18 @@ class Line:
         self.carried = 0  # bytes, both ways
         self._start(self._accept)
 
-    def __enter__(self) -> Line:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
-    def _start(self, work, *arguments: object) -> None:
+    def _start(self, work, *arguments):
         threading.Thread(target=work, args=arguments, daemon=True).start()
 
-    def _accept(self) -> None:
+    def _accept(self):
         with suppress(OSError):
             while True:
                 near, _ = self._server.accept()
@@ -76,7 +76,7 @@ class Line:
                     self._start(self._take, pair[0], held)
                     self._start(self._give, pair[1], held)
 
-    def _take(self, source: socket.socket, held: queue.Queue[tuple[float, bytes]]) -> None:
+    def _take(self, source, held):
         with suppress(OSError):
             while data := source.recv(_CHUNK):
                 with self._lock:
@@ -86,7 +86,7 @@ class Line:
                 held.put((time.monotonic() + self._delay + later, data))
         held.put((0.0, b""))
 
-    def _give(self, sink: socket.socket, held: queue.Queue[tuple[float, bytes]]) -> None:
+    def _give(self, sink, held):
         free = 0.0  # when the line has passed on what it has taken
         with suppress(OSError):
             while True:
@@ -102,6 +102,6 @@ class Line:
             _, data = held.get()
 
 
-def _pair(address: str) -> tuple[str, int]:
+def _pair(address):
     host, _, port = address.rpartition(":")
     return host, int(port)

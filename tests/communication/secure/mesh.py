@@ -13,10 +13,9 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,7 +24,7 @@ from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat
 from tacit.communication.secure import frames, pacing, wire
 from tacit.communication.secure.frames import BEAT, DATA, Frame, digest_of
-from tacit.communication.secure.journal import Journal, Record
+from tacit.communication.secure.journal import Journal
 from tacit.communication.secure.wire import Wire
 
 RUN = bytes(range(16))
@@ -37,12 +36,12 @@ class KilledError(Exception):
     """The process ends here."""
 
 
-def unacknowledged(wire: Wire) -> dict[int, int]:
+def unacknowledged(wire):
     """How many frames to each other site may not be on its disk."""
     return {rank: len(out.kept) for rank, out in wire._out.items()}
 
 
-def quick(monkeypatch) -> None:
+def quick(monkeypatch):
     """Beats and looks follow each other fast, and nothing waits for the disk."""
     for name, seconds in {"_LOOK": 0.004, "_BEAT": 0.05, "_FAREWELL": 0.5}.items():
         monkeypatch.setattr(wire, name, seconds)
@@ -55,12 +54,12 @@ def quick(monkeypatch) -> None:
 _synced: dict[tuple[int, int], int] = {}
 
 
-def _note_synced(descriptor: int) -> None:
+def _note_synced(descriptor):
     found = os.fstat(descriptor)
     _synced[found.st_dev, found.st_ino] = found.st_size
 
 
-def power_cut(folder: Path, draws: random.Random) -> None:
+def power_cut(folder, draws):
     """Take off some of what was written to segments and not brought to the disk."""
     for path in sorted(folder.glob("*-*")):
         if path.name.startswith(("sent", "received")):
@@ -69,18 +68,18 @@ def power_cut(folder: Path, draws: random.Random) -> None:
             os.truncate(path, draws.randint(synced, found.st_size))
 
 
-def signer(key: Ed25519PrivateKey) -> Callable[[bytes], bytes]:
+def signer(key):
     return key.sign
 
 
 class Keys:
     """Of some sites."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self.private = [Ed25519PrivateKey.generate() for _ in range(count)]
         self.public = [key.public_key() for key in self.private]
 
-    def verify(self, rank: int, signature: bytes, data: bytes) -> str | None:
+    def verify(self, rank, signature, data):
         try:
             self.public[rank].verify(signature, data)
         except InvalidSignature:
@@ -97,12 +96,12 @@ class MortalJournal(Journal):
         draws: what of a record is written then.
     """
 
-    def __init__(self, folder: Path, fuse: int | None, draws: random.Random) -> None:
+    def __init__(self, folder, fuse, draws):
         self.dead = threading.Event()
         self._left, self._draws, self._count = fuse, draws, threading.Lock()
         super().__init__(folder)
 
-    def _burn(self) -> None:
+    def _burn(self):
         """One more operation."""
         with self._count:
             if self._left is not None:
@@ -112,7 +111,7 @@ class MortalJournal(Journal):
             if self.dead.is_set():
                 raise KilledError
 
-    def _append(self, kind: str, content: bytes) -> None:
+    def _append(self, kind, content):
         try:
             self._burn()
         except KilledError:
@@ -122,26 +121,26 @@ class MortalJournal(Journal):
         super()._append(kind, content)
         self._burn()
 
-    def sync_received(self) -> None:
+    def sync_received(self):
         self._burn()
         super().sync_received()
         self._burn()
 
-    def begin_segment(self, step: int) -> None:
+    def begin_segment(self, step):
         self._burn()
         super().begin_segment(step)
         self._burn()
 
-    def write_snapshot(self, step: int, records: Sequence[Record]) -> None:
+    def write_snapshot(self, step, records):
         self._burn()
         super().write_snapshot(step, records)
         self._burn()
 
-    def forget_before(self, step: int) -> None:
+    def forget_before(self, step):
         self._burn()
         super().forget_before(step)
 
-    def write_session(self, session, *, is_new: bool = False) -> None:
+    def write_session(self, session, *, is_new=False):
         self._burn()
         super().write_session(session, is_new=is_new)
         self._burn()
@@ -156,7 +155,7 @@ class Mesh:
         losses: of each frame, the chance to be dropped; and of each, to be repeated or delayed.
     """
 
-    def __init__(self, count: int, seed: int = 0, losses: float = 0.0) -> None:
+    def __init__(self, count, seed=0, losses=0.0):
         self.names, self.keys = NAMES[:count], Keys(count)
         self.takers: dict[int, Callable[[bytes], None]] = {}
         self.left: dict[tuple[bytes, int, int, int], set[bytes]] = {}
@@ -169,10 +168,10 @@ class Mesh:
         self._thread = threading.Thread(target=self._carry, daemon=True)
         self._thread.start()
 
-    def publisher(self, sender: int) -> Post:
+    def publisher(self, sender):
         return Post(self, sender)
 
-    def publish(self, sender: int, rank: int, message: bytes) -> None:
+    def publish(self, sender, rank, message):
         frame = self.read(message, rank)
         with self._lock:
             if frame.kind == DATA:
@@ -185,18 +184,18 @@ class Mesh:
             self._held += [(rank, message)] * (0 if {sender, rank} & self.cut else copies)
         self._more.set()
 
-    def read(self, message: bytes, rank: int) -> Frame:
+    def read(self, message, rank):
         """A frame that a site has sent, checked."""
         return frames.unpack(
             message, run=RUN, own=rank, sites=self.names, largest=2**30, verify=self.keys.verify
         )
 
-    def end(self) -> None:
+    def end(self):
         self._ended = True
         self._more.set()
         self._thread.join(10)
 
-    def _carry(self) -> None:
+    def _carry(self):
         while not self._ended:
             self._more.wait(1.0)
             with self._lock:
@@ -209,7 +208,7 @@ class Mesh:
             if taker is not None:
                 taker(message)
 
-    def wire(self, rank: int, folder: Path, journal: Journal | None = None, **more) -> Wire:
+    def wire(self, rank, folder, journal=None, **more):
         journal = journal or Journal(folder)
         return Wire(
             self.names,
@@ -221,11 +220,11 @@ class Mesh:
             **{"lets_leave": True, "lets_begin": True, **more},
         )
 
-    def start(self, wire_: Wire, step: int | None = None) -> None:
+    def start(self, wire_, step=None):
         self.takers[wire_.own] = wire_.receive
         wire_.start(self.publisher(wire_.own), step)
 
-    def kill(self, wire_: Wire, journal: MortalJournal) -> None:
+    def kill(self, wire_, journal):
         """The process ends: nothing of it writes or speaks any more."""
         self.takers.pop(wire_.own, None)
         journal.dead.set()
@@ -237,7 +236,7 @@ class Mesh:
             assert not thread.is_alive()
         journal.close()
 
-    def mixed(self) -> list[tuple[bytes, int, int, int]]:
+    def mixed(self):
         """The frames in place of which two different ones have left."""
         with self._lock:
             return [key for key, digests in self.left.items() if len(digests) > 1]
@@ -246,17 +245,17 @@ class Mesh:
 class Post:
     """What a wire is given to publish with."""
 
-    def __init__(self, mesh: Mesh, sender: int) -> None:
+    def __init__(self, mesh, sender):
         self._mesh, self._sender = mesh, sender
 
-    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
+    def publish(self, rank, frame, *, urgent=False):
         self._mesh.publish(self._sender, rank, frame)
         return True
 
-    def reaches(self, rank: int) -> bool:
+    def reaches(self, rank):
         return True
 
-    def breaks(self, rank: int) -> int:
+    def breaks(self, rank):
         return 0
 
 
@@ -269,7 +268,7 @@ class Puppet:
         target: the site to which it speaks.
     """
 
-    def __init__(self, mesh: Mesh, rank: int, target: int = 0) -> None:
+    def __init__(self, mesh, rank, target=0):
         self.mesh, self.rank, self.target = mesh, rank, target
         self.nonce, self.token = f"{rank:032x}", f"{rank + 100:032x}"
         self.heard: list[Beat] = []
@@ -277,7 +276,7 @@ class Puppet:
         self.counter, self.session = 0, bytes(16)
         mesh.takers[rank] = self.take
 
-    def take(self, message: bytes) -> None:
+    def take(self, message):
         frame = self.mesh.read(message, self.rank)
         if frame.sender != self.target:
             return
@@ -287,7 +286,7 @@ class Puppet:
         else:
             self.data.append(frame)
 
-    def beat(self, **more) -> bytes:
+    def beat(self, **more):
         """One that is right where a test does not say otherwise."""
         self.counter += 1
         last = self.heard[-1] if self.heard else None
@@ -311,7 +310,7 @@ class Puppet:
         } | more
         return self.packed(BEAT, 0, "beat", json.dumps(said).encode())
 
-    def packed(self, kind: int, number: int, topic: str, body: bytes, **more) -> bytes:
+    def packed(self, kind, number, topic, body, **more):
         said = {
             "kind": kind,
             "sender": self.rank,
@@ -324,11 +323,11 @@ class Puppet:
         } | more
         return frames.pack(Frame(**said), RUN, signer(self.mesh.keys.private[self.rank]))
 
-    def say(self, message: bytes) -> None:
+    def say(self, message):
         self.mesh.takers[self.target](message)
 
 
-def until(found: Callable[[], object], what: str = "it") -> None:
+def until(found, what="it"):
     """Wait for what another thread does."""
     deadline = time.monotonic() + LIMIT
     while not found():
@@ -336,11 +335,11 @@ def until(found: Callable[[], object], what: str = "it") -> None:
         time.sleep(0.002)
 
 
-def together(works: Iterable[Callable[[], object]]) -> None:
+def together(works):
     """Do these at once, and raise what one of them raises."""
     errors: list[BaseException] = []
 
-    def work(one: Callable[[], object]) -> None:
+    def work(one):
         try:
             one()
         except BaseException as error:
@@ -357,7 +356,7 @@ def together(works: Iterable[Callable[[], object]]) -> None:
 
 
 @contextmanager
-def formed(mesh: Mesh, folder: Path) -> Iterator[list[Wire]]:
+def formed(mesh, folder):
     """Wires of all sites, which have met."""
     wires = [mesh.wire(rank, folder / name) for rank, name in enumerate(mesh.names)]
     try:
@@ -372,7 +371,7 @@ def formed(mesh: Mesh, folder: Path) -> Iterator[list[Wire]]:
 
 
 @contextmanager
-def facing_puppets(mesh: Mesh, folder: Path, **more) -> Iterator[tuple[Wire, list[Puppet]]]:
+def facing_puppets(mesh, folder, **more):
     """The wire of site 0, which has met the puppets that stand for all others."""
     own = mesh.wire(0, folder / "own", **more)
     puppets = [Puppet(mesh, rank) for rank in range(1, len(mesh.names))]
@@ -385,7 +384,7 @@ def facing_puppets(mesh: Mesh, folder: Path, **more) -> Iterator[tuple[Wire, lis
         mesh.end()
 
 
-def meet(own: Wire, puppets: Sequence[Puppet]) -> None:
+def meet(own, puppets):
     """Have a wire meet the puppets, or meet them again."""
     for puppet in puppets:
         puppet.heard.clear()

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,28 +49,28 @@ class Running:
     words: Sequence[str]
 
     @property
-    def alive(self) -> bool:
+    def alive(self):
         """Whether it has not ended."""
         return self.process.exitcode is None
 
-    def send(self, number: signal.Signals) -> None:
+    def send(self, number):
         """Send it a signal."""
         if self.alive and self.process.pid is not None:
             os.kill(self.process.pid, number)
 
-    def kill(self) -> None:
+    def kill(self):
         """End it at once, and wait until it has."""
         self.send(signal.SIGKILL)
         self.process.join(LIMIT)
 
-    def end(self, limit: float = LIMIT) -> Answer:
+    def end(self, limit=LIMIT):
         """How it ended; of a signal, minus its number."""
         self.process.join(limit)
         code = self.process.exitcode
         assert code is not None, f"{self.home.name} hangs: {self.said('err')[-500:]}"
         return Answer(code, self.said("out"), self.said("err"))
 
-    def said(self, stream: str) -> str:
+    def said(self, stream):
         """What it wrote to `out` or `err` since it was started."""
         return (self.home / f"said.{stream}").read_text()
 
@@ -94,23 +94,23 @@ class Consortium:
     running: dict[str, Running] = field(default_factory=dict)
     past: list[Running] = field(default_factory=list)
 
-    def home(self, name: str) -> Path:
+    def home(self, name):
         """The working directory of a member."""
         return self.folder / "homes" / name
 
-    def run_folder(self, name: str, run: str = "run") -> Path:
+    def run_folder(self, name, run="run"):
         """Where a site writes a run."""
         return self.home(name) / "runs" / run
 
-    def rank_folder(self, name: str, run: str = "run") -> Path:
+    def rank_folder(self, name, run="run"):
         """Where it writes what is its own."""
         return self.run_folder(name, run) / f"rank-{self.names.index(name):04d}"
 
-    def session(self, name: str, run: str = "run") -> Path:
+    def session(self, name, run="run"):
         """Where it keeps its session of a run, as long as that lasts."""
         return session_folder(self.run_folder(name, run), self.names.index(name))
 
-    def start(self, name: str, *words: object, tamper: Callable[[], None] | None = None) -> Running:
+    def start(self, name, *words, tamper=None):
         """`tacit` with these words, as a process of this member."""
         home = self.home(name)
         home.mkdir(parents=True, exist_ok=True)
@@ -126,26 +126,26 @@ class Consortium:
 
     def train(
         self,
-        name: str,
-        file: Path,
-        *more: object,
-        run: str = "run",
-        resume: bool = False,
-        tamper: Callable[[], None] | None = None,
-    ) -> Running:
+        name,
+        file,
+        *more,
+        run="run",
+        resume=False,
+        tamper=None,
+    ):
         """A site takes part in a run."""
         words = ["train", file, "--site", self.folder / name, "--out", f"runs/{run}", "--quiet"]
         return self.start(name, *words, *(["--resume"] if resume else []), *more, tamper=tamper)
 
-    def train_all(self, file: Path, *more: object, **options: Any) -> list[Running]:
+    def train_all(self, file, *more, **options):
         """All sites take part."""
         return [self.train(name, file, *more, **options) for name in self.names]
 
-    def ends(self) -> list[Answer]:
+    def ends(self):
         """How the latest processes of all sites ended, by rank."""
         return [self.running[name].end() for name in self.names]
 
-    def relay(self, name: str = "hub") -> Running:
+    def relay(self, name="hub"):
         """Start the relay, and wait until it listens."""
         words = ("relay", "--site", self.folder / name, "--listen", self.listen)
         running = self.start(name, *words)
@@ -153,7 +153,7 @@ class Consortium:
         assert running.alive, running.said("err")
         return running
 
-    def until(self, condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    def until(self, condition, limit=LIMIT):
         """Wait, a limited time, for something that a process does."""
         deadline = time.monotonic() + limit
         while not condition():
@@ -161,7 +161,7 @@ class Consortium:
             assert time.monotonic() < deadline, f"it did not happen: {said}"
             time.sleep(0.02)
 
-    def until_step(self, step: int, *names: str, run: str = "run") -> None:
+    def until_step(self, step, *names, run="run"):
         """Wait until some sites have come to a step, or have ended."""
         for name in names or self.names:
             self.until(
@@ -172,7 +172,7 @@ class Consortium:
             )
 
 
-def _member(home: Path, words: Sequence[str], tamper: Callable[[], None] | None) -> None:
+def _member(home, words, tamper):
     os.chdir(home)
     for number, stream in ((1, "out"), (2, "err")):
         file = os.open(f"said.{stream}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -188,9 +188,7 @@ def _member(home: Path, words: Sequence[str], tamper: Callable[[], None] | None)
 
 
 @contextmanager
-def consortium(
-    folder: Path, names: Sequence[str] = NAMES, *, listen: str | None = None, days: int = 365
-) -> Iterator[Consortium]:
+def consortium(folder, names=NAMES, *, listen=None, days=365):
     """A consortium of some sites and the relay `hub`; no process of it is left afterwards.
 
     Args:
@@ -216,13 +214,13 @@ def consortium(
         assert not any(running.alive for running in everybody)
 
 
-def make_member(folder: Path, name: str, *more: str) -> None:
+def make_member(folder, name, *more):
     """`tacit site create`, and its request beside."""
     done = tacit("site", "create", name, "--folder", folder / name, *more)
     assert done.code == 0, done.err
 
 
-def approve_all(folder: Path, names: Sequence[str], *, days: int = 365) -> None:
+def approve_all(folder, names, *, days=365):
     """`tacit consortium approve` for all, and `tacit site join` by each."""
     requests = [folder / f"{name}.request.pem" for name in names]
     done = tacit(
@@ -232,7 +230,7 @@ def approve_all(folder: Path, names: Sequence[str], *, days: int = 365) -> None:
     join_all(folder, names)
 
 
-def join_all(folder: Path, names: Sequence[str]) -> None:
+def join_all(folder, names):
     """Every member takes over the bundle as it stands."""
     for name in names:
         bundle = folder / "consortium" / "bundle.json"
@@ -240,15 +238,15 @@ def join_all(folder: Path, names: Sequence[str]) -> None:
         assert done.code == 0, done.err
 
 
-def gated(file: Path) -> Callable[[], None]:
+def gated(file):
     """Steps from the number in a file on wait until it is larger, so that tests can set a pace."""
     return partial(_gate, file)
 
 
-def _gate(file: Path) -> None:
+def _gate(file):
     told = SiteCluster.at
 
-    def at(self: SiteCluster, k: int) -> None:
+    def at(self, k):
         told(self, k)
         while k >= int(file.read_text() or 0):
             time.sleep(0.01)
@@ -256,7 +254,7 @@ def _gate(file: Path) -> None:
     SiteCluster.at = at  # type: ignore[method-assign]
 
 
-def status_of(folder: Path) -> Mapping[str, Any]:
+def status_of(folder):
     """What `status.json` says; nothing where there is none yet."""
     with suppress(FileNotFoundError):
         content: dict[str, Any] = strict_json((folder / "status.json").read_text())
@@ -264,7 +262,7 @@ def status_of(folder: Path) -> Mapping[str, Any]:
     return {}
 
 
-def gathered(group: Consortium, into: Path, run: str = "run") -> Path:
+def gathered(group, into, run="run"):
     """What all sites wrote of a run in one folder, as processes that share a disk would have."""
     for rank, name in enumerate(group.names):
         source = group.run_folder(name, run)
@@ -284,7 +282,7 @@ class Cuts:
         to: where the relay listens.
     """
 
-    def __init__(self, listen: str, to: str) -> None:
+    def __init__(self, listen, to):
         host, port = listen.rsplit(":", 1)
         self._to = (to.rsplit(":", 1)[0], int(to.rsplit(":", 1)[1]))
         self._server = socket.create_server((host, int(port)))
@@ -293,7 +291,7 @@ class Cuts:
         self._closed_until = 0.0
         self._start(self._accept)
 
-    def cut(self, seconds: float = 0.0) -> int:
+    def cut(self, seconds=0.0):
         """Cut all connections, and let nobody connect for some seconds; how many were cut."""
         with self._lock:
             self._closed_until = time.monotonic() + seconds
@@ -304,21 +302,21 @@ class Cuts:
             one.close()
         return len(cut) // 2
 
-    def close(self) -> None:
+    def close(self):
         """Cut all, and listen no more."""
         self._server.close()
         self.cut(3600.0)
 
-    def __enter__(self) -> Cuts:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.close()
 
-    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+    def _start(self, work, *arguments):
         threading.Thread(target=work, args=arguments, daemon=True).start()
 
-    def _accept(self) -> None:
+    def _accept(self):
         with suppress(OSError):
             while True:
                 near, _ = self._server.accept()
@@ -335,7 +333,7 @@ class Cuts:
                 self._start(self._pump, near, far)
                 self._start(self._pump, far, near)
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source, sink):
         with suppress(OSError):
             while data := source.recv(2**16):
                 sink.sendall(data)

@@ -6,8 +6,6 @@ import resource
 import shutil
 import signal
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from communication.cluster.crew import charged, result_of, simulated
 from communication.cluster.test_cluster_runs import assert_same_run
-from communication.secure.sites import NAMES, Consortium, consortium, gated, gathered, status_of
+from communication.secure.sites import NAMES, consortium, gated, gathered, status_of
 from experiments import write_experiment
 from tacit.privacy.ledger.ledger import read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
@@ -26,7 +24,7 @@ pytestmark = pytest.mark.process
 STEPS, HELD = 12, 6
 
 
-def written(folder: Path, *, own: bool = False, noise_seed: int | None = 7, **changes: Any) -> Path:
+def written(folder, *, own=False, noise_seed=7, **changes):
     """A run of a few steps, with a checkpoint at every fourth; of each site's own files or not."""
     train = {
         "steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2,
@@ -43,7 +41,7 @@ def written(folder: Path, *, own: bool = False, noise_seed: int | None = 7, **ch
     )
 
 
-def held(group: Consortium, file: Path, gate: Path, step: int = HELD, **options: Any) -> None:
+def held(group, file, gate, step=HELD, **options):
     """Start all sites, which wait before a step until the gate is opened."""
     gate.write_text(str(step))
     group.relay()
@@ -51,14 +49,14 @@ def held(group: Consortium, file: Path, gate: Path, step: int = HELD, **options:
     group.until_step(step)
 
 
-def assert_right(group: Consortium, file: Path, folder: Path) -> None:
+def assert_right(group, file, folder):
     """The run ended as the simulator's does, with each step charged once."""
     run = gathered(group, folder / "gathered")
     assert_same_run(run, simulated(file, folder / "alone"))
     assert {times for one in charged(run).values() for times in one.values()} == {1}
 
 
-def test_a_site_that_is_away_for_too_long_is_named_and_all_go_on_later(tmp_path: Path) -> None:
+def test_a_site_that_is_away_for_too_long_is_named_and_all_go_on_later(tmp_path):
     file, gate = written(tmp_path, patience=8.0), tmp_path / "gate"
     with consortium(tmp_path) as group:
         held(group, file, gate)
@@ -78,7 +76,7 @@ def test_a_site_that_is_away_for_too_long_is_named_and_all_go_on_later(tmp_path:
         assert_right(group, file, tmp_path)
 
 
-def test_a_site_whose_system_goes_down_is_waited_for(tmp_path: Path) -> None:
+def test_a_site_whose_system_goes_down_is_waited_for(tmp_path):
     file, gate = written(tmp_path), tmp_path / "gate"
     with consortium(tmp_path) as group:
         held(group, file, gate)
@@ -94,7 +92,7 @@ def test_a_site_whose_system_goes_down_is_waited_for(tmp_path: Path) -> None:
         assert_right(group, file, tmp_path)
 
 
-def test_a_stop_at_one_site_stops_all_at_one_step_and_they_go_on(tmp_path: Path) -> None:
+def test_a_stop_at_one_site_stops_all_at_one_step_and_they_go_on(tmp_path):
     steps = 100  # the later, the longer apart are the votes on whether to stop
     file, gate = written(tmp_path, steps=steps), tmp_path / "gate"
     with consortium(tmp_path) as group:
@@ -118,9 +116,7 @@ def test_a_stop_at_one_site_stops_all_at_one_step_and_they_go_on(tmp_path: Path)
 
 
 @pytest.mark.parametrize("lost", ["session", "run folder"])
-def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
-    lost: str, tmp_path: Path
-) -> None:
+def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(lost, tmp_path):
     file, gate = written(tmp_path, patience=8.0), tmp_path / "gate"
     with consortium(tmp_path) as group:
         held(group, file, gate, step=10)  # the second checkpoint: what came before is forgotten
@@ -140,9 +136,7 @@ def test_a_site_that_lost_its_own_cannot_come_back_as_if_nothing_were(
 
 
 @pytest.mark.parametrize("lost", ["run folder", "last checkpoint"])
-def test_a_site_that_lost_what_its_session_still_reaches_makes_more_steps_again(
-    lost: str, tmp_path: Path
-) -> None:
+def test_a_site_that_lost_what_its_session_still_reaches_makes_more_steps_again(lost, tmp_path):
     file, gate = written(tmp_path), tmp_path / "gate"
     with consortium(tmp_path) as group:
         held(group, file, gate, step=HELD if lost == "run folder" else 10)
@@ -159,7 +153,7 @@ def test_a_site_that_lost_what_its_session_still_reaches_makes_more_steps_again(
         assert_right(group, file, tmp_path)
 
 
-def test_ledgers_of_the_data_charge_a_step_once_that_is_made_again(tmp_path: Path) -> None:
+def test_ledgers_of_the_data_charge_a_step_once_that_is_made_again(tmp_path):
     file, gate = written(tmp_path, own=True, noise_seed=None), tmp_path / "gate"
     with consortium(tmp_path) as group:
         more: dict[str, tuple[str, ...]] = {}
@@ -187,9 +181,7 @@ def test_ledgers_of_the_data_charge_a_step_once_that_is_made_again(tmp_path: Pat
             assert step_runs(intervals) == ((0, STEPS, 1),)
 
 
-def test_records_that_were_changed_are_not_sent_and_the_others_wait_for_the_right_ones(
-    tmp_path: Path,
-) -> None:
+def test_records_that_were_changed_are_not_sent_and_the_others_wait_for_the_right_ones(tmp_path):
     file, gate = written(tmp_path, own=True), tmp_path / "gate"
     with consortium(tmp_path) as group:
         for rank, name in enumerate(NAMES):
@@ -209,7 +201,7 @@ def test_records_that_were_changed_are_not_sent_and_the_others_wait_for_the_righ
         assert charged(gathered(group, tmp_path / "gathered")) == once
 
 
-def test_a_session_that_finds_no_room_is_charged_for_what_was_sent_alone(tmp_path: Path) -> None:
+def test_a_session_that_finds_no_room_is_charged_for_what_was_sent_alone(tmp_path):
     file = written(tmp_path, steps=300, checkpoint_every=300)
     with consortium(tmp_path) as group:
         group.relay()
@@ -229,13 +221,13 @@ def test_a_session_that_finds_no_room_is_charged_for_what_was_sent_alone(tmp_pat
         assert charged(gathered(group, tmp_path / "gathered")) == once
 
 
-def _small_files() -> None:
+def _small_files():
     """No file grows beyond what a session needs for some steps."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
 
-def write_records(file: Path, rank: int, *, corrected: bool = False) -> None:
+def write_records(file, rank, *, corrected=False):
     """A site's own records: some digits, of which one may have been corrected since."""
     digits = load_digits()
     inputs = digits.data[rank::3].astype(np.float32) / 16

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,32 +11,32 @@ from pathlib import Path
 
 import pytest
 import zenoh
-from ways import QUIET, RUN, End, approved_again, awaited, ends, members, relaying
+from ways import QUIET, RUN, approved_again, awaited, ends, members, relaying
 
 from consortia import consortium
 from tacit.communication.secure.carrier import open_carrier
 from tacit.communication.secure.sessions import session_config
 from tacit.errors import InputError, PeerError
-from tacit.identities import Site, join, revoke
+from tacit.identities import join, revoke
 
 BLOCK = zenoh.CongestionControl.BLOCK
 WHOLE = struct.pack(">QII", 1, 0, 1)  # the place of a frame's only piece
 
 
 @pytest.fixture(scope="module")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
+def sites(tmp_path_factory):
     return members(tmp_path_factory.mktemp("sites"))
 
 
 @pytest.fixture(scope="module")
-def two(sites: dict[str, Site]) -> Iterator[list[End]]:
+def two(sites):
     """Sites 0 and 1 through a relay; tests speak to it as site 2."""
     with relaying(sites["relay-0"]), ends(sites["site-0"], sites["site-1"]) as found:
         yield found
 
 
 @contextmanager
-def engine(site: Site, address: str) -> Iterator[zenoh.Session]:
+def engine(site, address):
     """A session of the engine with a site's certificate, and no access control of its own."""
     config = session_config(site, "client", [], "0", connect=[address])
     config.insert_json5("access_control", '{"enabled": false}')
@@ -46,18 +45,16 @@ def engine(site: Site, address: str) -> Iterator[zenoh.Session]:
 
 
 @pytest.fixture
-def third(sites: dict[str, Site], two: list[End]) -> Iterator[zenoh.Session]:
+def third(sites, two):
     with engine(sites["site-2"], sites["relay-0"].own.addresses[0]) as session:
         yield session
 
 
-def key_of(site: Site, receiver: int, sender: int) -> str:
+def key_of(site, receiver, sender):
     return f"tacit/{site.consortium}/{RUN}/to/{receiver}/from/{sender}"
 
 
-def test_a_member_cannot_listen_to_what_is_sent_to_another(
-    sites: dict[str, Site], two: list[End], third: zenoh.Session
-) -> None:
+def test_a_member_cannot_listen_to_what_is_sent_to_another(sites, two, third):
     heard: list[str] = []
     own, others = (key_of(sites["site-2"], rank, 0) for rank in (2, 1))
     wide = ("**", "tacit/**", "tacit/*/*/to/**", "tacit/*/*/to/*/from/*", "tacit/*/*/to/1/from/*")
@@ -83,9 +80,7 @@ def test_a_member_cannot_listen_to_what_is_sent_to_another(
         "**",
     ],
 )
-def test_a_member_cannot_send_in_another_name(
-    sites: dict[str, Site], two: list[End], third: zenoh.Session, key: str
-) -> None:
+def test_a_member_cannot_send_in_another_name(sites, two, third, key):
     key = key.format(c=sites["site-2"].consortium, run=RUN)
     third.put(key, b"a lie", attachment=WHOLE, congestion_control=BLOCK)
     own = key_of(sites["site-2"], 1, 2)  # sent later on the same connection
@@ -95,7 +90,7 @@ def test_a_member_cannot_send_in_another_name(
     assert two[1].nothing_comes()
 
 
-def test_queries_and_tokens_are_not_passed_on(sites: dict[str, Site], third: zenoh.Session) -> None:
+def test_queries_and_tokens_are_not_passed_on(sites, third):
     with engine(sites["site-1"], sites["relay-0"].own.addresses[0]) as other:
         token = other.liveliness().declare_token(f"tacit/{sites['site-1'].consortium}/here")
         other.declare_queryable("tacit/**", lambda query: query.reply("tacit/question", b"answer"))
@@ -120,9 +115,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_of_a_member_is_dropped(
-    sites: dict[str, Site], two: list[End], third: zenoh.Session, name: str
-) -> None:
+def test_garbage_of_a_member_is_dropped(sites, two, third, name):
     payload, place = GARBAGE[name]
     own = key_of(sites["site-2"], 1, 2)
     for _ in range(3):
@@ -131,9 +124,7 @@ def test_garbage_of_a_member_is_dropped(
     assert two[1].take() == b"whole"
 
 
-def test_a_message_above_the_limit_of_the_engine_is_collected_by_nobody(
-    sites: dict[str, Site], two: list[End], third: zenoh.Session
-) -> None:
+def test_a_message_above_the_limit_of_the_engine_is_collected_by_nobody(sites, two, third):
     own = key_of(sites["site-2"], 1, 2)
     third.put(own, bytes(50_000_000), attachment=WHOLE, congestion_control=BLOCK)
     assert two[1].nothing_comes()
@@ -141,9 +132,7 @@ def test_a_message_above_the_limit_of_the_engine_is_collected_by_nobody(
     assert two[1].take() == b"next"
 
 
-def test_a_piece_that_is_lost_costs_its_frame_alone(
-    sites: dict[str, Site], two: list[End], third: zenoh.Session
-) -> None:
+def test_a_piece_that_is_lost_costs_its_frame_alone(sites, two, third):
     own = key_of(sites["site-2"], 1, 2)
     for place in ((7, 0, 3), (7, 2, 3), (8, 1, 2), (9, 0, 2), (10, 1, 2), (11, 0, 2), (11, 1, 2)):
         packed = struct.pack(">QII", *place)
@@ -152,9 +141,7 @@ def test_a_piece_that_is_lost_costs_its_frame_alone(
     assert two[1].nothing_comes()
 
 
-def test_another_authority_gets_nothing(
-    sites: dict[str, Site], two: list[End], tmp_path: Path
-) -> None:
+def test_another_authority_gets_nothing(sites, two, tmp_path):
     """A stranger of a member's name, who was told where the relay is."""
     address = sites["relay-0"].own.addresses[0]
     stranger = consortium(tmp_path / "other", {"site-0": ()}, {"relay-0": [address]})["site-0"]
@@ -167,7 +154,7 @@ def test_another_authority_gets_nothing(
     assert two[0].nothing_comes()
 
 
-def test_a_member_who_has_expired_gets_nothing(tmp_path: Path) -> None:
+def test_a_member_who_has_expired_gets_nothing(tmp_path):
     made = members(tmp_path)
     expired = approved_again(tmp_path, "site-2", datetime.now(UTC) - timedelta(days=30))
     with relaying(made["relay-0"]):
@@ -177,7 +164,7 @@ def test_a_member_who_has_expired_gets_nothing(tmp_path: Path) -> None:
             open_carrier(expired, RUN, print, timeout=5)
 
 
-def test_a_revoked_member_is_let_in_by_no_relay(tmp_path: Path) -> None:
+def test_a_revoked_member_is_let_in_by_no_relay(tmp_path):
     made = members(tmp_path)
     _, bundle = revoke(tmp_path / "consortium", "site-2")
     relay, site = (join(tmp_path / name, bundle) for name in ("relay-0", "site-0"))
@@ -198,7 +185,7 @@ def test_a_revoked_member_is_let_in_by_no_relay(tmp_path: Path) -> None:
         assert not honest.carrier.reaches(2)
 
 
-def test_a_revoked_member_is_let_in_by_no_site(tmp_path: Path) -> None:
+def test_a_revoked_member_is_let_in_by_no_site(tmp_path):
     made = members(tmp_path, relays=0, direct=(0,))
     _, bundle = revoke(tmp_path / "consortium", "site-2")
     site = join(tmp_path / "site-0", bundle)
@@ -208,7 +195,7 @@ def test_a_revoked_member_is_let_in_by_no_site(tmp_path: Path) -> None:
         assert listening.nothing_comes()
 
 
-def test_a_member_at_the_address_of_another_gets_nothing(tmp_path: Path) -> None:
+def test_a_member_at_the_address_of_another_gets_nothing(tmp_path):
     """Its certificate is good for the host, and not of the member that is expected there."""
     made = members(tmp_path, direct=(1,))
     address = made["relay-0"].own.addresses[0]

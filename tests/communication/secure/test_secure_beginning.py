@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -25,7 +24,6 @@ from communication.secure.mesh import (
 )
 from tacit.communication.secure import meeting
 from tacit.communication.secure.journal import Journal, Session
-from tacit.communication.secure.wire import Wire
 from tacit.errors import GoneError, InputError, LeftOutError, MeetAnewError, PeerError
 
 LONGER = 3.0  # seconds of a wait that must not end while something is heard
@@ -37,19 +35,17 @@ def quick(monkeypatch):
     meshes.quick(monkeypatch)
 
 
-def begin(
-    mesh, tmp_path, *, without: Sequence[int], settings: Mapping[str, bool] = {}, **more
-) -> list[Wire]:
+def begin(mesh, tmp_path, *, without, settings=None, **more):
     """Wires of all sites but some, which have begun."""
     here = [rank for rank in range(3) if rank not in without]
-    wires = [mesh.wire(rank, tmp_path / NAMES[rank], **settings) for rank in here]
+    wires = [mesh.wire(rank, tmp_path / NAMES[rank], **(settings or {})) for rank in here]
     for wire in wires:
         mesh.start(wire)
     form_all(wires, **more)
     return wires
 
 
-def form_all(wires: Sequence[Wire], limit: float = LIMIT, **more) -> None:
+def form_all(wires, limit=LIMIT, **more):
     """Rank 0 decides, after a short wait, which the others await for as long as `limit`."""
     if len(wires) > 1:  # who is there was heard before that wait begins
         until(lambda: wires[0].peers()[1].beat is not None)
@@ -72,7 +68,7 @@ def test_rank_0_begins_without_a_site_that_does_not_come_and_takes_it_in_later(t
     west = mesh.wire(2, tmp_path / "west")
     mesh.start(west)
 
-    def wait() -> None:
+    def wait():
         with suppress(InputError):  # which is asked for below
             west.form(LONGER, has_part=False)
 
@@ -144,7 +140,7 @@ def test_one_in_its_old_session_does_not_keep_those_from_beginning_that_had_lost
     lost = [Puppet(mesh, 2, target=rank) for rank in range(2)]
     ended = threading.Event()
 
-    def speak() -> None:
+    def speak():
         while not ended.wait(SHORT / 10):
             for puppet in lost:
                 mesh.takers[2] = puppet.take  # it hears whom it speaks to
@@ -288,7 +284,7 @@ def test_a_session_begins_at_once_without_those_who_were_away_when_it_was_called
     mesh.end()
 
 
-def met_as_south(mesh: Mesh, wire: Wire, puppets: Sequence[Puppet], **first) -> None:
+def met_as_south(mesh, wire, puppets, **first):
     """Have a wire, which is of site 1, hear the others say that they have met it."""
     mesh.start(wire)
     until(lambda: all(puppet.heard for puppet in puppets))
@@ -297,7 +293,7 @@ def met_as_south(mesh: Mesh, wire: Wire, puppets: Sequence[Puppet], **first) -> 
         puppet.say(puppet.beat(nonce_of_receiver=wire.session.nonce, **more))
 
 
-def others_of_south(mesh: Mesh, count: int) -> list[Puppet]:
+def others_of_south(mesh, count):
     return [Puppet(mesh, rank, target=1) for rank in range(count) if rank != 1]
 
 
@@ -401,7 +397,7 @@ def test_one_that_was_killed_before_it_began_may_come_to_a_session_begun_without
         third = mesh.wire(2, tmp_path / "west")
         mesh.start(third)
 
-        def wait() -> None:
+        def wait():
             with suppress(KilledError):
                 third.form(LIMIT, has_part=False)
 
@@ -465,7 +461,7 @@ def test_a_site_that_waits_and_may_have_sent_the_next_step_is_not_met(tmp_path):
     for wire in (*wires, west):
         mesh.start(wire)
 
-    def wait() -> None:
+    def wait():
         with suppress(KilledError):
             west.form(LIMIT, has_part=True)
 
@@ -533,7 +529,7 @@ def test_one_that_was_killed_at_a_clean_stop_is_left_out_of_what_follows_and_wai
         west.close(ended=False, linger=0.0)
         late: list[int] = []
 
-        def following(found) -> Session:
+        def following(found):
             late.extend(found)
             return Session.new(without=found)
 

@@ -6,9 +6,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import zenoh
@@ -31,40 +29,39 @@ from ports import free_address
 from tacit.communication.secure.carrier import Carrier, open_carrier
 from tacit.communication.secure.relay import run_relay
 from tacit.errors import InputError
-from tacit.identities import Site
 
 
 @pytest.fixture(scope="module")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
+def sites(tmp_path_factory):
     return members(tmp_path_factory.mktemp("sites"))
 
 
 @pytest.fixture(scope="module")
-def three(sites: dict[str, Site]) -> Iterator[list[End]]:
+def three(sites):
     """Three sites through one relay."""
     with relaying(sites["relay-0"]), ends(*(sites[f"site-{i}"] for i in range(3))) as found:
         yield found
 
 
-def test_every_site_reaches_every_other_through_a_relay(three: list[End]) -> None:
+def test_every_site_reaches_every_other_through_a_relay(three):
     assert all(end.carrier.connected() for end in three)
     all_reach_all(three)
 
 
 @pytest.mark.parametrize("direct", [(0,), (0, 1), (0, 1, 2)])
-def test_sites_that_listen_are_reached_directly(tmp_path: Path, direct: tuple[int, ...]) -> None:
+def test_sites_that_listen_are_reached_directly(tmp_path, direct):
     made = members(tmp_path, direct=direct)
     with relaying(made["relay-0"]), ends(*(made[f"site-{i}"] for i in range(3))) as found:
         all_reach_all(found)
 
 
-def test_without_a_relay(tmp_path: Path) -> None:
+def test_without_a_relay(tmp_path):
     made = members(tmp_path, relays=0, direct=(0, 1))
     with ends(*(made[f"site-{i}"] for i in range(3))) as found:
         all_reach_all(found)
 
 
-def test_direct_connections_outlive_the_relay(tmp_path: Path) -> None:
+def test_direct_connections_outlive_the_relay(tmp_path):
     made = members(tmp_path, direct=(0, 1))
     with ExitStack() as stack:
         with relaying(made["relay-0"]):
@@ -73,7 +70,7 @@ def test_direct_connections_outlive_the_relay(tmp_path: Path) -> None:
         all_reach_all(found)
 
 
-def test_a_second_relay_takes_over(tmp_path: Path) -> None:
+def test_a_second_relay_takes_over(tmp_path):
     made = members(tmp_path, relays=2)
     with relaying(made["relay-1"]), ExitStack() as stack:
         with relaying(made["relay-0"]):
@@ -82,7 +79,7 @@ def test_a_second_relay_takes_over(tmp_path: Path) -> None:
         all_reach_all(found)
 
 
-def test_a_relay_that_starts_late_is_found(tmp_path: Path) -> None:
+def test_a_relay_that_starts_late_is_found(tmp_path):
     made = members(tmp_path)
     with ExitStack() as stack:
         opened: list[list[End]] = []
@@ -98,7 +95,7 @@ def test_a_relay_that_starts_late_is_found(tmp_path: Path) -> None:
         all_reach_all(opened[0])
 
 
-def test_a_relay_that_starts_again_is_found_again(tmp_path: Path) -> None:
+def test_a_relay_that_starts_again_is_found_again(tmp_path):
     made = members(tmp_path)
     with ExitStack() as stack:
         with relaying(made["relay-0"]):
@@ -110,7 +107,7 @@ def test_a_relay_that_starts_again_is_found_again(tmp_path: Path) -> None:
             all_reach_all(found)
 
 
-def test_the_engine_waits_where_a_line_is_full_and_drops_nothing(three: list[End]) -> None:
+def test_the_engine_waits_where_a_line_is_full_and_drops_nothing(three):
     """By default it drops: frames of 20 MB vanish on an idle loopback, and nothing says so."""
     for end in three:
         for way in end.carrier._ways:  # type: ignore[attr-defined]
@@ -121,20 +118,20 @@ def test_the_engine_waits_where_a_line_is_full_and_drops_nothing(three: list[End
 
 @settings(deadline=None, max_examples=30)
 @given(size=st.integers(0, 300_000))
-def test_frames_of_any_size_come_as_they_were(three: list[End], size: int) -> None:
+def test_frames_of_any_size_come_as_they_were(three, size):
     frame = os.urandom(size)
     three[0].send(three[1], frame)
     assert three[1].take() == frame
 
 
 @pytest.mark.parametrize("size", [0, 1, 61_439, 61_440, 61_441, 122_880, 20_000_000])
-def test_frames_of_these_sizes_come_as_they_were(three: list[End], size: int) -> None:
+def test_frames_of_these_sizes_come_as_they_were(three, size):
     frame = os.urandom(size)
     three[2].send(three[0], frame)
     assert three[0].take() == frame
 
 
-def test_frames_of_several_threads_do_not_mix(three: list[End]) -> None:
+def test_frames_of_several_threads_do_not_mix(three):
     frames = [bytes([i]) * (100_000 + i) for i in range(8)]
     senders = [
         threading.Thread(target=three[i % 2].send, args=(three[2], frame), daemon=True)
@@ -147,7 +144,7 @@ def test_frames_of_several_threads_do_not_mix(three: list[End]) -> None:
         sender.join(LIMIT)
 
 
-def test_frames_of_one_sender_come_in_order(three: list[End]) -> None:
+def test_frames_of_one_sender_come_in_order(three):
     sizes = [10, 200_000, 5, 70_000, 0, 61_440] * 5
     for number, size in enumerate(sizes):
         three[0].send(three[1], struct.pack(">I", number) + bytes(size))
@@ -155,7 +152,7 @@ def test_frames_of_one_sender_come_in_order(three: list[End]) -> None:
     assert [struct.unpack(">I", frame[:4])[0] for frame in came] == list(range(len(sizes)))
 
 
-def test_frames_above_the_limit_of_the_receiver_are_dropped(tmp_path: Path) -> None:
+def test_frames_above_the_limit_of_the_receiver_are_dropped(tmp_path):
     made = members(tmp_path)
     with (
         relaying(made["relay-0"]),
@@ -167,7 +164,7 @@ def test_frames_above_the_limit_of_the_receiver_are_dropped(tmp_path: Path) -> N
         assert receiver.take() == b"after"
 
 
-def test_another_run_gets_nothing(tmp_path: Path) -> None:
+def test_another_run_gets_nothing(tmp_path):
     made = members(tmp_path)
     with (
         relaying(made["relay-0"]),
@@ -179,11 +176,11 @@ def test_another_run_gets_nothing(tmp_path: Path) -> None:
         assert other.nothing_comes()
 
 
-def test_a_receiver_that_fails_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_fails_goes_on(tmp_path, caplog):
     made = members(tmp_path)
     came: list[bytes] = []
 
-    def receive(frame: bytes) -> None:
+    def receive(frame):
         came.append(frame)
         raise RuntimeError("a frame of garbage")
 
@@ -200,7 +197,7 @@ def test_a_receiver_that_fails_goes_on(tmp_path: Path, caplog: pytest.LogCapture
     assert "a frame of garbage" in caplog.text
 
 
-def test_nothing_comes_and_nothing_fails_after_the_end(tmp_path: Path) -> None:
+def test_nothing_comes_and_nothing_fails_after_the_end(tmp_path):
     made = members(tmp_path)
     with relaying(made["relay-0"]):
         with ends(made["site-0"], made["site-1"]) as found:
@@ -211,12 +208,12 @@ def test_nothing_comes_and_nothing_fails_after_the_end(tmp_path: Path) -> None:
         assert found[1].nothing_comes()
 
 
-def test_the_end_can_come_from_the_receiver(tmp_path: Path) -> None:
+def test_the_end_can_come_from_the_receiver(tmp_path):
     made = members(tmp_path)
     ended = threading.Event()
     opened: list[Carrier] = []
 
-    def receive(frame: bytes) -> None:
+    def receive(frame):
         opened[0].close()
         ended.set()
 
@@ -228,20 +225,20 @@ def test_the_end_can_come_from_the_receiver(tmp_path: Path) -> None:
         awaited(lambda: not sender.carrier.reaches(1), "its end")
 
 
-def test_a_folder_of_another_role_takes_no_part(sites: dict[str, Site]) -> None:
+def test_a_folder_of_another_role_takes_no_part(sites):
     with pytest.raises(InputError, match="is a relay"):
         open_carrier(sites["relay-0"], RUN, print, timeout=1)
     with pytest.raises(InputError, match="must be the folder of a relay"):
         run_relay(sites["site-0"], [free_address()], lambda: True)
 
 
-def test_nobody_to_connect_to(tmp_path: Path) -> None:
+def test_nobody_to_connect_to(tmp_path):
     made = members(tmp_path, relays=0)
     with pytest.raises(InputError, match="a consortium with a relay"):
         open_carrier(made["site-0"], RUN, print, timeout=1)
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_a_port_that_is_taken(tmp_path):
     made = members(tmp_path, direct=(0,))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -251,14 +248,14 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             open_carrier(made["site-0"], RUN, print, timeout=1, listen=[address])
 
 
-def test_the_port_can_be_another_than_the_one_called(tmp_path: Path) -> None:
+def test_the_port_can_be_another_than_the_one_called(tmp_path):
     """Behind a router that maps ports: here, what is called is a forwarder to where it listens."""
     made = members(tmp_path, relays=0, direct=(0,))
     inside = free_address()
     came: list[bytes] = []
     opened: list[Carrier] = []
 
-    def listen() -> None:
+    def listen():
         opened.append(
             open_carrier(made["site-0"], RUN, came.append, timeout=LIMIT, listen=[inside])
         )

@@ -1,9 +1,6 @@
 """Certificates that end: whose and when is said before a run, before they end, and then."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from ways import approved_again, members
@@ -13,9 +10,7 @@ from tacit.errors import InputError
 from tacit.identities import join
 
 
-def test_it_is_said_once_whose_certificate_ends_before_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_is_said_once_whose_certificate_ends_before_the_run(tmp_path, caplog):
     site = members(tmp_path)["site-0"]
     ends = site.own.certificate.not_valid_after_utc
     for days, words in (
@@ -35,9 +30,7 @@ def test_it_is_said_once_whose_certificate_ends_before_the_run(
 
 
 @pytest.mark.parametrize("name", ["site-1", "relay-0"])
-def test_a_run_does_not_begin_with_a_certificate_that_has_expired(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_run_does_not_begin_with_a_certificate_that_has_expired(tmp_path, name):
     members(tmp_path)
     past = datetime.now(UTC) - timedelta(days=30)
     approved_again(tmp_path, name, past)

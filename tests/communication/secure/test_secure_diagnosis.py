@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from ways import LIMIT, RUN, approved_again, members, relaying
@@ -18,26 +16,26 @@ from ports import free_address
 from tacit.communication.secure.carrier import open_carrier
 from tacit.communication.secure.diagnosis import explain
 from tacit.errors import PeerError
-from tacit.identities import Site, join, revoke
+from tacit.identities import join, revoke
 
 TIME = 5.0  # seconds to explain
 
 
 @pytest.fixture(scope="module")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
+def sites(tmp_path_factory):
     return members(tmp_path_factory.mktemp("sites"))
 
 
-def address_of(relay: Site) -> str:
+def address_of(relay):
     return relay.own.addresses[0]
 
 
 @contextmanager
-def answering(words: bytes | None) -> Iterator[str]:
+def answering(words):
     """The address of a server that says something to each connection and closes it; or nothing."""
     held: list[socket.socket] = []
 
-    def work(listener: socket.socket) -> None:
+    def work(listener):
         while True:
             try:
                 connection, _ = listener.accept()
@@ -57,24 +55,24 @@ def answering(words: bytes | None) -> Iterator[str]:
         connection.close()
 
 
-def test_nothing_is_wrong(sites: dict[str, Site]) -> None:
+def test_nothing_is_wrong(sites):
     with relaying(sites["relay-0"]):
         assert explain(sites["site-0"], address_of(sites["relay-0"]), TIME) is None
 
 
-def test_nobody_listens(sites: dict[str, Site]) -> None:
+def test_nobody_listens(sites):
     address = free_address()
     assert explain(sites["site-0"], address, TIME) == f"{address}: Connection refused"
 
 
-def test_a_name_that_nobody_has(sites: dict[str, Site]) -> None:
+def test_a_name_that_nobody_has(sites):
     assert explain(sites["site-0"], "relay.invalid:443", TIME) == (
         "relay.invalid:443: the name relay.invalid is not known here"
     )
 
 
 @pytest.mark.parametrize("words", [b"SSH-2.0-OpenSSH_9.6\r\n", b"", b"\x16\x03\x03\xff\xff" * 99])
-def test_what_speaks_no_tls(sites: dict[str, Site], words: bytes) -> None:
+def test_what_speaks_no_tls(sites, words):
     with answering(words) as address:
         reason = explain(sites["site-0"], address, TIME)
     assert reason in (
@@ -83,12 +81,12 @@ def test_what_speaks_no_tls(sites: dict[str, Site], words: bytes) -> None:
     )
 
 
-def test_what_says_nothing(sites: dict[str, Site]) -> None:
+def test_what_says_nothing(sites):
     with answering(None) as address:
         assert explain(sites["site-0"], address, 0.3) == f"{address}: no answer within 0.3 seconds"
 
 
-def test_the_other_end_is_of_another_authority(sites: dict[str, Site], tmp_path: Path) -> None:
+def test_the_other_end_is_of_another_authority(sites, tmp_path):
     address = free_address()
     other = consortium(tmp_path, {"site-0": ()}, {"relay-0": [address]})
     with relaying(other["relay-0"]):
@@ -101,7 +99,7 @@ def test_the_other_end_is_of_another_authority(sites: dict[str, Site], tmp_path:
     ("days", "words"),
     [(-30, "its certificate has expired"), (30, "its certificate is not valid yet")],
 )
-def test_the_other_end_is_out_of_date(tmp_path: Path, days: int, words: str) -> None:
+def test_the_other_end_is_out_of_date(tmp_path, days, words):
     made = members(tmp_path)
     relay = approved_again(tmp_path, "relay-0", datetime.now(UTC) + timedelta(days=days))
     with relaying(relay):
@@ -111,7 +109,7 @@ def test_the_other_end_is_out_of_date(tmp_path: Path, days: int, words: str) -> 
             open_carrier(made["site-0"], RUN, print, timeout=5)
 
 
-def test_the_other_end_has_another_name(sites: dict[str, Site]) -> None:
+def test_the_other_end_has_another_name(sites):
     port = address_of(sites["relay-0"]).rpartition(":")[2]
     with relaying(sites["relay-0"]):  # its certificate is for 127.0.0.1
         assert explain(sites["site-0"], f"localhost:{port}", TIME) == (
@@ -119,7 +117,7 @@ def test_the_other_end_has_another_name(sites: dict[str, Site]) -> None:
         )
 
 
-def test_the_own_certificate_is_out_of_date(tmp_path: Path) -> None:
+def test_the_own_certificate_is_out_of_date(tmp_path):
     made = members(tmp_path)
     site = approved_again(tmp_path, "site-0", datetime.now(UTC) - timedelta(days=30))
     with relaying(made["relay-0"]):
@@ -129,9 +127,7 @@ def test_the_own_certificate_is_out_of_date(tmp_path: Path) -> None:
         )
 
 
-def test_the_own_certificate_is_of_another_authority(
-    sites: dict[str, Site], tmp_path: Path
-) -> None:
+def test_the_own_certificate_is_of_another_authority(sites, tmp_path):
     address = address_of(sites["relay-0"])
     other = consortium(tmp_path, {"site-0": ()}, {"relay-0": [address]})["site-0"]
     other.authority_file.write_bytes(sites["site-0"].authority_file.read_bytes())
@@ -141,7 +137,7 @@ def test_the_own_certificate_is_of_another_authority(
     assert "it refuses the certificate of this site: it is signed by another authority" in reason
 
 
-def test_the_other_end_was_revoked(tmp_path: Path) -> None:
+def test_the_other_end_was_revoked(tmp_path):
     made = members(tmp_path)
     _, bundle = revoke(tmp_path / "consortium", "relay-0")
     site = join(tmp_path / "site-0", bundle)
@@ -150,7 +146,7 @@ def test_the_other_end_was_revoked(tmp_path: Path) -> None:
         assert explain(site, address, TIME) == f"{address}: relay-0 was revoked"
 
 
-def test_the_other_end_is_another_member(tmp_path: Path) -> None:
+def test_the_other_end_is_another_member(tmp_path):
     made = members(tmp_path, relays=2)
     first, second = made["relay-0"], made["relay-1"]
     swapped = replace(first.own, addresses=second.own.addresses)
@@ -161,7 +157,7 @@ def test_the_other_end_is_another_member(tmp_path: Path) -> None:
         )
 
 
-def test_each_way_that_failed_has_its_reason(tmp_path: Path) -> None:
+def test_each_way_that_failed_has_its_reason(tmp_path):
     made = members(tmp_path, relays=2)
     past = datetime.now(UTC) - timedelta(days=30)
     with relaying(approved_again(tmp_path, "relay-1", past)), pytest.raises(PeerError) as error:
@@ -172,11 +168,11 @@ def test_each_way_that_failed_has_its_reason(tmp_path: Path) -> None:
     assert f"{address_of(made['relay-1'])}: its certificate has expired" in text
 
 
-def test_a_wait_for_nobody_ends(tmp_path: Path) -> None:
+def test_a_wait_for_nobody_ends(tmp_path):
     made = members(tmp_path, relays=0, direct=(0,))
     failures: list[BaseException] = []
 
-    def work() -> None:
+    def work():
         try:
             open_carrier(made["site-0"], RUN, print, timeout=0.5)
         except PeerError as error:

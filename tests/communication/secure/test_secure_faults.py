@@ -1,7 +1,5 @@
 """Relays that are killed, sites that are stopped, slow lines, garbage: everybody else goes on."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal
@@ -10,17 +8,14 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 from ways import (
     LIMIT,
     RUN,
-    End,
     all_reach_all,
     awaited,
     ends,
@@ -30,7 +25,6 @@ from ways import (
 )
 
 from ports import free_address
-from tacit.identities import Site
 
 pytestmark = pytest.mark.process
 
@@ -48,7 +42,7 @@ while True:
 
 
 @contextmanager
-def started(*command: str) -> Iterator[subprocess.Popen[str]]:
+def started(*command):
     """A process of this Python that has printed its first line."""
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
     try:
@@ -60,14 +54,14 @@ def started(*command: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=LIMIT)
 
 
-def relay_process(site: Site) -> list[str]:
+def relay_process(site):
     return ["-m", "tacit", "relay", "--site", str(site.folder)]
 
 
-def arrives(sender: End, receiver: End, frame: bytes) -> None:
+def arrives(sender, receiver, frame):
     """A frame is sent until it arrives: a connection on which nothing moves is given up with it."""
 
-    def came() -> bool:
+    def came():
         sender.send(receiver, frame)
         with suppress(queue.Empty):
             return receiver.frames.get(timeout=20.0) == frame
@@ -76,10 +70,10 @@ def arrives(sender: End, receiver: End, frame: bytes) -> None:
     awaited(came, "a frame")
 
 
-def comes_back(end: End, rank: int, frame: bytes) -> None:
+def comes_back(end, rank, frame):
     """A frame is sent to an echo until it comes back: some are lost while connections break."""
 
-    def came() -> bool:
+    def came():
         end.carrier.publish(rank, frame)
         with suppress(Exception):
             return end.frames.get(timeout=0.2) == frame
@@ -88,7 +82,7 @@ def comes_back(end: End, rank: int, frame: bytes) -> None:
     awaited(came, "a frame there and back")
 
 
-def test_a_relay_that_is_killed_and_started_again(tmp_path: Path) -> None:
+def test_a_relay_that_is_killed_and_started_again(tmp_path):
     made = members(tmp_path)
     with ExitStack() as stack:
         with started(*relay_process(made["relay-0"])):
@@ -99,7 +93,7 @@ def test_a_relay_that_is_killed_and_started_again(tmp_path: Path) -> None:
             all_reach_all(found)
 
 
-def test_a_site_that_is_killed_and_started_again(tmp_path: Path) -> None:
+def test_a_site_that_is_killed_and_started_again(tmp_path):
     made = members(tmp_path)
     command = ["-c", ECHO, str(made["site-2"].folder), RUN]
     with relaying(made["relay-0"]), ends(made["site-0"], made["site-1"]) as found:
@@ -112,7 +106,7 @@ def test_a_site_that_is_killed_and_started_again(tmp_path: Path) -> None:
             all_reach_all(found)
 
 
-def test_a_site_that_is_stopped_holds_the_others_up_for_seconds_alone(tmp_path: Path) -> None:
+def test_a_site_that_is_stopped_holds_the_others_up_for_seconds_alone(tmp_path):
     made = members(tmp_path)
     frame = os.urandom(400_000)
     with (
@@ -130,7 +124,7 @@ def test_a_site_that_is_stopped_holds_the_others_up_for_seconds_alone(tmp_path: 
         comes_back(found[0], 2, b"after")
 
 
-def test_a_slow_line_carries_a_frame_that_takes_longer_than_a_stall(tmp_path: Path) -> None:
+def test_a_slow_line_carries_a_frame_that_takes_longer_than_a_stall(tmp_path):
     """8 MB at 1 MB/s; the engine alone gives up a message after five seconds."""
     made = members(tmp_path)
     relay = made["relay-0"]
@@ -157,7 +151,7 @@ def test_a_slow_line_carries_a_frame_that_takes_longer_than_a_stall(tmp_path: Pa
         assert found[0].take() == frame
 
 
-def dialled(address: str, words: bytes, context: ssl.SSLContext | None) -> socket.socket:
+def dialled(address, words, context):
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=LIMIT)
     with suppress(OSError):
@@ -179,7 +173,7 @@ def dialled(address: str, words: bytes, context: ssl.SSLContext | None) -> socke
         (b"\xff\xff" + bytes(65_535), True),
     ],
 )
-def test_garbage_at_the_port(tmp_path: Path, words: bytes, inside: bool) -> None:
+def test_garbage_at_the_port(tmp_path, words, inside):
     made = members(tmp_path)
     with relaying(made["relay-0"]), ends(made["site-0"], made["site-1"]) as found:
         context = None
@@ -198,14 +192,14 @@ def test_garbage_at_the_port(tmp_path: Path, words: bytes, inside: bool) -> None
                 dial.close()
 
 
-def test_frames_under_way_while_the_relay_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_frames_under_way_while_the_relay_is_killed_again_and_again(tmp_path):
     """What comes is what was sent, whole; what is sent once nobody kills any more comes."""
     made = members(tmp_path)
     sent = [bytes([i]) * 300_000 for i in range(256)]
     with ends_through_kills(made) as found:
         stop = threading.Event()
 
-        def send() -> None:
+        def send():
             while not stop.is_set():
                 for frame in sent:
                     found[0].carrier.publish(1, frame)
@@ -226,12 +220,12 @@ def test_frames_under_way_while_the_relay_is_killed_again_and_again(tmp_path: Pa
         assert all(len(set(frame)) == 1 and len(frame) == 300_000 for frame in came)
 
 
-def has_more_than(end: End, frames: int) -> bool:
+def has_more_than(end, frames):
     return end.frames.qsize() > frames
 
 
 @contextmanager
-def ends_through_kills(made: dict[str, Site]) -> Iterator[list[End]]:
+def ends_through_kills(made):
     """Two sites that have met at a relay which is gone."""
     with ExitStack() as stack:
         with started(*relay_process(made["relay-0"])):

@@ -1,7 +1,5 @@
 """Frames: what is packed is read back; whatever else comes is refused, with its reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -22,17 +20,17 @@ FRAME = Frame(DATA, 1, 0, SESSION, 7, "exchange", BODY, digest_of(BODY))
 TOPICS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=160)
 
 
-def packed(frame: Frame = FRAME, run: bytes = RUN, key: Ed25519PrivateKey | None = None) -> bytes:
+def packed(frame=FRAME, run=RUN, key=None):
     return frames.pack(frame, run, signer(key or KEYS.private[frame.sender]))
 
 
-def read(message: bytes, own: int = 0, run: bytes = RUN, largest: int = LARGEST) -> Frame:
+def read(message, own=0, run=RUN, largest=LARGEST):
     return frames.unpack(
         message, run=run, own=own, sites=SITES, largest=largest, verify=KEYS.verify
     )
 
 
-def refused(message: bytes, **more) -> str:
+def refused(message, **more):
     with pytest.raises(RefusedError) as caught:
         read(message, **more)
     line = str(caught.value)
@@ -133,7 +131,7 @@ def test_a_site_that_is_not_there_is_not_asked_for_its_key():
 
 
 def test_nothing_is_asked_of_the_key_before_the_form_is_right():
-    def never(rank: int, signature: bytes, data: bytes) -> str | None:
+    def never(rank, signature, data):
         raise AssertionError("asked")
 
     said = bytearray(packed())

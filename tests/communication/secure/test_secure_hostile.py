@@ -1,13 +1,9 @@
 """A relay that floods: what a site holds for it is what others have signed, whatever it sends."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import zenoh
@@ -21,7 +17,6 @@ from tacit.communication.secure.frames import DATA, LONGEST_HEAD, Frame, digest_
 from tacit.communication.secure.journal import Journal
 from tacit.communication.secure.sessions import PIECE, door, session_config
 from tacit.communication.secure.wire import Wire
-from tacit.identities import Site
 
 LARGEST = 200_000  # bytes of the plan's largest message
 BLOCK = zenoh.CongestionControl.BLOCK
@@ -32,7 +27,7 @@ class Sample:
 
     kind = zenoh.SampleKind.PUT
 
-    def __init__(self, payload: bytes, place: tuple[int, int, int] | None) -> None:
+    def __init__(self, payload, place):
         self.payload = zenoh.ZBytes(payload)
         self.attachment = None if place is None else zenoh.ZBytes(struct.pack(">QII", *place))
 
@@ -54,12 +49,12 @@ def test_no_more_is_held_than_the_first_piece_may_announce(pieces, most):
 
 
 @contextmanager
-def flooding(relay: Site, key: str, pieces: list[tuple[bytes, bytes]]) -> Iterator[list[int]]:
+def flooding(relay, key, pieces):
     """The relay, which lets a site in and sends it pieces again and again; how many it has sent."""
     config = session_config(relay, "router", relay.sites, "*", listen=relay.own.addresses)
     stop, sent = threading.Event(), [0]
 
-    def flood(session: zenoh.Session) -> None:
+    def flood(session):
         while not stop.is_set():
             for payload, place in pieces:
                 session.put(key, payload, attachment=place, congestion_control=BLOCK)
@@ -78,7 +73,7 @@ def flooding(relay: Site, key: str, pieces: list[tuple[bytes, bytes]]) -> Iterat
             thread.join(LIMIT)
 
 
-def beginning(keys: Keys, session: bytes, length: int, number: int = 0, by: int = 1) -> bytes:
+def beginning(keys, session, length, number=0, by=1):
     """The first piece of a frame of south, of so many bytes, that says it is of south."""
     body = bytes(2 * PIECE)
     frame = Frame(DATA, 1, 0, session, number, "exchange", body, digest_of(body))
@@ -89,9 +84,7 @@ def beginning(keys: Keys, session: bytes, length: int, number: int = 0, by: int 
 
 
 @pytest.mark.parametrize("kind", ["no head", "a forged length", "a replay", "what is due"])
-def test_a_relay_that_floods_has_a_site_hold_what_others_have_signed(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_relay_that_floods_has_a_site_hold_what_others_have_signed(kind, tmp_path):
     made, keys = members(tmp_path), Keys(3)
     wire = Wire(
         NAMES[:3],
@@ -119,7 +112,7 @@ def test_a_relay_that_floods_has_a_site_hold_what_others_have_signed(
     class Weighed(carriers._Unfinished):
         """Says after each piece what it holds."""
 
-        def add(self, sample: zenoh.Sample) -> bytes | None:
+        def add(self, sample):
             frame = super().add(sample)
             most[0] = max(most[0], self.held + len(frame or b""))
             held.append(self.held)

@@ -1,11 +1,8 @@
 """The journal: whenever the machine stops, what was written before is read, and no more."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +29,7 @@ LEFT = [Record(SENT, 2, 5, "exchange", b"", bytes(range(32))), Record(STATED, 0,
 SESSION = Session(secret="5" * 64, nonce="7" * 32)
 
 
-def filled(folder: Path, step: int = 0) -> Journal:
+def filled(folder, step=0):
     journal = Journal(folder)
     journal.begin_segment(step)
     for record in CAME:
@@ -42,7 +39,7 @@ def filled(folder: Path, step: int = 0) -> Journal:
     return journal
 
 
-def since(folder: Path, step: int | None = None) -> list[Record]:
+def since(folder, step=None):
     return list(Journal(folder).load(step)[1])
 
 
@@ -241,10 +238,10 @@ def test_a_damaged_session_is_refused(tmp_path, content):
 class FullDisk:
     """Takes some bytes, and then no more."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room):
         self.room, self.write = room, os.write
 
-    def __call__(self, descriptor: int, content: bytes) -> int:
+    def __call__(self, descriptor, content):
         part = memoryview(content)[: self.room]
         if not part:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from communication.cluster.crew import charged, result_of, simulated
 from communication.cluster.test_cluster_runs import KINDS, SAME_EPSILON, assert_same_run, close
 from communication.secure.sites import (
     NAMES,
-    Consortium,
     Cuts,
     consortium,
     gated,
@@ -33,9 +31,7 @@ EVENTS = ("kill", "kill", "kill", "relay", "stop", "cut")
 Sections = Mapping[str, Mapping[str, Any]]
 
 
-def disturb(
-    group: Consortium, cuts: Cuts, file: Path, gate: Path, draw: random.Random, events: int
-) -> Counter[str]:
+def disturb(group, cuts, file, gate, draw, events):
     """Run an experiment at all sites, while things happen to them; what happened, and how often."""
     tamper = gated(gate)
     gate.write_text(str(BETWEEN))
@@ -65,9 +61,7 @@ def disturb(
     return happened
 
 
-def assert_outlives(
-    tmp_path: Path, kind: str, *, seed: int, events: int, noise_seed: int | None
-) -> None:
+def assert_outlives(tmp_path, kind, *, seed, events, noise_seed):
     common = {
         "steps": BETWEEN * (events + 2), "batch": 16, "dtype": "float64", "evaluate_every": 5,
         "checkpoint_every": 4, "patience": 200.0,
@@ -104,7 +98,7 @@ def assert_outlives(
 
 
 @pytest.mark.parametrize(("kind", "noise_seed"), [("push-sum", 7), ("server, secure sums", None)])
-def test_a_run_outlives_a_few_kills(kind: str, noise_seed: int | None, tmp_path: Path) -> None:
+def test_a_run_outlives_a_few_kills(kind, noise_seed, tmp_path):
     assert_outlives(tmp_path, kind, seed=1, events=5, noise_seed=noise_seed)
 
 
@@ -119,7 +113,5 @@ def test_a_run_outlives_a_few_kills(kind: str, noise_seed: int | None, tmp_path:
         ("push-sum", None, 6),
     ],
 )
-def test_a_run_outlives_many_kills(
-    kind: str, noise_seed: int | None, seed: int, tmp_path: Path
-) -> None:
+def test_a_run_outlives_many_kills(kind, noise_seed, seed, tmp_path):
     assert_outlives(tmp_path, kind, seed=seed, events=8, noise_seed=noise_seed)

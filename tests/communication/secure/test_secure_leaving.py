@@ -6,9 +6,8 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from communication.cluster.test_cluster_runs import KINDS
 from communication.secure.sites import (
     LIMIT,
     NAMES,
-    Consortium,
     consortium,
     gated,
     gathered,
@@ -47,7 +45,7 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
 LATER = 16  # a step after the last that knew of the lost site
 
 
-def written(folder: Path, kind: str = "push-sum", **changes: Any) -> Path:
+def written(folder, kind="push-sum", **changes):
     """A run that goes on without a site after a few seconds."""
     sections: dict[str, Any] = {"faults": {"tolerate": True}, "train": TRAIN, **changes}
     folder.mkdir(exist_ok=True)
@@ -55,7 +53,7 @@ def written(folder: Path, kind: str = "push-sum", **changes: Any) -> Path:
     return write_experiment(folder, **SECTIONS[kind], **sections)
 
 
-def lost(group: Consortium, file: Path, gate: Path, until: int = STEPS) -> None:
+def lost(group, file, gate, until=STEPS):
     """Start all sites, kill one before a step, and let the others go on up to another."""
     gate.write_text(str(HELD))
     group.relay()
@@ -65,13 +63,13 @@ def lost(group: Consortium, file: Path, gate: Path, until: int = STEPS) -> None:
     gate.write_text(str(until))
 
 
-def said_of_west(group: Consortium) -> list[str]:
+def said_of_west(group):
     """How the others see it."""
     states = [status_of(group.rank_folder(name))["sites"][2] for name in ("north", "south")]
     return [site["state"] for site in states]
 
 
-def test_clients_go_on_as_if_the_lost_one_were_away(tmp_path: Path) -> None:
+def test_clients_go_on_as_if_the_lost_one_were_away(tmp_path):
     file, gate = written(tmp_path, "server"), tmp_path / "gate"
     with consortium(tmp_path) as group:
         lost(group, file, gate, until=LATER)
@@ -93,7 +91,7 @@ def test_clients_go_on_as_if_the_lost_one_were_away(tmp_path: Path) -> None:
     assert charged(run)[0] == charged(alone)[0]
 
 
-def test_one_that_is_silent_as_its_patience_for_another_ends_is_waited_for(tmp_path: Path) -> None:
+def test_one_that_is_silent_as_its_patience_for_another_ends_is_waited_for(tmp_path):
     """South has waited for north as long as north for west, and that is not held against north."""
     file, gate = written(tmp_path, "server"), tmp_path / "gate"
     with consortium(tmp_path) as group:
@@ -108,7 +106,7 @@ def test_one_that_is_silent_as_its_patience_for_another_ends_is_waited_for(tmp_p
         assert [group.running[name].end().code for name in ("north", "south")] == [0, 0]
 
 
-def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_path: Path) -> None:
+def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_path):
     steps = 60
     train = {**TRAIN, "steps": steps, "average": "exponential:0.9"}
     file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
@@ -147,9 +145,7 @@ def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_
 
 
 @pytest.mark.parametrize("epsilon", [None, 3.0])
-def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
-    epsilon: float | None, tmp_path: Path
-) -> None:
+def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(epsilon, tmp_path):
     """How many records it has, nobody knows before; they are other numbers than the others'."""
     steps = 60
     changes: dict[str, Any] = {
@@ -203,7 +199,7 @@ def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(
     assert_near(models_of(run, (0, 1, 2)), nodes_of(alone))
 
 
-def test_one_that_comes_is_taken_in_while_another_is_still_away(tmp_path: Path) -> None:
+def test_one_that_comes_is_taken_in_while_another_is_still_away(tmp_path):
     steps, names = 60, ("north", "south", "centre", "west", "east")
     first = names[:3]
     changes: dict[str, Any] = {
@@ -244,7 +240,7 @@ def test_one_that_comes_is_taken_in_while_another_is_still_away(tmp_path: Path) 
     assert charged(run) == dict.fromkeys(range(5), dict.fromkeys(range(steps), 1))
 
 
-def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_path):
     steps = 60
     train = {**TRAIN, "steps": steps}
     file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
@@ -279,9 +275,7 @@ def test_a_run_that_was_stopped_goes_on_without_the_one_that_it_had_lost(tmp_pat
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
-def test_a_late_client_with_another_file_is_refused_alone_and_comes_with_the_right_one(
-    tmp_path: Path,
-) -> None:
+def test_a_late_client_with_another_file_is_refused_alone_and_comes_with_the_right_one(tmp_path):
     steps = 60
     train = {**TRAIN, "steps": steps}
     file, gate = written(tmp_path, "server", train=train), tmp_path / "gate"
@@ -311,9 +305,7 @@ def test_a_late_client_with_another_file_is_refused_alone_and_comes_with_the_rig
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
-def test_of_two_that_come_together_only_the_one_with_another_file_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_of_two_that_come_together_only_the_one_with_another_file_is_refused(tmp_path):
     steps, names = 60, ("north", "south", "centre", "west", "east")
     first = names[:3]
     changes: dict[str, Any] = {"train": {**TRAIN, "steps": steps}, "nodes": {"count": 5}}
@@ -346,9 +338,7 @@ def test_of_two_that_come_together_only_the_one_with_another_file_is_refused(
 
 
 @pytest.mark.parametrize("times", [60, 5])
-def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(
-    times: int, tmp_path: Path
-) -> None:
+def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(times, tmp_path):
     """Also where it would reach for some more steps: the others do not end with it."""
     steps = 60
     changes: dict[str, Any] = {
@@ -387,9 +377,7 @@ def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("damage", ["no ledger", "another site's folder"])
-def test_one_whose_run_folder_is_wrong_does_not_come_back_and_the_others_go_on(
-    damage: str, tmp_path: Path
-) -> None:
+def test_one_whose_run_folder_is_wrong_does_not_come_back_and_the_others_go_on(damage, tmp_path):
     steps = 60
     changes: dict[str, Any] = {
         "train": {**TRAIN, "steps": steps},
@@ -425,9 +413,7 @@ def test_one_whose_run_folder_is_wrong_does_not_come_back_and_the_others_go_on(
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
-def test_one_that_waited_to_be_taken_in_begins_with_the_others_if_they_begin_anew(
-    tmp_path: Path,
-) -> None:
+def test_one_that_waited_to_be_taken_in_begins_with_the_others_if_they_begin_anew(tmp_path):
     file = written(tmp_path, "server")
     with consortium(tmp_path) as group:
         group.relay()
@@ -442,7 +428,7 @@ def test_one_that_waited_to_be_taken_in_begins_with_the_others_if_they_begin_ane
     assert_near(models_of(run, (0, 1, 2)), nodes_of(simulated(file, tmp_path / "alone")))
 
 
-def test_sites_of_which_some_have_given_a_session_up_meet_anew(tmp_path: Path) -> None:
+def test_sites_of_which_some_have_given_a_session_up_meet_anew(tmp_path):
     """West hung while it read its records, longer than the others had patience."""
     file = written(tmp_path, "server", faults={"tolerate": False})
     with consortium(tmp_path) as group:
@@ -460,12 +446,12 @@ def test_sites_of_which_some_have_given_a_session_up_meet_anew(tmp_path: Path) -
         assert [answer.code for answer in answers] == [0, 0, 0], [one.err for one in answers]
 
 
-def _hang() -> None:
+def _hang():
     """Nothing is ever said of the records."""
     prepare._agreed_records = lambda *_: time.sleep(LIMIT)  # type: ignore[assignment]
 
 
-def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path: Path) -> None:
+def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path):
     file, gate = written(tmp_path), tmp_path / "gate"
     with consortium(tmp_path) as group:
         lost(group, file, gate, until=LATER)
@@ -475,9 +461,7 @@ def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path: Path
         assert "--site = 'west': was left out, from step 10" in told.refusal
 
 
-def test_one_that_was_not_heard_to_stop_is_taken_in_later_from_where_it_stopped(
-    tmp_path: Path,
-) -> None:
+def test_one_that_was_not_heard_to_stop_is_taken_in_later_from_where_it_stopped(tmp_path):
     steps = 60
     changes: dict[str, Any] = {"train": {**TRAIN, "steps": steps}}
     file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
@@ -519,14 +503,14 @@ def test_one_that_was_not_heard_to_stop_is_taken_in_later_from_where_it_stopped(
 
 
 def until_it_is_in(
-    name: str,
-    group: Consortium,
-    gate: Path,
-    before: int,
-    first: int,
-    steps: int,
-    others: Sequence[str] = ("north", "south"),
-) -> None:
+    name,
+    group,
+    gate,
+    before,
+    first,
+    steps,
+    others=("north", "south"),
+):
     """Let the others go on, as slowly as those do whom a site comes back to, until it made a step.
 
     Args:
@@ -545,9 +529,7 @@ def until_it_is_in(
             return
 
 
-def until_it_ends(
-    name: str, group: Consortium, gate: Path, first: int, steps: int, others: Sequence[str]
-) -> None:
+def until_it_ends(name, group, gate, first, steps, others):
     """Let the others go on, step by step, until a site has ended; see `until_it_is_in`."""
     for step in range(first, steps):
         gate.write_text(str(step))
@@ -556,14 +538,14 @@ def until_it_ends(
             return
 
 
-def waits(group: Consortium, name: str) -> bool:
+def waits(group, name):
     """Whether a site has given its session up for one in which it is taken back."""
     session = Journal(group.session(name)).session()
     return session is not None and session.rejoins is not None and session.starts > 0
 
 
 @pytest.mark.parametrize("kind", ["push-sum", "pairs of nodes"])
-def test_those_that_go_on_outlive_their_own_kills_and_agree(kind: str, tmp_path: Path) -> None:
+def test_those_that_go_on_outlive_their_own_kills_and_agree(kind, tmp_path):
     models = []
     for number, victims in enumerate([(), ("south", "north")]):
         folder = tmp_path / str(number)
@@ -593,7 +575,7 @@ def test_those_that_go_on_outlive_their_own_kills_and_agree(kind: str, tmp_path:
     assert torch.equal(models[0], models[1])
 
 
-def test_a_run_whose_graph_falls_apart_without_a_site_ends(tmp_path: Path) -> None:
+def test_a_run_whose_graph_falls_apart_without_a_site_ends(tmp_path):
     file = written(tmp_path, topology={"graph": "directed-ring"})
     gate = tmp_path / "gate"
     with consortium(tmp_path) as group:
@@ -604,11 +586,11 @@ def test_a_run_whose_graph_falls_apart_without_a_site_ends(tmp_path: Path) -> No
             assert "west was away for" in answer.refusal
 
 
-def models_of(run: Path, ranks: Sequence[int] = (0, 1)) -> torch.Tensor:
+def models_of(run, ranks=(0, 1)):
     """The models of the sites that came to the end, `[sites, d]`."""
     folders = [run / f"rank-{rank:04d}" for rank in ranks]
     return torch.cat([load_file(one / "nodes.safetensors")["parameters"] for one in folders])
 
 
-def assert_near(found: Any, right: Any) -> None:
+def assert_near(found, right):
     torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(right), **EXACT)

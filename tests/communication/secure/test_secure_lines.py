@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from communication.cluster.crew import charged, simulated
 from communication.cluster.test_cluster_runs import assert_same_run
 from communication.secure.lines import Line
 from communication.secure.mesh import Keys, signer, together, until
-from communication.secure.sites import NAMES, Consortium, consortium, gathered, status_of
+from communication.secure.sites import NAMES, consortium, gathered, status_of
 from experiments import tacit, write_experiment
 from ports import free_address
 from tacit.communication.secure.journal import Journal
@@ -34,7 +32,7 @@ LINES: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @contextmanager
-def behind(folder: Path, **line: Any) -> Iterator[Consortium]:
+def behind(folder, **line):
     """A consortium whose every member has a line of its own to the relay."""
     inside = free_address()
     with consortium(folder, listen=inside) as group, Line(group.address, inside, **line):
@@ -45,7 +43,7 @@ def behind(folder: Path, **line: Any) -> Iterator[Consortium]:
 @pytest.mark.slow
 @pytest.mark.timeout(3 * LONG)
 @pytest.mark.parametrize("kind", LINES)
-def test_a_run_over_a_bad_line_sends_hardly_anything_twice(kind: str, tmp_path: Path) -> None:
+def test_a_run_over_a_bad_line_sends_hardly_anything_twice(kind, tmp_path):
     steps, line = LINES[kind]
     train = {"steps": steps, "batch": 16, "dtype": "float64", "patience": 600.0}
     file = write_experiment(tmp_path, task={"model": "mlp"}, nodes={"count": 3}, train=train)
@@ -70,7 +68,7 @@ def test_a_run_over_a_bad_line_sends_hardly_anything_twice(kind: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_large_message_over_a_line_is_sent_once(tmp_path: Path) -> None:
+def test_a_large_message_over_a_line_is_sent_once(tmp_path):
     """45 MB, such as a ResNet-18, over 100 Mbit/s; and the sites hear each other meanwhile."""
     made, inside = members(tmp_path, relays=1), free_address()
     relay, keys = made["relay-0"], Keys(2)
@@ -107,7 +105,7 @@ def test_a_large_message_over_a_line_is_sent_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_urgent_overtakes_a_long_frame(tmp_path: Path) -> None:
+def test_what_is_urgent_overtakes_a_long_frame(tmp_path):
     """Else a site that sends a large message over a slow line would seem to be away."""
     made, inside = members(tmp_path), free_address()
     relay, frame = made["relay-0"], os.urandom(12_000_000)  # more than any kernel's buffer holds

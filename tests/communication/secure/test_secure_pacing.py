@@ -1,7 +1,5 @@
 """When frames are sent again: never before the time that was measured, then twice as late."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given
@@ -16,7 +14,7 @@ SIZES = st.integers(1, 2**30)
 SEEN = st.lists(st.tuples(SECONDS, SIZES), max_size=30)
 
 
-def paced(seen: list[tuple[float, int]]) -> Pace:
+def paced(seen):
     pace = Pace()
     for seconds, size in seen:
         pace = pace.acknowledged(seconds, size)
@@ -48,7 +46,7 @@ def test_each_attempt_waits_twice_as_long_up_to_a_limit(seen, size, attempts):
     assert replace(pace.unclear(), attempts=0) == first  # what was sent twice measures nothing
 
 
-def handed(seen: list[int]) -> Outgoing:
+def handed(seen):
     """A stream of which the engine has taken frames of these sizes, at 0, 1, 2 ... seconds."""
     out = Outgoing(number=len(seen), published=len(seen))
     for number, size in enumerate(seen):

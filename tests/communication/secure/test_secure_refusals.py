@@ -8,11 +8,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 import zenoh
@@ -41,14 +38,14 @@ pytestmark = pytest.mark.process
 STEPS = 12
 
 
-def written(folder: Path, name: str = "experiment.toml", **changes: Any) -> Path:
+def written(folder, name="experiment.toml", **changes):
     train = {"steps": STEPS, "batch": 16, "dtype": "float64", "patience": 15.0, **changes}
     folder.mkdir(exist_ok=True)
     file = write_experiment(folder, nodes={"count": 3}, train=train)
     return file.rename(file.with_name(name))
 
 
-def test_what_a_site_sees_at_home_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+def test_what_a_site_sees_at_home_is_refused_before_anything_is_sent(tmp_path):
     file = written(tmp_path)
     with consortium(tmp_path) as group:
         cases = {
@@ -75,7 +72,7 @@ def test_what_a_site_sees_at_home_is_refused_before_anything_is_sent(tmp_path: P
         assert "revoked" in answer.err
 
 
-def test_a_certificate_that_has_expired_is_renewed_before_anything_is_sent(tmp_path: Path) -> None:
+def test_a_certificate_that_has_expired_is_renewed_before_anything_is_sent(tmp_path):
     file = written(tmp_path)
     made = datetime.now(UTC) - timedelta(days=60)
     relays = {"hub": [free_address()]}
@@ -89,7 +86,7 @@ def test_a_certificate_that_has_expired_is_renewed_before_anything_is_sent(tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_a_stranger_and_a_revoked_member_are_not_let_in(tmp_path: Path) -> None:
+def test_a_stranger_and_a_revoked_member_are_not_let_in(tmp_path):
     file = written(tmp_path)
     with consortium(tmp_path) as group:
         # Of the same name and at the same relay, but approved by somebody else.
@@ -119,7 +116,7 @@ def test_a_stranger_and_a_revoked_member_are_not_let_in(tmp_path: Path) -> None:
             assert "west was revoked" in answer.refusal
 
 
-def test_another_experiment_at_one_site_ends_all_with_what_differs(tmp_path: Path) -> None:
+def test_another_experiment_at_one_site_ends_all_with_what_differs(tmp_path):
     file, other = written(tmp_path), written(tmp_path / "b", steps=STEPS + 1)
     with consortium(tmp_path) as group:
         group.relay()
@@ -132,7 +129,7 @@ def test_another_experiment_at_one_site_ends_all_with_what_differs(tmp_path: Pat
         assert [answer.code for answer in group.ends()] == [0, 0, 0]
 
 
-def test_sites_that_name_different_runs_do_not_meet(tmp_path: Path) -> None:
+def test_sites_that_name_different_runs_do_not_meet(tmp_path):
     file = written(tmp_path)
     with consortium(tmp_path) as group:
         group.relay()
@@ -147,7 +144,7 @@ def test_sites_that_name_different_runs_do_not_meet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("through", ["experiment", "process"])
-def test_a_site_that_comes_back_as_another_is_refused(through: str, tmp_path: Path) -> None:
+def test_a_site_that_comes_back_as_another_is_refused(through, tmp_path):
     """With another experiment, or while its first process is still there."""
     file, gate = written(tmp_path), tmp_path / "gate"
     other = written(tmp_path / "b", steps=STEPS + 1)
@@ -174,7 +171,7 @@ def test_a_site_that_comes_back_as_another_is_refused(through: str, tmp_path: Pa
         assert_same_run(run, simulated(file, tmp_path / "alone"))
 
 
-def test_a_relay_that_repeats_and_reorders_frames_changes_nothing(tmp_path: Path) -> None:
+def test_a_relay_that_repeats_and_reorders_frames_changes_nothing(tmp_path):
     """It sends pieces of all that passes again, in any order, some of them often."""
     file, gate = written(tmp_path, patience=100.0, steps=40), tmp_path / "gate"
     with consortium(tmp_path) as group, _evil_relay(tmp_path, group.address) as repeated:
@@ -190,7 +187,7 @@ def test_a_relay_that_repeats_and_reorders_frames_changes_nothing(tmp_path: Path
 
 
 @contextmanager
-def _evil_relay(folder: Path, address: str) -> Iterator[list[int]]:
+def _evil_relay(folder, address):
     """The relay of a consortium, which sends again what passes; how many pieces it has sent."""
     hub, draws = load_site(folder / "hub"), random.Random(0)
     config = session_config(hub, "router", hub.sites, "*", listen=[address])
@@ -198,12 +195,12 @@ def _evil_relay(folder: Path, address: str) -> Iterator[list[int]]:
     own: set[tuple[str, bytes]] = set()  # what it sent itself comes to it as well
     count, stop = [0], threading.Event()
 
-    def take(sample: zenoh.Sample) -> None:
+    def take(sample):
         place = b"" if sample.attachment is None else sample.attachment.to_bytes()
         if (str(sample.key_expr), place) not in own:
             seen.append((str(sample.key_expr), sample.payload.to_bytes(), place))
 
-    def repeat(session: zenoh.Session) -> None:
+    def repeat(session):
         while not stop.wait(0.01):
             for key, payload, place in draws.sample(list(seen), min(3, len(seen))):
                 own.add((key, place))
@@ -222,7 +219,7 @@ def _evil_relay(folder: Path, address: str) -> Iterator[list[int]]:
             thread.join(30)
 
 
-def test_what_a_member_forges_changes_nobodys_run(tmp_path: Path) -> None:
+def test_what_a_member_forges_changes_nobodys_run(tmp_path):
     """Garbage, lengths that lie, and frames of others' names, by a member's own session."""
     file, gate = written(tmp_path, patience=100.0), tmp_path / "gate"
     gate.write_text("6")
@@ -248,12 +245,12 @@ def test_what_a_member_forges_changes_nobodys_run(tmp_path: Path) -> None:
         assert charged(run) == charged(alone)
 
 
-def _attack(folder: Path, address: str, stop: threading.Event) -> None:
+def _attack(folder, address, stop):
     """As west, to north: what is no frame, and frames that it may not make."""
     west = load_site(folder / "west")
     run, session = os.urandom(16), os.urandom(16)
 
-    def framed(sender: int, number: int, body: bytes) -> bytes:
+    def framed(sender, number, body):
         frame = Frame(DATA, sender, 0, session, number, "exchange", body, digest_of(body))
         return pack(frame, run, lambda data: sign(west, data))
 
@@ -286,14 +283,14 @@ def _attack(folder: Path, address: str, stop: threading.Event) -> None:
 class _Place:
     """Numbers of frames of one piece, as a carrier gives them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._number = 0
 
-    def next(self) -> bytes:
+    def next(self):
         self._number += 1
         return self._number.to_bytes(8, "big") + (0).to_bytes(4, "big") + (1).to_bytes(4, "big")
 
 
-def _run_of(consortium: str) -> str:
+def _run_of(consortium):
     """The name of the run `run` in key expressions, which a member can know."""
     return hashlib.sha256(f"tacit run {consortium} run".encode()).hexdigest()[:32]

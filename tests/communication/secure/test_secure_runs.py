@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import chdir
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ SITES_KINDS: Mapping[str, Sections] = {
 
 
 @pytest.mark.parametrize("kind", SITES_KINDS)
-def test_sites_give_the_numbers_of_the_simulator(kind: str, tmp_path: Path) -> None:
+def test_sites_give_the_numbers_of_the_simulator(kind, tmp_path):
     common = {"steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2}
     sections = {**SITES_KINDS[kind], "train": {**common, **SITES_KINDS[kind].get("train", {})}}
     file = write_experiment(tmp_path, nodes={"count": 5}, **sections)
@@ -56,7 +55,7 @@ def test_sites_give_the_numbers_of_the_simulator(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["public", "private"])
-def test_sites_recalibrate_as_the_simulator_does(how: str, tmp_path: Path) -> None:
+def test_sites_recalibrate_as_the_simulator_does(how, tmp_path):
     """Each charges its own counts; a search for the slope begins with sums in another order."""
     source = """
     def load():

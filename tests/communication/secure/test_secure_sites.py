@@ -8,7 +8,6 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -39,7 +38,6 @@ from tacit.communication.secure.sites import (
     session_lasts,
 )
 from tacit.communication.secure.streams import AWAY
-from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import (
     BudgetError,
@@ -48,7 +46,6 @@ from tacit.errors import (
     MeetAnewError,
     PeerError,
 )
-from tacit.identities import Site
 
 SCHEMA = Form(TypeAdapter(list[int]))
 HEAD = struct.Struct("<QQQ")
@@ -69,27 +66,27 @@ class WaitsError(Exception):
 class Blackboard:
     """What a wire does with facts, for all sites: what was stated stays, and is seen by all."""
 
-    def __init__(self, own: int, count: int, texts: dict[tuple[int, str], str]) -> None:
+    def __init__(self, own, count, texts):
         self.own, self.texts = own, texts
         self.sites = ("north", "south", "west", "east")[:count]
         self.others = [rank for rank in range(count) if rank != own]
 
-    def state_fact(self, key: str, text: str, *, limit: float) -> str:
+    def state_fact(self, key, text, *, limit):
         return self.texts.setdefault((self.own, key), text)
 
-    def fact(self, rank: int, key: str) -> str | None:
+    def fact(self, rank, key):
         return self.texts.get((rank, key))
 
-    def fact_of(self, rank: int, key: str, *, limit: float) -> str:
+    def fact_of(self, rank, key, *, limit):
         if (rank, key) not in self.texts:
             raise WaitsError
         return self.texts[rank, key]
 
-    def forget_facts(self, keys) -> None:
+    def forget_facts(self, keys):
         """Only what nobody asks for again: a site that is behind must still find it."""
 
 
-def begun(counted: bool = False) -> dict[tuple[int, str], str]:
+def begun(counted=False):
     """What rank 0 says at the beginning: whether it counts the votes."""
     return {(0, "whether sites may leave"): json.dumps(counted)}
 
@@ -97,14 +94,14 @@ def begun(counted: bool = False) -> dict[tuple[int, str], str]:
 class Voter:
     """A site that makes steps, writes checkpoints, is killed and comes back to one of them."""
 
-    def __init__(self, rank: int, count: int, texts, clock: Callable[[], float]) -> None:
+    def __init__(self, rank, count, texts, clock):
         self.rank, self.count, self.texts, self.clock = rank, count, texts, clock
         self.checkpoint = (0, -1)
         self.stopped: int | None = None
         self.asked = False
         self.come()
 
-    def come(self) -> None:
+    def come(self):
         """Take part from the last checkpoint."""
         self.done = False
         self.step, number = self.checkpoint
@@ -114,11 +111,11 @@ class Voter:
             self.rank, self.count, 1, self.votes, wait=self.votes.wait, clock=self.clock
         )
 
-    def keep(self) -> None:
+    def keep(self):
         self.votes.forget()
         self.checkpoint = (self.step, self.votes.number)
 
-    def go(self) -> bool:
+    def go(self):
         """One step; False: it would wait."""
         try:
             if self.step and self.stop.stop(self.step, self.asked):
@@ -130,7 +127,7 @@ class Voter:
             return False
         return True
 
-    def go_on(self, turns: int) -> None:
+    def go_on(self, turns):
         for _ in range(turns):
             self.go()
 
@@ -208,7 +205,7 @@ def test_a_vote_that_says_another_round_than_its_own_does_not_hang_who_reads_it(
 # Metrics.
 
 
-def body_of(step: int, document: list[int], numbers: Sequence[float]) -> bytes:
+def body_of(step, document, numbers):
     text = SCHEMA.write(document).encode()
     vector = torch.tensor(numbers, dtype=torch.float64).numpy().tobytes()
     return HEAD.pack(step, len(text), len(numbers)) + text + vector
@@ -289,24 +286,24 @@ def test_an_arrival_has_the_bytes_that_came(tmp_path, size):
 class Nobody:
     """A carrier that is not asked for anything here."""
 
-    def publish(self, rank: int, frame: bytes) -> None:
+    def publish(self, rank, frame):
         raise AssertionError
 
-    def connected(self) -> bool:
+    def connected(self):
         return True
 
-    def close(self) -> None:
+    def close(self):
         """Nothing is open."""
 
 
 @cache
-def member() -> Site:
+def member():
     """One on whose consortium's certificates a site depends: for a month from now."""
     with tempfile.TemporaryDirectory() as folder:
         return next(iter(consortia.consortium(Path(folder), days=30).values()))
 
 
-def cluster(wire, returned_to: int | None = None) -> SiteCluster:
+def cluster(wire, returned_to=None):
     certificates = Certificates(member(), datetime.now(UTC))
     return SiteCluster(wire, Nobody(), certificates, patience=LIMIT, returned_to=returned_to)
 
@@ -415,7 +412,7 @@ def test_what_is_seen_of_sites_is_what_their_beats_say(tmp_path):
 # Who was left out, and is taken back.
 
 
-def waits_from(step: int, heard: float | None = None) -> tuple[float, Beat]:
+def waits_from(step, heard=None):
     """What a wire holds of a site that waits, and has sent nothing of a step."""
     return (time.monotonic() if heard is None else heard), Beat.model_construct(step=step)
 
@@ -475,10 +472,10 @@ def test_what_follows_a_stop_knows_who_was_away_and_what_was_sent(tmp_path, lets
 class Asked:
     """A vote that ends as it should."""
 
-    def __init__(self, outcome: bool) -> None:
+    def __init__(self, outcome):
         self.outcome, self.asked = outcome, False
 
-    def stop(self, step: int, asked: bool) -> bool:
+    def stop(self, step, asked):
         self.asked = asked
         return self.outcome
 
@@ -505,7 +502,7 @@ def test_of_which_step_a_site_may_have_sent_something_it_says_by_what_it_has_wri
     mesh, folder = Mesh(2), tmp_path / "own"
     puppet = Puppet(mesh, 0, target=1)
 
-    def met(journal: Journal) -> Wire:
+    def met(journal):
         wire = mesh.wire(1, folder, journal)
         mesh.start(wire, 0 if wire.returned else None)
         forming = threading.Thread(target=wire.form, args=(LIMIT,), daemon=True)
@@ -657,7 +654,7 @@ def test_who_has_come_back_and_falls_silent_before_a_step_ends_the_session_and_n
 # Where a session is taken up.
 
 
-def journal_with(folder: Path, *steps: int) -> Journal:
+def journal_with(folder, *steps):
     journal = Journal(folder)
     for step in steps:
         journal.write_snapshot(step, [Record(0)])

@@ -27,7 +27,6 @@ from tacit.communication.secure import leaving, meeting, pacing, streams
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Session
-from tacit.communication.secure.wire import Wire
 from tacit.errors import BudgetError, GoneError, InputError, LeftOutError, PeerError, TacitError
 
 PATIENCE = 2.5  # seconds, of one that waits: several times those between two beats
@@ -51,7 +50,7 @@ def test_streams_arrive_whole_in_order_and_once(seed, sizes, losses, tmp_path_fa
     expected = [bytes([i]) * size for i, size in enumerate(sizes)]
     with formed(mesh, tmp_path_factory.mktemp("mesh")) as found:
 
-        def work(wire: Wire) -> None:
+        def work(wire):
             for body in expected:
                 for other in wire.others:
                     wire.send(other, f"topic {len(body) % 2}", body, limit=LIMIT)
@@ -97,7 +96,7 @@ def test_what_is_acknowledged_is_on_the_disk(tmp_path, monkeypatch):
     done = [threading.Event(), threading.Event()]
     calls: list[int] = []
 
-    def slow(descriptor: int) -> None:
+    def slow(descriptor):
         calls.append(descriptor)
         done[min(len(calls), 2) - 1].wait(LIMIT)
 
@@ -165,7 +164,7 @@ def test_a_site_that_says_that_it_moves_and_does_not_is_given_up(tmp_path, monke
         wire.step = 7
         ended = threading.Event()
 
-        def speak() -> None:
+        def speak():
             for i in range(10**6):
                 if ended.wait(0.02):
                     return
@@ -192,7 +191,7 @@ def test_a_site_that_comes_further_is_waited_for(tmp_path, monkeypatch):
     with facing_puppets(mesh, tmp_path) as (wire, (slow,)):
         wire.step = 50
 
-        def speak() -> None:
+        def speak():
             for step in range(25):
                 time.sleep(0.1)
                 slow.say(slow.beat(step=step))
@@ -332,7 +331,7 @@ def test_a_site_that_takes_nothing_holds_up_who_sends_to_it_for_a_time(tmp_path,
     mesh = Mesh(3)
     with facing_puppets(mesh, tmp_path) as (wire, _):
 
-        def fill() -> None:
+        def fill():
             for _ in range(100):
                 wire.send(1, "exchange", bytes(1000), limit=SHORT)
 
@@ -350,7 +349,7 @@ def test_a_full_disk_ends_the_run_and_acknowledges_nothing(tmp_path, monkeypatch
     with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
         write, full = os.write, [True]
 
-        def limited(descriptor: int, content: bytes) -> int:
+        def limited(descriptor, content):
             if full[0] and len(content) > 50:
                 write(descriptor, content[:10])
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -377,7 +376,7 @@ def test_an_error_of_the_carrier_is_raised_where_the_run_asks(tmp_path):
     with facing_puppets(mesh, tmp_path) as (wire, _):
 
         class Broken(meshes.Post):
-            def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
+            def publish(self, rank, frame, *, urgent=False):
                 raise RuntimeError("broken")
 
         wire._publisher = Broken(mesh, 0)
@@ -414,7 +413,7 @@ def test_the_end_waits_until_all_have_what_was_sent(tmp_path):
         wire.send(1, "exchange", b"last", limit=LIMIT)
         closed = threading.Event()
 
-        def close() -> None:
+        def close():
             wire.close(ended=True, linger=LIMIT)
             closed.set()
 
@@ -482,7 +481,7 @@ def test_what_a_silent_site_waited_for_is_not_held_against_that_one(tmp_path):
         west.say(west.beat(waiting_for=1, step=4))  # its last word
         ended = threading.Event()
 
-        def speak() -> None:
+        def speak():
             while not ended.wait(SHORT / 10):
                 south.say(south.beat(waiting_for=0, step=5))
 
@@ -582,7 +581,7 @@ def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
         again.close(ended=False, linger=0.0)
 
 
-def raises_none(wire) -> None:
+def raises_none(wire):
     """Wait to be taken back; what ends that is asked for later."""
     with suppress(InputError):
         wire.form(LONGER)
@@ -600,7 +599,7 @@ def test_one_that_waits_and_hears_nobody_or_what_was_recorded_gives_up(tmp_path)
     recorded = puppet.beat(nonce_of_receiver="f" * 32, left=[[1, 5]], takes_back=True)
     ended, began = threading.Event(), time.monotonic()
 
-    def repeat() -> None:
+    def repeat():
         while not ended.wait(SHORT / 10):
             puppet.say(recorded)
 
@@ -638,7 +637,7 @@ def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(t
     with formed(mesh, tmp_path) as (north, south, _):
         add = south._journal.add_sent
 
-        def slow(records) -> None:
+        def slow(records):
             kept = list(records)
             if any(record.topic.startswith(leaving.LEFT) for record in kept):
                 writing.set()

@@ -6,7 +6,6 @@ import hashlib
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ class Life:
     other site a message that follows from all before, and reads theirs.
     """
 
-    def __init__(self, mesh: Mesh, rank: int, folder: Path, fuses: list[int], draws) -> None:
+    def __init__(self, mesh, rank, folder, fuses, draws):
         self.mesh, self.rank, self.folder = mesh, rank, folder
         self.fuses, self.draws = list(fuses), draws
         self.checkpoints: dict[int, str] = {}
@@ -44,7 +43,7 @@ class Life:
         self.state: str | None = None
         self.deaths = 0
 
-    def live(self, rounds: int, every: int, *, cuts: bool) -> None:
+    def live(self, rounds, every, *, cuts):
         """To the end, however many processes that takes."""
         while not self.ended():
             fuse = self.fuses.pop(0) if self.fuses else None
@@ -63,13 +62,13 @@ class Life:
                 if cuts and self.draws.random() < 0.5:  # the machine stops with the process, or not
                     meshes.power_cut(self.folder, self.draws)
 
-    def ended(self) -> bool:
+    def ended(self):
         if self.state is None or not self.folder.is_dir():
             return self.state is not None
         session = Journal(self.folder).session()
         return session is None or session.ended
 
-    def run(self, wire: Wire, journal: MortalJournal, rounds: int, every: int) -> None:
+    def run(self, wire, journal, rounds, every):
         fitting = [step for step in journal.snapshots() if step in self.checkpoints or step == 0]
         at = fitting[-1] if fitting else None
         self.mesh.start(wire, at)
@@ -102,16 +101,16 @@ class Life:
         wire.close(ended=True, linger=LIMIT)
 
 
-def digest(*texts: str) -> str:
+def digest(*texts):
     return hashlib.sha256(" ".join(texts).encode()).hexdigest()
 
 
-def message(state: str, sender: int, receiver: int, step: int) -> bytes:
+def message(state, sender, receiver, step):
     text = digest(state, str(sender), str(receiver), str(step))
     return text.encode() * (100 if step % 3 else 1)  # some stay on the disk until they are read
 
 
-def undisturbed(count: int, rounds: int, votes: dict[tuple[int, int], str]) -> list[str]:
+def undisturbed(count, rounds, votes):
     """The states at the end where nobody was killed and nothing was lost, with these votes."""
     states = ["start"] * count
     for step in range(rounds):
@@ -156,11 +155,11 @@ def test_whoever_is_killed_whenever_the_run_is_the_undisturbed_one(
     assert [life.state for life in lives] == undisturbed(len(lives), rounds, lives[0].votes)
 
 
-def killed(*_: object) -> None:
+def killed(*_):
     raise meshes.KilledError
 
 
-def dead(mesh: Mesh, wire: Wire) -> None:
+def dead(mesh, wire):
     """End a wire's process; a journal of its own kind is not needed."""
     mesh.takers.pop(wire.own, None)
     wire._failure = RuntimeError("killed")
@@ -173,7 +172,7 @@ def dead(mesh: Mesh, wire: Wire) -> None:
     wire._journal.close()
 
 
-def returned(mesh: Mesh, folder: Path, puppets, step: int | None = None) -> Wire:
+def returned(mesh, folder, puppets, step=None):
     """Another process of site 0."""
     again = mesh.wire(0, folder / "own")
     assert again.returned
@@ -182,7 +181,7 @@ def returned(mesh: Mesh, folder: Path, puppets, step: int | None = None) -> Wire
     return again
 
 
-def arrived(puppet, count: int) -> list[bytes]:
+def arrived(puppet, count):
     until(lambda: len(puppet.data) >= count, "data")
     return [frame.body for frame in puppet.data]
 
@@ -214,7 +213,7 @@ def test_nothing_leaves_before_what_was_made_earlier_is_in_the_journal(tmp_path,
         gate, gone = threading.Event(), []
 
         class Slow(meshes.Post):
-            def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
+            def publish(self, rank, frame, *, urgent=False):
                 taken = super().publish(rank, frame)
                 if mesh.read(frame, rank).kind == meshes.DATA:
                     gone.append(rank)
@@ -401,7 +400,7 @@ def test_snapshots_are_written_while_messages_come_and_go(tmp_path):
     mesh = Mesh(3)
     with meshes.formed(mesh, tmp_path) as found:
 
-        def work(wire: Wire) -> None:
+        def work(wire):
             for step in range(150):
                 for other in wire.others:
                     wire.send(other, "exchange", b"%d" % step, limit=LIMIT)
@@ -431,7 +430,7 @@ class Unsynced(meshes.MortalJournal):
 
     armed = False
 
-    def add_sent(self, records) -> None:
+    def add_sent(self, records):
         written = list(records)
         self._append("sent", b"".join(record.packed() for record in written))
         if self.armed:
@@ -439,7 +438,7 @@ class Unsynced(meshes.MortalJournal):
             raise meshes.KilledError
         os.fdatasync(self._descriptors["sent"])
 
-    def sync_received(self) -> None:
+    def sync_received(self):
         if self.armed:
             self.dead.set()
             raise meshes.KilledError
@@ -449,14 +448,12 @@ class Unsynced(meshes.MortalJournal):
 class Worst(random.Random):
     """Nothing of what was not brought to the disk is there after a power cut."""
 
-    def randint(self, a: int, b: int) -> int:
+    def randint(self, a, b):
         return a
 
 
 @contextmanager
-def killed_before_the_disk(
-    mesh: Mesh, folder: Path, act: Callable[[Wire, Wire], None]
-) -> Iterator[Wire]:
+def killed_before_the_disk(mesh, folder, act):
     """South, which site 0 has met; it was killed in the middle of what it was made to do."""
     south = mesh.wire(1, folder / "south")
     mesh.start(south)
@@ -475,7 +472,7 @@ def killed_before_the_disk(
         mesh.end()
 
 
-def process(mesh: Mesh, folder: Path) -> tuple[Wire, meshes.MortalJournal]:
+def process(mesh, folder):
     """Another process of site 0."""
     journal = meshes.MortalJournal(folder / "own", None, random.Random(0))
     wire = mesh.wire(0, folder / "own", journal)
@@ -488,7 +485,7 @@ def test_what_a_killed_process_wrote_is_on_the_disk_before_anything_rests_on_it(
     """Killed before the disk had its digest, then a power cut: another message would leave."""
     mesh = Mesh(2)
 
-    def send(wire: Wire, south: Wire) -> None:
+    def send(wire, south):
         wire.begin_step(7)
         wire.send(1, "exchange", b"f(r) + noise", limit=LIMIT)
 
@@ -510,7 +507,7 @@ def test_what_a_killed_process_wrote_is_on_the_disk_before_anything_rests_on_it(
 def test_what_came_is_on_the_disk_before_its_sender_may_forget_it(tmp_path):
     mesh = Mesh(2)
 
-    def hear(wire: Wire, south: Wire) -> None:
+    def hear(wire, south):
         south.send(0, "exchange", b"r", limit=LIMIT)
 
     with killed_before_the_disk(mesh, tmp_path, hear) as south:

@@ -6,38 +6,35 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 from consortia import consortium
 from ports import free_address
 from tacit.communication.secure.carrier import open_carrier
 from tacit.communication.secure.relay import run_relay
-from tacit.identities import Site, approve, join
+from tacit.identities import approve, join
 
 RUN = "a" * 32
 LIMIT = 120.0  # seconds for anything that must come
 QUIET = 0.5  # seconds in which what must not come would have
 
 
-def members(folder: Path, *, relays: int = 1, direct: tuple[int, ...] = ()) -> dict[str, Site]:
+def members(folder, *, relays=1, direct=()):
     """Three sites, site-0 to site-2, of which some listen; and relays; made sixty days ago."""
     sites = {f"site-{i}": [free_address()] if i in direct else [] for i in range(3)}
     made = {f"relay-{i}": [free_address()] for i in range(relays)}
     return consortium(folder, sites, made, now=datetime.now(UTC) - timedelta(days=60))
 
 
-def approved_again(folder: Path, name: str, when: datetime) -> Site:
+def approved_again(folder, name, when):
     """A member of the consortium in a folder, with a certificate of ten days from then on."""
     request = folder / f"{name}.request.pem"
     bundle = approve(folder / "consortium", [request], days=10, now=when).path
     return join(folder / name, bundle, now=when + timedelta(minutes=1))
 
 
-def awaited(condition: Callable[[], bool], what: str) -> None:
+def awaited(condition, what):
     deadline = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {LIMIT} seconds"
@@ -45,14 +42,14 @@ def awaited(condition: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def relaying(site: Site, listen: Sequence[str] | None = None) -> Iterator[list[tuple[str, str]]]:
+def relaying(site, listen=None):
     """The relay runs within, in a thread; gives what it tells."""
     where = listen or site.own.addresses
     stop = threading.Event()
     events: list[tuple[str, str]] = []
     failures: list[Exception] = []
 
-    def work() -> None:
+    def work():
         try:
             run_relay(site, where, stop.is_set, tell=lambda *said: events.append(said))
         except Exception as error:
@@ -73,30 +70,23 @@ def relaying(site: Site, listen: Sequence[str] | None = None) -> Iterator[list[t
 class End:
     """A site's carrier, and what has come to it."""
 
-    def __init__(
-        self,
-        site: Site,
-        *,
-        run: str = RUN,
-        receive: Callable[[bytes], None] | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, site, *, run=RUN, receive=None, **options):
         self.site = site
         self.frames: queue.Queue[bytes] = queue.Queue()
         taker = receive or self.frames.put
         self.carrier = open_carrier(site, run, taker, timeout=LIMIT, **options)
 
-    def send(self, other: End, frame: bytes) -> None:
+    def send(self, other, frame):
         """Hand over a frame once the other is known to listen."""
         rank = other.site.own.rank
         assert rank is not None
         awaited(lambda: self.carrier.reaches(rank), f"a way to {other.site.own.name}")
         self.carrier.publish(rank, frame)
 
-    def take(self) -> bytes:
+    def take(self):
         return self.frames.get(timeout=LIMIT)
 
-    def nothing_comes(self) -> bool:
+    def nothing_comes(self):
         try:
             self.frames.get(timeout=QUIET)
         except queue.Empty:
@@ -105,11 +95,11 @@ class End:
 
 
 @contextmanager
-def ends(*sites: Site, **options: Any) -> Iterator[list[End]]:
+def ends(*sites, **options):
     """The carriers of these sites, opened at the same time."""
     opened: dict[str, End | Exception] = {}
 
-    def work(site: Site) -> None:
+    def work(site):
         try:
             opened[site.own.name] = End(site, **options)
         except Exception as error:
@@ -131,7 +121,7 @@ def ends(*sites: Site, **options: Any) -> Iterator[list[End]]:
                 end.carrier.close()
 
 
-def all_reach_all(found: list[End]) -> None:
+def all_reach_all(found):
     for sender in found:
         for receiver in found:
             if sender is not receiver:
@@ -142,10 +132,10 @@ def all_reach_all(found: list[End]) -> None:
 
 
 @contextmanager
-def forwarding(outside: str, inside: str, rate: float | None = None) -> Iterator[None]:
+def forwarding(outside, inside, rate=None):
     """Connections to one address are passed on to another one, each way at so many bytes/s."""
 
-    def pump(source: socket.socket, sink: socket.socket) -> None:
+    def pump(source, sink):
         try:
             while data := source.recv(2**14):
                 sink.sendall(data)
@@ -157,7 +147,7 @@ def forwarding(outside: str, inside: str, rate: float | None = None) -> Iterator
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def work(listener: socket.socket) -> None:
+    def work(listener):
         while True:
             try:
                 near, _ = listener.accept()
@@ -181,6 +171,6 @@ def forwarding(outside: str, inside: str, rate: float | None = None) -> Iterator
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def _pair(address: str) -> tuple[str, int]:
+def _pair(address):
     host, _, port = address.rpartition(":")
     return host, int(port)

@@ -18,7 +18,6 @@ from experiments import tacit as command
 from patient_tables import write_tables
 from tacit.analysis.recommend import recommend
 from tacit.config import Config, load_config, to_toml
-from tacit.training.plan import Plan
 from tacit.training.prepare import prepare
 
 CHOSEN = ("algorithm", "train", "topology", "privacy")
@@ -33,17 +32,17 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def planned(sections: dict[str, Any]) -> Plan:
+def planned(sections):
     return prepare(load_config(sections)).plan
 
 
-def with_budget(sections: dict[str, Any]) -> dict[str, Any]:
+def with_budget(sections):
     privacy = {**BUDGET, **sections.get("privacy", {})}
     return {"nodes": {"count": 4}, **sections, "privacy": privacy}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_what_is_open_is_what_is_recommended(name: str) -> None:
+def test_what_is_open_is_what_is_recommended(name):
     sections = with_budget(EXPERIMENTS[name])
     plan, wanted = planned(sections), recommend(sections)
     assert to_toml(plan.config) == to_toml(wanted.config)
@@ -55,7 +54,7 @@ def test_what_is_open_is_what_is_recommended(name: str) -> None:
     assert all(choice.name in told for choice in wanted.choices if choice.section in CHOSEN)
 
 
-def test_nothing_is_chosen_for_who_names_an_algorithm() -> None:
+def test_nothing_is_chosen_for_who_names_an_algorithm():
     sections = with_budget({"task": {"dataset": "digits"}, "algorithm": {"name": "privsgp"}})
     config = load_config(sections)
     assert config.given is None
@@ -65,7 +64,7 @@ def test_nothing_is_chosen_for_who_names_an_algorithm() -> None:
     assert not [note for note in plan.notes if note.startswith("no algorithm is named")]
 
 
-def test_an_open_experiment_stays_open_until_it_is_planned(tmp_path: Path) -> None:
+def test_an_open_experiment_stays_open_until_it_is_planned(tmp_path):
     sections = with_budget(EXPERIMENTS["own clip"])
     config = load_config(sections)
     assert load_config(config) == config
@@ -80,25 +79,25 @@ def test_an_open_experiment_stays_open_until_it_is_planned(tmp_path: Path) -> No
     assert planned(sections).digest(range(4)) == prepare(closed).plan.digest(range(4))
 
 
-def to_toml_sections(config: Config) -> dict[str, Any]:
+def to_toml_sections(config):
     return tomllib.loads(to_toml(config))
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tables(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_tables(tmp_path, 1200)
     return tmp_path
 
 
-def sections_of(config: Config) -> dict[str, Any]:
+def sections_of(config):
     return {name: getattr(config, name) for name in CHOSEN} | {
         "model": config.task.model,
         "weights": config.weights,
     }
 
 
-def test_a_table_gets_one_model_by_every_door(tables: Path) -> None:
+def test_a_table_gets_one_model_by_every_door(tables):
     """The README's Python, the command line, the file of `tacit init`, and `--recommend`."""
     task = {"dataset": "csv:patients.csv", "test": "csv:sample.csv", "metric": ["auc"]}
     text = tomli_w.dumps({"task": task, "privacy": {"epsilon": 2.0, "delta": 1e-5}})
@@ -126,7 +125,7 @@ def test_a_table_gets_one_model_by_every_door(tables: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
-def test_estimators_choose_as_an_experiment_does(kind: str) -> None:
+def test_estimators_choose_as_an_experiment_does(kind):
     draw = np.random.default_rng(3)
     inputs = draw.normal(size=(300, 5))
     labels = (inputs[:, 0] + draw.normal(size=300) > 0).astype(int)
@@ -148,7 +147,7 @@ def test_estimators_choose_as_an_experiment_does(kind: str) -> None:
     assert sections_of(estimator.result_.plan.config) == sections_of(same.plan.config)
 
 
-def test_a_module_of_ones_own_gets_rate_and_clip_too() -> None:
+def test_a_module_of_ones_own_gets_rate_and_clip_too():
     draw = torch.Generator().manual_seed(2)
     inputs = torch.randn(200, 4, generator=draw)
     nodes = [(inputs[k::4], (inputs[k::4, 0] > 0).long()) for k in range(4)]

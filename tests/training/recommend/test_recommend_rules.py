@@ -1,7 +1,5 @@
 """The rules for clip and rate: monotone where they should be, and never out of bounds."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -31,25 +29,19 @@ SCHEDULES = st.sampled_from(["constant", "linear", "cosine", "inverse-sqrt"])
 
 @settings(max_examples=200, deadline=None)
 @given(noise=NOISES, factor=st.floats(1.0, 100.0), share=st.floats(1e-4, 10.0), beta=MOMENTA)
-def test_more_noise_never_makes_the_way_longer(
-    noise: float, factor: float, share: float, beta: float
-) -> None:
+def test_more_noise_never_makes_the_way_longer(noise, factor, share, beta):
     assert travel(noise * factor, share, beta) <= travel(noise, share, beta) <= MOST_TRAVEL
     assert travel(noise, share, beta) * noise <= output_noise(share, beta) * (1 + 1e-12)
 
 
 @given(share=st.floats(1e-4, 10.0), factor=st.floats(1.0, 100.0), beta=MOMENTA)
-def test_a_longer_clip_never_allows_for_more_noise(
-    share: float, factor: float, beta: float
-) -> None:
+def test_a_longer_clip_never_allows_for_more_noise(share, factor, beta):
     assert output_noise(share * factor, beta) <= output_noise(share, beta)
 
 
 @settings(max_examples=200, deadline=None)
 @given(noise=NOISES, norm=NORMS, steps=STEPS, beta=MOMENTA, schedule=SCHEDULES)
-def test_the_path_is_as_long_as_its_steps(
-    noise: float, norm: float, steps: int, beta: float, schedule: str
-) -> None:
+def test_the_path_is_as_long_as_its_steps(noise, norm, steps, beta, schedule):
     found = path(noise, norm, steps, beta, schedule)  # type: ignore[arg-type]
     options = Options(learning_rate=found.learning_rate, learning_rate_schedule=schedule)
     lengths = [step_size(options, k, steps) for k in range(steps)]
@@ -63,16 +55,14 @@ def test_the_path_is_as_long_as_its_steps(
 
 @settings(max_examples=100, deadline=None)
 @given(noise=NOISES, norm=NORMS, factor=st.floats(1.0, 50.0))
-def test_longer_inputs_scale_the_clip_up_and_the_rate_down(
-    noise: float, norm: float, factor: float
-) -> None:
+def test_longer_inputs_scale_the_clip_up_and_the_rate_down(noise, norm, factor):
     near, far = path(noise, norm, 100, 0.9), path(noise, norm * factor, 100, 0.9)
     assert far.clip >= near.clip
     assert far.learning_rate <= near.learning_rate * 1.06
     assert far.travel == pytest.approx(near.travel, rel=0.12)  # in units of an output
 
 
-def test_what_is_given_stays() -> None:
+def test_what_is_given_stays():
     found = path(1e-3, 4.0, 100, 0.9, clip=1.0)
     assert found.clip == 1.0
     assert path(1e-3, 4.0, 100, 0.9, clip=1.0, learning_rate=0.3).learning_rate == 0.3
@@ -80,27 +70,25 @@ def test_what_is_given_stays() -> None:
 
 
 @given(steps=st.integers(1, 10_000_000))
-def test_the_average_is_one_that_an_experiment_takes(steps: int) -> None:
+def test_the_average_is_one_that_an_experiment_takes(steps):
     assert Train(average=averaging(steps)).average == averaging(steps)
 
 
-def test_the_average_is_of_a_tenth_of_the_steps() -> None:
+def test_the_average_is_of_a_tenth_of_the_steps():
     assert averaging(100) == "exponential:0.9"
     assert averaging(200) == "exponential:0.95"
     assert averaging(19) == "none"
 
 
 @given(value=st.floats(1e-30, 1e30))
-def test_two_digits(value: float) -> None:
+def test_two_digits(value):
     assert math.isclose(rounded(value), value, rel_tol=0.0501)
     assert float(f"{rounded(value):.1e}") == rounded(value)
 
 
 @settings(max_examples=200, deadline=None)
 @given(noise=NOISES, norm=NORMS, steps=STEPS, beta=MOMENTA, schedule=SCHEDULES)
-def test_steps_of_squared_loss_come_to_rest(
-    noise: float, norm: float, steps: int, beta: float, schedule: str
-) -> None:
+def test_steps_of_squared_loss_come_to_rest(noise, norm, steps, beta, schedule):
     found = path(noise, norm, steps, beta, schedule, whole=True, squared=True)  # type: ignore[arg-type]
     assert found.clip == pytest.approx(norm, rel=0.06)
     assert found.output_noise <= SQUARED_NOISE * 1.06

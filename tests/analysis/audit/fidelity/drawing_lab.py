@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.analysis.audit.canaries import REPLACED, stack_records
-from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.harness import set_up
-from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
+from tacit.analysis.audit.recorder import run_traced, seeded
 from tacit.config import load_config
 from tacit.privacy.noise import draws
 from tacit.training import sampling
-from tacit.training.plan import NodePlan
-from tacit.training.prepare import DTYPES, Job, prepare
+from tacit.training.prepare import DTYPES, prepare
 from tacit.training.stacked_context import StackedContext
 
 FIXED: Mapping[str, Any] = {
@@ -31,12 +29,12 @@ STEPS = 8
 
 
 def drawing_job(
-    algorithm: Mapping[str, Any] | None = None,
+    algorithm=None,
     *,
-    records: Sequence[int] = (20,) * 4,
-    privacy: Mapping[str, Any] | None = None,
-    train: Mapping[str, Any] | None = None,
-) -> Job:
+    records=(20,) * 4,
+    privacy=None,
+    train=None,
+):
     """An experiment whose batches hold a quarter of the records, which do not matter."""
     config = load_config(
         {
@@ -52,21 +50,12 @@ def drawing_job(
     return prepare(config, model=nn.Linear(1, 1), nodes=data)
 
 
-def findings_of(traces: Sequence[Trace]) -> dict[str, Finding]:
+def findings_of(traces):
     """Of all tests, by name."""
     return {finding.name: finding for finding in sampling_findings(traces)}
 
 
-def observe(
-    job: Job,
-    context: ContextFactory = StackedContext,
-    *,
-    nodes: int = 64,
-    runs: int = 2,
-    steps: int | None = None,
-    absent: bool = False,
-    seed: int = 1,
-) -> list[Trace]:
+def observe(job, context=StackedContext, *, nodes=64, runs=2, steps=None, absent=False, seed=1):
     """Run the plan on a graph that is copied; with `absent`, every other node lacks a record."""
     lab = set_up(job.plan, steps or job.plan.steps, nodes, context)
     count = lab.copies * len(job.plan.nodes)
@@ -90,13 +79,11 @@ def observe(
 class Redrawn(StackedContext):
     """Batches that are drawn as they should be, and then changed by `choose`."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         """Who joins, where `fair` should."""
         return fair
 
-    def _batch(
-        self, k: int, part: int, whole: bool, rows: Tensor | None, nodes: tuple[NodePlan, ...]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _batch(self, k, part, whole, rows, nodes):
         inputs, targets, mask, indices = super()._batch(k, part, whole, rows, nodes)
         if whole:
             return inputs, targets, mask, indices
@@ -112,14 +99,14 @@ class Redrawn(StackedContext):
 class SameParts(StackedContext):
     """Every part of a step uses the coins of the first."""
 
-    def _batch(self, k: int, part: int, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _batch(self, k, part, *rest):
         return super()._batch(k, 0, *rest)
 
 
 class InPairs(Redrawn):
     """A record with an odd number joins whenever the one before it does."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         even = [record for record in fair if record % 2 == 0]
         return even + [record + 1 for record in even if record + 1 < node.records]
 
@@ -127,7 +114,7 @@ class InPairs(Redrawn):
 class LastIsDropped(Redrawn):
     """The last record never joins; of a batch of fixed size another one does."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         last = node.records - 1
         if last not in fair:
             return fair
@@ -140,21 +127,21 @@ class LastIsDropped(Redrawn):
 class ForeignRecords(Redrawn):
     """Node 3 reads, once, from where the next node's records begin."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         return [*fair[1:], node.records] if (node.node, k) == (3, 2) else fair
 
 
 class RecordTwice(Redrawn):
     """Node 3 draws one record twice, once."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         return [*fair[1:], fair[1]] if (node.node, k) == (3, 2) else fair
 
 
 class SharedParts(Redrawn):
     """A record of the first part of a step is put into the second, once."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         if (node.node, k) != (3, 2):
             return fair
         if part == 0:
@@ -165,7 +152,7 @@ class SharedParts(Redrawn):
 class NotDealt(Redrawn):
     """The records of a step are divided among its parts in their order, and not at random."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         if part == 0:
             batches = sampling.disjoint_batches(
                 self._plan, self._keys, k, self._device, nodes=[node]
@@ -183,9 +170,7 @@ class NotDealt(Redrawn):
 class WithoutTheLast(StackedContext):
     """A sum over every record leaves out the last one of the longest nodes."""
 
-    def _batch(
-        self, k: int, part: int, whole: bool, *rest: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _batch(self, k, part, whole, *rest):
         inputs, targets, mask, indices = super()._batch(k, part, whole, *rest)
         if whole:
             mask = mask.clone()
@@ -198,7 +183,7 @@ class AtRate(StackedContext):
 
     rate_of_coins: float
 
-    def __init__(self, plan: Any, *others: Any) -> None:
+    def __init__(self, plan, *others):
         other = tuple(replace(node, rate=self.rate_of_coins) for node in plan.nodes)
         super().__init__(replace(plan, nodes=other), *others)
 
@@ -208,12 +193,12 @@ class Sometimes(Redrawn):
 
     share: float
 
-    def befalls(self, k: int, node: NodePlan, number: int = 0) -> bool:
+    def befalls(self, k, node, number=0):
         """Whether this batch, or this record of it."""
         fell = draws.coins(self._keys, node.node, "defect", k, number + 1, self.share)
         return bool(fell[number])
 
-    def fair_at(self, k: int, node: NodePlan) -> list[int]:
+    def fair_at(self, k, node):
         """What should have been drawn at another step."""
         batch = sampling.draw(self._plan, self._keys, k, self._device, nodes=[node])
         own: list[int] = batch.indices[batch.mask].tolist()
@@ -223,7 +208,7 @@ class Sometimes(Redrawn):
 class StepsRepeated(Sometimes):
     """Some batches use the coins of the step before."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         source = k
         while source and self.befalls(source, node):
             source -= 1
@@ -233,7 +218,7 @@ class StepsRepeated(Sometimes):
 class SometimesFixed(Sometimes):
     """Some batches are of one size, where coins are planned."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         if not self.befalls(k, node):
             return fair
         size = int(node.expected_batch)
@@ -243,6 +228,6 @@ class SometimesFixed(Sometimes):
 class OneFavoured(Sometimes):
     """Record 4 of every node is drawn with the chance `share`."""
 
-    def choose(self, k: int, part: int, node: NodePlan, fair: list[int]) -> list[int]:
+    def choose(self, k, part, node, fair):
         rest = [record for record in fair if record != 4]
         return [*rest, 4] if self.befalls(k, node) else rest

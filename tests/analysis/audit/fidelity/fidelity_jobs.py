@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from algorithms.battery_table import ROWS
 from tacit.algorithms import ALGORITHMS
-from tacit.config import Config, load_config
-from tacit.training.prepare import Job, prepare
+from tacit.config import load_config
+from tacit.training.prepare import prepare
 
 STEPS, SIZES, CLASSES = 3, (7, 5, 6, 8), 3
 PRIVATE = [case for case, row in ROWS.items() if ALGORITHMS[row.name].private]
@@ -30,19 +29,19 @@ _SCHEDULES: Mapping[str, Any] = {
 }
 
 
-def records(seed: int, size: int, width: int = 6) -> tuple[Tensor, Tensor]:
+def records(seed, size, width=6):
     """Numbers and labels."""
     draw = torch.Generator().manual_seed(seed)
     inputs = torch.randn(size, width, generator=draw)
     return inputs, torch.randint(CLASSES, (size,), generator=draw)
 
 
-def nodes() -> list[tuple[Tensor, Tensor]]:
+def nodes():
     """Of four nodes."""
     return [records(node, size) for node, size in enumerate(SIZES)]
 
 
-def config_of(case: str, **sections: Mapping[str, Any]) -> Config:
+def config_of(case, **sections):
     """The settings of a row of the battery's table, so that all of its state matters."""
     row = ROWS[case]
     fields = ALGORITHMS[row.name].options.model_fields
@@ -58,6 +57,6 @@ def config_of(case: str, **sections: Mapping[str, Any]) -> Config:
     return load_config(merged, count=len(SIZES))
 
 
-def job_of(case: str, **sections: Mapping[str, Any]) -> Job:
+def job_of(case, **sections):
     """The job of such settings."""
     return prepare(config_of(case, **sections), nodes=nodes())

@@ -11,7 +11,7 @@ from fidelity_jobs import FIXED, job_of
 from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
 
 
-def of(case: str, step: int = 1, **sections: Any) -> tuple[Accounted, float, float]:
+def of(case, step=1, **sections):
     """What is accounted for node 0; its planned noise over the clipping bound, and its rate."""
     plan = job_of(case, **sections).plan
     node = plan.nodes[0]
@@ -30,19 +30,19 @@ def of(case: str, step: int = 1, **sections: Any) -> tuple[Accounted, float, flo
         pytest.param("dpdo", {}, 1.0, id="laplace"),
     ],
 )
-def test_a_clipped_sum(case: str, sections: Any, alone: float) -> None:
+def test_a_clipped_sum(case, sections, alone):
     found, z, _ = of(case, **sections)
     assert found == Accounted(1 / z, 0.0, alone, carried=False, keeps=False)
 
 
-def test_kept_gradients_move_every_step() -> None:
+def test_kept_gradients_move_every_step():
     found, z, rate = of("privsgp-vr, private")
     assert found.drawn == pytest.approx((2 - rate) / z, rel=1e-12)
     assert found.undrawn == pytest.approx(rate / z, rel=1e-12)
     assert found.keeps
 
 
-def test_a_clipped_change_is_that_of_the_mean() -> None:
+def test_a_clipped_change_is_that_of_the_mean():
     plan = job_of("dp-fedavg").plan
     node = plan.nodes[0]
     step = plan.release.active_steps(node)[0]
@@ -52,7 +52,7 @@ def test_a_clipped_change_is_that_of_the_mean() -> None:
     assert found.drawn == pytest.approx(2 / z, rel=1e-12)
 
 
-def test_carried_state_is_bounded_over_all_rounds() -> None:
+def test_carried_state_is_bounded_over_all_rounds():
     plan = job_of("fedspd-dp, private").plan
     node = plan.nodes[0]
     steps = plan.release.active_steps(node)

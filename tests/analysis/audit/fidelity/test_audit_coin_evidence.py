@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ EITHER: dict[str, Builder] = {
 RATE = 0.3
 
 
-def by_coins(shape: Sequence[int]) -> Iterator[Outcome]:
+def by_coins(shape):
     """Every outcome of independent coins."""
     count = math.prod(shape)
     for fell in itertools.product((False, True), repeat=count):
@@ -56,7 +56,7 @@ def by_coins(shape: Sequence[int]) -> Iterator[Outcome]:
         yield RATE ** drawn.sum() * (1 - RATE) ** (count - drawn.sum()), drawn
 
 
-def by_subsets(blocks: Sequence[int], records: int, size: int) -> Iterator[Outcome]:
+def by_subsets(blocks, records, size):
     """Every outcome of batches of a fixed size."""
     subsets = []
     for chosen in itertools.combinations(range(records), size):
@@ -68,7 +68,7 @@ def by_subsets(blocks: Sequence[int], records: int, size: int) -> Iterator[Outco
         yield chance, np.array(each).reshape(*blocks, records)
 
 
-def expected(outcomes: Iterator[Outcome], build: Builder, rate: float, size: int | None) -> float:
+def expected(outcomes, build, rate, size):
     """The mean evidence of correct programs."""
     total = chances = 0.0
     for chance, drawn in outcomes:
@@ -84,7 +84,7 @@ def expected(outcomes: Iterator[Outcome], build: Builder, rate: float, size: int
 
 @pytest.mark.parametrize("shape", [(1, 1, 3, 2), (1, 2, 2, 2), (2, 2, 1, 2)])
 @pytest.mark.parametrize("name", [*POISSON, *EITHER])
-def test_independent_coins(name: str, shape: tuple[int, ...]) -> None:
+def test_independent_coins(name, shape):
     again = {again.name: at for again, at in zip(sampling._AGAIN, (2, 1, 0), strict=True)}
     if name in again and shape[again[name]] == 1:
         assert sampling._compared(
@@ -101,7 +101,7 @@ def test_independent_coins(name: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", EITHER)
-def test_batches_of_a_fixed_size(name: str, size: int) -> None:
+def test_batches_of_a_fixed_size(name, size):
     blocks = {"coins of nodes": (1, 3, 1), "coins of runs": (3, 1, 1)}.get(name, (1, 1, 3))
     if name == "pairs" and size == 1:
         return  # two records are never drawn
@@ -110,14 +110,14 @@ def test_batches_of_a_fixed_size(name: str, size: int) -> None:
 
 
 @given(st.integers(1, 30), st.floats(1e-3, 0.999))
-def test_costs_are_the_generating_function(coins: int, rate: float) -> None:
+def test_costs_are_the_generating_function(coins, rate):
     law = stats.binom(coins, rate)
     every = np.arange(coins + 1)
     exact = special.logsumexp(TILTS[:, None] * every + law.logpmf(every), axis=1)
     np.testing.assert_allclose(coins * costs_of(rate), exact, rtol=1e-9, atol=1e-12)
 
 
-def test_cells_of_two_rates_are_added_and_own_cells_are_not() -> None:
+def test_cells_of_two_rates_are_added_and_own_cells_are_not():
     first = [counted("sum", np.array([3, 1]), np.array([9, 4]), 0.2, own=False)]
     second = [counted("sum", np.array([5, 0]), np.array([7, 0]), 0.6, own=False)]
     (added,) = merged([*first, *second])
@@ -131,7 +131,7 @@ def test_cells_of_two_rates_are_added_and_own_cells_are_not() -> None:
     assert len(merged(own)[0].hits) == 4
 
 
-def test_of_many_own_cells_those_furthest_from_the_plan_are_weighed() -> None:
+def test_of_many_own_cells_those_furthest_from_the_plan_are_weighed():
     hits = np.full(5000, 5)
     hits[1234] = 19
     cells = counted("own", hits, np.full(5000, 20), 0.25, own=True)
@@ -140,7 +140,7 @@ def test_of_many_own_cells_those_furthest_from_the_plan_are_weighed() -> None:
     assert (verdict.number, verdict.hits, verdict.planned) == (1234, 19.0, 5.0)
 
 
-def test_the_least_that_is_found_is_just_found() -> None:
+def test_the_least_that_is_found_is_just_found():
     cells = counted("all", np.array([0]), np.array([1000]), 0.25, own=False)
     least = least_hits(cells, 0, 1, 0.0)
     assert least is not None
@@ -153,6 +153,6 @@ def test_the_least_that_is_found_is_just_found() -> None:
     assert least_hits(few, 0, 1, 0.0) is None
 
 
-def test_the_machines_coins_are_worth_a_factor() -> None:
+def test_the_machines_coins_are_worth_a_factor():
     assert p_value(3.0, 0.5) == pytest.approx(math.exp(-2.5))
     assert p_value(0.1, 0.5) == 1.0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +15,12 @@ from hypothesis import strategies as st
 from noise_bugs import LastStepBare, RootOfTheBatch
 from numpy.typing import NDArray
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.analysis.audit.canaries import ALONE
 from tacit.analysis.audit.fidelity import noise_links as links
 from tacit.analysis.audit.fidelity import noise_sample as of_samples
-from tacit.analysis.audit.fidelity.finding import LEVEL, Finding
+from tacit.analysis.audit.fidelity.finding import LEVEL
 from tacit.analysis.audit.fidelity.noise import noise_findings
 from tacit.analysis.audit.fidelity.noise_sample import (
     NoiseKind,
@@ -32,7 +31,7 @@ from tacit.analysis.audit.fidelity.noise_sample import (
     sample_of,
 )
 from tacit.analysis.audit.harness import set_up
-from tacit.analysis.audit.recorder import ContextFactory, Pinned, Trace, run_traced
+from tacit.analysis.audit.recorder import Pinned, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
@@ -41,7 +40,7 @@ from tacit.privacy.noise.gaussian import add_normal, spacing
 from tacit.privacy.noise.independent import IndependentNoise
 from tacit.privacy.noise.laplace import add_laplace, laplace_slack
 from tacit.privacy.noise.slack import slack
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 Array = NDArray[np.float64]
@@ -64,7 +63,7 @@ class Made:
     drawn: Array
     kind: NoiseKind
 
-    def sample(self, after: Array | None = None, **more: Any) -> NoiseSample:
+    def sample(self, after=None, **more):
         """Of what came back; by default a lattice point next to the noised total."""
         released = on_lattice(self.before + self.noise) if after is None else after
         width = self.before.shape[-1]
@@ -77,25 +76,25 @@ class Made:
             **given,
         )
 
-    def with_noise(self, noise: Array) -> NoiseSample:
+    def with_noise(self, noise):
         return replace(self, noise=noise).sample()
 
 
-def on_lattice(values: Array, times: float = 1.0) -> Array:
+def on_lattice(values, times=1.0):
     unit = spacing(STD) * times
     return np.asarray(np.rint(values / unit) * unit, np.float64)
 
 
 @functools.cache
 def made(
-    kind: NoiseKind = "gaussian",
+    kind="gaussian",
     *,
-    runs: int = 20,
-    steps: int = 6,
-    nodes: int = 8,
-    width: int = 16,
-    seed: int = 0,
-) -> Made:
+    runs=20,
+    steps=6,
+    nodes=8,
+    width=16,
+    seed=0,
+):
     shape = runs, steps, nodes, width
     noise, draw = np.zeros(shape), np.random.default_rng(seed)
     before = 5 * draw.standard_normal(shape)
@@ -114,11 +113,11 @@ def made(
     return Made(before, noise, places, draw.poisson(10, shape[:3]) / 10, kind)
 
 
-def failed(sample: NoiseSample) -> set[str]:
+def failed(sample):
     return {finding.name for finding in noise_findings([sample]) if not finding.passed}
 
 
-def finding(sample: NoiseSample, name: str) -> Finding:
+def finding(sample, name):
     (found,) = (each for each in noise_findings([sample]) if each.name == name)
     return found
 
@@ -134,25 +133,25 @@ SHAPES: dict[str, dict[str, int]] = {
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_products_own_noise_passes(kind: NoiseKind, shape: str) -> None:
+def test_the_products_own_noise_passes(kind, shape):
     sample = made(kind, **SHAPES[shape]).sample()
     found = noise_findings([sample])
     assert all(each.p_value > 1e-3 for each in found), min(found, key=lambda each: each.p_value)
     assert len(found) >= 9
 
 
-def _shared(axis: int) -> Callable[[Made], NoiseSample]:
+def _shared(axis):
     """Half of the variance is that of the first along an axis."""
 
-    def plant(m: Made) -> NoiseSample:
+    def plant(m):
         common = made(m.kind, seed=1).noise.take([0], axis)
         return m.with_noise(np.sqrt(0.5) * (m.noise + common))
 
     return plant
 
 
-def _scaled(factor: float, *where: Any) -> Callable[[Made], NoiseSample]:
-    def plant(m: Made) -> NoiseSample:
+def _scaled(factor, *where):
+    def plant(m):
         noise = m.noise.copy()
         noise[where] *= factor
         return m.with_noise(noise)
@@ -160,13 +159,13 @@ def _scaled(factor: float, *where: Any) -> Callable[[Made], NoiseSample]:
     return plant
 
 
-def _opposite(m: Made) -> NoiseSample:
+def _opposite(m):
     noise = m.noise.copy()
     noise[:, 1::2] = -noise[:, ::2]
     return m.with_noise(noise)
 
 
-def _alternating(m: Made) -> NoiseSample:
+def _alternating(m):
     """A part of every noise is that of the step before, with a sign that changes each time."""
     noise = m.noise.copy()
     for step in range(1, noise.shape[1]):
@@ -175,7 +174,7 @@ def _alternating(m: Made) -> NoiseSample:
     return m.with_noise(noise)
 
 
-def _moved_on(m: Made) -> NoiseSample:
+def _moved_on(m):
     """Every step's stretch begins four coordinates after that of the step before."""
     noise = m.noise.copy()
     for step in range(1, noise.shape[1]):
@@ -183,67 +182,67 @@ def _moved_on(m: Made) -> NoiseSample:
     return m.with_noise(noise)
 
 
-def _repeated(m: Made) -> NoiseSample:
+def _repeated(m):
     noise = m.noise.copy()
     noise[3, 4, 5] = noise[2, 1, 0]
     return m.with_noise(noise)
 
 
-def _one_normal(m: Made) -> NoiseSample:
+def _one_normal(m):
     return m.with_noise(np.broadcast_to(m.noise[..., :1], m.noise.shape))
 
 
-def _neighbouring_coordinates(m: Made) -> NoiseSample:
+def _neighbouring_coordinates(m):
     return m.with_noise(np.sqrt(0.5) * (m.noise + np.roll(m.noise, 3, axis=-1)))
 
 
-def _direction(m: Made) -> NoiseSample:
+def _direction(m):
     way = np.random.default_rng(5).standard_normal(m.noise.shape[-1])
     way /= np.linalg.norm(way)
     return m.with_noise(m.noise + 1.0 * (m.noise @ way)[..., None] * way)
 
 
-def _following_batch(m: Made) -> NoiseSample:
+def _following_batch(m):
     return m.with_noise(m.noise * np.sqrt(m.drawn)[..., None])
 
 
-def _momentum(m: Made) -> NoiseSample:
+def _momentum(m):
     """Some of what was handed in a step earlier stays in the sum, without noise of its own."""
     after = m.before + m.noise
     after[:, 1:] += 0.1 * m.before[:, :-1]
     return m.sample(on_lattice(after))
 
 
-def _shrunk(m: Made) -> NoiseSample:
+def _shrunk(m):
     return m.sample(on_lattice(0.9 * m.before + m.noise))
 
 
-def _shifted(m: Made) -> NoiseSample:
+def _shifted(m):
     noise = m.noise.copy()
     noise[..., 2] += 0.4 * STD
     return m.with_noise(noise)
 
 
-def _plain(m: Made) -> NoiseSample:
+def _plain(m):
     return m.sample(m.before + m.noise + 1e-9)
 
 
-def _coarse(m: Made) -> NoiseSample:
+def _coarse(m):
     return m.sample(on_lattice(m.before + m.noise, 2))
 
 
-def _half_floats(m: Made) -> NoiseSample:
+def _half_floats(m):
     noise = (m.noise / STD).astype(np.float16).astype(np.float64) * STD
     return m.sample(m.before + noise)
 
 
-def _uniform(m: Made) -> NoiseSample:
+def _uniform(m):
     draw = np.random.default_rng(7)
     root = np.sqrt(3.0)
     return m.with_noise(STD * draw.uniform(-root, root, m.noise.shape))
 
 
-def _cut(m: Made) -> NoiseSample:
+def _cut(m):
     return m.with_noise(np.clip(m.noise, -2.5 * STD, 2.5 * STD))
 
 
@@ -279,12 +278,12 @@ ON_GAUSSIAN_ONLY = {"uniform noise"}
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_every_defect_fails_the_test_that_is_for_it(defect: str, kind: NoiseKind) -> None:
+def test_every_defect_fails_the_test_that_is_for_it(defect, kind):
     plant, name = DEFECTS[defect]
     assert name in failed(plant(made(kind)))
 
 
-def test_releases_that_were_not_made_or_made_again() -> None:
+def test_releases_that_were_not_made_or_made_again():
     m = made()
     lost = ReleasePlace(1, 2, 3, 0)
     missing = finding(m.sample(missing=[lost]), "releases")
@@ -295,9 +294,7 @@ def test_releases_that_were_not_made_or_made_again() -> None:
     assert failed(m.sample()) == set()
 
 
-def job(
-    algorithm: Mapping[str, Any] | None = None, *, nodes: int = 4, steps: int = 5, **train: Any
-) -> Job:
+def job(algorithm=None, *, nodes=4, steps=5, **train):
     """A linear model of 20 inputs on random records."""
     config = load_config(
         {
@@ -317,15 +314,13 @@ def job(
     return prepare(config, model=nn.Linear(20, 1), nodes=data)
 
 
-def in_laboratory(
-    planned: Job, context: ContextFactory = StackedContext, repetitions: int = 100
-) -> NoiseSample:
+def in_laboratory(planned, context=StackedContext, repetitions=100):
     harness = set_up(planned.plan, planned.plan.steps, repetitions, context)
     seen = [harness.observe(ALONE, seed) for seed in range(2)]
     return noise_sample([one.trace for one in seen], planned.plan, copies=harness.copies)
 
 
-def traced(planned: Job, context: ContextFactory = StackedContext) -> Trace:
+def traced(planned, context=StackedContext):
     """A run on the job's own model and data."""
     plan = planned.plan
     exchange = InProcessExchange(
@@ -338,9 +333,7 @@ def traced(planned: Job, context: ContextFactory = StackedContext) -> Trace:
 
 
 @pytest.mark.parametrize("train", [{}, {"batch": "all"}, {"dtype": "float64"}])
-def test_a_run_of_the_program_passes_in_the_laboratory_and_on_its_own_model(
-    train: Mapping[str, Any],
-) -> None:
+def test_a_run_of_the_program_passes_in_the_laboratory_and_on_its_own_model(train):
     planned = job(**train)
     laboratory, own = in_laboratory(planned), noise_sample([traced(planned)], planned.plan)
     assert (laboratory.releases, laboratory.width) == (2 * 25 * 4 * 5, 16)
@@ -354,7 +347,7 @@ def test_a_run_of_the_program_passes_in_the_laboratory_and_on_its_own_model(
 class Quieter(StackedContext):
     """A tenth less noise."""
 
-    def add_noise(self, total: Tensor, k: int, **options: Any) -> Tensor:
+    def add_noise(self, total, k, **options):
         quiet = super().add_noise(torch.zeros_like(total), k, **options)
         return total.add_(quiet, alpha=0.9)
 
@@ -367,13 +360,11 @@ class Quieter(StackedContext):
         (LastStepBare, "noise of each step"),
     ],
 )
-def test_defects_of_the_program_are_found_in_the_laboratory(
-    context: ContextFactory, name: str
-) -> None:
+def test_defects_of_the_program_are_found_in_the_laboratory(context, name):
     assert name in failed(in_laboratory(job(), context))
 
 
-def test_what_was_drawn_is_counted_by_the_node() -> None:
+def test_what_was_drawn_is_counted_by_the_node():
     planned = job()
     trace = traced(planned)
     sample, call = noise_sample([trace], planned.plan), trace.drawn[0]
@@ -382,7 +373,7 @@ def test_what_was_drawn_is_counted_by_the_node() -> None:
     assert sample.drawn[:4].tolist() == expected
 
 
-def test_nodes_that_rest_have_nothing_missing_and_lost_releases_are_named() -> None:
+def test_nodes_that_rest_have_nothing_missing_and_lost_releases_are_named():
     planned = job({"name": "dp-dda", "activation": 0.5})
     trace = traced(planned)
     sample = noise_sample([trace], planned.plan)
@@ -400,9 +391,7 @@ def test_nodes_that_rest_have_nothing_missing_and_lost_releases_are_named() -> N
     exponent=st.integers(-9, 9),
 )
 @settings(max_examples=200)
-def test_the_interval_of_a_release_is_that_of_the_points_rounded_to_it(
-    point: int, sign: int, exponent: int
-) -> None:
+def test_the_interval_of_a_release_is_that_of_the_points_rounded_to_it(point, sign, exponent):
     """Where float32 cannot hold all points, by rounding every point of the neighbourhood."""
     unit = 2.0**exponent
     points = sign * point + np.arange(-70, 71)
@@ -414,7 +403,7 @@ def test_the_interval_of_a_release_is_that_of_the_points_rounded_to_it(
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_totals_that_float32_holds_coarsely_pass(kind: NoiseKind) -> None:
+def test_totals_that_float32_holds_coarsely_pass(kind):
     rows, width = 20, 2000
     draw = torch.Generator().manual_seed(4)
     before = 2.0**19 + 100 * torch.randn(rows, width, generator=draw)  # 2^25 spacings and more
@@ -428,9 +417,7 @@ def test_totals_that_float32_holds_coarsely_pass(kind: NoiseKind) -> None:
     assert stats.kstest(sample.scores.reshape(-1), "norm").pvalue > 1e-3
 
 
-def test_of_too_many_numbers_blocks_of_coordinates_are_chosen_in_public(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_too_many_numbers_blocks_of_coordinates_are_chosen_in_public(monkeypatch):
     monkeypatch.setattr(of_samples, "MOST_NUMBERS", 1 << 16)
     rows, width = 10, 60_000
     before = torch.arange(1.0, width + 1).expand(rows, width)
@@ -445,14 +432,14 @@ def test_of_too_many_numbers_blocks_of_coordinates_are_chosen_in_public(
     assert (np.rint(np.diff(sample.handed[0]) / unit) == 1).mean() > 0.99
 
 
-def test_noise_in_finite_arithmetic_is_as_good_as_ideal() -> None:
+def test_noise_in_finite_arithmetic_is_as_good_as_ideal():
     lost = slack(of_samples.MOST_NUMBERS, 1e-20)
     assert lost.epsilon < 1e-5
     assert lost.delta <= 2e-20
     assert laplace_slack(of_samples.MOST_NUMBERS).epsilon < 1e-26
 
 
-def test_a_table_of_findings_in_words() -> None:
+def test_a_table_of_findings_in_words():
     found = noise_findings([made().sample(where="a"), made(seed=2).sample(where="b")])
     assert len({each.name for each in found}) == len(found)
     for each in found:
@@ -462,7 +449,7 @@ def test_a_table_of_findings_in_words() -> None:
     assert {each.name for each in found if each.noise_factor is not None} >= {"noise variance"}
 
 
-def test_a_program_that_releases_nothing_fails_and_noise_of_another_kind_is_refused() -> None:
+def test_a_program_that_releases_nothing_fails_and_noise_of_another_kind_is_refused():
     planned = job()
     plan = planned.plan
     noise = Pinned(plan.release.algorithm.releases.noise)
@@ -480,7 +467,7 @@ def test_a_program_that_releases_nothing_fails_and_noise_of_another_kind_is_refu
         noise_sample([], replace(plan, release=replace(plan.release, algorithm=other)))
 
 
-def test_of_many_copies_the_first_are_taken_from_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_copies_the_first_are_taken_from_every_run(monkeypatch):
     planned = job()
     harness = set_up(planned.plan, 5, 40, StackedContext)
     traces = [harness.observe(ALONE, seed).trace for seed in range(2)]
@@ -497,7 +484,7 @@ def test_of_many_copies_the_first_are_taken_from_every_run(monkeypatch: pytest.M
     assert np.array_equal(every.handed[taken], some.handed)
 
 
-def test_of_very_many_releases_those_that_are_the_same_are_still_found() -> None:
+def test_of_very_many_releases_those_that_are_the_same_are_still_found():
     sample = made(runs=1, steps=3, nodes=5, width=200).sample()
     scores = np.random.default_rng(3).standard_normal((30_000, 200))
     scores[20_000] = -scores[11]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from tacit.analysis.audit.fidelity import noise_links as links
 from tacit.analysis.audit.fidelity.finding import LEVEL, POWER
 from tacit.analysis.audit.fidelity.laws import Look
 from tacit.analysis.audit.fidelity.noise_sample import (
-    NoiseKind,
     NoiseSample,
     ReleasePlace,
     sample_of,
@@ -58,14 +56,12 @@ LOOKS: dict[str, Look_] = {
 }
 
 
-def ideal(kind: NoiseKind, rng: np.random.Generator) -> Array:
+def ideal(kind, rng):
     draw = rng.standard_normal if kind == "gaussian" else lambda shape: rng.laplace(size=shape)
     return STD * np.asarray(draw(SHAPE))
 
 
-def sampled(
-    before: Array, noise: Array, kind: NoiseKind, seed: int, times: Any = 1.0
-) -> NoiseSample:
+def sampled(before, noise, kind, seed, times=1.0):
     unit = spacing(STD) * times
     after = np.rint((before + noise) / unit) * unit
     return sample_of(
@@ -79,7 +75,7 @@ def sampled(
     )
 
 
-def clean(kind: NoiseKind, seed: int) -> NoiseSample:
+def clean(kind, seed):
     """What is handed in follows the noise of the step before, as a training does."""
     rng = np.random.default_rng([1, seed])
     noise = ideal(kind, rng)
@@ -89,7 +85,7 @@ def clean(kind: NoiseKind, seed: int) -> NoiseSample:
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_p_values_of_correct_noise_are_uniform_or_larger(kind: NoiseKind) -> None:
+def test_p_values_of_correct_noise_are_uniform_or_larger(kind):
     seeds = 60
     found: dict[str, list[float]] = {name: [] for name in LOOKS}
     exact = set()
@@ -113,8 +109,8 @@ Plant = Callable[[Array, float, np.random.Generator], Array]
 """(noise, the smallest defect that is found, coins) -> noise with that defect."""
 
 
-def less(*where: Any) -> Plant:
-    def plant(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def less(*where):
+    def plant(noise, least, rng):
         noise = noise.copy()
         noise[where] *= 1 - least
         return noise
@@ -122,29 +118,29 @@ def less(*where: Any) -> Plant:
     return plant
 
 
-def following(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def following(noise, least, rng):
     order = np.argsort(DRAWN.reshape(-1), kind="stable")
     many = np.zeros(len(PLACES), np.bool_)
     many[order[-(len(PLACES) // 3) :]] = True
     return noise * np.where(many, 1 + least, 1.0).reshape(*SHAPE[:3], 1)
 
 
-def shared(axis: int) -> Plant:
-    def plant(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def shared(axis):
+    def plant(noise, least, rng):
         common = STD * rng.standard_normal(noise.take([0], axis).shape)
         return np.sqrt(1 - least) * noise + np.sqrt(least) * common
 
     return plant
 
 
-def like_the_step_before(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def like_the_step_before(noise, least, rng):
     noise = noise.copy()
     for step in range(1, STEPS):
         noise[:, step] = np.sqrt(1 - least**2) * noise[:, step] + least * noise[:, step - 1]
     return noise
 
 
-def moved_on(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def moved_on(noise, least, rng):
     noise = noise.copy()
     for step in range(1, STEPS):
         noise[:, step] *= np.sqrt(1 - least**2)
@@ -152,25 +148,25 @@ def moved_on(noise: Array, least: float, rng: np.random.Generator) -> Array:
     return noise
 
 
-def one_pair(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def one_pair(noise, least, rng):
     noise = noise.copy()
     noise[3, 2, 1] = np.sqrt(1 - least**2) * noise[3, 2, 1] - least * noise[5, 1, 0]
     return noise
 
 
-def one_way(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def one_way(noise, least, rng):
     way = rng.standard_normal(WIDTH)
     way /= np.linalg.norm(way)
     return noise + least * (noise @ way)[..., None] * way
 
 
-def one_mean(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def one_mean(noise, least, rng):
     noise = noise.copy()
     noise[..., 4] -= least * STD
     return noise
 
 
-def cut(noise: Array, least: float, rng: np.random.Generator) -> Array:
+def cut(noise, least, rng):
     edge = STD * float(stats.norm.isf(least)) - spacing(STD)
     return np.where(noise > edge, 0.0, noise)
 
@@ -197,7 +193,7 @@ ALSO_LAPLACE = ("all", "coordinates", "releases", "nodes", "steps", "batch", "me
 CASES = [(name, "gaussian") for name in PLANTED] + [(name, "laplace") for name in ALSO_LAPLACE]
 
 
-def _found(name: str, kind: NoiseKind, samples: Callable[[float, int], NoiseSample]) -> None:
+def _found(name, kind, samples):
     look, trials = LOOKS[name], 30
     at_first = look(clean(kind, 0), LEVEL)
     assert at_first is not None
@@ -210,8 +206,8 @@ def _found(name: str, kind: NoiseKind, samples: Callable[[float, int], NoiseSamp
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_the_smallest_defect_that_is_stated_is_found(name: str, kind: NoiseKind) -> None:
-    def samples(least: float, seed: int) -> NoiseSample:
+def test_the_smallest_defect_that_is_stated_is_found(name, kind):
+    def samples(least, seed):
         rng = np.random.default_rng([2, seed])
         before = rng.standard_normal(SHAPE)
         return sampled(before, PLANTED[name](ideal(kind, rng), least, rng), kind, seed)
@@ -221,8 +217,8 @@ def test_the_smallest_defect_that_is_stated_is_found(name: str, kind: NoiseKind)
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 @pytest.mark.parametrize("earlier", [0, 1])
-def test_what_was_handed_in_is_found_in_the_noise(earlier: int, kind: NoiseKind) -> None:
-    def samples(least: float, seed: int) -> NoiseSample:
+def test_what_was_handed_in_is_found_in_the_noise(earlier, kind):
+    def samples(least, seed):
         rng = np.random.default_rng([3, seed])
         before, noise = rng.standard_normal(SHAPE), ideal(kind, rng)
         way = before / np.linalg.norm(before, axis=-1, keepdims=True)
@@ -233,8 +229,8 @@ def test_what_was_handed_in_is_found_in_the_noise(earlier: int, kind: NoiseKind)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_a_coarser_lattice_in_some_releases_is_found(kind: NoiseKind) -> None:
-    def samples(least: float, seed: int) -> NoiseSample:
+def test_a_coarser_lattice_in_some_releases_is_found(kind):
+    def samples(least, seed):
         rng = np.random.default_rng([4, seed])
         before = rng.standard_normal(SHAPE)
         coarse = np.where(rng.random(SHAPE) < least, 2.0, 1.0)

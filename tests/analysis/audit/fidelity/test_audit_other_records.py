@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -13,11 +12,10 @@ from torch import Tensor, nn
 from tacit.analysis.audit import records as changing
 from tacit.analysis.audit.records import CHANGES, other_records
 from tacit.config import load_config
-from tacit.data import StackedData
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 
-def made(job: Job, name: str) -> StackedData:
+def made(job, name):
     data = other_records(job, CHANGES[name])
     assert data is not None
     assert (data.stored.shape, data.stored.dtype) == (
@@ -32,7 +30,7 @@ def made(job: Job, name: str) -> StackedData:
     return data
 
 
-def given(model: nn.Module, records: Any, loss: str = "mse", **more: Any) -> Job:
+def given(model, records, loss="mse", **more):
     config = load_config(
         {
             "task": {"loss": loss},
@@ -46,13 +44,13 @@ def given(model: nn.Module, records: Any, loss: str = "mse", **more: Any) -> Job
     return prepare(config, model=model, nodes=[records] * 2, **more)
 
 
-def differs(one: Tensor, other: Tensor) -> Tensor:
+def differs(one, other):
     """Of each record, whether anything is another number."""
     return (one != other).reshape(len(one), -1).any(1)
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_numbers_and_labels(name: str) -> None:
+def test_numbers_and_labels(name):
     job = job_of("privsgp")
     data = made(job, name)
     moved = differs(data.stored, job.train.stored)
@@ -69,14 +67,14 @@ def test_numbers_and_labels(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_inputs_stay_within_the_public_bound(name: str) -> None:
+def test_inputs_stay_within_the_public_bound(name):
     job = job_of("privsgp", task={"input_bound": 1.0})
     norms = made(job, name).inputs.double().norm(dim=1)
     assert bool((norms <= 1.0).all())
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_bytes_stay_bytes(name: str) -> None:
+def test_bytes_stay_bytes(name):
     job = job_of("privsgp")
     pixels = torch.arange(6 * sum(SIZES)).reshape(-1, 6).byte()
     job = replace(job, train=replace(job.train, stored=pixels, bytes=True))
@@ -87,13 +85,13 @@ def test_bytes_stay_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_ids_have_a_row_in_every_embedding(name: str) -> None:
+def test_ids_have_a_row_in_every_embedding(name):
     class Two(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.many, self.few, self.last = nn.Embedding(9, 2), nn.Embedding(4, 2), nn.Linear(4, 1)
 
-        def forward(self, ids: Tensor) -> Tensor:
+        def forward(self, ids):
             pair = torch.cat([self.many(ids[:, 0]), self.few(ids[:, 1])], dim=1)
             out: Tensor = self.last(pair)
             return out
@@ -109,9 +107,7 @@ def test_ids_have_a_row_in_every_embedding(name: str) -> None:
     ("values", "allowed"), [((0.0, 1.0), {0.0, 1.0}), ((-1.0, 1.0), {-1.0, 1.0})]
 )
 @pytest.mark.parametrize("name", CHANGES)
-def test_two_classes_keep_their_two_numbers(
-    name: str, values: tuple[float, float], allowed: set[float]
-) -> None:
+def test_two_classes_keep_their_two_numbers(name, values, allowed):
     targets = torch.tensor(values).repeat(3)
     job = given(nn.Linear(3, 1), (torch.randn(6, 3), targets), loss="logistic")
     data = made(job, name)
@@ -120,7 +116,7 @@ def test_two_classes_keep_their_two_numbers(
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_targets_of_a_users_own_loss_are_those_of_other_records(name: str) -> None:
+def test_targets_of_a_users_own_loss_are_those_of_other_records(name):
     targets = torch.rand(6, 2)
     job = given(nn.Linear(3, 2), (torch.randn(6, 3), targets), "given", given_loss=nn.HuberLoss())
     known = {tuple(row) for row in job.train.targets.tolist()}
@@ -128,17 +124,17 @@ def test_targets_of_a_users_own_loss_are_those_of_other_records(name: str) -> No
 
 
 class _FirstNumberIsAnId(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.kinds, self.last = nn.Embedding(8, 2), nn.Linear(3, 1)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         kinds = self.kinds(inputs[:, 0].abs().long())
         outputs: Tensor = self.last(torch.cat([kinds, inputs[:, 1:]], dim=1))
         return outputs
 
 
-def test_numbers_that_are_ids_are_asked_of_all_records() -> None:
+def test_numbers_that_are_ids_are_asked_of_all_records():
     """In another order, the one record that becomes an unknown id comes late."""
     inputs = torch.zeros(1100, 2)
     inputs[0, 0] = 5
@@ -147,8 +143,8 @@ def test_numbers_that_are_ids_are_asked_of_all_records() -> None:
     assert other_records(job, CHANGES["all zeros"]) is not None
 
 
-def test_records_that_a_model_fails_on_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(model: nn.Module, inputs: Tensor) -> int:
+def test_records_that_a_model_fails_on_are_not_tried(monkeypatch):
+    def failing(model, inputs):
         return int((inputs.abs().amax(dim=1) > 100).sum())
 
     monkeypatch.setattr(changing, "failures", failing)

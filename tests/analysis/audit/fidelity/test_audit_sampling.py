@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,6 @@ from planting import Patch, patched
 
 from algorithms.battery_table import ROWS
 from tacit.algorithms import ALGORITHMS
-from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.recorder import Trace
 from tacit.training import sampling
 from tacit.training.stacked_context import StackedContext
 
@@ -32,26 +30,26 @@ PRIVATE = [case for case, row in ROWS.items() if ALGORITHMS[row.name].private]
 BOTH = pytest.mark.parametrize("setting", [POISSON, lab.FIXED], ids=["poisson", "fixed"])
 
 
-def failed(findings: Mapping[str, Finding]) -> set[str]:
+def failed(findings):
     """Names of the tests that did not pass."""
     return {name for name, finding in findings.items() if not finding.passed}
 
 
 def found(
-    context: type[StackedContext],
-    setting: Mapping[str, Any],
-    algorithm: Mapping[str, Any] | None = None,
+    context,
+    setting,
+    algorithm=None,
     *,
-    patches: Sequence[Patch] = (),
-    **options: Any,
-) -> dict[str, Finding]:
+    patches=(),
+    **options,
+):
     """The findings about a defect, of what executes a step or of the sampler that it calls."""
     job = lab.drawing_job(algorithm, **setting)
     with patched(patches):
         return lab.findings_of(lab.observe(job, context, **options))
 
 
-def planned_as(runs: Sequence[Trace], others: Sequence[Trace]) -> list[Trace]:
+def planned_as(runs, others):
     """What runs show, under the plans of others."""
     return [replace(run, plan=other.plan) for run, other in zip(runs, others, strict=True)]
 
@@ -65,7 +63,7 @@ def planned_as(runs: Sequence[Trace], others: Sequence[Trace]) -> list[Trace]:
     [None, TWO_PARTS, AGAIN, PRIMAL, ANCHORS],
     ids=["one", "disjoint", "independent", "partial", "anchors"],
 )
-def test_a_correct_program(setting: Mapping[str, Any], algorithm: Mapping[str, Any] | None) -> None:
+def test_a_correct_program(setting, algorithm):
     findings = found(StackedContext, setting, algorithm)
     assert not failed(findings)
     assert {"batches", "favoured records", "records drawn together"} <= set(findings)
@@ -74,7 +72,7 @@ def test_a_correct_program(setting: Mapping[str, Any], algorithm: Mapping[str, A
     assert ("parts of a step" in findings) == (algorithm in (TWO_PARTS, PRIMAL))
 
 
-def test_a_correct_program_with_random_allocation() -> None:
+def test_a_correct_program_with_random_allocation():
     job = lab.drawing_job(records=(20, 12, 17, 5), train={"sampling": "allocation", "steps": 10})
     assert [node.epoch_steps for node in job.plan.nodes] == [4, 3, 4, 1]
     findings = lab.findings_of(lab.observe(job))
@@ -85,7 +83,7 @@ def test_a_correct_program_with_random_allocation() -> None:
     assert not failed(lab.findings_of(lab.observe(job, absent=True, seed=5)))
 
 
-def test_an_epoch_in_which_a_record_is_drawn_twice() -> None:
+def test_an_epoch_in_which_a_record_is_drawn_twice():
     runs = lab.observe(lab.drawing_job(**lab.ALLOCATION))
     assert lab.findings_of(runs)["epochs"].saw.startswith("In all 256 whole epochs")
     drawn_by_coins = lab.observe(lab.drawing_job())
@@ -99,22 +97,22 @@ def test_an_epoch_in_which_a_record_is_drawn_twice() -> None:
     [(bugs.PUBLIC_ORDER, "coins of runs"), (bugs.SAME_COINS, "epochs")],
     ids=["public order", "same coins"],
 )
-def test_defects_of_an_allocation(patches: Sequence[Patch], name: str) -> None:
+def test_defects_of_an_allocation(patches, name):
     assert name in failed(found(StackedContext, lab.ALLOCATION, patches=patches))
 
 
-def test_nodes_of_several_sizes_and_nodes_that_lack_a_record() -> None:
+def test_nodes_of_several_sizes_and_nodes_that_lack_a_record():
     runs = lab.observe(lab.drawing_job(records=(20, 12, 17, 5)), absent=True)
     assert not failed(lab.findings_of(runs))
 
 
-def test_where_every_batch_holds_everything_only_that_is_asked() -> None:
+def test_where_every_batch_holds_everything_only_that_is_asked():
     job = lab.drawing_job(train={"batch": "all"})
     assert set(lab.findings_of(lab.observe(job))) == {"batches"}
     assert failed(lab.findings_of(lab.observe(job, lab.ForeignRecords))) == {"batches"}
 
 
-def test_a_table_of_mini_batches() -> None:
+def test_a_table_of_mini_batches():
     runs = lab.observe(lab.drawing_job(TABLE))
     findings = lab.findings_of(runs)
     assert not failed(findings)
@@ -133,15 +131,13 @@ def test_a_table_of_mini_batches() -> None:
         (lab.InPairs, lab.FIXED, r"Step \d drew \d records where 5 are planned."),
     ],
 )
-def test_what_a_batch_holds(
-    context: type[StackedContext], setting: Mapping[str, Any], saw: str | None
-) -> None:
+def test_what_a_batch_holds(context, setting, saw):
     finding = found(context, setting)["batches"]
     assert finding.passed == (saw is None)
     assert saw is None or re.match(saw, finding.saw)
 
 
-def test_the_record_that_is_not_there_is_never_drawn() -> None:
+def test_the_record_that_is_not_there_is_never_drawn():
     job = lab.drawing_job()
     assert lab.findings_of(lab.observe(job, absent=True))["batches"].passed
     runs = lab.observe(job)
@@ -151,13 +147,13 @@ def test_the_record_that_is_not_there_is_never_drawn() -> None:
     assert "does not have" in seen.saw
 
 
-def test_a_sum_over_every_record_that_leaves_one_out() -> None:
+def test_a_sum_over_every_record_that_leaves_one_out():
     finding = found(lab.WithoutTheLast, POISSON, ANCHORS)["batches"]
     assert finding.p_value == 0
     assert "Step 0 drew 19 records where 20 are planned." in finding.saw
 
 
-def test_a_mini_batch_of_a_table_that_is_drawn_in_part() -> None:
+def test_a_mini_batch_of_a_table_that_is_drawn_in_part():
     """The table's mini-batches are shorter by one record than the plan says."""
     runs = lab.observe(lab.drawing_job({**TABLE, "table_batch": 2}))
     short = lab.observe(lab.drawing_job(TABLE), steps=1)
@@ -165,7 +161,7 @@ def test_a_mini_batch_of_a_table_that_is_drawn_in_part() -> None:
 
 
 @BOTH
-def test_parts_that_share_a_record(setting: Mapping[str, Any]) -> None:
+def test_parts_that_share_a_record(setting):
     finding = found(lab.SharedParts, setting, TWO_PARTS)["parts of a step"]
     assert (finding.statistic, finding.p_value) == (2.0, 0.0)  # once in each of two runs
     assert finding.saw == "In run 0, two parts of step 2 of node 3 share a record."
@@ -174,7 +170,7 @@ def test_parts_that_share_a_record(setting: Mapping[str, Any]) -> None:
 # Chance.
 
 
-def _every_second(original: Callable[..., Any]) -> Callable[..., Any]:
+def _every_second(original):
     return lambda plan, keys, k, *rest, **more: original(plan, keys, k - k % 2, *rest, **more)
 
 
@@ -195,12 +191,7 @@ EVERY_SECOND = (Patch(sampling, "disjoint_batches", _every_second),)
         (lab.NotDealt, "favoured records", (POISSON,), TWO_PARTS),
     ],
 )
-def test_a_defect(
-    context: type[StackedContext],
-    name: str,
-    settings: tuple[Mapping[str, Any], ...],
-    algorithm: Mapping[str, Any] | None,
-) -> None:
+def test_a_defect(context, name, settings, algorithm):
     for setting in settings:
         assert name in failed(found(context, setting, algorithm))
 
@@ -220,23 +211,18 @@ def test_a_defect(
         (bugs.EXACT_SIZE, "batch sizes", (POISSON,), None),
     ],
 )
-def test_a_defect_of_the_sampler(
-    patches: Sequence[Patch],
-    name: str,
-    settings: tuple[Mapping[str, Any], ...],
-    algorithm: Mapping[str, Any] | None,
-) -> None:
+def test_a_defect_of_the_sampler(patches, name, settings, algorithm):
     for setting in settings:
         assert name in failed(found(StackedContext, setting, algorithm, patches=patches))
 
 
-def test_a_key_that_two_nodes_of_several_sizes_share() -> None:
+def test_a_key_that_two_nodes_of_several_sizes_share():
     job = lab.drawing_job(records=(20, 12, 17, 10))
     assert "coins of nodes" in failed(lab.findings_of(lab.observe(job, NeighboursKey)))
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.25])
-def test_another_rate(factor: float) -> None:
+def test_another_rate(factor):
     context = type("Other", (lab.AtRate,), {"rate_of_coins": 0.25 * factor})
     finding = found(context, POISSON)["sampling rate"]
     assert not finding.passed
@@ -246,7 +232,7 @@ def test_another_rate(factor: float) -> None:
 # Power: what a test says that it finds, it finds.
 
 
-def stated(finding: Finding) -> float:
+def stated(finding):
     """The smallest defect that a finding states: a chance, or a percentage as a share."""
     number = re.search(r"(\d[\d.]*)( %)?", finding.power)
     assert number is not None
@@ -263,7 +249,7 @@ def stated(finding: Finding) -> float:
         (lab.OneFavoured, "share", "favoured records", None),
     ],
 )
-def test_power(context: type[StackedContext], key: str, name: str, smaller: float | None) -> None:
+def test_power(context, key, name, smaller):
     """And one that is much smaller is missed: the figure is not merely large."""
     least = stated(found(StackedContext, POISSON)[name])
     seen = [
@@ -276,7 +262,7 @@ def test_power(context: type[StackedContext], key: str, name: str, smaller: floa
         assert found(small, POISSON, seed=100)[name].passed
 
 
-def test_too_little_says_so() -> None:
+def test_too_little_says_so():
     findings = lab.findings_of(lab.observe(lab.drawing_job(), nodes=4, runs=1, steps=1))
     assert "coins of runs" not in findings
     assert "coins of steps" not in findings
@@ -285,7 +271,7 @@ def test_too_little_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_how_often_a_correct_program_is_accused() -> None:
+def test_how_often_a_correct_program_is_accused():
     """A p-value of 1/20 or less comes up in at most one run of twenty: bounds are seldom near."""
     job = lab.drawing_job()
     low = dict[str, int]()
@@ -304,7 +290,7 @@ def test_how_often_a_correct_program_is_accused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", PRIVATE)
-def test_no_private_algorithm_is_accused(case: str) -> None:
+def test_no_private_algorithm_is_accused(case):
     row = ROWS[case]
     options = {"name": row.name, **row.options, **row.resumed}
     # Sampled Laplace noise has no bound for batches of a fixed size.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -17,14 +16,12 @@ from planting import patched
 from torch import Tensor, nn
 
 from tacit.analysis.audit.fidelity import sensitivity
-from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.recorder import ContextFactory
 from tacit.analysis.audit.records import Candidate, candidates, marker
 from tacit.config import load_config
 from tacit.gradients import Recurrent
 from tacit.report.wording import figure_up
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 NODES, RECORDS, CLASSES = 3, 9, 3
@@ -33,11 +30,11 @@ NODES, RECORDS, CLASSES = 3, 9, 3
 class Positions(nn.Module):
     """A layer over a sequence, whose positions are added up."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner):
         super().__init__()
         self.inner = inner
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.inner(inputs).sum(dim=1)
         return outputs[:, :CLASSES]
 
@@ -45,11 +42,11 @@ class Positions(nn.Module):
 class Attention(nn.Module):
     """So wide that norms come from Gram matrices of its positions."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.query, self.value = nn.Linear(32, 32), nn.Linear(32, 20)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         weights = torch.softmax(self.query(inputs) @ inputs.transpose(1, 2) / 3, dim=2)
         return (weights @ self.value(inputs)).mean(dim=1)[:, :CLASSES]
 
@@ -57,13 +54,13 @@ class Attention(nn.Module):
 class Texts(nn.Module):
     """Embedding, LSTM, and the mean over positions."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.words = nn.Embedding(11, 5)
         self.memory = Recurrent(nn.LSTM(5, 4, batch_first=True))
         self.head = nn.Linear(4, CLASSES)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         outputs: Tensor = self.head(self.memory(self.words(inputs))[0].mean(dim=1))
         return outputs
 
@@ -78,13 +75,13 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def job_of(
-    model: str = "linear",
+    model="linear",
     *,
-    algorithm: Mapping[str, Any] | None = None,
-    relation: str = "add-or-remove-one",
-    nodes: int = NODES,
-    **train: Any,
-) -> Job:
+    algorithm=None,
+    relation="add-or-remove-one",
+    nodes=NODES,
+    **train,
+):
     make, shape = MODELS[model]
     draws = torch.Generator().manual_seed(7)
     with torch.random.fork_rng():
@@ -114,12 +111,12 @@ def job_of(
     return prepare(config, model=module, nodes=given)
 
 
-def findings_of(job: Job, context: ContextFactory = StackedContext, runs: int = 9) -> list[Finding]:
+def findings_of(job, context=StackedContext, runs=9):
     """What so many runs find, however long they take."""
     return sensitivity_findings(job, context=context, seed=1, seconds=0, steps=4, fewest=runs)
 
 
-def failed(job: Job, context: ContextFactory = StackedContext, runs: int = 9) -> set[str]:
+def failed(job, context=StackedContext, runs=9):
     """The names of the tests that fail."""
     findings = findings_of(job, context, runs)
     assert all(finding.p_value in (0.0, 1.0) for finding in findings)
@@ -128,7 +125,7 @@ def failed(job: Job, context: ContextFactory = StackedContext, runs: int = 9) ->
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_correct_program_passes(model: str, dtype: str) -> None:
+def test_a_correct_program_passes(model, dtype):
     job = job_of(model, dtype=dtype)
     moved, still, sums, divisions = findings_of(job)
     assert moved.passed
@@ -143,7 +140,7 @@ def test_a_correct_program_passes(model: str, dtype: str) -> None:
 class ClippedTooFar(StackedContext):
     """Clipped to a hundredth more than planned."""
 
-    def clip(self, k: int) -> float | None:
+    def clip(self, k):
         bound = super().clip(k)
         return None if bound is None else 1.01 * bound
 
@@ -151,14 +148,14 @@ class ClippedTooFar(StackedContext):
 class RealisedSum(StackedContext):
     """A sum over the realised size times the expected one."""
 
-    def batch_gradient(self, at: Tensor, k: int, **options: Any) -> Tensor:
+    def batch_gradient(self, at, k, **options):
         total = super().batch_gradient(at, k, **options)
         assert self.last_mask is not None
         return total * self.batch_size / self.last_mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class DifferencesDoubled(StackedContext):
-    def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
+    def batch_difference(self, at, anchor, k, bound):
         return 2 * super().batch_difference(at, anchor, k, bound)
 
 
@@ -174,13 +171,13 @@ class DifferencesDoubled(StackedContext):
         (RealisedBatch, {"division by the batch"}),
     ],
 )
-def test_a_planted_hole_is_found(bug: type[StackedContext], names: set[str]) -> None:
+def test_a_planted_hole_is_found(bug, names):
     assert names <= failed(job_of("mlp"), bug)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("model", ["sequences", "attention"])
-def test_the_clip_bypass_is_found(model: str, dtype: str) -> None:
+def test_the_clip_bypass_is_found(model, dtype):
     """Norms are those of exact sums over positions, and contributions rounded products."""
     job = job_of(model, dtype=dtype)
     assert job.model.positions > 1
@@ -194,7 +191,7 @@ def test_the_clip_bypass_is_found(model: str, dtype: str) -> None:
     [*((case, {}) for case in PRIVATE), *((case, FIXED) for case in UNDER_REPLACEMENT)],
     ids=[*PRIVATE, *(f"{case}, fixed" for case in UNDER_REPLACEMENT)],
 )
-def test_every_private_algorithm_passes(case: str, sections: Mapping[str, Any]) -> None:
+def test_every_private_algorithm_passes(case, sections):
     """Where its mechanism is tight, some record moves a release by nearly all that is accounted."""
     findings = findings_of(small_job(case, **sections), runs=5)
     assert [finding.name for finding in findings if not finding.passed] == []
@@ -202,7 +199,7 @@ def test_every_private_algorithm_passes(case: str, sections: Mapping[str, Any]) 
 
 
 @pytest.mark.parametrize("options", [{}, {"clip_difference": 0.1}])
-def test_differences_are_computed_again_at_both_points(options: Mapping[str, Any]) -> None:
+def test_differences_are_computed_again_at_both_points(options):
     """Also of one node, which the engine's trial of its layers could be taken for."""
     far = {"name": "soteriafl-svrg", "anchor_every": 3, "learning_rate": 30.0}
     job = job_of(algorithm={**far, **options}, nodes=1)
@@ -213,7 +210,7 @@ def test_differences_are_computed_again_at_both_points(options: Mapping[str, Any
     assert not found[2].passed
 
 
-def test_the_users_records_are_left_as_they_are() -> None:
+def test_the_users_records_are_left_as_they_are():
     job = job_of("mlp")
     inputs, targets = job.train.inputs.clone(), job.train.targets.clone()
     findings_of(job)
@@ -221,12 +218,12 @@ def test_the_users_records_are_left_as_they_are() -> None:
     assert torch.equal(job.train.targets, targets)
 
 
-def test_the_same_seed_finds_the_same() -> None:
+def test_the_same_seed_finds_the_same():
     first, second = (findings_of(job_of("mlp")) for _ in range(2))
     assert first == second
 
 
-def test_a_convolution_passes() -> None:
+def test_a_convolution_passes():
     """Positions that are added up behind others that are not."""
     draws = torch.Generator().manual_seed(5)
     nodes = [
@@ -253,13 +250,13 @@ def test_a_convolution_passes() -> None:
 class LateClip(StackedContext):
     """Clipped to ten times too much in step 3 alone."""
 
-    def clip(self, k: int) -> float | None:
+    def clip(self, k):
         bound = super().clip(k)
         return None if bound is None else 10 * bound if k == 3 else bound
 
 
 @pytest.mark.slow
-def test_four_steps_and_every_kind_are_tried_however_little_time_there_is() -> None:
+def test_four_steps_and_every_kind_are_tried_however_little_time_there_is():
     job = job_of("mlp", batch="all")
     moved, *_ = sensitivity_findings(job, context=LateClip, seed=1, seconds=0)
     assert not moved.passed
@@ -270,7 +267,7 @@ def test_four_steps_and_every_kind_are_tried_however_little_time_there_is() -> N
     assert f"in {len(kinds) + 2} runs" in clean.saw  # the first one, and one without a record
 
 
-def test_targets_of_zero_raise_no_alarm() -> None:
+def test_targets_of_zero_raise_no_alarm():
     """All ids are there, so that no record is marked as left out."""
     module = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(3, 1))
     ids = torch.arange(20).unsqueeze(1) % 4
@@ -290,10 +287,10 @@ def test_targets_of_zero_raise_no_alarm() -> None:
     assert failed(job) == set()
 
 
-def test_a_record_in_its_own_place_hides_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_in_its_own_place_hides_no_draw(monkeypatch):
     """The first candidate is the record itself at one node, and at all nodes."""
 
-    def made(job: Job, place: Any, at: Any, seed: int) -> Iterator[Candidate]:
+    def made(job, place, at, seed):
         inputs, targets, *_ = place
         yield Candidate("that is the same", inputs, targets)
         changed = inputs.clone()
@@ -307,12 +304,12 @@ def test_a_record_in_its_own_place_hides_no_draw(monkeypatch: pytest.MonkeyPatch
     assert "records that are not drawn" in failed(job_of("mlp"), MomentumBeforeNoise, runs=6)
 
 
-def scaled(job: Job, size: float) -> Job:
+def scaled(job, size):
     return replace(job, train=replace(job.train, stored=size * job.train.stored))
 
 
 @pytest.mark.parametrize("size", [1e12, 1e19, 1e25])
-def test_records_that_are_too_large_are_not_judged(size: float) -> None:
+def test_records_that_are_too_large_are_not_judged(size):
     """Of those whose squares overflow the program leaves out what plain autograd does not."""
     _, _, sums, _ = findings_of(scaled(job_of("mlp"), size), runs=2)
     assert sums.passed
@@ -321,31 +318,31 @@ def test_records_that_are_too_large_are_not_judged(size: float) -> None:
 
 
 class FirstNumberIsAnId(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.kinds, self.last = nn.Embedding(8, 3), nn.Linear(6 + 2, CLASSES)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         kinds = self.kinds(inputs[:, 0].abs().long())
         outputs: Tensor = self.last(torch.cat([kinds, inputs[:, 1:]], dim=1))
         return outputs
 
 
 @pytest.mark.slow
-def test_numbers_that_are_ids_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_are_ids_raise_no_alarm(monkeypatch):
     monkeypatch.setitem(MODELS, "ids", (FirstNumberIsAnId, (6,)))
     job = job_of("ids")
     findings = sensitivity_findings(job, seed=1, seconds=0)
     assert all(finding.passed for finding in findings)
 
 
-def test_what_passes_is_told_in_two_digits() -> None:
+def test_what_passes_is_told_in_two_digits():
     for finding in findings_of(job_of("mlp"), runs=4):
         assert finding.passed
         assert finding.statistic == figure_up(finding.statistic)
 
 
-def test_what_moves_too_far_is_named() -> None:
+def test_what_moves_too_far_is_named():
     moved, *_ = findings_of(job_of("mlp"), Unclipped)
     assert not moved.passed
     assert moved.p_value == 0
