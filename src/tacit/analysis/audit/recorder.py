@@ -204,7 +204,6 @@ class Pinned(Recorded):
     """Noise that does what another one does, and keeps it; or that releases what was kept.
 
     Args:
-        inner: draws noise.
         before: calls of another run. The call of the same number for the same rows releases what
             that one did; any other is as it is drawn.
         draws: whether noise is drawn in any case, so that the same code runs; if not, a call that
@@ -263,14 +262,12 @@ class Trace:
     """What one run showed, in the order in which it happened.
 
     Args:
-        plan: what was to run.
         noise: that it adds, and what that was asked.
         offsets: where each node's records begin in the stack, int64 `[nodes]`.
         start: `[nodes, d]`, x^0.
         sent: messages, those of the gossip-only round after the last step included.
         releases: calls for noise, as the step makes them.
         sums: calls for sums.
-        divisions: by sizes of batches.
         drawn: calls of the model.
         calls: the same ones, whole; empty unless asked for.
         models: what the algorithm calls the nodes' models, before every step and after the last,
@@ -350,14 +347,10 @@ class _Exchange(Recorded):
 
 
 class _Model(Recorded):
-    """A model that keeps which records it was given.
+    """A model that keeps which records it was given, and with `calls` the whole of each call.
 
-    Args:
-        inner: that model.
-        trace: what is added to.
-        calls: whether calls are kept whole.
-        absent: the inputs of records that are masked, as if they were not there; the others are
-            clipped as they are with them. None: nothing is masked.
+    `absent` are the inputs of records that are masked, as if they were not there; the others are
+    clipped as they are with them. None: nothing is masked.
     """
 
     _inner: StackedModel
@@ -418,8 +411,6 @@ class _Table(Recorded):
 
 
 class _Context(Recorded):
-    """See `recorded`."""
-
     _inner: StepContext
 
     def __init__(self, inner: StepContext, trace: Trace) -> None:
@@ -515,9 +506,7 @@ def seeded(plan: Plan, seed: int) -> Plan:
 def pair_keys_of(plan: Plan, among: Sequence[int] | None = None) -> PairKeys | None:
     """The keys of the plan's pairs, from its `noise_seed`; None where it has no noise of pairs.
 
-    Args:
-        plan: of the run.
-        among: of pairs with an end among these nodes alone; None: of all.
+    They are of pairs with an end among the nodes `among` alone; None: of all.
     """
     seed, pairs = plan.config.privacy.noise_seed, plan.release.pairs
     if pairs is None:
@@ -554,20 +543,12 @@ def run_traced(
 ) -> Trace:
     """Run the first steps of a plan's algorithm, and the round of gossip that sends their result.
 
-    Args:
-        plan: of the experiment, with `noise_seed` set: keys come from it. Its nodes, copied or
-            not, are those of `data`.
-        model: the gradient engine.
-        data: the nodes' records.
-        exchange: moves messages.
-        context: what executes a step.
-        steps: how many are run.
-        replay: what another run of the same plan asked of the noise: it releases the same here.
-        draws: whether noise is drawn all the same; see `Pinned`.
-        models: whether to keep the models of every step.
-        calls: whether to keep calls of the model whole.
-        absent: the inputs of records that are masked wherever they are drawn.
-        on_step: told how many steps are done, and the models before the last of them.
+    The plan has a `noise_seed`, from which keys come; its nodes, copied or not, are those of
+    `data`. `replay` is what another run of the same plan asked of the noise, which releases the
+    same here; with `draws` it is drawn all the same, see `Pinned`. `models` and `calls` say whether
+    to keep the models of every step, and calls of the model whole. Records whose inputs are
+    `absent` are masked wherever they are drawn. `on_step` is told how many steps are done, and the
+    models before the last of them.
     """
     algorithm = plan.config.algorithm.definition
     options: Any = plan.config.algorithm.options
