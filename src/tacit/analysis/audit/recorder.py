@@ -56,8 +56,7 @@ class Sent:
     """One message of every node of the process.
 
     Args:
-        verb: what the algorithm asked the exchange for.
-        step: the number that it gave for the step.
+        step: the number that the algorithm gave for the step.
         values: copies, `[nodes, ...]`; the first less the descent that went with it. Of a secure
             sum, that alone, `[1, ...]`: nobody sees the summands.
         coding: how they are written, where that is not all of their numbers.
@@ -78,7 +77,6 @@ class TracedRelease:
     """One call of `StepContext.add_noise`, for the nodes that take part.
 
     Args:
-        step: its number.
         part: of the release, where a step has several.
         nodes: their numbers, one a row.
         before: what was handed in, `[rows, d]`.
@@ -108,7 +106,6 @@ class Sum:
 
     Args:
         kind: `gradient`, `difference` of gradients, or `table`: new less old of one.
-        step: the number that was given.
         part: of the mini-batch.
         whole: whether it was asked over every record.
         clipped: whether contributions were to be clipped.
