@@ -56,11 +56,7 @@ class Forms:
 
 @dataclass(frozen=True, eq=False)
 class Canaries(Forms):
-    """Canaries and their secret coins.
-
-    Args:
-        included: bool `[m]`, the coins.
-    """
+    """Canaries and their secret coins: `included`, bool `[m]`."""
 
     included: Tensor
 
@@ -69,11 +65,8 @@ class Alignment:
     """Scores of canaries, added up release by release.
 
     Args:
-        model: the gradient engine.
         data: every node's records; the rows of canaries are not looked at.
         rows: int64 `[m]`, the canaries' rows in the stacked data, or rows after all of them.
-        forms: the canaries.
-        clip_norm: in which gradients are clipped.
         sign: 1 where a release grows with the gradients, -1 where it falls.
         seed: the public one: of dropout, and of the records that stand for a node's others where
             it has many.

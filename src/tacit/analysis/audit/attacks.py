@@ -80,7 +80,6 @@ class Target:
         node: one of the most exposed nodes.
         nodes: all that share its mechanism.
         relation: of neighbouring data sets, as its mechanism states it.
-        steps: that are run.
         delta: at which epsilon is stated.
         certificate: certified epsilon at this delta, which comes first, and at some others.
         claimed: epsilon by the paper's formula at this delta; None without a formula.

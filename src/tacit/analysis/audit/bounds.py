@@ -32,14 +32,7 @@ MOST_EPSILON = 500.0
 
 @dataclass(frozen=True)
 class Counts:
-    """What a fixed attack guessed.
-
-    Args:
-        positives: repetitions on D.
-        true_positives: those of them guessed as D.
-        negatives: repetitions on D'.
-        false_positives: those of them guessed as D.
-    """
+    """How often a fixed attack guessed D, in repetitions on D (positives) and on D' (negatives)."""
 
     positives: int
     true_positives: int
@@ -131,13 +124,11 @@ def epsilon_bounds_of(tpr: ArrayLike, fpr: ArrayLike, delta: float) -> Array:
 
 
 def epsilon_lower(counts: Counts, *, delta: float, confidence: float) -> float:
-    """An epsilon that the mechanism exceeds at `delta`, at this confidence.
+    """An epsilon that the mechanism exceeds at `delta`, in [0, 1), at this confidence.
 
-    Args:
-        counts: of guesses whose threshold was fixed beforehand.
-        delta: in [0, 1).
-        confidence: that the two rates lie in their joint region. It is the same region for every
-            delta, so that the bounds at several deltas hold together.
+    The guesses are counted with a threshold that was fixed beforehand. The confidence is that the
+    two rates lie in their joint region, which is the same for every delta, so that the bounds at
+    several deltas hold together.
 
     Raises:
         InputError: a number is outside its range.
@@ -171,20 +162,14 @@ def one_run_p_value(
     """Chance bound of `correct` guesses or more in one run of an (epsilon, delta)-DP mechanism.
 
     Steinke, Nasr and Jagielski, *Privacy Auditing with One (1) Training Run* (NeurIPS 2023),
-    Theorem 5.2. With m canaries, each included by a fair coin of its own, and r guesses (the rest
-    abstained), P[v or more are correct] is at most
+    Theorem 5.2. With m canaries, each included by a fair coin of its own, and r guesses, fixed
+    before the coins are seen (the rest abstained), P[v or more are correct] is at most
     `f(v) + 2 m delta max_{1 <= i <= v} (f(v - i) - f(v)) / i`, where
     f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v].
 
-    Args:
-        canaries: m.
-        guesses: r, fixed before the coins are seen.
-        correct: v.
-        epsilon: of the hypothesis, 0 or more.
-        delta: of the hypothesis, in [0, 1].
-
     Raises:
-        InputError: not 0 <= correct <= guesses <= canaries, or epsilon or delta out of range.
+        InputError: not 0 <= correct <= guesses <= canaries, or epsilon is below 0, or delta is not
+            in [0, 1].
     """
     if not 0 <= correct <= guesses <= canaries:
         raise InputError(

@@ -98,10 +98,8 @@ OUTVOTED_REPLACED = Problem(others=(-HUGE, 0), canary=(HUGE**2, 0), instead=(-HU
 def problem_of(law: Law, *, zero_out: bool, in_batch: bool) -> Problem:
     """The pair of data sets that an observer can tell apart best.
 
-    Args:
-        law: how a release depends on one record.
-        zero_out: whether the relation is add-or-remove-one.
-        in_batch: whether batches are drawn of a fixed size.
+    `zero_out` says that the relation is add-or-remove-one, and `in_batch` that batches are drawn of
+    a fixed size.
     """
     if law == "change":
         return OUTVOTED if zero_out else OUTVOTED_REPLACED
@@ -161,16 +159,12 @@ def directions(plan: Plan) -> NDArray[np.float64]:
 
 
 class Slope:
-    """The sign of gradients, which changes on a schedule.
+    """The sign of gradients, one a step, which changes on a schedule.
 
     Where differences to a gradient at an older point are taken, the loss of every record has one
     sign at that point and the other one elsewhere. The point is told by the record's output there:
     of an anchor it is kept at every step with a positive sign, when all records are read; that of
     the last step is worked out from the server's model then.
-
-    Args:
-        signs: one a step; a run says how many steps are done.
-        older: the point at which gradients keep their sign, if there is one.
     """
 
     def __init__(self, signs: Sequence[float] = (1.0,), *, older: Older = "none") -> None:
@@ -232,14 +226,9 @@ def stack_records(
 ) -> StackedData:
     """The records of all nodes; the canary, or what stands for it, is a node's last one.
 
-    Args:
-        problem: the pair.
-        records: J of each node.
-        inserted: bool `[nodes]`, True where the node holds D.
-        clip: the unit of the problem's gradients.
-        dtype: of the records.
-        device: of the records.
-        basis: directions of the gradients, one a row; see `directions`. None: the coordinates.
+    `records` are J of each node, and `inserted`, bool `[nodes]`, is True where it holds D.
+    Gradients are in units of `clip`, along the directions `basis`, one a row; see `directions`.
+    None: the coordinates.
 
     A record's target, which the loss does not read, is its number in the stack: it says who was
     drawn. In a node that holds D' of a zero-out problem the last row is still in the stack, but is

@@ -54,10 +54,7 @@ class Estimate:
 def estimate_of(pairs: PairNoise, node: int, hidden: Sequence[int]) -> Estimate:
     """The estimate of one node's sum, where all nodes but `hidden` are absent or collude.
 
-    Args:
-        pairs: own and shared noise.
-        node: whose sum; among `hidden`.
-        hidden: nodes whose noise is not known to the attacker.
+    The node is among the hidden ones, whose noise is not known to the attacker.
     """
     place = {number: row for row, number in enumerate(hidden)}
     own = np.array([pairs.own[number] for number in hidden])
@@ -76,12 +73,9 @@ def estimate_of(pairs: PairNoise, node: int, hidden: Sequence[int]) -> Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Colluders:
-    """Some nodes who pool what they know of another one.
+    """Some nodes, `members` in ascending order, who pool what they know of another one, `node`.
 
-    Args:
-        node: whose records they want to know of.
-        members: their numbers, ascending.
-        estimates: of the node's sum, one a step; None where it takes no part.
+    Estimates of the node's sum are one a step; None where it takes no part.
     """
 
     node: int
@@ -99,12 +93,6 @@ def colluders_of(plan: Plan, node: NodePlan, colluding: int, steps: int) -> Coll
 
     All sets are compared, or, where they are too many, the one is added again and again who tells
     most. Any set is an attack that the certificate covers.
-
-    Args:
-        plan: of the experiment.
-        node: whose records they want to know of.
-        colluding: how many.
-        steps: that are run.
     """
     pairs = plan.release.pairs
     if pairs is None:
@@ -148,18 +136,8 @@ def drawn_pairs(
 ) -> Array:
     """The noise of single pairs, as the product draws it and the smaller end adds it.
 
-    To have them one by one, the product is asked as if no two pairs shared a node.
-
-    Args:
-        plan: of all nodes.
-        keys: of some pairs.
-        chosen: which of them, by their places.
-        width: of a release.
-        step: its number.
-        part: of the step's releases.
-
-    Returns:
-        In units of the mean over a batch, `[chosen, width]`.
+    It is `[chosen, width]`, in units of the mean over a batch; `chosen` are places of pairs among
+    the keys. To have them one by one, the product is asked as if no two pairs shared a node.
     """
     apart = tuple((2 * place, 2 * place + 1) for place in range(len(keys.pairs)))
     ends = [2 * place for place in chosen]
@@ -181,14 +159,9 @@ def drawn_pairs(
 def pooled(y: Array, trace: Trace, colluders: Colluders, copies: int) -> Array:
     """What colluders make of the releases of a run: the estimate of their node's sum in each copy.
 
-    Args:
-        y: of all nodes, in units of their own noise, `[steps, nodes, d]`.
-        trace: of the run, for what the attacker is told.
-        colluders: who pool what they know, the same nodes in each copy of the graph.
-        copies: of the graph.
-
-    Returns:
-        The same, with noise of deviation 1 at the colluders' node in every copy; NaN at others.
+    `y` is of all nodes, in units of their own noise, `[steps, nodes, d]`. So is what is returned,
+    with noise of deviation 1 at the colluders' node in every copy, and NaN at others. The same
+    nodes collude in each copy of the graph; the trace says what the attacker is told.
     """
     estimates = np.full(y.shape, math.nan)
     released = {release.step: release for release in trace.releases}
@@ -220,15 +193,10 @@ def estimated(
 ) -> Array:
     """The estimate of the colluders' node in one step, noise of deviation 1, `[copies, d]`.
 
-    NaN in a step in which the node takes no part.
-
-    Args:
-        values: what each node released, in units of its own noise, `[nodes, d]`.
-        plan: of all copies of the graph, with the `noise_seed` of the run.
-        release: of the step, for what the attacker is told.
-        colluders: who pool what they know.
-        keys: of the pairs that they are an end of.
-        copies: of the graph.
+    NaN in a step in which the node takes no part. `values` are what each node released, in units of
+    its own noise, `[nodes, d]`. The plan is of all copies of the graph, with the `noise_seed` of
+    the run; the release says what the attacker is told; `keys` are of the pairs that the colluders
+    are an end of.
     """
     estimate, nodes = colluders.estimates[release.step], len(values) // copies
     if estimate is None:

@@ -49,9 +49,8 @@ Array = NDArray[np.float64]
 FEW_RECORDS, FEW_DRAWN = 40, 10  # of a node, and of its batch, where more make no difference
 MOST_NODES = 1024
 MOST_NUMBERS = 1_000_000  # of node-steps, or of records, in one stack
-MOST_DRAWN = (
-    2**24
-)  # records that all batches of one run hold together: its trace keeps who they are
+# Records that all batches of one run hold together: its trace keeps who they are.
+MOST_DRAWN = 2**24
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ class Observed:
         deviations: of the noise in them as plan and step say, float64 `[steps, nodes]`; likewise.
         inserted: bool `[nodes]`, whether a node held D.
         copies: of the graph; node i of copy c is number `c * (nodes / copies) + i`.
-        trace: of the same run, from inside.
     """
 
     y: Array
@@ -87,17 +85,11 @@ class Observed:
 
 @dataclass(frozen=True)
 class Harness:
-    """An experiment made ready for canaries.
+    """An experiment made ready for canaries: some of its steps, on copies of its graph.
 
-    Args:
-        plan: the experiment's.
-        steps: how many of its steps are run.
-        copies: of its graph.
-        model: the linear model.
-        exchange: the mixing of all copies together; public, so the observer has it too.
-        context: what executes a step.
-        colluders: what is attacked is then what they make of it, of their node alone; None: what
-            each node releases.
+    The exchange mixes all copies together; it is public, so the observer has it too. `context`
+    executes a step. With colluders, what is attacked is what they make of the releases, of their
+    node alone; without, it is what each node releases.
     """
 
     plan: Plan
@@ -197,14 +189,11 @@ class Harness:
 def _released(trace: Trace, public: Trace | None, steps: int) -> tuple[Array, Array]:
     """What was released in units of its noise, and its deviations; see `Observed`.
 
-    Args:
-        trace: of the run.
-        public: of the same releases in a run without gradients, whose totals are what no record
-            moved: functions of public values and of earlier releases. None: they are zero. So they
-            are wherever what is noised is made of clipped gradients alone (of a sum, of a table, of
-            differences), and of no use where a whole change is clipped, which the records push to
-            one end or the other.
-        steps: that were run.
+    `public` is of the same releases in a run without gradients, whose totals are what no record
+    moved: functions of public values and of earlier releases. None: they are zero. So they are
+    wherever what is noised is made of clipped gradients alone (of a sum, of a table, of
+    differences), and of no use where a whole change is clipped, which the records push to one end
+    or the other.
     """
     y = np.full((steps, *trace.start.shape), math.nan)
     deviations = np.full(y.shape[:2], math.nan)
@@ -281,12 +270,8 @@ def set_up(
 ) -> Harness:
     """Choose how many copies of the graph one run holds, and lay them out.
 
-    Args:
-        plan: the experiment's.
-        steps: how many steps to run.
-        repetitions: how many nodes are wanted in all.
-        context: what executes a step.
-        colluders: who pool what they know; None where there is no noise of pairs.
+    `repetitions` is how many nodes are wanted in all. There are no colluders without noise of
+    pairs.
     """
     nodes = len(plan.nodes)
     largest = max(steps, *(node.records for node in plan.nodes))

@@ -53,7 +53,6 @@ class Known:
         batch: q J.
         mu: `[steps]`, clipping bound over the deviation of the noise in a release.
         law: how a release depends on one record.
-        noise: its kind.
         draws: what the mini-batches of one step draw of the record: (chance, hits of each).
         sizes: of a hit in each mini-batch, over the clipping bound, `[steps, mini-batches]`.
         nobody: the chance that no other record is drawn.
@@ -88,11 +87,8 @@ class Known:
 def known_of(plan: Plan, node: NodePlan, deviations: Array) -> Known:
     """What the plan says of a node's first steps, in the lab's model.
 
-    Args:
-        plan: of the experiment.
-        node: one of its nodes.
-        deviations: of the noise in each step's release, as plan and step say, `[steps]`; NaN where
-            nothing was released, and nothing is attacked.
+    `deviations` are those of the noise in each step's release, as plan and step say, `[steps]`; NaN
+    where nothing was released, and nothing is attacked.
     """
     release, options = plan.release, cast(Any, plan.config.algorithm.options)
     law, count, steps = law_of(plan), release.local_steps, len(deviations)

@@ -74,7 +74,6 @@ class OneRun:
         included: bool `[m]`, the coins.
         scores: `[m]`, larger where the releases speak for the canary.
         times: neighbouring steps between a canary that is in and one that is out, see `TradeOff`.
-        kind: what a canary was.
         stopped_after: of how many steps, where the training did not run all of those that were
             asked for; None: it did.
     """
@@ -111,10 +110,8 @@ def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
 def unlike(inputs: Tensor, rng: np.random.Generator, bound: float | None) -> Tensor:
     """Inputs that no record has: random, and large; of whole numbers, random ones of those seen.
 
-    Args:
-        inputs: `[m, ...]`, of records whose place they take.
-        rng: where they come from.
-        bound: the public norm that no record's inputs exceed; None: there is none.
+    They take the place of inputs `[m, ...]`. `bound` is the public norm that no record's inputs
+    exceed; None: there is none.
     """
     if not inputs.is_floating_point():
         flat = inputs.reshape(-1)
@@ -133,10 +130,8 @@ def guess(
 ) -> Guessed:
     """Guess the coins of the highest and the lowest scores, as many of each; count the right ones.
 
-    Args:
-        scores: `[m]`, made without the coins.
-        included: bool `[m]`, the coins.
-        share: of the canaries that are guessed; fixed before the coins are looked at.
+    Scores `[m]` are made without the coins `included`, bool `[m]`, and the share of the canaries
+    that are guessed is fixed before the coins are looked at.
     """
     guesses = max(1, int(share * len(scores)))
     order = np.argsort(scores, kind="stable")
@@ -160,28 +155,20 @@ def run_once(
 ) -> OneRun:
     """Train once with canaries, and guess the coins.
 
-    Under add-or-remove-one a canary that is out is not there, with J, rate and denominator as
-    they were; under replace-one the record is as it was instead. So it is also where the number of
-    a record decides how others are treated: a model with dropout, whose masks go by numbers, and a
+    Under add-or-remove-one a canary that is out is not there, with J, rate and denominator as they
+    were; under replace-one the record is as it was instead. So it is also where the number of a
+    record decides how others are treated: a model with dropout, whose masks go by numbers, and a
     table of mini-batches, which hold records whose numbers follow each other. There two
     neighbouring steps lie between a canary that is in and one that is out.
 
-    Where the model or the data are large, the training stops early, and fewer steps and canaries
-    are looked at; all of that follows from public sizes. The first steps of a training are a
-    function of all that it releases, so that they keep the certificate of the whole.
+    Where the model or the data are large, the training stops early, before `steps`, and fewer steps
+    and canaries are looked at; all of that follows from public sizes. The first steps of a training
+    are a function of all that it releases, so that they keep the certificate of the whole.
 
-    Args:
-        job: the experiment.
-        nodes: whose records are audited.
-        steps: how many steps to run, where they take no longer than some seconds.
-        relation: of neighbouring data sets.
-        canaries: at most so many in all, and at most half of a node's records.
-        seed: of coins and noise.
-        context: what executes a step.
-        canary: what a canary is; mislabelled where the model fails on one that is unlike any other.
-        colluders: who pool what they know of the one node that is audited; None where there is no
-            noise of pairs.
-        on_step: called with every step done.
+    There are at most `canaries` in all, and at most half of a node's records. They are mislabelled
+    where the model fails on ones that are unlike any other. Colluders pool what they know of the
+    one node that is audited; None where there is no noise of pairs. `seed` is of coins and noise,
+    and `on_step` is told how many steps are done.
     """
     rng = np.random.default_rng(seed)
     zero_out = relation == ADD_OR_REMOVE_ONE and not _by_number(job)
@@ -280,11 +267,8 @@ def choose_rows(
 def in_place(data: StackedData, rows: Tensor, forms: Forms, out: Tensor) -> StackedData:
     """The records with a canary in each of these rows, in its other form where it is `out`.
 
-    Args:
-        data: every node's records.
-        rows: int64 `[m]`, of the canaries.
-        forms: the canaries; where they have no other form, one that is out is there as well.
-        out: bool `[m]`.
+    Both are of the canaries: `rows` int64 `[m]`, and `out` bool `[m]`. Where canaries have no other
+    form, one that is out is there as well.
     """
     targets, inputs = data.targets.clone(), data.inputs.clone()
     targets[rows], inputs[rows] = forms.targets, forms.inputs.to(inputs.dtype)
@@ -368,12 +352,8 @@ def _pooled(
 ) -> tuple[Tensor, Tensor]:
     """What colluders make of a release: of their node alone, with as much noise as they leave.
 
-    Args:
-        plan: under seeded noise.
-        release: of one of its steps.
-        whole: what all nodes released, `[nodes, d]`.
-        precision: one over the variance of each node's own noise, `[nodes]`; 0: nothing is known.
-        colluders: who pool what they know.
+    The plan is under seeded noise. `whole` is what all nodes released, `[nodes, d]`, and
+    `precision` one over the variance of each node's own noise, `[nodes]`; 0: nothing is known.
     """
     node, nothing = colluders.node, torch.zeros_like(precision)
     estimate = colluders.estimates[release.step]

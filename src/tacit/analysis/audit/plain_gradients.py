@@ -28,12 +28,9 @@ from tacit.privacy.mechanisms.clipping import ClipNorm
 class PlainModel:
     """A user's module whose gradients are taken by one record after the other.
 
-    Args:
-        module: a copy, in `dtype`, without parameters that require grad.
-        loss: of the task.
-        layout: where each trainable parameter lies in a flat vector `[d]`.
-        dtype: in which it computes.
-        augmentation: what the views of a record are, if it has any.
+    The module is a copy, in `dtype`, without parameters that require grad. `layout` says where each
+    trainable parameter lies in a flat vector `[d]`, and `augmentation` what the views of a record
+    are, if it has any.
     """
 
     module: nn.Module
@@ -45,10 +42,7 @@ class PlainModel:
     def gradient(self, at: Tensor, record: Tensor, target: Tensor) -> Tensor:
         """The gradient `[d]` of one record's loss at `at` `[d]`, differentiable by the record.
 
-        Args:
-            at: the parameters.
-            record: one record's inputs, without an axis of records.
-            target: its target, likewise.
+        Record and target come without an axis of records.
         """
         return self._alone(at, record, target, twice=True)
 
@@ -57,11 +51,8 @@ class PlainModel:
     ) -> Tensor:
         """The gradients `[records, d]` of single records at `at` `[d]`, each as if it were alone.
 
-        Args:
-            at: the parameters.
-            inputs: `[records, ...]`.
-            targets: `[records, ...]`.
-            coins: int64 `[records]`, where the module has dropout or records have views.
+        Inputs and targets are `[records, ...]`; coins are int64 `[records]`, where the module has
+        dropout or records have views.
         """
         found = at.new_empty(len(inputs), self.layout.size, dtype=self.dtype)
         # As quick as torch.func.vmap, which loads 800 modules first.
@@ -102,10 +93,8 @@ class PlainModel:
 def plain_model(model: StackedModel, dtype: torch.dtype, device: torch.device) -> PlainModel:
     """The user's module of a gradient engine, to be differentiated plainly.
 
-    Args:
-        model: whose module, loss and order of parameters are taken, and nothing else.
-        dtype: in which to compute.
-        device: where.
+    Of the engine its module, loss, output, views and order of parameters are taken, and nothing
+    else.
     """
     module = copy.deepcopy(model.original).to(device=device, dtype=dtype)
     module = with_output(module.requires_grad_(False).train(), model.output)
@@ -113,14 +102,10 @@ def plain_model(model: StackedModel, dtype: torch.dtype, device: torch.device) -
 
 
 def clipped(gradients: Tensor, bound: float, norm: ClipNorm) -> Tensor:
-    """Gradients `[records, d]`, each clipped as an algorithm's `clip_norm` says.
+    """Gradients `[records, d]`, each clipped to C = `bound` as an algorithm's `clip_norm` says.
 
-    A gradient that is not finite becomes zero: it contributes nothing.
-
-    Args:
-        gradients: one a row.
-        bound: C.
-        norm: see `tacit.privacy.mechanisms.clipping.Clipping`.
+    A gradient that is not finite becomes zero: it contributes nothing. What the norms are is said
+    at `tacit.privacy.mechanisms.clipping.Clipping`.
     """
     finite = torch.isfinite(gradients).all(dim=1, keepdim=True)
     return torch.where(finite, _CLIPS[norm](gradients, bound), 0.0)

@@ -75,19 +75,12 @@ def audit(
 ) -> AuditDocument:
     """Attack what an experiment releases, and test whether what runs is what was certified.
 
-    Args:
-        config: the experiment.
-        options: how hard to look.
-        model: as `tacit.train` takes it.
-        nodes: as `tacit.train` takes them.
-        progress: hears what is done.
+    Model and nodes are as `tacit.train` takes them; `progress` hears what is done. A bound that is
+    infinite is null in the JSON of the document.
 
     Raises:
         InputError: the experiment is wrong, adds no noise or does not clip.
         BudgetError: a node's budget cannot be met.
-
-    Returns:
-        The document; a bound that is infinite is null in its JSON.
     """
     job = prepare(config, model=model, nodes=nodes, keep_raw=True)
     return audit_job(job, options=options, progress=progress)
@@ -220,13 +213,7 @@ def _own_findings(
 ) -> list[Finding]:
     """What the tests find in runs of the experiment's own model, and in all noise.
 
-    Args:
-        job: the experiment.
-        laboratory: of its noise.
-        shared: of the noise of pairs there.
-        options: how hard to look.
-        context: what executes a step.
-        progress: hears what is done.
+    `laboratory` and `shared` are samples of the laboratory's noise: of nodes, and of pairs.
     """
     seed = seed_of(options, 15, 0)
     own = _own_trace(job, seed, context, progress)

@@ -56,8 +56,7 @@ class Sent:
     """One message of every node of the process.
 
     Args:
-        verb: what the algorithm asked the exchange for.
-        step: the number that it gave for the step.
+        step: the number that the algorithm gave for the step.
         values: copies, `[nodes, ...]`; the first less the descent that went with it. Of a secure
             sum, that alone, `[1, ...]`: nobody sees the summands.
         coding: how they are written, where that is not all of their numbers.
@@ -78,7 +77,6 @@ class TracedRelease:
     """One call of `StepContext.add_noise`, for the nodes that take part.
 
     Args:
-        step: its number.
         part: of the release, where a step has several.
         nodes: their numbers, one a row.
         before: what was handed in, `[rows, d]`.
@@ -108,7 +106,6 @@ class Sum:
 
     Args:
         kind: `gradient`, `difference` of gradients, or `table`: new less old of one.
-        step: the number that was given.
         part: of the mini-batch.
         whole: whether it was asked over every record.
         clipped: whether contributions were to be clipped.
@@ -204,7 +201,6 @@ class Pinned(Recorded):
     """Noise that does what another one does, and keeps it; or that releases what was kept.
 
     Args:
-        inner: draws noise.
         before: calls of another run. The call of the same number for the same rows releases what
             that one did; any other is as it is drawn.
         draws: whether noise is drawn in any case, so that the same code runs; if not, a call that
@@ -263,14 +259,12 @@ class Trace:
     """What one run showed, in the order in which it happened.
 
     Args:
-        plan: what was to run.
         noise: that it adds, and what that was asked.
         offsets: where each node's records begin in the stack, int64 `[nodes]`.
         start: `[nodes, d]`, x^0.
         sent: messages, those of the gossip-only round after the last step included.
         releases: calls for noise, as the step makes them.
         sums: calls for sums.
-        divisions: by sizes of batches.
         drawn: calls of the model.
         calls: the same ones, whole; empty unless asked for.
         models: what the algorithm calls the nodes' models, before every step and after the last,
@@ -350,14 +344,10 @@ class _RecordedExchange(Recorded):
 
 
 class _RecordedModel(Recorded):
-    """A model that keeps which records it was given.
+    """A model that keeps which records it was given, and with `calls` the whole of each call.
 
-    Args:
-        inner: that model.
-        trace: what is added to.
-        calls: whether calls are kept whole.
-        absent: the inputs of records that are masked, as if they were not there; the others are
-            clipped as they are with them. None: nothing is masked.
+    `absent` are the inputs of records that are masked, as if they were not there; the others are
+    clipped as they are with them. None: nothing is masked.
     """
 
     _inner: StackedModel
@@ -418,8 +408,6 @@ class _RecordedTable(Recorded):
 
 
 class _RecordedContext(Recorded):
-    """See `recorded`."""
-
     _inner: StepContext
 
     def __init__(self, inner: StepContext, trace: Trace) -> None:
@@ -515,9 +503,7 @@ def seeded(plan: Plan, seed: int) -> Plan:
 def pair_keys_of(plan: Plan, among: Sequence[int] | None = None) -> PairKeys | None:
     """The keys of the plan's pairs, from its `noise_seed`; None where it has no noise of pairs.
 
-    Args:
-        plan: of the run.
-        among: of pairs with an end among these nodes alone; None: of all.
+    They are of pairs with an end among the nodes `among` alone; None: of all.
     """
     seed, pairs = plan.config.privacy.noise_seed, plan.release.pairs
     if pairs is None:
@@ -554,20 +540,12 @@ def run_traced(
 ) -> Trace:
     """Run the first steps of a plan's algorithm, and the round of gossip that sends their result.
 
-    Args:
-        plan: of the experiment, with `noise_seed` set: keys come from it. Its nodes, copied or
-            not, are those of `data`.
-        model: the gradient engine.
-        data: the nodes' records.
-        exchange: moves messages.
-        context: what executes a step.
-        steps: how many are run.
-        replay: what another run of the same plan asked of the noise: it releases the same here.
-        draws: whether noise is drawn all the same; see `Pinned`.
-        models: whether to keep the models of every step.
-        calls: whether to keep calls of the model whole.
-        absent: the inputs of records that are masked wherever they are drawn.
-        on_step: told how many steps are done, and the models before the last of them.
+    The plan has a `noise_seed`, from which keys come; its nodes, copied or not, are those of
+    `data`. `replay` is what another run of the same plan asked of the noise, which releases the
+    same here; with `draws` it is drawn all the same, see `Pinned`. `models` and `calls` say whether
+    to keep the models of every step, and calls of the model whole. Records whose inputs are
+    `absent` are masked wherever they are drawn. `on_step` is told how many steps are done, and the
+    models before the last of them.
     """
     algorithm = plan.config.algorithm.definition
     options: Any = plan.config.algorithm.options

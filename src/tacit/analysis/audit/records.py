@@ -86,14 +86,10 @@ def _ids(module: nn.Module, known: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Change:
-    """One way to change all records.
+    """One way to change every record; if not `every`, the first of each node alone.
 
-    Args:
-        words: what it does, for people.
-        inputs: numbers `[total, ...]` to others, or bytes over 255 to others within 0 and 1.
-        labels: from (labels, number of classes).
-        targets: numbers to others.
-        every: whether it changes every record; if not, the first of each node alone.
+    `words` are for people. `inputs` takes numbers `[total, ...]`, or bytes as shares of 255 to
+    others within 0 and 1; `labels` takes labels and the number of classes.
     """
 
     words: str
@@ -148,12 +144,7 @@ CHANGES: Mapping[str, Change] = {
 def other_records(job: Job, change: Change) -> StackedData | None:
     """The job's records, changed; None where its model fails on them, or a rule forbids them.
 
-    Args:
-        job: whose records, and what is declared of them.
-        change: what to do.
-
-    Returns:
-        As many records of each node, of the same shapes and types, within `input_bound`.
+    They are as many of each node, of the same shapes and types, within `input_bound`.
     """
     changed = _changed(job, change)
     if job.features is None:
@@ -248,10 +239,8 @@ def _changed_targets(job: Job, targets: Tensor, change: Change) -> Tensor:
 class Candidate:
     """Records of one kind, each in place of another one.
 
-    Args:
-        name: the kind, for people, after *a record*: `that is huge`.
-        inputs: `[records, ...]`, one in place of each that was given.
-        targets: `[records]` or `[records, m]`.
+    `name` is the kind, for people, after *a record*: `that is huge`. Inputs are `[records, ...]`,
+    and targets `[records]` or `[records, m]`.
     """
 
     name: str
@@ -266,15 +255,8 @@ Place = tuple[Tensor, Tensor, Tensor, Tensor]
 def marker(job: Job, inputs: Tensor, targets: Tensor, seed: int) -> Candidate | None:
     """A record that is like none of those given, to be told from them; None if none is found.
 
-    Args:
-        job: the experiment.
-        inputs: `[records, ...]`.
-        targets: `[records, ...]`; the marker has the first of them.
-        seed: of what is drawn.
-
-    Returns:
-        A record that the model takes: random numbers or ids, or, where it does not take these, one
-        whose numbers are those of several records, each in its place.
+    It is one that the model takes: random numbers or ids, or, where it does not take these, numbers
+    of several records, each in its place. Of the targets `[records, ...]` it has the first.
     """
     draws = torch.Generator().manual_seed(seed)
     shape, module = inputs.shape[1:], _module(job)
@@ -301,12 +283,8 @@ def _mixed(inputs: Tensor, draws: torch.Generator) -> Tensor:
 def candidates(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator[Candidate]:
     """Records to put in the place of others, the most telling kinds first; a fixed order.
 
-    Args:
-        job: the experiment.
-        place: inputs and targets `[records, ...]` whose place they take, and those of other records
-            of the same batches, likewise.
-        at: where the first of them is evaluated, `[d]`, for the search; None searches nothing.
-        seed: of what is drawn.
+    What a place holds is `[records, ...]` each. Ascent is tried at the parameters `at` `[d]`, where
+    the first of these records is evaluated; None leaves it out.
     """
     inputs, targets, _, _ = place
     draws = torch.Generator().manual_seed(seed)
@@ -427,17 +405,10 @@ def ascend(
 ) -> tuple[Tensor, Tensor] | None:
     """A record and a target whose clipped gradient is far from a given one; None if none is found.
 
-    Ascent with steps of a share of the record's length, which falls, from the best of the labels.
-    Ids stay as they are: only labels are tried then. It ends at a record that the model fails on.
-
-    Args:
-        plain: the model.
-        at: the parameters, `[d]`.
-        record: from where to start.
-        labels: targets to try.
-        own: the clipped gradient of the record whose place is taken, `[d]`.
-        bound: C; the clip is that of the l2 norm.
-        steps: how many.
+    The given one is `own` `[d]`, of the record whose place is taken, at the same parameters `at`
+    `[d]`. The clip here is that of the l2 norm, to `bound`. Ascent starts at `record`, with the
+    best of the labels, and takes steps of a share of the record's length, which falls. Ids stay as
+    they are: only labels are tried then. It ends at a record that the model fails on.
     """
 
     def distance(inputs: Tensor, target: Tensor) -> Tensor:

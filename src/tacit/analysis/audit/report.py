@@ -89,14 +89,10 @@ def audit_document(
 ) -> AuditDocument:
     """What an audit found, and what follows from it.
 
-    Args:
-        attacks: what was tried.
-        fidelity: what the tests of fidelity found.
-        confidence: that all bounds hold together, if repetitions are independent.
-        claimed: epsilon by the paper's formula; None without a claim.
-        hides: whether messages hold back a part of the releases that attacks look at. A claim about
-            messages is not refuted then.
-        facts: the fields of the document that follow from nothing here.
+    All bounds hold together with this confidence, if repetitions are independent. `claimed` is the
+    epsilon by the paper's formula; None without a claim. Where messages hold back a part of the
+    releases that attacks look at (`hides`), a claim about messages is not refuted. `facts` are the
+    fields of the document that follow from nothing here.
     """
     epsilon = max((attack.epsilon for attack in attacks), default=0.0)
     failures = _failures(attacks, fidelity)
@@ -193,11 +189,9 @@ def claim_verdict(
 ) -> str:
     """Of the published formula, in one line.
 
-    Args:
-        claimed: by the formula; None: infinite, or there is none.
-        epsilon: that attacks extracted.
-        confidence: with which.
-        hides: whether messages, which the formula is about, hold back a part of what was attacked.
+    `claimed` is the epsilon by the formula; None where it is infinite, or there is none. Attacks
+    extracted `epsilon` with this confidence. The formula is about messages, and `hides` says that
+    these hold back a part of what was attacked.
     """
     if claimed is None:
         return "no claim"
@@ -219,9 +213,7 @@ def _violation(comparison: Comparison) -> str:
 def audit_table(found: AuditDocument, *, details: bool = False) -> None:
     """An audit for people, on standard output: one table, its verdict below it.
 
-    Args:
-        found: by the audit.
-        details: whether every test and every attack is shown above the table.
+    With `details`, every test and every attack is shown above the table.
     """
     terminal(audit_blocks(found, details=details))
 

@@ -76,12 +76,7 @@ Merit = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True)
 class Guesses:
-    """A fixed attack and what it counted.
-
-    Args:
-        statistic: its name.
-        counts: on the repetitions that were kept back.
-    """
+    """A fixed attack, by the name of its statistic, and its counts on the repetitions kept back."""
 
     statistic: str
     counts: Counts
@@ -95,8 +90,7 @@ def epsilon_merit(delta: float) -> Merit:
 def excess_merit(certificate: Mapping[float, float]) -> Merit:
     """An attack is as good as what it proves beyond a certificate, at its worst delta.
 
-    Args:
-        certificate: certified epsilon at each of some deltas.
+    The certificate is the certified epsilon at each of some deltas.
     """
 
     def merit(tpr: Array, fpr: Array) -> Array:
@@ -123,11 +117,8 @@ def fix_and_count(
 ) -> Guesses:
     """Choose the best statistic and threshold on the first repetitions, count on the others.
 
-    Args:
-        scores: `[repetitions]` for every statistic.
-        inserted: bool `[repetitions]`, True on D.
-        merit: what to choose by.
-        confidence: of the bound that is to be stated.
+    Scores are `[repetitions]` for every statistic; `inserted`, bool `[repetitions]`, is True on D.
+    The confidence is that of the bound that is to be stated.
     """
     learning = int(LEARNING_SHARE * len(inserted))
     chosen = [

@@ -142,13 +142,8 @@ def of_mechanisms(
 def refutes(guessed: Guessed, trade_off: TradeOff, *, level: float) -> bool:
     """Whether as many right guesses have a chance of at most `level` under the trade-off function.
 
-    Args:
-        guessed: in one run.
-        trade_off: that the mechanism is held to.
-        level: in (0, 1).
-
     Raises:
-        InputError: the level is out of range.
+        InputError: the level does not lie in (0, 1).
     """
     if not 0 < level < 1:
         raise InputError("level", level, "must lie strictly between 0 and 1")
@@ -206,13 +201,9 @@ def quietest_not_refuted(
 ) -> float | None:
     """How much noise one run still allows, as a factor of what was planned.
 
-    Of a family of mechanisms that differ in how much noise they add. More noise is never less
-    private, so that a run which refutes a factor refutes all larger ones.
-
-    Args:
-        guessed: in one run.
-        held_to: the trade-off function under so many times the planned noise.
-        confidence: with which every larger factor is refuted.
+    Of a family of mechanisms that differ in how much noise they add, `held_to` gives the trade-off
+    function under so many times the planned noise. More noise is never less private, so that a run
+    which refutes a factor refutes all larger ones; each of them with this confidence.
 
     Returns:
         A factor that is refuted, less than 2 % above one that is not; None where none is.
@@ -263,12 +254,8 @@ def epsilon_of_family(
 ) -> FamilyBound:
     """The epsilon that one run refutes, if what ran is the plan with some other amount of noise.
 
-    Args:
-        guessed: in one run.
-        mechanisms: of the audited nodes, under so many times the planned noise.
-        delta: at which epsilon is stated, of the node that leaks most.
-        confidence: with which it is exceeded.
-        times: see `TradeOff`.
+    `mechanisms` gives those of the audited nodes under so many times the planned noise; epsilon, at
+    `delta`, is that of the node that leaks most. For `times`, see `TradeOff`.
 
     Raises:
         InputError: no bound is known for a mechanism, or a number is out of range.

@@ -66,10 +66,7 @@ class Accounted:
 def accounted(plan: Plan, node: NodePlan, steps: Sequence[int]) -> dict[int, Accounted]:
     """What the mechanism of the plan lets one record of a node move, at each of some steps.
 
-    Args:
-        plan: of the experiment.
-        node: which adds noise, and takes part in the steps.
-        steps: their numbers.
+    The node adds noise, and takes part in these steps.
     """
     found = {}
     for step in steps:

@@ -19,12 +19,7 @@ from tacit.training.processes.communication import local_exchange
 class Bench:
     """An experiment that can be run over and over with some records exchanged.
 
-    Args:
-        job: the experiment.
-        plan: its plan under seeded noise.
-        data: its records, as numbers in memory of their own.
-        context: what executes a step.
-        steps: how many are run.
+    The plan is under seeded noise, and the records are numbers in memory of their own.
     """
 
     job: Job

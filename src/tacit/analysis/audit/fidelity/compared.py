@@ -20,12 +20,10 @@ Items = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Shown:
-    """What one run, or one preparation, showed.
+    """What one run, or one preparation, showed: digests of what went over channels, by their names.
 
-    Args:
-        channels: digests of what went over each, by its name.
-        error: the kind of error that ended it, as its text may quote private values; None: nothing
-            did.
+    `error` is the kind of error that ended it, as its text may quote private values; None: nothing
+    did.
     """
 
     channels: Mapping[str, Items]

@@ -38,7 +38,6 @@ class Cells:
     """Counts of one kind.
 
     Args:
-        what: the kind.
         hits: `[cells]`.
         tries: how many coins could have been hits, `[cells]`.
         planned: how many hits are expected, `[cells]`.
@@ -78,17 +77,12 @@ def counted(
     own: bool,
     public: NDArray[np.bool_] | None = None,
 ) -> Cells:
-    """Cells of coins of one rate.
+    """Cells of coins of one rate, the planned chance of a hit.
 
-    Args:
-        what: the kind.
-        hits: of each cell, of any shape.
-        tries: how many coins each cell has, of the same shape.
-        rate: the planned chance of a hit.
-        own: whether these cells are met with this rate only. Of many such cells only those that
-            are furthest from the plan are kept.
-        public: which cells there are, of the same shape, where coins that fell decide about tries;
-            None: those with tries.
+    `hits` of each cell are of any shape, and `tries`, how many coins each has, of the same one.
+    `own` says that these cells are met with this rate only; of many such cells only those that are
+    furthest from the plan are kept. `public`, of the same shape, says which cells there are where
+    coins that fell decide about tries; None: those with tries.
     """
     found, tossed = (np.asarray(values, np.float64).reshape(-1) for values in (hits, tries))
     numbers = np.flatnonzero(tossed if public is None else public)

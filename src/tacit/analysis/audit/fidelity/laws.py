@@ -26,12 +26,8 @@ _MISSED = 1 - POWER
 class Look:
     """What one test saw in one sample.
 
-    Args:
-        statistic: its value.
-        p_value: exact, or at most.
-        saw: one sentence, without its end.
-        least: the smallest defect that it finds, in the test's own measure.
-        exact: whether the p-value is.
+    Its p-value is exact where that is said, and at most too large otherwise. `saw` is one sentence,
+    without its end, and `least` the smallest defect that it finds, in the test's own measure.
     """
 
     statistic: float
@@ -91,12 +87,8 @@ def expected_length(width: int) -> float:
 def pair_correlation(cosine: float, width: int, pairs: int) -> float:
     """How likely one of `pairs` of independent normal vectors is as parallel, at most.
 
-    The squared cosine of one pair is Beta(1/2, (width - 1) / 2).
-
-    Args:
-        cosine: of the most parallel pair, 0 to 1.
-        width: of a vector, 2 or more.
-        pairs: how many there are.
+    The squared cosine of one pair is Beta(1/2, (width - 1) / 2), for vectors of 2 numbers or more.
+    `cosine` is that of the most parallel pair, 0 to 1.
     """
     missing = max(0.0, (1.0 - cosine) * (1.0 + cosine))
     return min(1.0, pairs * float(stats.beta.cdf(missing, (width - 1) / 2, 0.5)))

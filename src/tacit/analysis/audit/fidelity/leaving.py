@@ -193,7 +193,6 @@ class _Heard(Alone):
     told: list[tuple[str, str]] = field(default_factory=list)
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
-        """Keep and answer; see `Peers.share`."""
         written = "" if schema is SESSION_ID else schema.write(value)
         self.told.append((f"the {what} that other processes are told", digest(written)))
         return super().share(what, value, schema)
@@ -207,11 +206,9 @@ class _CallbackWatch(Callback):
     progress: list[Progress] = field(default_factory=list)
 
     def on_metrics(self, metrics: PublicMeasurement) -> None:
-        """See `Callback`."""
         self.metrics.append(metrics)
 
     def on_step(self, progress: Progress) -> None:
-        """See `Callback`."""
         self.progress.append(progress)
 
     def items(self) -> Items:

@@ -31,7 +31,6 @@ class _Test:
     """One test: in words, and what looks.
 
     Args:
-        name, question, meaning: of the finding.
         look: at a sample, at a level; None where the sample cannot say anything.
         power: what it finds; `{percent}`, `{least}` and `{one_in}` stand for the smallest defect.
         factor: whether that defect is a factor of the noise's deviation.

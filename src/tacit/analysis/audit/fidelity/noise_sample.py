@@ -55,14 +55,7 @@ _FAR = 38.0
 
 @dataclass(frozen=True)
 class ReleasePlace:
-    """Where one release stood.
-
-    Args:
-        run: which of several independent runs, or copies of the graph.
-        node: its number in the graph.
-        step: its number.
-        part: of the step's releases.
-    """
+    """Where one release stood; `run` counts independent runs, or copies of the graph."""
 
     run: int
     node: int
@@ -80,14 +73,12 @@ class NoiseSample:
 
     Args:
         where: it was taken, for people: `the laboratory`.
-        kind: of noise.
         scores: standard normal and independent if the program is correct, `[releases, width]`.
         sizes: of the noise of each release: chi-square with `width * freedom` degrees of freedom,
             `[releases]`.
         column_sizes: of the noise of each coordinate: `releases * freedom`, `[width]`.
         handed: the direction of what was handed in, of length 1, `[releases, width]`; the first
             coordinate's where it was zero.
-        places: where each release stood.
         off_lattice: how many numbers of a release are not on its public lattice, `[releases]`.
         odd: how many are an odd multiple of the spacing, among `judged`, `[releases]`.
         judged: numbers whose lowest lattice bit the dtype can hold, `[releases]`.
@@ -150,17 +141,11 @@ def sample_of(
 ) -> NoiseSample:
     """The noise of releases from what was handed in and what came back.
 
-    Args:
-        before: `[releases, d]`, float32 or float64.
-        after: `[releases, d]`, of the same dtype.
-        deviations: planned standard deviations, or scales of Laplace noise, `[releases]`.
-        places: of the releases, in the order in which they were made.
-        kind: of noise.
-        where: they were made, for people.
-        seed: of the auditor's coins, and of the public choice of coordinates.
-        drawn: records that were drawn over those that were expected, `[releases]`.
-        missing: releases that the plan has, and that were not made.
-        offsets: what was added besides before all was rounded, float64 `[releases, d]`.
+    `before` and `after` are `[releases, d]`, of one dtype, float32 or float64; `deviations` are the
+    planned standard deviations, or scales of Laplace noise, `[releases]`; `places` are in the order
+    in which the releases were made. `offsets` are what was added besides before all was rounded,
+    float64 `[releases, d]`. `seed` is of the auditor's coins, and of the public choice of
+    coordinates. All else is as in `NoiseSample`.
 
     Raises:
         InputError: a planned deviation is not between 2^-500 and 2^500.
@@ -211,17 +196,11 @@ def noise_sample(
     where: str = "the run",
     seed: int = 0,
 ) -> NoiseSample:
-    """The noise of the releases of some runs of one plan.
+    """The noise of the releases of some runs of one plan, each with noise seeds of its own.
 
-    Of many copies of the graph the first ones are taken, at least one of every run.
-
-    Args:
-        traces: of the runs, each with noise seeds of its own.
-        plan: what was to run, with the nodes of one graph.
-        steps: that were run; None: all of the plan.
-        copies: of the graph in each run; node i of copy c is number `c * nodes + i`.
-        where: they were made, for people.
-        seed: of the auditor's coins, and of the public choice of coordinates.
+    Of many copies of the graph the first ones are taken, at least one of every run. The plan is of
+    one graph; node i of copy c is number `c * nodes + i` in a run. Where `steps` is None, all of
+    the plan were run. `seed` is of the auditor's coins, and of the public choice of coordinates.
 
     Raises:
         InputError: the plan's noise is of another kind than Gaussian or Laplace.

@@ -114,12 +114,8 @@ def _off(
 ) -> NDArray[np.bool_]:
     """Which values were added to the first nodes that are not what their pairs drew, `[rows, d]`.
 
-    Args:
-        plan: of all nodes, copies included.
-        release: of one step.
-        drawn: by each pair, in units of the mean over a batch, `[pairs, d]`.
-        ends: of each pair.
-        count: how many nodes are looked at.
+    The first `count` nodes are looked at, of a plan of all, copies included. `drawn` is by each
+    pair, in units of the mean over a batch, `[pairs, d]`.
     """
     rows = [row for row, node in enumerate(release.nodes) if node < count]
     numbers = [release.nodes[row] for row in rows]

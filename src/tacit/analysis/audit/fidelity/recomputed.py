@@ -59,15 +59,10 @@ Contributions = Iterator[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class _Recomputed:
-    """One sum that was computed again.
+    """One sum of a node that was computed again.
 
-    Args:
-        node: whose.
-        step: when.
-        records: over how many.
-        unjudged: of which so many could not be judged.
-        distance: from the sum of the records' own, in clipping bounds,
-        allowed: and how large it may be for rounding.
+    `unjudged` of its records could not be judged. `distance` is from the sum of the records' own,
+    in clipping bounds, and `allowed` how large that may be for rounding.
     """
 
     node: int

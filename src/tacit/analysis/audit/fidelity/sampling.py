@@ -59,14 +59,10 @@ _MOST_LAGS = 16  # over which sizes of batches are compared
 
 
 def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
-    """What traces of a laboratory say about who is drawn.
+    """What traces of a laboratory say about who is drawn, in all tests that this plan allows.
 
-    Args:
-        traces: of runs of one experiment, each with a noise seed of its own, in which a record's
-            target is its number in the stack.
-
-    Returns:
-        The findings of all tests that this plan allows: at rate 1, only that of the batches.
+    The traces are of runs of one experiment, each with a noise seed of its own, in which a record's
+    target is its number in the stack. At rate 1 there is only the test of the batches.
     """
     drawings = read_drawings(traces)
     findings = [
@@ -377,7 +373,6 @@ class _Again:
     """Batches that must not follow from each other.
 
     Args:
-        name, question: of the finding.
         whose: of the batches that are compared.
         follows: what a batch does that uses coins again, and
         unit: who does it.

@@ -78,9 +78,8 @@ def _choose(bench: Bench, base: Trace, turn: int) -> tuple[Tensor, Tensor]:
             slots = call.mask[row].nonzero().flatten().tolist()
             own = _number(data, node, call, row, slots[turn % len(slots)])
             other = _number(data, node, call, row, slots[(turn + 1) % len(slots)])
-            if (
-                own is not None and other is not None
-            ):  # no made-up record, on which layers are tried
+            # A made-up record, on which layers are tried, has no number.
+            if own is not None and other is not None:
                 pair = own, other
                 break
         chosen.append(pair)
@@ -150,7 +149,6 @@ class _Seen:
             and whether it was `replaced` or `left out`.
         undrawn: of records that it must not move by anything, likewise,
         still: and how many comparisons that were.
-        records: that were tried.
         runs: that were made, the first one included.
     """
 
@@ -258,17 +256,13 @@ def sensitivity_findings(
 ) -> list[Finding]:
     """Replace records of the experiment by others, and measure what that moves.
 
-    Records are tried in a fixed order, the most telling first, until the time is used. However long
-    it takes, every kind of record is tried in the place of one record of each node, in as many
-    steps as the plan has, or four.
+    The experiment adds noise, and clips. Records are tried in a fixed order, the most telling
+    first, until about so many `seconds` are used. However long it takes, every kind of record is
+    tried in the place of one record of each node, in as many steps as the plan has, or four.
 
-    Args:
-        job: the experiment; it adds noise, and clips.
-        context: what executes a step.
-        seed: of noise, coins and records.
-        seconds: about how long to look.
-        steps: how many are run; by default four, and up to eight if there is time for them.
-        fewest: runs that are made however long they take; None: one with every kind of record.
+    By default four steps are run, and up to eight if there is time for them. `fewest` runs are made
+    however long they take; None: one with every kind of record. `seed` is of noise, coins and
+    records.
     """
     began = time.perf_counter()
     bench = make_bench(job, context, seed, _STEPS[0] if steps is None else steps)
