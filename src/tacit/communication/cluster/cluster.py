@@ -372,7 +372,6 @@ class Cluster:
 
 
 def _state(rank: int, seen: Seen) -> PeerState:
-    """What the heartbeats of another rank say."""
     heartbeat, name = seen.heartbeat, f"rank {rank}"
     if heartbeat.beat < 0:
         return PeerState(rank, name, "unknown")

@@ -299,12 +299,9 @@ def _attempt(
 ) -> list[Ended]:
     """Start all processes, and wait until they have ended.
 
-    Args:
-        line: what Python is called with.
-        environments: of each rank.
-        limits: patience and grace, in seconds.
-        received: the signals that this process has got, kept up to date by their handler.
-        open_to_all: whether all write to this process's standard error.
+    Python is called with `line`; `limits` are patience and grace, in seconds, and `received` the
+    signals that this process has got, kept up to date by their handler. Where it is `open_to_all`,
+    all write to this process's standard error.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 

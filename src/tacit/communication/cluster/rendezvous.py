@@ -37,10 +37,8 @@ def network_settings(
 ) -> dict[str, str]:
     """What to set in the environment so that gloo and NCCL speak on the network of the rendezvous.
 
-    Args:
-        environment: as torchrun sets it; `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` are kept.
-        address: of the rendezvous, as a number; what `MASTER_ADDR` resolves to.
-        allow_insecure_network: whether public addresses are allowed.
+    `environment` is as torchrun sets it; `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` are kept.
+    The address is that of the rendezvous, as a number: what `MASTER_ADDR` resolves to.
 
     Returns:
         `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` where they are not set and an interface was

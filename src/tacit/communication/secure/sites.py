@@ -414,7 +414,6 @@ def _key_of(what: str, number: int) -> str:
 
 
 def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState:
-    """What the beats of another site say."""
     if view is None or view.beat is None:
         return PeerState(rank, name, "unknown")
     quiet, beat = now - view.heard, view.beat
@@ -455,11 +454,9 @@ class _Votes:
         return self._wire.state_fact(f"{_VOTE} {self.number}", text, limit=self._patience)
 
     def has(self, keys: Sequence[str]) -> bool:
-        """Whether all of these places hold a vote."""
         return all(self._held(key) is not None for key in keys)
 
     def get_all(self, keys: Sequence[str]) -> list[str]:
-        """The votes in these places, which all hold one."""
         return [self._held(key) or "" for key in keys]
 
     def _held(self, key: str) -> str | None:
