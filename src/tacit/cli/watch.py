@@ -93,7 +93,7 @@ def _follow(run: Path, interval: float) -> None:
     from tacit.report.terminal import terminal
     from tacit.report.watch_page import watch_blocks
 
-    console = Console()
+    console = Console(emoji=False)
     if not console.is_terminal:
         for seen in _looks(run, interval):
             terminal(watch_blocks(seen), console)

@@ -12,7 +12,7 @@ from tacit.report.documents.run import ResultDocument
 from tacit.report.measures import measure_of
 from tacit.report.protection import colluders_table
 from tacit.report.view import Block, Pairs, Table, Text
-from tacit.report.wording import bytes_text, count_text, epsilon_text, node_list, number_text
+from tacit.report.wording import alike, bytes_text, count_text, epsilon_text, node_list, number_text
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,7 @@ def _clipping(plan: PlanDocument, names: PlanNames) -> str:
 
 def _nodes(plan: PlanDocument) -> Table:
     """A row for the nodes that differ in nothing but their number."""
-    groups: dict[tuple[object, ...], list[PlannedNode]] = {}
-    for node in plan.per_node:
-        counted = node.noise_multiplier[0]
-        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon, counted)
-        groups.setdefault(key, []).append(node)
+    groups = alike((_told(node), node) for node in plan.per_node)
     shared = plan.colluding is not None
     shares = len({_shares(node) for node in plan.per_node}) > 1
     columns = (
@@ -120,6 +116,11 @@ def _nodes(plan: PlanDocument) -> Table:
         for group in groups.values()
     ]
     return Table(columns, rows)
+
+
+def _told(node: PlannedNode) -> tuple[object, ...]:
+    counted = node.noise_multiplier[0]
+    return node.records, node.noise_scale, node.budget, node.delta, node.epsilon, counted
 
 
 def _shares(node: PlannedNode) -> tuple[str, str]:
