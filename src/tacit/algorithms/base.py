@@ -117,7 +117,7 @@ class Algorithm(Generic[State, Chosen]):
         schedules: clip and relative noise of each step, from options, clip and number of steps.
         default_clip: the clipping bound of a private run that gives none.
         steps_along: what a step does, in a few words, where it does nothing but step along noised
-            gradients as they are: `tacit recommend` has rules for these methods, and says that as
+            gradients as they are: `tacit plan --recommend` has rules for these, and says that as
             its reason; empty: it does more.
         check: raises InputError for options that do not fit, and returns warnings.
         settled: of options, mixing matrices and d, the options with what these decide in
