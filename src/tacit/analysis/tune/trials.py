@@ -129,12 +129,10 @@ class SearchFolder:
             document = PrivateDraws(format_version=PrivateDraws.version, settings=tuple(settings))
             write_private(private / "draws.json", dump(document).encode())
 
-    def write(self, name: str, content: str) -> Path:
+    def write(self, name: str, content: str) -> None:
         """A file of the search, whole or not at all."""
-        target = self.path / name
-        with plain_errors("--out", target):
-            write_private(target, content.encode())
-        return target
+        with plain_errors("--out", self.path / name):
+            write_private(self.path / name, content.encode())
 
     def result(self) -> TuneDocument | None:
         """`tune.json` of a search that is done."""
