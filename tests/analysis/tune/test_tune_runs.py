@@ -262,13 +262,14 @@ def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path):
     search = load_search(file)
     plan = plan_search(search)
     begun: list[str] = []
-
-    def start(trial):
-        begun.append(trial.name)
-
+    steps: list[str] = []
+    monitor = Monitor(
+        start=lambda trial: begun.append(trial.name),
+        step=lambda trial, share: steps.append(trial.name),
+        should_stop=lambda: len(set(steps)) == 2,
+    )
     with SearchFolder.begin(out, search.digest(), plan.epsilon) as folder:
-        watch = Monitor(start=start, should_stop=lambda: len(begun) == 2)
-        assert run_search(plan, folder, watch) is None
+        assert run_search(plan, folder, monitor) is None
     assert [name.partition(":")[0] for name in begun] == ["trial 1 of 4", "trial 2 of 4"]
     first = (out / "trials" / "0001" / "result.json").read_bytes()
     document = tacit("tune", file, "--out", out, "--resume", "--json").json
