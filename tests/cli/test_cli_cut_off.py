@@ -13,7 +13,6 @@ import pytest
 import tomli_w
 
 from experiments import Answer, experiment, strict_json, tacit, write_experiment
-from tacit.analysis.compare import pool
 from tacit.cli.signals import ANEW, INTERRUPTED
 from tacit.config import load_config
 from tacit.report.documents.status import STATUS
@@ -62,7 +61,7 @@ def test_an_interrupted_comparison_goes_on_with_the_same_command(tmp_path, monke
     file, out = write_experiment(tmp_path, privacy={"noise_seed": None}), tmp_path / "out"
     command = ("compare", file, "--seeds", 2, "--out", out)
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.analysis.compare.pool._execute", second(pool._execute))
+        patch.setattr("tacit.analysis.settings.processes.execute", second(loop.execute))
         answer = tacit(*command)
     assert answer.code == 130
     kept = "what ran is kept: the same command goes on"
@@ -77,7 +76,7 @@ def test_an_interrupted_search_goes_on_with_resume(tmp_path, monkeypatch):
     file, out = tmp_path / "search.toml", tmp_path / "out"
     file.write_text(tomli_w.dumps({**sections, "tune": {"grid": {"algorithm.clip": [0.3, 0.6]}}}))
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.analysis.tune.trials.execute", second(loop.execute))
+        patch.setattr("tacit.analysis.settings.processes.execute", second(loop.execute))
         answer = tacit("tune", file, "--out", out)
     assert answer.code == 130
     kept = "trials that have ended are kept: the same command with --resume goes on"
