@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit import privacy
-from tacit.algorithms.admm.graph import weights_of
-from tacit.algorithms.admm.m_admm import ModifiedAdmmOptions, schedules
+from tacit.algorithms.graph_admm import ModifiedAdmmOptions, schedules, weights_of
 from tacit.errors import InputError
 from tacit.training import sampling
 from tacit.training.budget import node_keys

@@ -46,7 +46,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.algorithms.admm.parts import SUBGRADIENTS, Subgradient
 from tacit.algorithms.base import Algorithm, PrimalDual
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.facets import GraphNeeds, PaperClaims, Participation, Releases, radial_clip
@@ -57,7 +56,13 @@ from tacit.algorithms.federated import (
     participants,
 )
 from tacit.algorithms.options import Size, step_size
-from tacit.algorithms.parts import Regularisation, noised_gradient, regulariser_value
+from tacit.algorithms.parts import (
+    SUBGRADIENTS,
+    Regularisation,
+    Subgradient,
+    noised_gradient,
+    regulariser_value,
+)
 from tacit.communication.colours import Released
 
 
