@@ -138,6 +138,31 @@ def average_unseen(values: Tensor, k: int, context: StepContext) -> Tensor:
     return context.mean_of_sum(context.exchange.secure_sum(k, summand), k)
 
 
+def mean_gradient(x: Tensor, k: int, context: StepContext, *, whole: bool = False) -> Tensor:
+    """The server's mean `[1, d]` of the active clients' noised gradients at its model x `[1, d]`.
+
+    Of their batches, or of all their records where `whole` is true; `context` is that of all
+    clients.
+    """
+    here = context.among(k)
+    total = here.batch_gradient(x.repeat(len(here.nodes), 1), k, whole=whole)
+    return noised_mean(total, k, context, here.rate if whole else 1.0)
+
+
+def noised_mean(total: Tensor, k: int, context: StepContext, unit: Tensor | float = 1.0) -> Tensor:
+    """The server's mean `[1, d]` of the active clients' sums, noised, over their batches.
+
+    The sums are `[active, d]`; `unit`, a number or `[active, 1]`, is what a sum is multiplied by to
+    be one over a batch. `context` is that of all clients.
+    """
+    here = context.among(k)
+    if context.only_sums:
+        return average_unseen(here.divide(total.double().mul_(unit)), k, context)
+    kind = here.batch_size.dtype
+    released = here.add_noise(total, k, scale=1 / unit).mul_(unit)
+    return average_active(Released(here.divide(released).to(kind)), k, context)
+
+
 def average_latest(
     value: Released[Tensor], k: int, options: FederatedOptions, context: StepContext
 ) -> Tensor:
