@@ -350,6 +350,7 @@ PRIVSGP_VR = replace(
     steps_along="",
     check=check_differences,
     table=table_request,
+    differences=True,
     graph=replace(
         PRIVSGP.graph,
         noise_path=NoisePath("adapt-then-combine", held=_held, weight=_weight),

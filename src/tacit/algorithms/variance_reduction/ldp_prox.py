@@ -117,6 +117,7 @@ LDP_SPIDER: Algorithm[DirectedState, Any] = Algorithm(
     schedules=spider_schedules,
     start=start,
     step=step,
+    differences=True,
     graph=WITH_SERVER,
     releases=Releases(
         mechanism=anchored_sums,
