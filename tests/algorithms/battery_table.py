@@ -491,6 +491,7 @@ SPECIAL: Sequence[Special] = (
     Special("dp-dda", {}, "d-psgd", steps=1, **_ONE),
     # Servers.
     Special("dp-fedavg", {}, "fedavg", **_PLAIN),
+    Special("dp-fedavg", _FEW, "fedavg", _FEW, batch=2, **_PLAIN),
     Special("fedavg", {"local_steps": 1}, "dp-sgd", **_PLAIN),
     Special("dp-sgd", {}, "d-psgd", **_ONE),
     # On a complete graph, push-sum gives everybody what a server would.
@@ -502,6 +503,18 @@ SPECIAL: Sequence[Special] = (
         {"penalty": 2.0, "learning_rate_schedule": "constant"},
         **_PLAIN,
     ),
+)
+
+
+# Options with which a row costs otherwise than by default, and the size of its batches.
+COSTS: Sequence[tuple[str, Options, int | str]] = (
+    ("dp-fedavg", {"local_steps": 3}, "all"),
+    ("dp-admm", {"penalty": 2.0}, "all"),
+    ("fedspd-dp", {"smoothness": 9.0, "local_steps": 2, "penalty": 1.0}, 1),
+    ("fedspd-dp, private", {"smoothness": 9.0, "local_steps": 2, "penalty": 1.0}, 1),
+    ("privsgp-vr", {"anchor_every": 3}, 1),
+    ("privsgp-vr, private", {}, 1),
+    ("privsgp-vr, private", {"table_batch": 2}, 2),
 )
 
 

@@ -15,8 +15,6 @@ from tacit.training import sampling
 from tacit.training.budget import node_keys
 
 Array = oracle.Array
-Prox = Callable[[Array, float], Array]
-"""(x `[d]`, step) -> prox `[d]`."""
 
 
 def proximal(name, lam):

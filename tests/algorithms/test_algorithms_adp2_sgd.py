@@ -1,7 +1,5 @@
 """A(DP)2SGD: waves against one event after the other, what the clock does, and what it costs."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import recursion_oracle as oracle
@@ -12,7 +10,6 @@ import tacit
 from tacit import privacy
 from tacit.algorithms import Setup
 from tacit.algorithms.adp2_sgd import AsynchronousOptions, events, waves
-from tacit.errors import InputError
 
 RATE = 0.2
 
@@ -144,24 +141,3 @@ def test_bytes_are_a_model_for_each_pair():
     assert activity.partner is not None
     paired = (activity.partner != np.arange(6)).sum(axis=0)
     assert result.bytes_sent == tuple(paired * task.start.size * 8)
-
-
-def test_on_a_quadratic_it_converges():
-    task = oracle.problem("mse", 4)
-    same = dataclasses.replace(task, nodes=[task.nodes[3]] * 4)
-    result = tacit.train(experiment(same, 900), model=same.module, nodes=same.nodes)
-    inputs, targets = (values.numpy() for values in same.nodes[0])
-    design = np.column_stack([inputs, np.ones(len(inputs))])
-    optimum, *_ = np.linalg.lstsq(design, targets, rcond=None)
-    flat = np.concatenate([optimum[:-1].T.reshape(-1), optimum[-1]])
-    np.testing.assert_allclose(result.parameters.numpy(), np.tile(flat, (4, 1)), atol=2e-2)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [({"stragglers": 1.5}, "stragglers"), ({"straggler_factor": 0.5}, "straggler_factor")],
-)
-def test_bad_speeds_are_refused(options, key):
-    task = oracle.problem("logistic", 3)
-    with pytest.raises(InputError, match=key):
-        tacit.train(experiment(task, 2, **options), model=task.module, nodes=task.nodes)

@@ -20,7 +20,7 @@ from battery_experiments import (
     schedule_options,
     single_step,
 )
-from battery_table import NOISED, ROWS, SPECIAL, TRAINED
+from battery_table import COSTS, NOISED, ROWS, SPECIAL, TRAINED
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -270,6 +270,29 @@ def test_epsilon_falls_with_noise_and_rises_with_steps(case):
     for some, quieter, longer in rows:
         assert some > 1.5 * quieter > 0
         assert longer > 1.2 * some if ROWS[case].trains else longer == some
+
+
+@pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
+@pytest.mark.parametrize(("case", "options", "batch"), COSTS)
+def test_other_options_cost_by_noise_and_steps_and_meet_a_budget(case, options, batch, relation):
+    draw = torch.Generator().manual_seed(0)
+    nodes = [
+        (torch.randn(20, 3, generator=draw), torch.randn(20, generator=draw).sign()) for _ in "ab"
+    ]
+
+    def epsilons(steps, **privacy):
+        asked = {"delta": DELTA, "relation": relation, **privacy}
+        config = experiment(
+            case, loss="logistic", steps=steps, batch=batch, options=options, privacy=asked
+        )
+        return [
+            node.epsilon for node in prepare(load_config(config, count=2), nodes=nodes).plan.nodes
+        ]
+
+    some, quieter = epsilons(4, noise_std=4.0), epsilons(4, noise_std=8.0)
+    rows = zip(some, quieter, epsilons(8, noise_std=4.0), strict=True)
+    assert all(longer > one > less > 0 for one, less, longer in rows)
+    assert all(1.95 < met <= 2.0 for met in epsilons(4, epsilon=2.0))
 
 
 # Special cases

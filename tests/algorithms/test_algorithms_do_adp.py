@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -27,7 +26,6 @@ from tacit.training.run_folder.result import bytes_per_step, message_bytes
 from tacit.training.stacked_context import StackedContext
 
 Array = oracle.Array
-Compress = Callable[[Array, int, int], Array]
 SEED, STEPS, RATE = 4, 9, 0.3
 EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
 IRREGULAR = oracle.metropolis(5, EDGES)
@@ -202,15 +200,6 @@ def test_recursion_of_batches(method, tmp_path):
     assert_same(result.parameters, recursion(run, always, compressor("top-k", 0.3), 0.15, 0.3))
 
 
-def test_choco_sgd_is_do_adp_of_active_nodes_without_noise(tmp_path):
-    task = oracle.problem("cross-entropy", 5)
-    first, second = (
-        trained(task, experiment(tmp_path, name, **OPTIONS)).parameters
-        for name in ("choco-sgd", "do-adp")
-    )
-    assert torch.equal(first, second)
-
-
 @pytest.mark.parametrize("gamma", [1.0, 0.4])
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_where_everything_is_sent_it_is_gossip_with_momentum(name, gamma, tmp_path):
@@ -329,26 +318,6 @@ def test_few_nodes_and_steps_and_one_record(nodes, steps):
     always = np.ones((steps, nodes), dtype=bool)
     right = recursion(run, always, compressor("top-k", 0.3), 0.15, 0.3)
     assert_same(trained(some, config).parameters, right)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"keep": 0}, "keep"),
-        ({"keep": 1.5}, "keep"),
-        ({"activation": 0.0}, "activation"),
-        ({"activation": 1.2}, "activation"),
-        ({"consensus_step": 0.0}, "consensus_step"),
-        ({"consensus_step": 1.1}, "consensus_step"),
-        ({"compressor": "top_k"}, "compressor"),
-        ({"momentum": 1.0}, "momentum"),
-        ({"clip_norm": "linf"}, "clip_norm"),
-        ({"final_mixing": 3}, "final_mixing"),
-    ],
-)
-def test_options_that_cannot_be(options, key):
-    with pytest.raises(InputError, match=rf"algorithm\.{key}"):
-        load_config(experiment(None, "do-adp", **options), count=3)
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)

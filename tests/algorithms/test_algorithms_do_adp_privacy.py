@@ -17,7 +17,6 @@ from scipy.stats import norm
 from tacit.config import load_config
 from tacit.privacy.published import do_adp_noise, do_adp_theorem_delta
 from tacit.training.budget import node_keys
-from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
@@ -115,15 +114,6 @@ def test_sampled_batches_against_dp_accounting():
     event = PoissonSampledDpEvent(0.25, GaussianDpEvent(0.3 * 5))
     accountant.compose(SelfComposedDpEvent(event, count))
     assert node.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
-
-
-def test_epsilon_falls_with_noise_and_rises_with_steps():
-    def cost(noise, steps):
-        plan = plan_of(privacy={"epsilon": None, "noise_std": noise}, train={"steps": steps})
-        return plan.nodes[0].epsilon or 0.0
-
-    assert cost(0.1, 4) > cost(0.2, 4) > cost(0.4, 4) > 0
-    assert cost(0.2, 2) < cost(0.2, 4) < cost(0.2, 8)
 
 
 # The claim.
@@ -282,19 +272,3 @@ def test_one_record_moves_the_sum_by_the_bound_at_most(clip_norm, seed, exponent
     for with_record in sums[1:]:
         assert np.linalg.norm(with_record - sums[0], order) <= left_out * slack
     assert np.linalg.norm(sums[1] - sums[2], order) <= replaced * slack
-
-
-# Resuming.
-
-
-def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path):
-    sent = {"activation": 0.6, "compressor": "rand-k", "keep": 0.4, "momentum": 0.3}
-    common = {**sent, "privacy": {"noise_seed": 3}, "train": {"batch": 4}}
-    whole = execute(job_of(**common))
-    made = iter(range(100))
-    first = execute(job_of(**common), out=tmp_path / "run", should_stop=lambda: next(made) == 4)
-    assert 0 < first.steps < STEPS
-    again = execute(job_of(**common), out=tmp_path / "run", resume=True)
-    assert torch.equal(again.parameters, whole.parameters)
-    assert again.epsilon == whole.epsilon
-    assert again.bytes_sent == whole.bytes_sent

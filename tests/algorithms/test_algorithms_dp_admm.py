@@ -109,14 +109,3 @@ def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(clients):
     assert min(np.abs(x - minimiser).max() for x in own) > 0.1
     np.testing.assert_allclose(result.consensus.numpy(), minimiser, atol=1e-6)
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(minimiser, (3, 1)), atol=1e-6)
-
-
-def test_a_model_that_is_not_convex_is_warned_of():
-    config = {
-        "task": {"dataset": "digits", "model": "mlp"},
-        "nodes": {"count": 2},
-        "algorithm": {"name": "dp-admm"},
-        "privacy": {"noise_std": 1.0, "noise_seed": 1},
-        "train": {"steps": 1, "batch": "all"},
-    }
-    assert any("is not convex" in line for line in tacit.train(config).plan.warnings)

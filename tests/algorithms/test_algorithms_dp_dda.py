@@ -8,7 +8,6 @@ import recursion_oracle as oracle
 
 import tacit
 from tacit import privacy
-from tacit.errors import InputError
 
 GAMMA, STEPS = 0.3, 9
 EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
@@ -95,36 +94,3 @@ def test_only_active_steps_cost(tmp_path):
         count = int(result.plan.release.activity.active[:, node.node].sum())
         right = privacy.epsilon(privacy.Gaussian(node.records * 1.0, count), delta=1e-4)
         assert epsilon == pytest.approx(right, rel=1e-5)
-
-
-def test_the_noise_enters_where_a_node_is_active(tmp_path):
-    """The first step alone: z is the noised gradient, x = x^0 - gamma z."""
-    inputs = np.zeros((3, 5000))
-    config = experiment(tmp_path, activation=0.6, clip=0.5)
-    config["train"] = {**config["train"], "steps": 1, "seed": 1}
-    config["privacy"] = {"noise_std": 0.05, "delta": 1e-4, "noise_seed": 2}
-    config["task"] = {"loss": "mse", "model": "linear"}
-    nodes = [(inputs, np.zeros((3, 1)))] * 5
-    result = tacit.train(config, nodes=nodes)
-    assert result.plan.release.activity is not None
-    for row, active in zip(
-        result.parameters.numpy(), result.plan.release.activity.active[0], strict=True
-    ):
-        assert row.std() == pytest.approx(0.05 * GAMMA * active, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    "options", [{"activation": 0.0}, {"activation": 1.5}, {"regulariser": "x"}]
-)
-def test_bad_options(options, tmp_path):
-    task = oracle.problem("logistic", 5)
-    with pytest.raises(InputError, match=next(iter(options))):
-        tacit.train(experiment(tmp_path, **options), model=task.module, nodes=task.nodes)
-
-
-def test_a_model_that_is_not_convex_is_warned_of(tmp_path):
-    config = experiment(tmp_path)
-    config["task"] = {"loss": "mse", "model": "mlp"}
-    nodes = [(np.ones((3, 4)), np.zeros((3, 1)))] * 5
-    result = tacit.train(config, nodes=nodes)
-    assert any("convex" in warning for warning in result.plan.warnings)

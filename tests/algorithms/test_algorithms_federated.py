@@ -13,10 +13,7 @@ import torch
 
 import tacit
 from tacit.algorithms.federated import clipped_rows
-from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.training.loop import execute
-from tacit.training.prepare import prepare
 
 RATE = 0.3
 STEPS = 6
@@ -134,15 +131,6 @@ def test_a_single_client_goes_on_alone(name):
     federated.assert_same(result.consensus, descent(task, 4 * STEPS))
 
 
-def test_without_noise_and_clip_dp_fedavg_is_fedavg():
-    task = oracle.problem("mse", 4)
-    options = {"learning_rate": RATE, "clients_per_round": 3}
-    plain, private = (
-        federated.train(task, name, options, batch=2) for name in ("fedavg", "dp-fedavg")
-    )
-    assert torch.equal(plain.parameters, private.parameters)
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_all_clients_a_round_are_no_choice(name):
     task = oracle.problem("mse", 4)
@@ -199,56 +187,7 @@ def test_proximal_dp_sgd_reaches_the_lasso():
     np.testing.assert_allclose(gradient[~zero], -lam * np.sign(x[~zero]), atol=1e-9)
 
 
-# Resuming
-
-
-def stopped_after(steps):
-    made = iter(range(1, 100))
-    return lambda: next(made) == steps
-
-
-@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
-def test_a_stopped_run_ends_as_if_it_had_not_been(name, tmp_path):
-    config = {
-        "task": {"loss": "mse"},
-        "algorithm": {"name": name, "clients_per_round": 3, "clip": 0.5},
-        "privacy": {} if name == "fedavg" else {"noise_std": 0.1, "noise_seed": 3},
-        "train": {"steps": 4, "batch": 2, "dtype": "float64"},
-    }
-    task = oracle.problem("mse", 4)
-    job = prepare(load_config(config, count=4), model=task.module, nodes=task.nodes)
-    whole = execute(job, out=tmp_path / "whole")
-    for stop in (2,):
-        run = tmp_path / f"stopped-{stop}"
-        assert execute(job, out=run, should_stop=stopped_after(stop)).status == "stopped"
-        resumed = execute(job, out=run, resume=True)
-        assert resumed.status == "done"
-        assert torch.equal(resumed.parameters, whole.parameters)
-        assert torch.equal(resumed.consensus, whole.consensus)
-        assert resumed.epsilon == whole.epsilon
-        assert resumed.bytes_sent == whole.bytes_sent
-
-
-# Few clients, and bad input
-
-
-@pytest.mark.parametrize("batch", ["all", 1])
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
-def test_one_record_a_client_and_one_round(name, clients, batch):
-    draw = torch.Generator().manual_seed(1)
-    data = [(torch.randn(1, 3, generator=draw), torch.randn(1, 1, generator=draw))] * clients
-    config = {
-        "task": {"loss": "mse", "model": "linear"},
-        "algorithm": {"name": name},
-        "privacy": {} if name == "fedavg" else {"epsilon": 2.0, "noise_seed": 1},
-        "train": {"steps": 1, "batch": batch},
-    }
-    result = tacit.train(config, nodes=data)
-    assert result.parameters.shape == (clients, 4)
-    assert bool(torch.isfinite(result.parameters).all())
-    if name != "fedavg":
-        assert all(0 < value <= 2.0 for value in result.epsilon if value is not None)
+# Bad input
 
 
 def refused(name, options, model=None, **more):
@@ -256,37 +195,6 @@ def refused(name, options, model=None, **more):
     with pytest.raises(InputError) as caught:
         federated.train(task, name, options, **more)
     return str(caught.value)
-
-
-@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"clients_per_round": 4}, "clients_per_round"),
-        ({"clients_per_round": 0}, "clients_per_round"),
-        ({"regulariser": "l3"}, "regulariser"),
-        ({"regularisation": -1.0}, "regularisation"),
-        ({"clip_norm": "coordinate"}, "clip_norm"),
-        ({"momentum": 0.9}, "momentum"),
-    ],
-)
-def test_bad_options(name, options, key):
-    assert f"algorithm.{key}" in refused(name, options)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "key"),
-    [
-        ("fedavg", {"local_steps": 0}, "local_steps"),
-        ("dp-fedavg", {"sampling": "without"}, "sampling"),
-        ("dp-sgd", {"local_steps": 2}, "local_steps"),
-        ("dp-admm", {"penalty": 0.0}, "penalty"),
-        ("dp-admm", {"penalty": -1.0}, "penalty"),
-        ("dp-admm", {"regulariser": "box"}, "regulariser"),
-    ],
-)
-def test_bad_options_of_one_method(name, options, key):
-    assert f"algorithm.{key}" in refused(name, options)
 
 
 def test_disjoint_mini_batches_need_records():

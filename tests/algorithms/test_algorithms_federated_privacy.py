@@ -325,25 +325,3 @@ def test_poisson_batches_under_replace_one_are_two_opposite_contributions():
         coordinates=3,
     )
     assert job.plan.nodes[0].epsilon == pytest.approx(privacy.epsilon(stated, delta=DELTA))
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_epsilon_falls_with_noise_and_rises_with_rounds(name):
-    def epsilon(std, steps):
-        options = {"clip": 0.5, **OPTIONS[name]}
-        found = job_of(name, noise(4), options, {"noise_std": std, "delta": DELTA}, steps=steps)
-        return found.plan.nodes[0].epsilon or math.nan
-
-    assert epsilon(1.0, 3) > 1.5 * epsilon(2.0, 3) > 0
-    assert epsilon(1.0, 6) > 1.2 * epsilon(1.0, 3)
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_a_budget_is_met_and_not_wasted(name):
-    options = {"clip": 0.5, **OPTIONS[name]}
-    data = [*noise(4), *noise(7), *noise(5)]
-    wanted = [0.5, 1.0, 3.0]
-    job = job_of(name, data, options, {"epsilon": wanted, "delta": DELTA})
-    for node, budget in zip(job.plan.nodes, wanted, strict=True):
-        assert node.epsilon is not None
-        assert 0.995 * budget < node.epsilon <= budget

@@ -1,4 +1,4 @@
-"""FedSPD-DP against a NumPy loop, its special cases, resuming, and bad input."""
+"""FedSPD-DP against a NumPy loop, its special cases, and bad input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import tacit
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.published import FedspdRun, fedspd_step_parameter
-from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
 Array = oracle.Array
@@ -266,22 +265,6 @@ def digits(**changes):
     return {name: {**section, **changes.get(name, {})} for name, section in base.items()}
 
 
-@pytest.mark.parametrize(("state", "batch"), [("public", "all"), ("private", 8)])
-def test_stopped_and_resumed_it_is_the_same_run(state, batch, tmp_path):
-    options = {"state": state, "local_steps": 2, "inverse_step": "paper"}
-    sections = digits(algorithm=options, train={"batch": batch})
-    whole = execute(prepare(load_config(sections)))
-    made = iter(range(1, 99))
-    execute(
-        prepare(load_config(sections)), out=tmp_path / "run", should_stop=lambda: next(made) == 3
-    )
-    resumed = execute(prepare(load_config(sections)), out=tmp_path / "run", resume=True)
-    assert torch.equal(whole.consensus, resumed.consensus)
-    assert torch.equal(whole.parameters, resumed.parameters)
-    assert whole.epsilon == resumed.epsilon
-    assert whole.bytes_sent == resumed.bytes_sent
-
-
 def test_it_learns_the_digits_under_a_budget():
     sections = digits(privacy={"epsilon": 8.0}, train={"steps": 40, "batch": "all"})
     del sections["privacy"]["noise_std"]
@@ -289,33 +272,6 @@ def test_it_learns_the_digits_under_a_budget():
     assert result.test_accuracy is not None
     assert result.test_accuracy["consensus"] > 0.7
     assert max(value or 0.0 for value in result.epsilon) <= 8.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "where"),
-    [
-        ({"algorithm": {"penalty": 0.0}}, "algorithm.penalty"),
-        ({"algorithm": {"inverse_step": "papers"}}, "algorithm.inverse_step"),
-        ({"algorithm": {"inverse_step": -1.0}}, "algorithm.inverse_step"),
-        ({"algorithm": {"inverse_step": True}}, "algorithm.inverse_step"),
-        ({"algorithm": {"local_steps": 0}}, "algorithm.local_steps"),
-        ({"algorithm": {"regulariser": "l0"}}, "algorithm.regulariser"),
-        ({"algorithm": {"state": "secret"}}, "algorithm.state"),
-        ({"algorithm": {"clients_per_round": 5}}, "algorithm.clients_per_round"),
-        ({"algorithm": {"momentum": 0.9}}, "algorithm.momentum"),
-        ({"algorithm": {"clip_norm": "l1", "smoothness": 9.0}}, "algorithm.clip_norm"),
-        ({"algorithm": {"smoothness": 100.0}}, "algorithm.smoothness"),
-        ({"algorithm": {"local_steps": 400}}, "algorithm.local_steps"),
-        ({"topology": {"graph": "ring"}}, "topology.graph"),
-    ],
-)
-def test_bad_input_names_its_key(changes, where):
-    sections = digits(**changes) | {
-        name: values for name, values in changes.items() if name == "topology"
-    }
-    with pytest.raises(InputError) as refused:
-        prepare(load_config(sections))
-    assert refused.value.where == where
 
 
 def test_a_smoothness_is_made_true_of_every_record():

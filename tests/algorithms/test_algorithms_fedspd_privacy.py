@@ -353,18 +353,6 @@ def test_certified_epsilon_against_closed_form_and_another_accountant():
     assert job.plan.nodes[0].epsilon == pytest.approx(oracle.get_epsilon(1e-4), rel=5e-3)
 
 
-@pytest.mark.parametrize("state", ["public", "private"])
-def test_epsilon_falls_with_noise_and_rises_with_rounds(state):
-    nodes = [one_client(np.random.default_rng(1))]
-    options = {"state": state, "smoothness": 9.0, "inverse_step": 8.0, "local_steps": 2}
-    options |= {"penalty": 1.0}
-
-    def epsilon(noise, steps):
-        return job_of(nodes, options, {"noise_std": noise}, steps=steps).plan.nodes[0].epsilon or 0
-
-    assert 0 < epsilon(4.0, 3) < epsilon(2.0, 3) < epsilon(2.0, 5) < math.inf
-
-
 def test_clients_that_are_active_at_other_rounds_are_costed_apart():
     nodes = [one_client(np.random.default_rng(1)) for _ in range(4)]
     options = {"state": "private", "smoothness": 9.0, "inverse_step": "paper"}

@@ -221,42 +221,6 @@ def test_an_iteration_costs_less_the_higher_its_penalty(tmp_path):
     assert all(a < b for a, b in zip(rising, flat, strict=True))
 
 
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"penalty": 0.0}, "penalty"),
-        ({"penalty": math.inf}, "penalty"),
-        ({"regulariser": "box"}, "regulariser"),
-        ({"regularisation": 0.5}, "regularisation"),
-        ({"clients_per_round": 2}, "clients_per_round"),
-    ],
-)
-def test_bad_options(name, options, key, tmp_path):
-    task = oracle.problem("logistic", NODES)
-    with pytest.raises(InputError, match=rf"algorithm\.{key}"):
-        tacit.train(experiment(tmp_path, name, **options), model=task.module, nodes=task.nodes)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"penalty_growth": 0.9}, "penalty_growth"),
-        ({"penalty_growth": 1e37}, "penalty_growth"),
-        ({"penalty": 1e37, "penalty_growth": 1.5}, "penalty_growth"),
-        ({"noise_decay": 0.0}, "noise_decay"),
-        ({"noise_decay": 1.1}, "noise_decay"),
-        ({"noise_decay": 1e-30}, "noise_decay"),
-        ({"dual_step": 0.0}, "dual_step"),
-    ],
-)
-def test_bad_schedules(options, key, tmp_path):
-    task = oracle.problem("logistic", NODES)
-    config = experiment(tmp_path, "dp-madmm-gradient", **options)
-    with pytest.raises(InputError, match=rf"algorithm\.{key}"):
-        tacit.train(config, model=task.module, nodes=task.nodes)
-
-
 _SIZES = st.floats(1e-38, 1e38)
 
 
@@ -288,11 +252,3 @@ def test_a_directed_graph_is_refused(name, tmp_path):
     with pytest.raises(InputError, match="symmetric weights") as caught:
         tacit.train(config, model=task.module, nodes=task.nodes)
     assert caught.value.where == "topology.graph"
-
-
-def test_a_model_that_is_not_convex_is_warned_of(tmp_path):
-    config = experiment(tmp_path, "ddp-admm-gradient")
-    config["task"] = {"loss": "mse", "model": "mlp"}
-    nodes = [(np.ones((3, 4)), np.zeros((3, 1)))] * NODES
-    result = tacit.train(config, nodes=nodes)
-    assert any("convex" in warning for warning in result.plan.warnings)

@@ -31,7 +31,6 @@ from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy import from_statement, to_statement
 from tacit.training import prepare as preparing
-from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
 VARYING = [[(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)]]
@@ -94,21 +93,6 @@ def test_recursion_with_momentum_and_final_mixing(name, sampling):
 # Special cases
 
 NOISE = {"noise_std": 0.2, "noise_seed": 4, "delta": 1e-4}
-
-
-@pytest.mark.parametrize("batch", ["all", 1], ids=["whole", "one-record-nodes"])
-def test_with_every_record_drawn_the_table_is_the_full_gradient(batch):
-    task = oracle.problem("logistic", 5)
-    if batch == 1:
-        task = oracle.Problem(
-            task.loss, task.module, [(x[:1], y[:1]) for x, y in task.nodes], task.gradients
-        )
-    found, right = (
-        train(task, experiment({**options, "clip": CLIP}, privacy=NOISE, train={"batch": batch}))
-        for options in (PRIVATE, {"name": "privsgp"})
-    )
-    torch.testing.assert_close(found.parameters, right.parameters, rtol=1e-11, atol=1e-12)
-    assert found.epsilon == pytest.approx(right.epsilon, rel=1e-12)
 
 
 def test_anchors_at_every_step_are_the_full_gradient():
@@ -250,26 +234,6 @@ def test_the_default_share_has_the_least_accumulated_noise():
     assert math.sqrt(least / steps) == pytest.approx(1.3, rel=0.03)
 
 
-@pytest.mark.parametrize("options", [PRIVATE, {"anchor_every": 3}], ids=["private", "public"])
-def test_epsilon_falls_with_noise_and_rises_with_steps(options):
-    def epsilon(noise_std, steps):
-        noise = {"noise_std": noise_std, "noise_seed": 1, "delta": 1e-4}
-        found = planned(20, options, privacy=noise, train={"steps": steps}).epsilon[0]
-        assert found is not None
-        return found
-
-    assert epsilon(1.0, 9) > epsilon(2.0, 9) > epsilon(2.0, 3) > 0
-
-
-def test_a_budget_is_met_by_each_state_and_relation():
-    for relation in ("add-or-remove-one", "replace-one"):
-        for options in (PRIVATE, {"anchor_every": 3}, {**PRIVATE, "table_batch": 5}):
-            budget = {"epsilon": 2.0, "delta": 1e-4, "relation": relation}
-            epsilon = planned(20, options, privacy=budget).epsilon[0]
-            assert epsilon is not None
-            assert 1.95 < epsilon <= 2.0
-
-
 def test_published_noise_is_that_of_theorem_2_and_its_table_is_private():
     budget = {"epsilon": 0.7, "delta": 1e-5, "accounting": "published", "published_constant": 2.0}
     for state in ("private", "public"):
@@ -324,27 +288,6 @@ def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype):
             assert (one - anchor).std() == pytest.approx(0.5, rel=0.05)
 
 
-# Stopping and resuming
-
-
-@pytest.mark.parametrize("name", ["clipped-differences", "groups", "clipped-anchors"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path):
-    task = oracle.problem("logistic", 4)
-    clip = {"clip": CLIP, **VARIANTS[name]}
-    noise = {"noise_std": 0.3, "noise_seed": 2, "delta": 1e-4}
-    config = experiment(clip, privacy=noise)
-    job = prepare(
-        load_config(config, count=4, given_model=True), model=task.module, nodes=task.nodes
-    )
-    whole = execute(job, out=tmp_path / "whole")
-    made = iter(range(1, STEPS + 1))
-    stopped = execute(job, out=tmp_path / "stopped", should_stop=lambda: next(made) == 5)
-    assert (stopped.status, stopped.steps) == ("stopped", 5)
-    resumed = execute(job, out=tmp_path / "stopped", resume=True)
-    assert torch.equal(resumed.parameters, whole.parameters)
-    assert resumed.epsilon == whole.epsilon
-
-
 def test_a_table_on_disk_gives_the_same_run(tmp_path):
     task = oracle.problem("cross-entropy", 4)
     options = {**VARIANTS["clipped-differences"]}
@@ -368,25 +311,6 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
     train(task, experiment({}))
     notes = train(task, experiment({**PRIVATE, "table_batch": 50})).plan.notes
     assert any(line.startswith("gradient table: 3 mini-batches") for line in notes)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"state": "hidden"}, "state"),
-        ({"table_batch": 4}, "table_batch"),
-        ({"table_directory": "folder"}, "table_directory"),
-        ({**PRIVATE, "table_batch": 0}, "table_batch"),
-        ({**PRIVATE, "table_batch": 2, "clip_difference": 1.0}, "clip_difference"),
-        ({"clip_difference": 0.0}, "clip_difference"),
-        ({"anchor_every": 0}, "anchor_every"),
-        ({"anchor_share": 1.0}, "anchor_share"),
-        ({"clip_norm": "coordinate"}, "clip_norm"),
-    ],
-)
-def test_bad_options(options, key):
-    with pytest.raises(InputError, match=f"algorithm.{key}"):
-        train(oracle.problem("logistic", 3), experiment(options))
 
 
 def test_groups_are_drawn_by_coins_only():

@@ -14,10 +14,6 @@ import torch
 
 import tacit
 from public_masks import public_mask
-from tacit.config import load_config
-from tacit.errors import InputError
-from tacit.training.loop import execute
-from tacit.training.prepare import prepare
 
 STEPS, RATE, CLIP, KEEP = 8, 0.3, 0.4, 0.5
 SEED = 3
@@ -108,20 +104,6 @@ def test_compressors_and_the_shift_step_of_the_theory(compressor, omega):
         assert result.bytes_sent == (STEPS * (8 * values + places),) * 4
 
 
-@pytest.mark.parametrize("name", ["soteriafl-saga", "soteriafl-svrg"])
-def test_whole_batches_without_compression_are_central_gradient_descent(name):
-    task = oracle.problem("cross-entropy", 4)
-    config = experiment({"name": name, "anchor_every": 1} if "svrg" in name else {"name": name})
-    config["task"], config["train"]["batch"] = {"loss": "cross-entropy"}, "all"
-    found = train(task, config).consensus.numpy()
-    x = task.start
-    for _ in range(STEPS):
-        x = x - RATE * np.concatenate(
-            [task.gradients(x, a.numpy(), b.numpy()) for a, b in task.nodes]
-        ).mean(axis=0)
-    np.testing.assert_allclose(found, x, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["soteriafl-saga", "soteriafl-svrg"])
 def test_shifts_and_differences_converge_in_spite_of_compression(name):
@@ -155,50 +137,3 @@ def test_what_is_sent_costs_what_the_noised_gradients_cost(state):
     assert all(one == epsilons[0] for one in epsilons)
     run = train(task, experiment({"name": methods[-1], **common}, privacy=privacy))
     assert run.plan.release.mechanism(run.plan.nodes[0]).trust_model == "server"
-
-
-@pytest.mark.parametrize("name", ["saga", "svrg", "svrg-private"])
-def test_the_noise_enters_the_estimator(name):
-    """One round on gradients of zero: x is -eta times the mean of n noises of a mean."""
-    nodes = [(np.zeros((4, 6000)), np.zeros((4, 1)))] * 3
-    config = experiment(
-        METHODS[name],
-        privacy={"noise_std": 0.6, "noise_seed": 2, "delta": 1e-4},
-        train={"steps": 1},
-    )
-    config["task"] = {"loss": "mse", "model": "linear"}
-    found = tacit.train(config, nodes=nodes).consensus.numpy()
-    assert found.std() == pytest.approx(RATE * 0.6 / math.sqrt(3), rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["saga-clipped", "svrg", "svrg-private"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path):
-    task = oracle.problem("logistic", 3)
-    options = {**METHODS[name], "compressor": "bernoulli", "keep": 0.6}
-    noise = {"noise_std": 0.3, "noise_seed": 2, "delta": 1e-4}
-    config = load_config(experiment(options, privacy=noise), count=3, given_model=True)
-    job = prepare(config, model=task.module, nodes=task.nodes)
-    whole, made = execute(job), iter(range(STEPS))
-    stopped = execute(job, out=tmp_path / "run", should_stop=lambda: next(made) == 3)
-    assert stopped.steps == 4
-    resumed = execute(job, out=tmp_path / "run", resume=True)
-    assert torch.equal(resumed.parameters, whole.parameters)
-    assert (resumed.epsilon, resumed.bytes_sent) == (whole.epsilon, whole.bytes_sent)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"name": "soteriafl-saga", "state": "public"}, "state"),
-        ({"name": "soteriafl-saga", "anchor_every": 3}, "anchor_every"),
-        ({"name": "soteriafl-svrg", "table_batch": 3}, "table_batch"),
-        ({"name": "soteriafl-svrg", "shift_step": 0.0}, "shift_step"),
-        ({"name": "soteriafl-svrg", "keep": 1.5}, "keep"),
-        ({"name": "soteriafl-saga", "keep": 0.5}, "keep"),
-        ({"name": "soteriafl-svrg", "compressor": "sign"}, "compressor"),
-        ({"name": "soteriafl-saga", "clip_norm": "l1"}, "clip_norm"),
-    ],
-)
-def test_bad_options(options, key):
-    with pytest.raises(InputError, match=f"algorithm.{key}"):
-        train(oracle.problem("logistic", 3), experiment(options))
