@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import recursion_oracle as oracle
-import torch
+from recursion_runs import drawn_in
 
 import tacit
-from tacit.training import sampling
-from tacit.training.budget import node_keys
 
 Array = oracle.Array
 
@@ -66,13 +64,9 @@ class Rounds:
 
 def rounds_of(result, task, rates, clip=None):
     """Read who was active and what was drawn from a run's plan and keys."""
-    plan, keys = result.plan, node_keys(result.plan)
+    plan, drawn = result.plan, drawn_in(result.plan)
     everyone = list(range(len(plan.nodes)))
     flags = None if plan.release.activity is None else plan.release.activity.active
-
-    def batches(k, part, client):
-        drawn = sampling.draw(plan, keys, k, torch.device("cpu"), part=part)
-        return drawn.indices[client][drawn.mask[client]].numpy()
 
     return Rounds(
         task,
@@ -80,7 +74,7 @@ def rounds_of(result, task, rates, clip=None):
             everyone if flags is None else [int(i) for i in np.flatnonzero(flags[k])]
             for k in range(plan.steps)
         ],
-        batches,
+        lambda k, part, client: drawn(k, client, part),
         [node.expected_batch for node in plan.nodes],
         rates,
         clip,
@@ -143,8 +137,3 @@ def train(task, name, options, **settings):
         model=task.module,
         nodes=task.nodes,
     )
-
-
-def assert_same(found, right):
-    """To 1e-9."""
-    np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)

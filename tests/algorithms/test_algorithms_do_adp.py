@@ -11,24 +11,30 @@ import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
+from recursion_runs import (
+    IRREGULAR,
+    RATE,
+    activity_of,
+    assert_same,
+    drawn_in,
+    least_squares,
+    on_graph,
+    trained,
+)
 
-import tacit
 from public_masks import public_mask
 from tacit.algorithms.do_adp import spectrum
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.published.utility.do_adp import do_adp_consensus_step
-from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
 from tacit.training.run_folder.result import bytes_per_step, message_bytes
 from tacit.training.stacked_context import StackedContext
 
 Array = oracle.Array
-SEED, STEPS, RATE = 4, 9, 0.3
-EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
-IRREGULAR = oracle.metropolis(5, EDGES)
+SEED, STEPS = 4, 9
 OPTIONS = {"compressor": "top-k", "keep": 0.3, "momentum": 0.15}
 COMPRESSORS = ["none", "top-k", "rand-k", "bernoulli"]
 
@@ -113,34 +119,14 @@ def test_the_theorems_consensus_step_is_zero_where_nothing_mixes():
     assert do_adp_consensus_step(gap, distance, 1.0) == pytest.approx(0)
 
 
-def experiment(folder, name, **changes):
-    """On an irregular graph if there is a folder to describe it in, else on a ring."""
-    graph = "ring"
-    if folder is not None:
-        path = folder / "graph.txt"
-        path.write_text("\n".join(f"{a} {b}\n{b} {a}" for a, b in EDGES))
-        graph = f"file:{path}"
-    train = {"steps": STEPS, "batch": "all", "dtype": "float64", "seed": SEED}
-    return {
-        "task": {"loss": changes.pop("loss", "cross-entropy")},
-        "topology": {"graph": graph},
-        "privacy": changes.pop("privacy", {"epsilon": "none"}),
-        "train": {**train, **changes.pop("train", {})},
-        "algorithm": {"name": name, "learning_rate": RATE, **changes},
-    }
-
-
-def trained(task, config):
-    return tacit.train(config, model=task.module, nodes=task.nodes)
+def experiment(folder, name, *, loss="cross-entropy", train=(), **options):
+    config = on_graph(folder, name, steps=STEPS, loss=loss, seed=SEED, **options)
+    return {**config, "train": {**config["train"], **dict(train)}}
 
 
 def a_run(task, **changes):
     matrix = changes.pop("matrix", IRREGULAR)
     return replace(oracle.Run(task, lambda k: matrix, STEPS, RATE), **changes)
-
-
-def assert_same(found, right):
-    np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
@@ -149,8 +135,7 @@ def test_recursion_with_a_ridge_term(name, tmp_path):
     task = oracle.problem("cross-entropy", 5)
     options = {**sending(name, 0.3), "momentum": 0.4, "consensus_step": 0.6, "weight_decay": 0.2}
     result = trained(task, experiment(tmp_path, "do-adp", **options, activation=0.6, clip=0.4))
-    assert result.plan.release.activity is not None
-    active = result.plan.release.activity.active
+    active = activity_of(result)
     run = a_run(task, clips=[0.4] * STEPS)
     right = recursion(run, active, compressor(name, 0.3), 0.4, 0.6, 0.2)
     assert_same(result.parameters, right)
@@ -165,11 +150,7 @@ def test_recursion(name, p, clip, tmp_path):
     options = {**sending(name, 0.3), "momentum": 0.4, "consensus_step": 0.6}
     config = experiment(tmp_path, "do-adp", **options, activation=p, clip=clip)
     result = trained(task, config)
-    active = np.ones((STEPS, 5), dtype=bool)
-    if p < 1:
-        assert result.plan.release.activity is not None
-        active = result.plan.release.activity.active
-        assert len(set(active.sum(axis=0))) > 1
+    active = activity_of(result) if p < 1 else np.ones((STEPS, 5), dtype=bool)
     run = a_run(task, clips=None if clip is None else [clip] * STEPS)
     right = recursion(run, active, compressor(name, 0.3), 0.4, 0.6)
     assert_same(result.parameters, right)
@@ -188,14 +169,8 @@ def test_recursion_of_batches(method, tmp_path):
         train={"batch": 3, "sampling": method},
     )
     result = trained(task, config)
-    keys = node_keys(result.plan)
-
-    def batch(k, node):
-        drawn = sampling.draw(result.plan, keys, k, torch.device("cpu"))
-        return np.asarray(drawn.indices[node][drawn.mask[node]].numpy())
-
     divisors = [min(3, count) for count in oracle.record_counts(5)]
-    run = a_run(task, clips=[0.5] * STEPS, batches=batch, divisors=divisors)
+    run = a_run(task, clips=[0.5] * STEPS, batches=drawn_in(result.plan), divisors=divisors)
     always = np.ones((STEPS, 5), dtype=bool)
     assert_same(result.parameters, recursion(run, always, compressor("top-k", 0.3), 0.15, 0.3))
 
@@ -220,19 +195,11 @@ def test_where_everything_is_sent_it_is_gossip_with_momentum(name, gamma, tmp_pa
         torch.testing.assert_close(plain, d_psgd, rtol=1e-9, atol=1e-9)
 
 
-def least_squares(task):
-    """The minimiser of the mean squared error of all records."""
-    inputs, targets = (np.concatenate(part) for part in zip(*task.nodes, strict=True))
-    rows = np.column_stack([inputs, np.ones(len(inputs))])
-    solved = np.linalg.lstsq(rows, targets, rcond=None)[0]
-    return np.concatenate([solved[:3].T.reshape(-1), solved[3]])
-
-
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_converges_on_a_strongly_convex_quadratic(name):
     """Records differ from node to node, half of the nodes are active, a third is sent."""
     task = oracle.problem("mse", 8)
-    best = least_squares(task)
+    best = least_squares(task.nodes)
     options = {**sending(name, 0.3), "activation": 0.5, "momentum": 0.15, "consensus_step": 0.15}
     config = experiment(
         None,

@@ -8,7 +8,7 @@ import federated_oracle as federated
 import numpy as np
 import pytest
 import recursion_oracle as oracle
-import torch
+from recursion_runs import assert_same, disagreeing, least_squares
 
 import tacit
 
@@ -41,8 +41,8 @@ def test_recursion(clients, clip, batch):
     result = federated.train(task, "dp-admm", chosen, batch=batch)
     run = federated.rounds_of(result, task, [RATE] * STEPS, clip)
     models, server = federated.admm(run, RHO, SUBGRADIENTS["none"])
-    federated.assert_same(result.parameters, models)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, models)
+    assert_same(result.consensus, server)
     assert np.abs(models - server).max() > 1e-3
     if clients:
         size = 8 * result.plan.parameters
@@ -59,8 +59,8 @@ def test_regularisers_and_schedules(schedule, regulariser):
     result = federated.train(task, "dp-admm", chosen)
     run = federated.rounds_of(result, task, [RATES[schedule](k) for k in range(STEPS)])
     models, server = federated.admm(run, RHO, SUBGRADIENTS[regulariser])
-    federated.assert_same(result.parameters, models)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, models)
+    assert_same(result.consensus, server)
 
 
 def test_the_first_round_is_a_gradient_step():
@@ -70,21 +70,14 @@ def test_the_first_round_is_a_gradient_step():
     result = federated.train(task, "dp-admm", options(), steps=1)
     gradient = task.gradients(task.start, inputs, targets).mean(axis=0)
     step = gradient / (RHO + 1 / RATE)
-    federated.assert_same(result.parameters, (task.start - step)[None])
+    assert_same(result.parameters, (task.start - step)[None])
     # The message is 2 x~ - x_0 then: x~ less the dual variable rho (x_0 - x~) over rho.
-    federated.assert_same(result.consensus, task.start - 2 * step)
+    assert_same(result.consensus, task.start - 2 * step)
 
 
 @pytest.mark.parametrize("clients", [None, 2])
 def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(clients):
-    draw = torch.Generator().manual_seed(4)
-    data = [
-        (
-            torch.randn(8, 3, generator=draw, dtype=torch.float64),
-            torch.randn(8, 1, generator=draw, dtype=torch.float64),
-        )
-        for _ in range(3)
-    ]
+    data = disagreeing(3)
     result = tacit.train(
         {
             "task": {"loss": "mse", "model": "linear"},
@@ -99,13 +92,6 @@ def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(clients):
         },
         nodes=data,
     )
-    features = np.concatenate([np.column_stack([a, np.ones(len(a))]) for a, _ in data])
-    targets = np.concatenate([b[:, 0] for _, b in data])
-    minimiser = np.linalg.lstsq(features, targets, rcond=None)[0]
-    own = [
-        np.linalg.lstsq(np.column_stack([a, np.ones(len(a))]), b[:, 0].numpy(), rcond=None)[0]
-        for a, b in data
-    ]
-    assert min(np.abs(x - minimiser).max() for x in own) > 0.1
+    minimiser = least_squares(data)
     np.testing.assert_allclose(result.consensus.numpy(), minimiser, atol=1e-6)
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(minimiser, (3, 1)), atol=1e-6)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
+from recursion_runs import assert_same, disagreeing
 
 import tacit
 from tacit.algorithms.federated import clipped_rows
@@ -46,8 +47,8 @@ def test_dp_sgd_recursion(clients, clip, regulariser):
     run = federated.rounds_of(result, task, constant_rates(), clip)
     assert {len(active) for active in run.active} == {clients or 5}
     right = federated.dp_sgd(run, federated.proximal(regulariser, 0.2))
-    federated.assert_same(result.consensus, right)
-    federated.assert_same(result.parameters, np.tile(right, (5, 1)))
+    assert_same(result.consensus, right)
+    assert_same(result.parameters, np.tile(right, (5, 1)))
 
 
 @pytest.mark.parametrize("clients", [None, 3])
@@ -77,7 +78,7 @@ def test_fedavg_recursion(name, clip, clients, sampling, method):
     options |= {"clients_per_round": clients} if clients else {}
     result = federated.train(task, name, options, batch=1, sampling=method)
     run = federated.rounds_of(result, task, constant_rates(), clip)
-    federated.assert_same(result.consensus, federated.fedavg(run, 2, NOTHING))
+    assert_same(result.consensus, federated.fedavg(run, 2, NOTHING))
     both = [set(run.batches(k, 0, 4)) & set(run.batches(k, 1, 4)) for k in range(STEPS)]
     assert not any(both) if sampling == "disjoint" else run.divisors == [1.0] * 5
     if clip:
@@ -101,7 +102,7 @@ def test_proximal_local_steps_and_schedules(name, regulariser):
     rates = [RATE / (k + 1) ** 0.5 for k in range(STEPS)]
     run = federated.rounds_of(result, task, rates)
     right = federated.fedavg(run, 3, federated.proximal(regulariser, 0.3))
-    federated.assert_same(result.consensus, right)
+    assert_same(result.consensus, right)
 
 
 # Special cases
@@ -121,14 +122,14 @@ def descent(task, steps):
 def test_one_whole_local_step_is_central_gradient_descent(name):
     task = oracle.problem("cross-entropy", 4)
     options = {"learning_rate": RATE} | ({} if name == "dp-sgd" else {"local_steps": 1})
-    federated.assert_same(federated.train(task, name, options).consensus, descent(task, STEPS))
+    assert_same(federated.train(task, name, options).consensus, descent(task, STEPS))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dp-fedavg"])
 def test_a_single_client_goes_on_alone(name):
     task = oracle.problem("logistic", 1)
     result = federated.train(task, name, {"learning_rate": RATE, "local_steps": 4})
-    federated.assert_same(result.consensus, descent(task, 4 * STEPS))
+    assert_same(result.consensus, descent(task, 4 * STEPS))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -152,17 +153,9 @@ def test_only_active_clients_send(name):
     assert sum(result.bytes_sent) == 2 * STEPS * size
 
 
-def regression(clients):
-    draw = torch.Generator().manual_seed(4)
-    return [
-        tuple(torch.randn(8, width, generator=draw, dtype=torch.float64) for width in (3, 1))  # type: ignore[misc]
-        for _ in range(clients)
-    ]
-
-
 def test_proximal_dp_sgd_reaches_the_lasso():
     """The optimality conditions of the mean squared error plus lambda |x|_1."""
-    data, lam = regression(4), 0.38
+    data, lam = disagreeing(4), 0.38
     result = tacit.train(
         {
             "task": {"loss": "mse", "model": "linear"},

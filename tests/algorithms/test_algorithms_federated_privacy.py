@@ -14,6 +14,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recursion_runs import drawn_in
 from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import nn
@@ -22,7 +23,6 @@ from tacit import privacy
 from tacit.algorithms.federated import clipped_rows, round_sampling
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
-from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
@@ -94,12 +94,8 @@ def released(name, data, batch, method):
 
 def drawn(name, data, batch, method):
     job = job_of(name, [data], OPTIONS[name], {"epsilon": "none"}, batch=batch, sampling=method)
-    keys = node_keys(job.plan)
-    parts = [
-        sampling.draw(job.plan, keys, K, torch.device("cpu"), part=part)
-        for part in range(job.plan.release.local_steps)
-    ]
-    return {int(i) for part in parts for i in part.indices[0][part.mask[0]]}
+    records, local_steps = drawn_in(job.plan), job.plan.release.local_steps
+    return {int(i) for part in range(local_steps) for i in records(K, 0, part)}
 
 
 def replaced(data, index, features, target):
@@ -209,11 +205,8 @@ def test_records_are_drawn_as_often_as_is_accounted_for(strategy, method):
         sampling=method,
         steps=rounds,
     )
-    keys, device = node_keys(job.plan), torch.device("cpu")
-    hits = 0
-    for k in range(rounds):
-        parts = [sampling.draw(job.plan, keys, k, device, part=part) for part in range(3)]
-        hits += len({int(i) for part in parts for i in part.indices[0][part.mask[0]]})
+    found = drawn_in(job.plan)
+    hits = sum(len({int(i) for part in range(3) for i in found(k, 0, part)}) for k in range(rounds))
     rate, _ = round_sampling(job.plan.release.node_run(job.plan.nodes[0], [0]))
     spread = math.sqrt(rate * (1 - rate) / (rounds * records))
     assert abs(hits / (rounds * records) - rate) < 4 * spread

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
+from recursion_runs import assert_same
 from torch import nn
 
 import tacit
@@ -74,8 +75,8 @@ def test_recursion(state, sampling, method, clients, clip, regulariser):
     run = federated.rounds_of(result, task, [], clip)
     assert {len(active) for active in run.active} == {clients or 5}
     own, server = by_hand(run, options, lambda k, i: 2.5, federated.proximal(regulariser, 0.3))
-    federated.assert_same(result.parameters, own)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, own)
+    assert_same(result.consensus, server)
     sizes = np.array([task.start.nbytes * sum(i in a for a in run.active) for i in range(5)])
     assert list(result.bytes_sent) == sizes.tolist()
     other = by_hand(
@@ -109,8 +110,8 @@ def test_the_papers_schedule_of_the_step_parameter():
         return float(2 * np.sqrt(2 * 2 / 5 * drift) / 1.5 * np.sqrt(k + 1))
 
     own, server = by_hand(run, options, gamma, federated.proximal("none", 0.0))
-    federated.assert_same(result.parameters, own)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, own)
+    assert_same(result.consensus, server)
 
 
 def test_the_schedule_grows_with_the_noise_as_printed():
@@ -165,8 +166,8 @@ def test_learning_rate_and_its_schedule_are_the_inverse_of_gamma():
     known = {"penalty": 2.0, "local_steps": 1, "state": "public"}
     nothing = federated.proximal("none", 0.0)
     own, server = by_hand(run, known, lambda k, i: 5.0 * (k + 1) ** 0.5, nothing)
-    federated.assert_same(result.parameters, own)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, own)
+    assert_same(result.consensus, server)
 
 
 # Special cases
@@ -179,8 +180,8 @@ def test_one_client_and_one_step_move_along_the_gradient():
     result = federated.train(task, "fedspd-dp", options, steps=1)
     g = task.gradients(task.start, *(values.numpy() for values in task.nodes[0])).mean(axis=0)
     x = task.start - g / 5.0
-    federated.assert_same(result.parameters[0], x)
-    federated.assert_same(result.consensus, 2 * x - task.start)
+    assert_same(result.parameters[0], x)
+    assert_same(result.consensus, 2 * x - task.start)
 
 
 def test_without_noise_states_agree_until_a_client_moves_on():
@@ -206,8 +207,8 @@ def test_one_record_nodes_and_mini_batches_that_hold_everything():
     result = federated.train(task, "fedspd-dp", given)
     run = federated.rounds_of(result, task, [])
     own, server = by_hand(run, known, lambda k, i: 4.0, federated.proximal("none", 0.0))
-    federated.assert_same(result.parameters, own)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, own)
+    assert_same(result.consensus, server)
 
 
 def least_squares(nodes, inputs):

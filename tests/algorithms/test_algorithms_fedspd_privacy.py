@@ -12,6 +12,7 @@ import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
+from recursion_runs import drawn_in
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -21,7 +22,6 @@ from tacit.algorithms.fedspd_dp import FEDSPD_DP, ROUNDING, FedspdOptions, Prima
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.privacy import published
-from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
@@ -92,12 +92,8 @@ def messages(job, records, broadcasts):
 
 def drawn(job, k):
     """The records of each mini-batch of a round."""
-    keys, device = node_keys(job.plan), torch.device("cpu")
-    batches = [
-        sampling.draw(job.plan, keys, k, device, part=part)
-        for part in range(job.plan.release.local_steps)
-    ]
-    return [set(batch.indices[0][batch.mask[0]].tolist()) for batch in batches]
+    records = drawn_in(job.plan)
+    return [set(records(k, 0, part).tolist()) for part in range(job.plan.release.local_steps)]
 
 
 WAYS = ("disjoint", "with-replacement")

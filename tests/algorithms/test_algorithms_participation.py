@@ -11,6 +11,7 @@ import recursion_oracle as oracle
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
+from recursion_runs import assert_same
 
 import tacit
 from tacit.config import Config
@@ -55,7 +56,7 @@ def test_dp_sgd_recursion():
     options = {"learning_rate": RATE, "clip": 0.4, **SAME}
     result = federated.train(task, "dp-sgd", options, batch=2)
     run = federated.rounds_of(result, task, [RATE] * STEPS, 0.4)
-    federated.assert_same(result.consensus, federated.dp_sgd(run, federated.proximal("none", 0.0)))
+    assert_same(result.consensus, federated.dp_sgd(run, federated.proximal("none", 0.0)))
 
 
 def test_dp_admm_averages_its_clients_alone():
@@ -66,8 +67,8 @@ def test_dp_admm_averages_its_clients_alone():
     active = federated.rounds_of(result, task, [RATE] * STEPS).active[0]
     alone = oracle.Problem(task.loss, task.module, [task.nodes[i] for i in active], task.gradients)
     whole = federated.train(alone, "dp-admm", options)
-    federated.assert_same(result.consensus, whole.consensus.numpy())
-    federated.assert_same(result.parameters[active], whole.parameters.numpy())
+    assert_same(result.consensus, whole.consensus.numpy())
+    assert_same(result.parameters[active], whole.parameters.numpy())
 
 
 def test_fedspd_averages_its_clients_alone():
@@ -77,7 +78,7 @@ def test_fedspd_averages_its_clients_alone():
     active = federated.rounds_of(result, task, [RATE] * STEPS).active[0]
     alone = oracle.Problem(task.loss, task.module, [task.nodes[i] for i in active], task.gradients)
     whole = federated.train(alone, "fedspd-dp", options)
-    federated.assert_same(result.consensus, whole.consensus.numpy())
+    assert_same(result.consensus, whole.consensus.numpy())
 
 
 def test_a_client_pays_for_all_rounds_or_for_none():

@@ -12,6 +12,7 @@ import pytest
 import recursion_oracle as oracle
 import torch
 from dp_accounting import dp_event
+from recursion_runs import assert_same, least_squares, trained
 from reduced_experiments import (
     CLIP,
     PRIVATE,
@@ -45,10 +46,6 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def train(task, config):
-    return tacit.train(config, model=task.module, nodes=task.nodes)
-
-
 def push_sum(estimate, matrices, momentum, more):
     """z `[nodes, d]` at the end."""
     count = len(estimate.task.nodes)
@@ -72,10 +69,10 @@ def test_recursion_over_changing_graphs(name, tmp_path):
     path = tmp_path / "graph.txt"
     path.write_text("\n\n".join("\n".join(f"{a} {b}" for a, b in edges) for edges in VARYING))
     config = experiment(options, task={"loss": loss}, topology={"graph": f"file:{path}"})
-    result = train(task, config)
+    result = trained(task, config)
     matrices = [oracle.splitting(5, edges) for edges in VARYING]
     right = push_sum(differences.estimator(result, task, options), matrices, 0.0, 0)
-    np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
+    assert_same(result.parameters, right)
 
 
 @pytest.mark.parametrize("name", ["clipped-differences", "clipped-anchors"])
@@ -84,10 +81,10 @@ def test_recursion_with_momentum_and_final_mixing(name, sampling):
     task = oracle.problem("mse", 6)
     options = {**VARIANTS[name], "momentum": 0.6, "final_mixing": 2}
     config = experiment(options, task={"loss": "mse"}, train={"sampling": sampling})
-    result = train(task, config)
+    result = trained(task, config)
     matrices = [oracle.exponential(6, k) for k in range(3)]
     right = push_sum(differences.estimator(result, task, options), matrices, 0.6, 2)
-    np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
+    assert_same(result.parameters, right)
 
 
 # Special cases
@@ -97,15 +94,15 @@ NOISE = {"noise_std": 0.2, "noise_seed": 4, "delta": 1e-4}
 
 def test_anchors_at_every_step_are_the_full_gradient():
     task = oracle.problem("logistic", 5)
-    anchors = train(task, experiment({"anchor_every": 1, "clip": CLIP}))
-    whole = train(task, experiment({"name": "privsgp", "clip": CLIP}, train={"batch": "all"}))
+    anchors = trained(task, experiment({"anchor_every": 1, "clip": CLIP}))
+    whole = trained(task, experiment({"name": "privsgp", "clip": CLIP}, train={"batch": "all"}))
     torch.testing.assert_close(anchors.parameters, whole.parameters, rtol=1e-11, atol=1e-12)
 
 
 def test_groups_of_one_record_are_records():
     task = oracle.problem("logistic", 5)
     alone, groups = (
-        train(task, experiment({**PRIVATE, **more, "clip": CLIP}))
+        trained(task, experiment({**PRIVATE, **more, "clip": CLIP}))
         for more in ({}, {"table_batch": 1})
     )
     torch.testing.assert_close(alone.parameters, groups.parameters, rtol=1e-11, atol=1e-12)
@@ -115,7 +112,7 @@ def test_a_bound_that_no_difference_reaches_changes_nothing():
     task = oracle.problem("logistic", 5)
     for options in (PRIVATE, {"anchor_every": 3}):
         free, bounded = (
-            train(task, experiment({**options, **more, "clip": CLIP}))
+            trained(task, experiment({**options, **more, "clip": CLIP}))
             for more in ({}, {"clip_difference": 3.0})
         )
         torch.testing.assert_close(free.parameters, bounded.parameters, rtol=1e-11, atol=1e-12)
@@ -125,8 +122,7 @@ def test_a_bound_that_no_difference_reaches_changes_nothing():
 def test_it_converges_on_a_quadratic_where_single_records_do_not():
     draw = np.random.default_rng(5)
     nodes = [(draw.normal(size=(4, 2)), draw.normal(size=(4, 1))) for _ in range(3)]
-    inputs = np.concatenate([np.column_stack([x, np.ones(4)]) for x, _ in nodes])
-    optimum = np.linalg.lstsq(inputs, np.concatenate([y for _, y in nodes]), rcond=None)[0][:, 0]
+    optimum = least_squares(nodes)
     tensors = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in nodes]
 
     def distance(options):
@@ -292,7 +288,7 @@ def test_a_table_on_disk_gives_the_same_run(tmp_path):
     task = oracle.problem("cross-entropy", 4)
     options = {**VARIANTS["clipped-differences"]}
     memory, disk = (
-        train(task, experiment({**options, **more}, task={"loss": "cross-entropy"}))
+        trained(task, experiment({**options, **more}, task={"loss": "cross-entropy"}))
         for more in ({}, {"table_directory": str(tmp_path / "table")})
     )
     assert torch.equal(memory.parameters, disk.parameters)
@@ -307,16 +303,16 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
     free = [100, 10_000]
     monkeypatch.setattr(preparing, "available_bytes", lambda device: free.pop(0))
     with pytest.raises(InputError, match=r"table_directory.*table_batch.*public"):
-        train(task, experiment(PRIVATE))
-    train(task, experiment({}))
-    notes = train(task, experiment({**PRIVATE, "table_batch": 50})).plan.notes
+        trained(task, experiment(PRIVATE))
+    trained(task, experiment({}))
+    notes = trained(task, experiment({**PRIVATE, "table_batch": 50})).plan.notes
     assert any(line.startswith("gradient table: 3 mini-batches") for line in notes)
 
 
 def test_groups_are_drawn_by_coins_only():
     config = experiment({**PRIVATE, "table_batch": 2}, train={"sampling": "fixed"})
     with pytest.raises(InputError, match="poisson"):
-        train(oracle.problem("logistic", 3), config)
+        trained(oracle.problem("logistic", 3), config)
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "groups"])

@@ -17,6 +17,7 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution as reference
 from hypothesis import given
 from hypothesis import strategies as st
+from recursion_runs import assert_same, trained
 
 import tacit
 from tacit.algorithms.variance_reduction import dp_srm, ldp_prox
@@ -58,10 +59,6 @@ def experiment(options, **sections):
         "privacy": sections.get("privacy", {"epsilon": "none"}),
         "train": {**train, **sections.get("train", {})},
     }
-
-
-def train(task, config):
-    return tacit.train(config, model=task.module, nodes=task.nodes)
 
 
 def recursion(result, task, options, prox):
@@ -119,11 +116,11 @@ def test_recursion(name, clients, sampling):
     task, options = oracle.problem("logistic", 5), METHODS[name]
     more: dict[str, Any] = {"regulariser": "l1", "regularisation": 0.05} if clients else {}
     more |= {"clients_per_round": clients} if clients else {}
-    result = train(task, experiment({**options, **more}, train={"sampling": sampling}))
+    result = trained(task, experiment({**options, **more}, train={"sampling": sampling}))
     prox = federated.proximal(more.get("regulariser", "none"), 0.05)
     right = recursion(result, task, options, prox)
     for found in (result.consensus, *result.parameters):
-        federated.assert_same(found, right)
+        assert_same(found, right)
     if "clip" in options and "sgd" not in name:
         free = {key: value for key, value in options.items() if key != "clip_difference"}
         assert np.abs(recursion(result, task, free, prox) - right).max() > 1e-4
@@ -135,7 +132,7 @@ def test_svrg_is_that_of_soteriafl_without_compression_to_the_noise():
     options = {"clip": CLIP, "clip_difference": 0.1, "anchor_every": 3, "anchor_share": 0.4}
     privacy = {"epsilon": 2.0, "delta": DELTA, "noise_seed": 4}
     found, right = (
-        train(task, experiment({"name": name, **options}, privacy=privacy))
+        trained(task, experiment({"name": name, **options}, privacy=privacy))
         for name in ("ldp-svrg", "soteriafl-svrg")
     )
     for k in range(STEPS):
@@ -175,7 +172,7 @@ def certified(options, batch, **more):
     """A run with given noise, on six records a node."""
     task = oracle.problem("logistic", 3)
     privacy = {"noise_std": 0.5, "noise_seed": 1, "delta": DELTA, **more}
-    return train(
+    return trained(
         task, experiment({"clip": CLIP, **options}, privacy=privacy, train={"batch": batch})
     )
 
@@ -224,7 +221,7 @@ def test_a_client_pays_only_for_the_rounds_in_which_it_takes_part():
 
 def test_random_allocation_of_records_to_steps_is_refused():
     with pytest.raises(InputError, match=r"train\.sampling"):
-        train(
+        trained(
             oracle.problem("logistic", 3),
             experiment(
                 {**METHODS["svrg-clipped"]},
@@ -279,7 +276,7 @@ def test_the_sum_of_a_round_holds_what_clear_messages_would(name):
         "aggregation": "secure-sum",
         "colluding": 1,
     }
-    result = train(task, experiment(METHODS[name], privacy=privacy))
+    result = trained(task, experiment(METHODS[name], privacy=privacy))
     right = recursion(result, task, METHODS[name], federated.proximal("none", 0.0))
     np.testing.assert_allclose(result.consensus.numpy(), right, atol=1e-4)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
+from recursion_runs import assert_same, least_squares, trained
 
 import tacit
 from public_masks import public_mask
@@ -41,10 +42,6 @@ def experiment(options, **sections):
         "privacy": sections.get("privacy", {"epsilon": "none"}),
         "train": {**train, **sections.get("train", {})},
     }
-
-
-def train(task, config):
-    return tacit.train(config, model=task.module, nodes=task.nodes)
 
 
 def compressed(row, k, client, compressor, keep):
@@ -82,10 +79,10 @@ def recursion(estimate, compressor, keep, shift_step):
 def test_recursion(name):
     task, options = oracle.problem("logistic", 5), METHODS[name]
     more = {"compressor": "rand-k", "keep": KEEP, "shift_step": 0.4}
-    result = train(task, experiment({**options, **more}))
+    result = trained(task, experiment({**options, **more}))
     right = recursion(differences.estimator(result, task, options), "rand-k", KEEP, 0.4)
     for found in (result.consensus, *result.parameters):
-        np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)
+        assert_same(found, right)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +91,10 @@ def test_recursion(name):
 def test_compressors_and_the_shift_step_of_the_theory(compressor, omega):
     task, options = oracle.problem("logistic", 4), METHODS["svrg"]
     more = {"compressor": compressor, "keep": 1.0 if compressor == "none" else KEEP}
-    result = train(task, experiment({**options, **more}))
+    result = trained(task, experiment({**options, **more}))
     gamma = math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
     right = recursion(differences.estimator(result, task, options), compressor, KEEP, gamma)
-    np.testing.assert_allclose(result.consensus.numpy(), right, rtol=1e-9, atol=1e-9)
+    assert_same(result.consensus, right)
     values = {"none": 4, "top-k": 2, "rand-k": 2}.get(compressor)  # of d = 4
     if values is not None:
         places = 1 if compressor == "top-k" else 0
@@ -109,8 +106,7 @@ def test_compressors_and_the_shift_step_of_the_theory(compressor, omega):
 def test_shifts_and_differences_converge_in_spite_of_compression(name):
     draw = np.random.default_rng(5)
     nodes = [(draw.normal(size=(4, 2)), draw.normal(size=(4, 1)) + 3 * i) for i in range(3)]
-    inputs = np.concatenate([np.column_stack([x, np.ones(4)]) for x, _ in nodes])
-    optimum = np.linalg.lstsq(inputs, np.concatenate([y for _, y in nodes]), rcond=None)[0][:, 0]
+    optimum = least_squares(nodes)
     config = experiment(
         {"name": name, "learning_rate": 0.1, "compressor": "rand-k", "keep": 0.4},
         train={"steps": 250, "batch": 1, "evaluate_every": 250},
@@ -129,11 +125,11 @@ def test_what_is_sent_costs_what_the_noised_gradients_cost(state):
     common = {"state": state, "clip": CLIP, "clip_difference": 0.1}
     methods = ["privsgp-vr", "soteriafl-svrg"] + ["soteriafl-saga"] * (state == "private")
     epsilons = [
-        train(task, experiment({"name": name, **common, **more}, privacy=privacy)).epsilon
+        trained(task, experiment({"name": name, **common, **more}, privacy=privacy)).epsilon
         for name in methods
         for more in ({}, {"compressor": "top-k", "keep": 0.3})
         if "soteriafl" in name or not more
     ]
     assert all(one == epsilons[0] for one in epsilons)
-    run = train(task, experiment({"name": methods[-1], **common}, privacy=privacy))
+    run = trained(task, experiment({"name": methods[-1], **common}, privacy=privacy))
     assert run.plan.release.mechanism(run.plan.nodes[0]).trust_model == "server"

@@ -1,0 +1,86 @@
+"""Runs that loops and minimisers are compared with: their graph, their records, what they drew."""
+
+import numpy as np
+import recursion_oracle as oracle
+import torch
+
+import tacit
+from tacit.training import sampling
+from tacit.training.budget import node_keys
+
+EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
+IRREGULAR = oracle.metropolis(5, EDGES)
+RATE = 0.3
+
+
+def graph_file(folder, edges):
+    """A graph for `[topology]` with these edges, one way."""
+    path = folder / "graph.txt"
+    path.write_text("\n".join(f"{a} {b}" for a, b in edges))
+    return f"file:{path}"
+
+
+def on_graph(folder, name, *, steps, loss="logistic", seed=2, **options):
+    """Every record at every step, without noise, in float64.
+
+    Five nodes on an irregular graph if there is a folder to describe it in, else a ring.
+    """
+    both = [edge for a, b in EDGES for edge in ((a, b), (b, a))]
+    return {
+        "task": {"loss": loss},
+        "topology": {"graph": "ring" if folder is None else graph_file(folder, both)},
+        "algorithm": {"name": name, "learning_rate": RATE, **options},
+        "privacy": {"epsilon": "none"},
+        "train": {"steps": steps, "batch": "all", "dtype": "float64", "seed": seed},
+    }
+
+
+def trained(task, config):
+    """The result of an experiment on a problem."""
+    return tacit.train(config, model=task.module, nodes=task.nodes)
+
+
+def drawn_in(plan, group=None):
+    """(step, node, mini-batch of the step) -> numbers of the records, or groups, that it drew."""
+    keys, cpu = node_keys(plan), torch.device("cpu")
+
+    def records(k, node, part=0):
+        if group is None:
+            drawn = sampling.draw(plan, keys, k, cpu, part=part)
+        else:
+            drawn = sampling.draw_units(plan.nodes, keys, k, cpu, group)
+        return drawn.indices[node][drawn.mask[node]].numpy()
+
+    return records
+
+
+def activity_of(result):
+    """Who took part, bool `[steps, nodes]`: not everybody always."""
+    active = result.plan.release.activity.active
+    assert 0 < active.mean() < 1
+    return active
+
+
+def disagreeing(nodes):
+    """Eight records of a regression each, whose minimisers are far from that of all."""
+    draw = torch.Generator().manual_seed(4)
+    data = [
+        tuple(torch.randn(8, width, generator=draw, dtype=torch.float64) for width in (3, 1))
+        for _ in range(nodes)
+    ]
+    best = least_squares(data)
+    assert min(np.abs(least_squares([one]) - best).max() for one in data) > 0.1
+    return data
+
+
+def least_squares(nodes):
+    """The minimiser of the mean squared error of all records: weights and biases, `[d]`."""
+    inputs, targets = (np.concatenate(part) for part in zip(*nodes, strict=True))
+    design = np.column_stack([inputs, np.ones(len(inputs))])
+    solved = np.linalg.lstsq(design, targets, rcond=None)[0]
+    return np.concatenate([solved[:-1].T.reshape(-1), solved[-1]])
+
+
+def assert_same(found, right):
+    """To 1e-9."""
+    np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)
