@@ -169,7 +169,16 @@ def main(cases):
         "plans": {figure: plans.get(figure) or planned(figure) for figure in figures()},
         "help": kept.get("help") or helped(),
     }
-    FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(lines(document), encoding="utf-8")
+
+
+def lines(document):
+    """The document as JSON, with one line for each run, plan or help page."""
+    sections = []
+    for name, entries in document.items():
+        rows = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
+        sections.append(f" {json.dumps(name)}: {{\n" + ",\n".join(rows) + "\n }")
+    return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
 if __name__ == "__main__":
