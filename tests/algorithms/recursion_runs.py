@@ -1,12 +1,17 @@
-"""Runs that loops and minimisers are compared with: their graph, their records, what they drew."""
+"""Runs that oracles are compared with: graph, records, steps, draws, minimisers, costs."""
 
 import numpy as np
 import recursion_oracle as oracle
 import torch
+from dp_accounting.pld import PLDAccountant
+from scipy.optimize import brentq
 
 import tacit
+from planning_cases import gaussian_delta
+from tacit.communication.exchange import InProcessExchange
 from tacit.training import sampling
 from tacit.training.budget import node_keys
+from tacit.training.stacked_context import StackedContext
 
 EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
 IRREGULAR = oracle.metropolis(5, EDGES)
@@ -52,6 +57,27 @@ def drawn_in(plan, group=None):
         return drawn.indices[node][drawn.mask[node]].numpy()
 
     return records
+
+
+def context_of(job, exchange=None, train=None):
+    """What the steps of a job use, in this process, on other records of the same sizes if given."""
+    plan = job.plan
+    if exchange is None:
+        exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
+    return StackedContext(plan, job.model, train or job.train, node_keys(plan), exchange)
+
+
+def gaussian_epsilon(mu, delta):
+    """Of a Gaussian mechanism, mu being shift over deviation."""
+    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 1e-9, 200.0))
+
+
+def pld(*events, delta=1e-4, grid=3e-3):
+    """Epsilon of events and their counts, by the accountant of dp_accounting."""
+    accountant = PLDAccountant(value_discretization_interval=grid)
+    for event, count in events:
+        accountant.compose(event, count)
+    return float(accountant.get_epsilon(delta))
 
 
 def activity_of(result):

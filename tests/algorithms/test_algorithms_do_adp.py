@@ -16,6 +16,7 @@ from recursion_runs import (
     RATE,
     activity_of,
     assert_same,
+    context_of,
     drawn_in,
     least_squares,
     on_graph,
@@ -24,14 +25,11 @@ from recursion_runs import (
 
 from public_masks import public_mask
 from tacit.algorithms.do_adp import spectrum
-from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy.published.utility.do_adp import do_adp_consensus_step
-from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
 from tacit.training.run_folder.result import bytes_per_step, message_bytes
-from tacit.training.stacked_context import StackedContext
 
 Array = oracle.Array
 SEED, STEPS = 4, 9
@@ -218,15 +216,12 @@ def test_converges_on_a_strongly_convex_quadratic(name):
 def walk(job, steps):
     """The states of the first steps, and the exchange that counted their bytes."""
     algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
-    plan = job.plan
-    exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
-    context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
-    states = [
-        algorithm.start(job.model.start(len(plan.nodes), job.dtype, job.device), options, context)
-    ]
+    context = context_of(job)
+    start = job.model.start(len(job.plan.nodes), job.dtype, job.device)
+    states = [algorithm.start(start, options, context)]
     for k in range(steps):
         states.append(algorithm.step(states[-1], k, options, context))
-    return states, exchange
+    return states, context.exchange
 
 
 def ready(task, config):

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import PLDAccountant
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from recursion_runs import context_of, pld
 
+from planning_cases import gaussian_delta
 from tacit.config import load_config
 from tacit.privacy.published import do_adp_noise, do_adp_theorem_delta
-from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
-from tacit.training.stacked_context import StackedContext
 
 DELTA, STEPS, NODES = 1e-5, 12, 4
 INPUTS = 3
@@ -66,11 +64,6 @@ def active_steps(plan):
     return counts
 
 
-def gaussian_delta(mu, epsilon):
-    tail = norm.cdf(-epsilon / mu - mu / 2)
-    return float(norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * tail)
-
-
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
 def test_only_active_steps_are_charged_and_compression_earns_nothing(relation):
     """Closed form: K_active Gaussian releases of sensitivity C, or 2 C."""
@@ -110,10 +103,8 @@ def test_sampled_batches_against_dp_accounting():
     privacy = {"epsilon": None, "noise_std": 0.3}
     plan = plan_of(activation=0.5, privacy=privacy, train={"batch": 5})
     node, count = plan.nodes[1], active_steps(plan)[1]
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
     event = PoissonSampledDpEvent(0.25, GaussianDpEvent(0.3 * 5))
-    accountant.compose(SelfComposedDpEvent(event, count))
-    assert node.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
+    assert node.epsilon == pytest.approx(pld((event, count), delta=DELTA, grid=1e-4), rel=2e-3)
 
 
 # The claim.
@@ -177,7 +168,7 @@ def test_noise_of_active_nodes_alone():
     seen = set()
     for k in range(4):
         exchange = Recorder(plan)
-        context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
+        context = context_of(job, exchange)
         zeros = torch.zeros(NODES, job.plan.parameters, dtype=torch.float64)
         state = definition.step(definition.start(zeros, options, context), k, options, context)
         for node, active in enumerate(plan.release.activity.active[k].tolist()):
@@ -222,10 +213,7 @@ def clipped(gradient, clip_norm, bound):
 
 
 def sum_of(job, at):
-    context = StackedContext(
-        job.plan, job.model, job.train, node_keys(job.plan), Recorder(job.plan)
-    )
-    return np.asarray(context.batch_gradient(at, 0).numpy())
+    return context_of(job, Recorder(job.plan)).batch_gradient(at, 0).numpy()
 
 
 @pytest.mark.parametrize("clip_norm", NORMS)

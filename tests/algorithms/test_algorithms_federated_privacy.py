@@ -9,23 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.privacy_accountant import NeighboringRelation
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recursion_runs import drawn_in
-from scipy.optimize import brentq
-from scipy.stats import norm
+from recursion_runs import context_of, drawn_in, gaussian_epsilon, pld
 from torch import nn
 
+from planning_cases import gaussian_delta
 from tacit import privacy
 from tacit.algorithms.federated import clipped_rows, round_sampling
-from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
-from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
-from tacit.training.stacked_context import StackedContext
 
 DELTA = 1e-5
 PRIVATE = ("dp-sgd", "dp-fedavg", "dp-admm")
@@ -61,14 +55,9 @@ def noise(count, clients=1, inputs=3):
 
 def after_one_step(job, k):
     """What step k makes of the start, for each client: its own model, or the server's."""
-    algorithm, options, plan = (
-        job.config.algorithm.definition,
-        job.config.algorithm.options,
-        job.plan,
-    )
-    exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
-    context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
-    start = job.model.start(len(plan.nodes), job.dtype, job.device)
+    algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
+    context = context_of(job)
+    start = job.model.start(len(job.plan.nodes), job.dtype, job.device)
     state = algorithm.start(start.clone(), options, context)
     return algorithm.models(algorithm.step(state, k, options, context)) - start
 
@@ -246,15 +235,6 @@ def test_noise_std_is_that_of_the_release(name, clients):
 # Epsilon
 
 
-def gaussian_delta(mu, epsilon):
-    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
-
-
-def gaussian_epsilon(mu):
-    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - DELTA, 1e-9, 200.0))
-
-
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
 @pytest.mark.parametrize("name", PRIVATE)
 def test_epsilon_of_whole_batches(name, relation):
@@ -271,7 +251,9 @@ def test_epsilon_of_whole_batches(name, relation):
         if rounds == 0:
             assert node.epsilon == 0.0
             continue
-        assert node.epsilon == pytest.approx(gaussian_epsilon(shift * math.sqrt(rounds)), rel=1e-3)
+        assert node.epsilon == pytest.approx(
+            gaussian_epsilon(shift * math.sqrt(rounds), DELTA), rel=1e-3
+        )
     assert job.plan.release.mechanism(job.plan.nodes[0]).trust_model == "server"
 
 
@@ -286,9 +268,8 @@ def test_epsilon_of_poisson_batches(name, strategy):
         unit, std = 2 * 0.5, 3.0
     job = job_of(name, noise(20), options, {"noise_std": std, "delta": DELTA}, batch=2, steps=5)
     event = PoissonSampledDpEvent(rate, GaussianDpEvent(std / unit))
-    oracle = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
-    oracle.compose(SelfComposedDpEvent(event, 5))
-    assert job.plan.nodes[0].epsilon == pytest.approx(oracle.get_epsilon(DELTA), rel=2e-3)
+    right = pld((event, 5), delta=DELTA, grid=1e-4)
+    assert job.plan.nodes[0].epsilon == pytest.approx(right, rel=2e-3)
 
 
 @pytest.mark.parametrize("strategy", ["disjoint", "with-replacement"])

@@ -9,22 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.privacy_accountant import NeighboringRelation
-from recursion_runs import drawn_in
-from scipy.optimize import brentq
-from scipy.stats import norm
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from recursion_runs import context_of, drawn_in, gaussian_epsilon, pld
 
 from tacit import data, privacy
 from tacit.algorithms import NodeRun
 from tacit.algorithms.fedspd_dp import FEDSPD_DP, ROUNDING, FedspdOptions, PrimalDualState
-from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.privacy import published
-from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
-from tacit.training.stacked_context import StackedContext
 
 Array = np.ndarray
 CLIP, BATCH, LOCAL, RECORDS = 0.3, 2, 3, 8
@@ -53,12 +46,9 @@ def job_of(
     return prepare(load_config(config, count=len(records)), nodes=records)
 
 
-def context_of(job, records):
+def context_with(job, records):
     """The job's context, on other records of the same sizes: the coins are the same."""
-    plan = job.plan
-    exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
-    stacked = data.stack(records, job.dtype, job.device)
-    return StackedContext(plan, job.model, stacked, node_keys(plan), exchange)
+    return context_of(job, train=data.stack(records, job.dtype, job.device))
 
 
 def one_client(draw, inputs=2):
@@ -80,7 +70,7 @@ def smoothness(*records):
 
 def messages(job, records, broadcasts):
     """What the client sends in each round, for the same broadcasts: a transcript that is given."""
-    context, options = context_of(job, [records]), job.config.algorithm.options
+    context, options = context_with(job, [records]), job.config.algorithm.options
     server = [torch.from_numpy(row)[None] for row in broadcasts]
     state = FEDSPD_DP.start(server[0].clone(), options, context)
     sent = []
@@ -307,7 +297,7 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state):
     ]
     options = {"state": state, "local_steps": 2, "inverse_step": 3.0, "penalty": 2.0}
     job = job_of(nodes, options, {"noise_std": 0.05, "accounting": "none"}, loss="mse")
-    context, options = context_of(job, nodes), job.config.algorithm.options
+    context, options = context_with(job, nodes), job.config.algorithm.options
     x = job.model.start(2, job.dtype, job.device)
     after = FEDSPD_DP.step(FEDSPD_DP.start(x, options, context), 0, options, context)
     assert isinstance(after, PrimalDualState)
@@ -326,14 +316,6 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state):
 # Epsilon
 
 
-def gaussian_epsilon(mu, delta):
-    def excess(epsilon):
-        first = norm.cdf(mu / 2 - epsilon / mu)
-        return float(first - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta)
-
-    return float(brentq(excess, 0, 60))
-
-
 def test_certified_epsilon_against_closed_form_and_another_accountant():
     nodes = [one_client(np.random.default_rng(1))] * 2
     job = job_of(nodes, {}, {"noise_std": 0.5}, sampled=POISSON, batch="all")
@@ -343,10 +325,8 @@ def test_certified_epsilon_against_closed_form_and_another_accountant():
     options = {"local_steps": 2, "inverse_step": 20.0, "penalty": 5.0, "smoothness": 10.0}
     job = job_of(nodes, options, {"noise_std": 0.4}, sampled=POISSON)
     z = 0.4 * BATCH / CLIP / (1 + 20 / 25) * 2
-    oracle = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
     event = PoissonSampledDpEvent(2 * BATCH / RECORDS, GaussianDpEvent(z))
-    oracle.compose(SelfComposedDpEvent(event, 4))
-    assert job.plan.nodes[0].epsilon == pytest.approx(oracle.get_epsilon(1e-4), rel=5e-3)
+    assert job.plan.nodes[0].epsilon == pytest.approx(pld((event, 4), grid=1e-4), rel=5e-3)
 
 
 def test_clients_that_are_active_at_other_rounds_are_costed_apart():

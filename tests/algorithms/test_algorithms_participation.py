@@ -8,10 +8,8 @@ import federated_oracle as federated
 import numpy as np
 import pytest
 import recursion_oracle as oracle
-from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
-from dp_accounting.privacy_accountant import NeighboringRelation
-from recursion_runs import assert_same
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+from recursion_runs import assert_same, pld
 
 import tacit
 from tacit.config import Config
@@ -97,10 +95,8 @@ def test_a_client_pays_for_all_rounds_or_for_none():
             assert plan.release.epsilon(node, [(0, 30)]) == 0.0
             continue
         # No amplification by the choice of clients: by that of records alone.
-        oracle_ = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
         event = PoissonSampledDpEvent(node.rate, GaussianDpEvent(0.05 * node.expected_batch))
-        oracle_.compose(SelfComposedDpEvent(event, 30))
-        assert node.epsilon == pytest.approx(oracle_.get_epsilon(1e-4), rel=5e-3)
+        assert node.epsilon == pytest.approx(pld((event, 30), grid=1e-4), rel=5e-3)
 
 
 @pytest.mark.parametrize("name", METHODS)

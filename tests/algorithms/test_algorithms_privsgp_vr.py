@@ -12,17 +12,8 @@ import pytest
 import recursion_oracle as oracle
 import torch
 from dp_accounting import dp_event
-from recursion_runs import assert_same, least_squares, trained
-from reduced_experiments import (
-    CLIP,
-    PRIVATE,
-    RATE,
-    STEPS,
-    context_of,
-    experiment,
-    least_epsilon,
-    pld,
-)
+from recursion_runs import assert_same, context_of, least_squares, pld, trained
+from reduced_experiments import CLIP, PRIVATE, RATE, STEPS, experiment, least_epsilon
 from scipy.stats import binom, norm
 
 import tacit

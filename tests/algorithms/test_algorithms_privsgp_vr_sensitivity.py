@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reduced_experiments import PRIVATE, context_of, experiment
+from recursion_runs import context_of
+from reduced_experiments import PRIVATE, experiment
 from torch import nn
 
 from tacit.config import load_config
