@@ -1,7 +1,5 @@
 """Variance-reduced gradients as plain NumPy loops over nodes, records and stored gradients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

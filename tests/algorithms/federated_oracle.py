@@ -1,9 +1,7 @@
 """Methods with a server as plain NumPy loops over rounds, clients, local steps and records."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +15,7 @@ Array = oracle.Array
 
 def proximal(name, lam):
     """Closed forms, one coordinate at a time."""
-    forms: Mapping[str, Callable[[float, float], float]] = {
+    forms = {
         "none": lambda x, step: x,
         "l1": lambda x, step: math.copysign(max(abs(x) - step * lam, 0.0), x),
         "l2": lambda x, step: x / (1 + step * lam),

@@ -1,15 +1,11 @@
 """Experiments with `privsgp-vr`."""
 
-from __future__ import annotations
-
-from typing import Any
-
 STEPS, RATE, CLIP = 7, 0.3, 0.4
 PRIVATE = {"state": "private"}
 
 
 def experiment(options, **sections):
-    made: dict[str, dict[str, Any]] = {
+    made = {
         "task": {"loss": "logistic"},
         "topology": {"graph": "exponential"},
         "algorithm": {"name": "privsgp-vr", "learning_rate": RATE, **options},
@@ -17,7 +13,7 @@ def experiment(options, **sections):
         "train": {"steps": STEPS, "batch": 2, "dtype": "float64", "seed": 3},
     }
     for name, keys in sections.items():
-        made[name] = keys if name == "privacy" else {**made[name], **keys}  # type: ignore[assignment]
+        made[name] = keys if name == "privacy" else {**made[name], **keys}
     return made
 
 

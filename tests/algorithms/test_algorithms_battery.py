@@ -1,13 +1,10 @@
 """What every algorithm of the table must do: a new row is tested by being in it."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -36,8 +33,6 @@ EXACT = {"epsilon": "none"}
 CENTRAL = [case for case, row in ROWS.items() if row.central is not None]
 MEAN = [case for case, row in ROWS.items() if row.mean is not None]
 POOLED = [case for case, row in ROWS.items() if row.pooled]
-
-Nodes = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @functools.cache
@@ -302,7 +297,7 @@ def test_other_options_cost_by_noise_and_steps_and_meet_a_budget(case, options, 
     "special", SPECIAL, ids=lambda each: f"{each.name}-{each.options}-{each.other}-{each.batch}"
 )
 def test_under_some_settings_it_is_another_one(special):
-    privacy: dict[str, Any] = EXACT
+    privacy = EXACT
     if special.noise:
         privacy = {"noise_std": 0.3, "noise_seed": 8, "delta": DELTA}
         if special.batch != "all":

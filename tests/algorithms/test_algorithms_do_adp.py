@@ -1,11 +1,8 @@
 """DO-ADP and CHOCO-SGD against a NumPy loop over nodes, their special cases, and their bytes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -98,7 +95,7 @@ def test_the_consensus_step_of_the_theorem(graph, keep, p):
     right = (
         rho * p * k / (d * (16 * rho + rho**2 + 4 * phi**2 + 2 * rho * phi**2) - 8 * rho * p * k)
     )
-    options: Any = result.plan.config.algorithm.options
+    options = result.plan.config.algorithm.options
     assert options.consensus_step == pytest.approx(right, rel=1e-8)
     assert 0 < options.consensus_step < 1 / 8
     same = trained(
@@ -111,7 +108,7 @@ def test_the_consensus_step_of_the_theorem(graph, keep, p):
 def test_the_theorems_consensus_step_is_zero_where_nothing_mixes():
     """A graph of two nodes, whose W has the eigenvalues 1 and -1 with weights 0 and 1."""
     weights = SimpleNamespace(matrix=lambda: np.array([[0.0, 1.0], [1.0, 0.0]]))
-    mixing: Any = SimpleNamespace(weights=(weights,))
+    mixing = SimpleNamespace(weights=(weights,))
     gap, distance = spectrum(mixing)
     assert (gap, distance) == pytest.approx((0, 2))
     assert do_adp_consensus_step(gap, distance, 1.0) == pytest.approx(0)

@@ -1,9 +1,6 @@
 """What DO-ADP's messages leak, what its theorem claims, and the clip norms of every method."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,6 @@ from tacit.training.prepare import prepare
 DELTA, STEPS, NODES = 1e-5, 12, 4
 INPUTS = 3
 WIDTH = 2 * INPUTS + 2
-Records = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def records(inputs=INPUTS, count=20):
@@ -60,8 +56,7 @@ def plan_of(**changes):
 
 def active_steps(plan):
     assert plan.release.activity is not None
-    counts: list[int] = plan.release.activity.active.sum(axis=0).tolist()
-    return counts
+    return plan.release.activity.active.sum(axis=0).tolist()
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
@@ -189,8 +184,8 @@ class Recorder:
 
     def __init__(self, plan):
         self.matrix = torch.tensor(plan.mixing.at(0).matrix())
-        self.sent: list[torch.Tensor] = []
-        self.sizes: list[Any] = []
+        self.sent = []
+        self.sizes = []
 
     def mix(self, k, *messages, coding=None):
         values = [message.value for message in messages]

@@ -1,9 +1,5 @@
 """DP-ADMM against a NumPy loop, and where it converges to."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import federated_oracle as federated
 import numpy as np
 import pytest
@@ -14,13 +10,13 @@ import tacit
 
 RATE, RHO, LAMBDA = 0.3, 1.7, 0.2
 STEPS = 6
-SUBGRADIENTS: dict[str, Callable[[oracle.Array], oracle.Array]] = {
+SUBGRADIENTS = {
     "none": lambda x: 0 * x,
     "l1": lambda x: LAMBDA * np.sign(x),
     "l2": lambda x: LAMBDA * x,
     "elastic-net": lambda x: LAMBDA * (np.sign(x) + x),
 }
-RATES: dict[str, Callable[[int], float]] = {
+RATES = {
     "constant": lambda k: RATE,
     "inverse-sqrt": lambda k: RATE / (k + 1) ** 0.5,
     "linear": lambda k: RATE * (1 - k / STEPS),

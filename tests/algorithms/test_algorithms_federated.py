@@ -1,9 +1,6 @@
 """DP-SGD, FedAvg and DP-FedAvg against NumPy loops, their special cases, and bad input."""
 
-from __future__ import annotations
-
 from fractions import Fraction
-from typing import Any
 
 import federated_oracle as federated
 import numpy as np
@@ -39,7 +36,7 @@ def constant_rates(steps=STEPS):
 )
 def test_dp_sgd_recursion(clients, clip, regulariser):
     task = oracle.problem("cross-entropy", 5)
-    options: dict[str, Any] = {"learning_rate": RATE, "regulariser": regulariser}
+    options = {"learning_rate": RATE, "regulariser": regulariser}
     options |= {} if regulariser == "none" else {"regularisation": 0.2}
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
@@ -55,7 +52,7 @@ def test_dp_sgd_recursion(clients, clip, regulariser):
 @pytest.mark.parametrize("name", METHODS)
 def test_clients_without_records_get_the_model_and_send_nothing(name, clients):
     task = oracle.problem("logistic", 6).without(0, 4)
-    options: dict[str, Any] = {"learning_rate": RATE}
+    options = {"learning_rate": RATE}
     options |= {"clients_per_round": clients} if clients else {}
     result = federated.train(task, name, options, batch=1)
     run = federated.rounds_of(result, task, constant_rates())
@@ -73,7 +70,7 @@ def test_clients_without_records_get_the_model_and_send_nothing(name, clients):
 @pytest.mark.parametrize(("name", "clip"), [("fedavg", None), ("dp-fedavg", 0.15)])
 def test_fedavg_recursion(name, clip, clients, sampling, method):
     task = oracle.problem("logistic", 5)
-    options: dict[str, Any] = {"learning_rate": RATE, "local_steps": 2, "sampling": sampling}
+    options = {"learning_rate": RATE, "local_steps": 2, "sampling": sampling}
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
     result = federated.train(task, name, options, batch=1, sampling=method)

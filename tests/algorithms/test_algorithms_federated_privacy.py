@@ -1,10 +1,7 @@
 """What DP-SGD, DP-FedAvg and DP-ADMM leak: sensitivity, noise, and the epsilon that follows."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +20,6 @@ from tacit.training.prepare import prepare
 
 DELTA = 1e-5
 PRIVATE = ("dp-sgd", "dp-fedavg", "dp-admm")
-Records = tuple[torch.Tensor, torch.Tensor]
 
 
 def job_of(name, nodes, options, given_privacy, **train):
@@ -46,7 +42,7 @@ def job_of(name, nodes, options, given_privacy, **train):
 
 def noise(count, clients=1, inputs=3):
     draw = torch.Generator().manual_seed(count)
-    options: dict[str, Any] = {"generator": draw, "dtype": torch.float64}
+    options = {"generator": draw, "dtype": torch.float64}
     return [
         (torch.randn(count, inputs, **options), torch.randn(count, 1, **options))
         for _ in range(clients)
@@ -65,7 +61,7 @@ def after_one_step(job, k):
 # Sensitivity: the release of a single client, with the same coins on both data sets.
 
 CLIP, RHO, ETA = 0.7, 2.0, 0.3
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "dp-sgd": {"learning_rate": 1.0},
     "dp-fedavg": {"learning_rate": 0.4, "local_steps": 3, "sampling": "with-replacement"},
     "dp-admm": {"learning_rate": ETA, "penalty": RHO, "learning_rate_schedule": "inverse-sqrt"},

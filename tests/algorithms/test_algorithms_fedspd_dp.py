@@ -1,9 +1,6 @@
 """FedSPD-DP against a NumPy loop, its special cases, and bad input."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import federated_oracle as federated
 import numpy as np
@@ -20,7 +17,6 @@ from tacit.privacy.published import FedspdRun, fedspd_step_parameter
 from tacit.training.prepare import prepare
 
 Array = oracle.Array
-STEPS = 6
 
 
 def by_hand(run, options, gamma, prox):
@@ -60,7 +56,7 @@ def by_hand(run, options, gamma, prox):
 )
 def test_recursion(state, sampling, method, clients, clip, regulariser):
     task = oracle.problem("logistic", 5)
-    options: dict[str, Any] = {
+    options = {
         "penalty": 1.7,
         "inverse_step": 2.5,
         "local_steps": 2,
@@ -91,7 +87,7 @@ def test_recursion(state, sampling, method, clients, clip, regulariser):
 def test_the_papers_schedule_of_the_step_parameter():
     """Without noise: gamma_t = (2 sqrt(Q p (G^2 + 2 d_lambda^2 + 2 phi^2/b)) / d_X) sqrt(t)."""
     task = oracle.problem("mse", 5)
-    options: dict[str, Any] = {
+    options = {
         "penalty": 3.0,
         "inverse_step": "paper",
         "local_steps": 2,
@@ -239,7 +235,7 @@ def test_l1_of_every_client_gives_a_sparse_solution():
     """The optimality conditions of f + lambda |x|_1, f the clients' mean."""
     task, hessian, linear = least_squares(3, 6)
     lam = float(np.sort(np.abs(linear))[-3])
-    options: dict[str, Any] = {"inverse_step": 8.0, "penalty": 3.0, "local_steps": 2}
+    options = {"inverse_step": 8.0, "penalty": 3.0, "local_steps": 2}
     options |= {"regulariser": "l1", "regularisation": lam}
     result = federated.train(task, "fedspd-dp", options, steps=400)
     x = result.parameters[0].numpy()
@@ -255,7 +251,7 @@ def test_l1_of_every_client_gives_a_sparse_solution():
 
 
 def digits(**changes):
-    base: dict[str, dict[str, Any]] = {
+    base = {
         "task": {"dataset": "digits", "model": "logistic"},
         "nodes": {"count": 4},
         "algorithm": {"name": "fedspd-dp", "clients_per_round": 3},

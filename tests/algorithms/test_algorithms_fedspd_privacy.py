@@ -1,10 +1,7 @@
 """What FedSPD-DP leaks: how far a record moves what is sent, the noise on it, and its epsilon."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +16,6 @@ from tacit.config import load_config
 from tacit.privacy import published
 from tacit.training.prepare import prepare
 
-Array = np.ndarray
 CLIP, BATCH, LOCAL, RECORDS = 0.3, 2, 3, 8
 FIXED = {"sampling": "fixed", "relation": "replace-one"}
 POISSON = {"sampling": "poisson", "relation": "add-or-remove-one"}
@@ -144,7 +140,7 @@ def round_by_hand(state, gradients, gamma, rho, public):
 
 
 def node_run(options, released, **changes):
-    settings: dict[str, Any] = {
+    settings = {
         "options": options,
         "records": RECORDS,
         "rate": BATCH / RECORDS,
@@ -168,11 +164,11 @@ def node_run(options, released, **changes):
 
 def multipliers_of(run):
     """As stated, but for what rounding may add to the sensitivity."""
-    stated = FEDSPD_DP.releases.mechanism(run).noise_multiplier  # type: ignore[union-attr]
+    stated = FEDSPD_DP.releases.mechanism(run).noise_multiplier
     if run.options.state == "private":
-        return list(stated)  # type: ignore[arg-type]
+        return list(stated)
     noise = run.noise_multiplier
-    return [z / (z / m - ROUNDING) for z, m in zip(noise, stated, strict=True)]  # type: ignore[arg-type]
+    return [z / (z / m - ROUNDING) for z, m in zip(noise, stated, strict=True)]
 
 
 @pytest.mark.parametrize(("gamma", "rho"), [(0.5, 2.0), (9.0, 1.0)])
@@ -246,7 +242,7 @@ def test_rounds_that_run_again_count_every_copy():
 
 def test_smoothness_states_the_sharper_bound():
     """PRIVACY: mean of theta^s for disjoint mini-batches, their sum over hits otherwise."""
-    common: dict[str, Any] = {"penalty": 2.0, "inverse_step": 6.0, "local_steps": LOCAL}
+    common = {"penalty": 2.0, "inverse_step": 6.0, "local_steps": LOCAL}
     theta = 6.0 / 8.0
     run = node_run(FedspdOptions(**common, smoothness=12.0), [0, 1])
     stated = FEDSPD_DP.releases.mechanism(run)
@@ -275,7 +271,7 @@ def test_smoothness_states_the_sharper_bound():
 
 
 def test_no_round_of_a_growing_schedule_is_above_what_is_stated():
-    common: dict[str, Any] = {"penalty": 8.0, "local_steps": LOCAL, "learning_rate": 0.9}
+    common = {"penalty": 8.0, "local_steps": LOCAL, "learning_rate": 0.9}
     options = FedspdOptions(**common, learning_rate_schedule="cosine", smoothness=4.0)
     (stated,) = set(multipliers_of(node_run(options, [0, 3], steps=40)))
     for k in range(40):

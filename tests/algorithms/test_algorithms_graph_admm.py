@@ -1,9 +1,6 @@
 """ADMM on a graph against a NumPy loop, where it converges to, and what each iteration costs."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +76,7 @@ def recursion(
     return np.array(x)
 
 
-WAYS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+WAYS = [
     ("ddp-admm-gradient", {}, {}),
     ("dp-madmm-gradient", {"penalty_growth": 1.1}, {"growth": 1.1}),
     ("dp-madmm-gradient", {"dual_step": 0.3}, {"growth": 1.01, "theta": 0.3}),

@@ -1,10 +1,7 @@
 """The augmented Lagrangian of a run, against the formula record by record, and who may see it."""
 
-from __future__ import annotations
-
 import json
 import math
-from typing import Any
 
 import federated_oracle as federated
 import numpy as np
@@ -45,7 +42,7 @@ def test_dp_admm(clients, regulariser):
     """Without noise the duals follow from the models: lambda += rho (x_0 - x) in active rounds."""
     task = oracle.problem("logistic", 5)
     start = task.start.copy()
-    options: dict[str, Any] = {"penalty": RHO, "learning_rate": 0.4, "regulariser": regulariser}
+    options = {"penalty": RHO, "learning_rate": 0.4, "regulariser": regulariser}
     options |= {"regularisation": LAMBDA} if regulariser != "none" else {}
     options |= {"clients_per_round": clients} if clients else {}
     result = federated.train(task, "dp-admm", options, evaluate_every=1)
@@ -134,7 +131,7 @@ def test_an_unknown_regulariser_is_refused():
 
 def test_callbacks_do_not_hear_of_it():
     task = oracle.problem("logistic", 3)
-    seen: list[str] = []
+    seen = []
 
     class Listener(Callback):
         def on_metrics(self, row):

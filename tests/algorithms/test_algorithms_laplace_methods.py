@@ -1,9 +1,6 @@
 """DPDO and CPGT: NumPy recursions, the noise where it enters, and what it costs."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +33,7 @@ def mean_gradient(task, node, at, clip):
 @pytest.mark.parametrize("box", [None, 0.4])
 def test_dpdo_recursion(box, clip, tmp_path):
     task = oracle.problem("logistic", NODES)
-    options: dict[str, Any] = {"rate_decay": 0.9, "noise_decay": 0.95}
+    options = {"rate_decay": 0.9, "noise_decay": 0.95}
     if box is not None:
         options |= {"regulariser": "box", "regularisation": box}
     if clip is not None:

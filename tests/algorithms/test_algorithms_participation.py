@@ -1,9 +1,5 @@
 """The same clients in every round: who they are, what the server averages, and what each spends."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import federated_oracle as federated
 import numpy as np
 import pytest
@@ -17,7 +13,7 @@ from tacit.errors import InputError
 from tacit.training.prepare import prepare
 
 METHODS = ("dp-sgd", "dp-fedavg", "dp-admm", "fedspd-dp", "fedavg")
-SAME: dict[str, Any] = {"clients_per_round": 2, "participation": "same"}
+SAME = {"clients_per_round": 2, "participation": "same"}
 STEPS, RATE, RHO = 6, 0.3, 5.0
 
 

@@ -1,10 +1,6 @@
 """PrivSGP-VR with a private table and with public anchors, and what either leaks."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import difference_oracle as differences
 import numpy as np
@@ -26,7 +22,7 @@ from tacit.training import prepare as preparing
 from tacit.training.prepare import prepare
 
 VARYING = [[(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)]]
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
+VARIANTS = {
     "table": PRIVATE,
     "clipped": {**PRIVATE, "clip": CLIP},
     "clipped-differences": {**PRIVATE, "clip": CLIP, "clip_difference": 0.1},
@@ -79,8 +75,6 @@ def test_recursion_with_momentum_and_final_mixing(name, sampling):
 
 
 # Special cases
-
-NOISE = {"noise_std": 0.2, "noise_seed": 4, "delta": 1e-4}
 
 
 def test_anchors_at_every_step_are_the_full_gradient():
@@ -167,7 +161,7 @@ def test_groups_and_batches_of_fixed_size_give_up_amplification(relation):
 
     right = least_epsilon(delta_at, 1e-4)
     noise = {"noise_std": z / 2, "noise_seed": 1, "delta": 1e-4, "relation": relation}
-    kinds: list[tuple[dict[str, Any], str]] = [({"table_batch": 3}, "poisson")]
+    kinds = [({"table_batch": 3}, "poisson")]
     if relation == "replace-one":
         kinds.append(({}, "fixed"))
     for more, sampling in kinds:
@@ -186,7 +180,7 @@ def test_anchors_and_differences_compose(difference):
     """K_a Gaussians on every record and K_r sampled ones, whose noise `anchor_share` relates."""
     share, steps, clip = 0.3, 10, 1.5
     bound = difference or 2 * clip
-    options: dict[str, Any] = {"anchor_every": 4, "anchor_share": share, "clip": clip}
+    options = {"anchor_every": 4, "anchor_share": share, "clip": clip}
     if difference:
         options["clip_difference"] = difference
     noise = {"noise_std": bound, "noise_seed": 1, "delta": 1e-4}
@@ -241,7 +235,7 @@ def test_published_noise_is_that_of_theorem_2_and_its_table_is_private():
 def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype):
     """Gradients of zero leave nothing else: x^{k+1} - x^k is -gamma times the noise of a mean."""
     nodes = [(np.zeros((8, 9000)), np.zeros((8, 1)))]
-    sections: dict[str, Any] = {
+    sections = {
         "task": {"loss": "mse", "model": "linear"},
         "privacy": {"noise_std": 0.5, "noise_seed": 3, "delta": 1e-4},
         "train": {"steps": 8, "dtype": dtype},
@@ -315,7 +309,7 @@ def test_theorem_a_does_not_hold_where_others_share_the_coin(sampling):
         3.0,
         9,
         sampling=sampling,
-        relation="replace-one",  # type: ignore[arg-type]
+        relation="replace-one",
     )
     assert from_statement(to_statement(state)) == state
     loose = privacy.epsilon(state, delta=1e-4)

@@ -3,8 +3,6 @@
 Where the other algorithms are is in `battery_table`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,12 +1,8 @@
 """DP-SRM, LDP-SVRG and LDP-SPIDER against a NumPy recursion, their noise, and what that costs."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import difference_oracle as differences
 import federated_oracle as federated
@@ -30,7 +26,7 @@ from tacit.training.prepare import prepare
 
 STEPS, RATE, CLIP, DELTA = 7, 0.5, 1.0, 1e-4
 Array = oracle.Array
-METHODS: Mapping[str, Mapping[str, Any]] = {
+METHODS = {
     "srm": {"name": "dp-srm", "gradient_share": 0.3},
     "srm-clipped": {"name": "dp-srm", "gradient_share": 0.2, "clip": CLIP, "clip_difference": 0.01},
     "srm-sgd": {"name": "dp-srm", "gradient_share": 1.0, "clip": CLIP},
@@ -114,7 +110,7 @@ def recursion(result, task, options, prox):
 @pytest.mark.parametrize("name", METHODS)
 def test_recursion(name, clients, sampling):
     task, options = oracle.problem("logistic", 5), METHODS[name]
-    more: dict[str, Any] = {"regulariser": "l1", "regularisation": 0.05} if clients else {}
+    more = {"regulariser": "l1", "regularisation": 0.05} if clients else {}
     more |= {"clients_per_round": clients} if clients else {}
     result = trained(task, experiment({**options, **more}, train={"sampling": sampling}))
     prox = federated.proximal(more.get("regulariser", "none"), 0.05)

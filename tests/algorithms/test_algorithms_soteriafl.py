@@ -1,10 +1,6 @@
 """SoteriaFL-SAGA and -SVRG against a NumPy recursion, what they send, and what that costs."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import difference_oracle as differences
 import numpy as np
@@ -18,7 +14,7 @@ from public_masks import public_mask
 
 STEPS, RATE, CLIP, KEEP = 8, 0.3, 0.4, 0.5
 SEED = 3
-METHODS: Mapping[str, Mapping[str, Any]] = {
+METHODS = {
     "saga": {"name": "soteriafl-saga"},
     "saga-clipped": {"name": "soteriafl-saga", "clip": CLIP, "clip_difference": 0.1},
     "saga-groups": {"name": "soteriafl-saga", "clip": CLIP, "table_batch": 2},
