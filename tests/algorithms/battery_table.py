@@ -502,15 +502,16 @@ SPECIAL = (
 )
 
 
-# Options with which a row costs otherwise than by default, and the size of its batches.
+# Options with which a row costs otherwise than by default, the size of batches, and their kind.
+_SMOOTH = {"smoothness": 9.0, "local_steps": 2, "penalty": 1.0}
 COSTS = (
-    ("dp-fedavg", {"local_steps": 3}, "all"),
-    ("dp-admm", {"penalty": 2.0}, "all"),
-    ("fedspd-dp", {"smoothness": 9.0, "local_steps": 2, "penalty": 1.0}, 1),
-    ("fedspd-dp, private", {"smoothness": 9.0, "local_steps": 2, "penalty": 1.0}, 1),
-    ("privsgp-vr", {"anchor_every": 3}, 1),
-    ("privsgp-vr, private", {}, 1),
-    ("privsgp-vr, private", {"table_batch": 2}, 2),
+    ("dp-fedavg", {"local_steps": 3}, "all", "poisson"),
+    ("dp-admm", {"penalty": 2.0}, "all", "poisson"),
+    ("fedspd-dp", _SMOOTH, 2, "fixed"),
+    ("fedspd-dp, private", _SMOOTH, 2, "fixed"),
+    ("privsgp-vr", {"anchor_every": 3}, 2, "poisson"),
+    ("privsgp-vr, private", {}, 2, "poisson"),
+    ("privsgp-vr, private", {"table_batch": 5}, 2, "poisson"),
 )
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import recursion_oracle as oracle
 from recursion_runs import drawn_in
 
-import tacit
-
 Array = oracle.Array
 
 
@@ -120,18 +118,3 @@ def admm(run, rho, subgradient):
             dual[i] = dual[i] + rho * (server - x[i])
         server = sum(x[i] - dual[i] / rho for i in range(count)) / count
     return np.array(x), np.asarray(server)
-
-
-def train(task, name, options, **settings):
-    """A run without noise in float64."""
-    return tacit.train(
-        {
-            "task": {"loss": task.loss},
-            "nodes": {"without_records": task.empty},
-            "algorithm": {"name": name, **options},
-            "privacy": {"epsilon": "none"},
-            "train": {"steps": 6, "batch": "all", "dtype": "float64", **settings},
-        },
-        model=task.module,
-        nodes=task.nodes,
-    )

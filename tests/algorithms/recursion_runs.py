@@ -31,13 +31,26 @@ def on_graph(folder, name, *, steps, loss="logistic", seed=2, **options):
     Five nodes on an irregular graph if there is a folder to describe it in, else a ring.
     """
     both = [edge for a, b in EDGES for edge in ((a, b), (b, a))]
+    graph = "ring" if folder is None else graph_file(folder, both)
+    rate = {"learning_rate": RATE}
+    return plain(loss, name, rate | options, topology={"graph": graph}, steps=steps, seed=seed)
+
+
+def plain(loss, name, options, *, topology=None, empty=None, **train):
+    """Without noise, in float64; six steps on every record, if nothing else is said."""
     return {
         "task": {"loss": loss},
-        "topology": {"graph": "ring" if folder is None else graph_file(folder, both)},
-        "algorithm": {"name": name, "learning_rate": RATE, **options},
+        "nodes": {"without_records": empty},
+        "topology": topology or {},
+        "algorithm": {"name": name, **options},
         "privacy": {"epsilon": "none"},
-        "train": {"steps": steps, "batch": "all", "dtype": "float64", "seed": seed},
+        "train": {"steps": 6, "batch": "all", "dtype": "float64", **train},
     }
+
+
+def train(task, name, options, **settings):
+    """The result of a plain experiment on a problem."""
+    return trained(task, plain(task.loss, name, options, empty=task.empty, **settings))
 
 
 def trained(task, config):

@@ -5,8 +5,8 @@ import pytest
 import recursion_oracle as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recursion_runs import assert_same, plain, trained
 
-import tacit
 from tacit import privacy
 from tacit.algorithms import Setup
 from tacit.algorithms.adp2_sgd import AsynchronousOptions, events, waves
@@ -59,23 +59,16 @@ def sequential(task, listed):
 
 
 def experiment(task, steps, **options):
-    return {
-        "task": {"loss": task.loss},
-        "algorithm": {"name": "adp2-sgd", "learning_rate": RATE, **options},
-        "privacy": {"epsilon": "none"},
-        "train": {"steps": steps, "batch": "all", "dtype": "float64", "seed": 5},
-    }
+    return plain(task.loss, "adp2-sgd", {"learning_rate": RATE, **options}, steps=steps, seed=5)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 8])
 @pytest.mark.parametrize("options", [{}, {"stragglers": 0.3, "speed_spread": 1.0}])
 def test_waves_are_one_event_after_the_other(nodes, options):
     task, steps = oracle.problem("logistic", nodes), 15
-    found = tacit.train(experiment(task, steps, **options), model=task.module, nodes=task.nodes)
+    found = trained(task, experiment(task, steps, **options))
     listed = events(ring(nodes), steps, 5, AsynchronousOptions(**options))
-    np.testing.assert_allclose(
-        found.parameters.numpy(), sequential(task, listed), rtol=1e-9, atol=1e-9
-    )
+    assert_same(found.parameters, sequential(task, listed))
     assert len({event.node for event in listed}) > nodes / 2
 
 
@@ -122,7 +115,7 @@ def test_each_node_pays_for_its_own_events():
         **experiment(task, 40),
         "privacy": {"noise_std": 2.0, "delta": 1e-4, "noise_seed": 1},
     }
-    result = tacit.train(config, model=task.module, nodes=task.nodes)
+    result = trained(task, config)
     assert result.plan.release.activity is not None
     for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
         count = int(result.plan.release.activity.active[:, node.node].sum())
@@ -135,7 +128,7 @@ def test_each_node_pays_for_its_own_events():
 
 def test_bytes_are_a_model_for_each_pair():
     task = oracle.problem("logistic", 6)
-    result = tacit.train(experiment(task, 40), model=task.module, nodes=task.nodes)
+    result = trained(task, experiment(task, 40))
     activity = result.plan.release.activity
     assert activity is not None
     assert activity.partner is not None

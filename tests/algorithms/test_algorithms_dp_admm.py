@@ -4,7 +4,7 @@ import federated_oracle as federated
 import numpy as np
 import pytest
 import recursion_oracle as oracle
-from recursion_runs import assert_same, disagreeing, least_squares
+from recursion_runs import assert_same, disagreeing, least_squares, train
 
 import tacit
 
@@ -34,7 +34,7 @@ def test_recursion(clients, clip, batch):
     task = oracle.problem("cross-entropy", 5)
     chosen = options(**({"clip": clip} if clip else {}))
     chosen |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "dp-admm", chosen, batch=batch)
+    result = train(task, "dp-admm", chosen, batch=batch)
     run = federated.rounds_of(result, task, [RATE] * STEPS, clip)
     models, server = federated.admm(run, RHO, SUBGRADIENTS["none"])
     assert_same(result.parameters, models)
@@ -52,7 +52,7 @@ def test_regularisers_and_schedules(schedule, regulariser):
     task = oracle.problem("mse", 3)
     weight = {} if regulariser == "none" else {"regularisation": LAMBDA}
     chosen = options(learning_rate_schedule=schedule, regulariser=regulariser, **weight)
-    result = federated.train(task, "dp-admm", chosen)
+    result = train(task, "dp-admm", chosen)
     run = federated.rounds_of(result, task, [RATES[schedule](k) for k in range(STEPS)])
     models, server = federated.admm(run, RHO, SUBGRADIENTS[regulariser])
     assert_same(result.parameters, models)
@@ -63,7 +63,7 @@ def test_the_first_round_is_a_gradient_step():
     """With x~_i = x_0 and no dual variable: of length 1 / (rho + 1 / eta)."""
     task = oracle.problem("mse", 1)
     inputs, targets = (values.numpy() for values in task.nodes[0])
-    result = federated.train(task, "dp-admm", options(), steps=1)
+    result = train(task, "dp-admm", options(), steps=1)
     gradient = task.gradients(task.start, inputs, targets).mean(axis=0)
     step = gradient / (RHO + 1 / RATE)
     assert_same(result.parameters, (task.start - step)[None])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
-from recursion_runs import assert_same, disagreeing
+from recursion_runs import assert_same, disagreeing, train
 
 import tacit
 from tacit.algorithms.federated import clipped_rows
@@ -40,7 +40,7 @@ def test_dp_sgd_recursion(clients, clip, regulariser):
     options |= {} if regulariser == "none" else {"regularisation": 0.2}
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "dp-sgd", options, batch=2)
+    result = train(task, "dp-sgd", options, batch=2)
     run = federated.rounds_of(result, task, constant_rates(), clip)
     assert {len(active) for active in run.active} == {clients or 5}
     right = federated.dp_sgd(run, federated.proximal(regulariser, 0.2))
@@ -54,7 +54,7 @@ def test_clients_without_records_get_the_model_and_send_nothing(name, clients):
     task = oracle.problem("logistic", 6).without(0, 4)
     options = {"learning_rate": RATE}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, name, options, batch=1)
+    result = train(task, name, options, batch=1)
     run = federated.rounds_of(result, task, constant_rates())
     assert {client for active in run.active for client in active} == {1, 2, 3, 5}
     right = (
@@ -73,7 +73,7 @@ def test_fedavg_recursion(name, clip, clients, sampling, method):
     options = {"learning_rate": RATE, "local_steps": 2, "sampling": sampling}
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, name, options, batch=1, sampling=method)
+    result = train(task, name, options, batch=1, sampling=method)
     run = federated.rounds_of(result, task, constant_rates(), clip)
     assert_same(result.consensus, federated.fedavg(run, 2, NOTHING))
     both = [set(run.batches(k, 0, 4)) & set(run.batches(k, 1, 4)) for k in range(STEPS)]
@@ -95,7 +95,7 @@ def test_proximal_local_steps_and_schedules(name, regulariser):
         "regularisation": 0.3,
         "clients_per_round": 2,
     }
-    result = federated.train(task, name, options)
+    result = train(task, name, options)
     rates = [RATE / (k + 1) ** 0.5 for k in range(STEPS)]
     run = federated.rounds_of(result, task, rates)
     right = federated.fedavg(run, 3, federated.proximal(regulariser, 0.3))
@@ -119,13 +119,13 @@ def descent(task, steps):
 def test_one_whole_local_step_is_central_gradient_descent(name):
     task = oracle.problem("cross-entropy", 4)
     options = {"learning_rate": RATE} | ({} if name == "dp-sgd" else {"local_steps": 1})
-    assert_same(federated.train(task, name, options).consensus, descent(task, STEPS))
+    assert_same(train(task, name, options).consensus, descent(task, STEPS))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dp-fedavg"])
 def test_a_single_client_goes_on_alone(name):
     task = oracle.problem("logistic", 1)
-    result = federated.train(task, name, {"learning_rate": RATE, "local_steps": 4})
+    result = train(task, name, {"learning_rate": RATE, "local_steps": 4})
     assert_same(result.consensus, descent(task, 4 * STEPS))
 
 
@@ -133,7 +133,7 @@ def test_a_single_client_goes_on_alone(name):
 def test_all_clients_a_round_are_no_choice(name):
     task = oracle.problem("mse", 4)
     chosen, all_of_them = (
-        federated.train(task, name, {"learning_rate": RATE, **more}, batch=1)
+        train(task, name, {"learning_rate": RATE, **more}, batch=1)
         for more in ({"clients_per_round": 4}, {})
     )
     assert torch.equal(chosen.parameters, all_of_them.parameters)
@@ -142,7 +142,7 @@ def test_all_clients_a_round_are_no_choice(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_only_active_clients_send(name):
     task = oracle.problem("mse", 5)
-    result = federated.train(task, name, {"clients_per_round": 2}, batch=2)
+    result = train(task, name, {"clients_per_round": 2}, batch=2)
     activity = result.plan.release.activity
     assert activity is not None
     size = 8 * result.plan.parameters
@@ -183,7 +183,7 @@ def test_proximal_dp_sgd_reaches_the_lasso():
 def refused(name, options, model=None, **more):
     task = oracle.problem("mse", 3)
     with pytest.raises(InputError) as caught:
-        federated.train(task, name, options, **more)
+        train(task, name, options, **more)
     return str(caught.value)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
-from recursion_runs import assert_same
+from recursion_runs import assert_same, train
 from torch import nn
 
 import tacit
@@ -67,7 +67,7 @@ def test_recursion(state, sampling, method, clients, clip, regulariser):
     }
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "fedspd-dp", options, batch=2, sampling=method)
+    result = train(task, "fedspd-dp", options, batch=2, sampling=method)
     run = federated.rounds_of(result, task, [], clip)
     assert {len(active) for active in run.active} == {clients or 5}
     own, server = by_hand(run, options, lambda k, i: 2.5, federated.proximal(regulariser, 0.3))
@@ -98,7 +98,7 @@ def test_the_papers_schedule_of_the_step_parameter():
         "dual_diameter": 0.7,
         "deviation": 2.0,
     }
-    result = federated.train(task, "fedspd-dp", options, batch=2, sampling="fixed")
+    result = train(task, "fedspd-dp", options, batch=2, sampling="fixed")
     run = federated.rounds_of(result, task, [], 0.8)
 
     def gamma(k, client):
@@ -157,7 +157,7 @@ def test_the_schedule_grows_with_the_noise_as_printed():
 def test_learning_rate_and_its_schedule_are_the_inverse_of_gamma():
     task = oracle.problem("mse", 3)
     options = {"learning_rate": 0.2, "learning_rate_schedule": "inverse-sqrt", "penalty": 2.0}
-    result = federated.train(task, "fedspd-dp", options)
+    result = train(task, "fedspd-dp", options)
     run = federated.rounds_of(result, task, [])
     known = {"penalty": 2.0, "local_steps": 1, "state": "public"}
     nothing = federated.proximal("none", 0.0)
@@ -173,7 +173,7 @@ def test_one_client_and_one_step_move_along_the_gradient():
     """From lambda = 0: x = x^0 - g / (gamma + rho), and y = 2 x - x^0."""
     task = oracle.problem("logistic", 1)
     options = {"inverse_step": 3.0, "penalty": 2.0}
-    result = federated.train(task, "fedspd-dp", options, steps=1)
+    result = train(task, "fedspd-dp", options, steps=1)
     g = task.gradients(task.start, *(values.numpy() for values in task.nodes[0])).mean(axis=0)
     x = task.start - g / 5.0
     assert_same(result.parameters[0], x)
@@ -185,12 +185,12 @@ def test_without_noise_states_agree_until_a_client_moves_on():
     task = oracle.problem("mse", 2)
     options = {"inverse_step": 4.0, "local_steps": 3}
     first, second = (
-        federated.train(task, "fedspd-dp", {**options, "state": state}, steps=1)
+        train(task, "fedspd-dp", {**options, "state": state}, steps=1)
         for state in ("public", "private")
     )
     assert torch.equal(first.parameters, second.parameters)
     assert torch.equal(first.consensus, second.consensus)
-    everyone = federated.train(task, "fedspd-dp", {**options, "clients_per_round": 2}, steps=1)
+    everyone = train(task, "fedspd-dp", {**options, "clients_per_round": 2}, steps=1)
     assert torch.equal(first.parameters, everyone.parameters)
 
 
@@ -200,7 +200,7 @@ def test_one_record_nodes_and_mini_batches_that_hold_everything():
     task = oracle.Problem("mse", module, nodes, oracle.mse_gradients)
     known = {"penalty": 20.0, "local_steps": 2, "state": "private"}
     given = {"local_steps": 2, "state": "private", "inverse_step": 4.0}
-    result = federated.train(task, "fedspd-dp", given)
+    result = train(task, "fedspd-dp", given)
     run = federated.rounds_of(result, task, [])
     own, server = by_hand(run, known, lambda k, i: 4.0, federated.proximal("none", 0.0))
     assert_same(result.parameters, own)
@@ -225,7 +225,7 @@ def test_it_converges_on_a_strongly_convex_quadratic(state, clients):
     task, hessian, linear = least_squares(3, 4)
     options = {"inverse_step": 6.0, "penalty": 2.0, "local_steps": 2, "state": state}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "fedspd-dp", options, steps=250)
+    result = train(task, "fedspd-dp", options, steps=250)
     optimum = np.linalg.solve(hessian, linear)
     np.testing.assert_allclose(result.consensus.numpy(), optimum, atol=1e-6)
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(optimum, (3, 1)), atol=1e-6)
@@ -237,7 +237,7 @@ def test_l1_of_every_client_gives_a_sparse_solution():
     lam = float(np.sort(np.abs(linear))[-3])
     options = {"inverse_step": 8.0, "penalty": 3.0, "local_steps": 2}
     options |= {"regulariser": "l1", "regularisation": lam}
-    result = federated.train(task, "fedspd-dp", options, steps=400)
+    result = train(task, "fedspd-dp", options, steps=400)
     x = result.parameters[0].numpy()
     slopes = linear - hessian @ x
     kept = np.abs(x) > 1e-4

@@ -9,6 +9,7 @@ import torch
 from battery_experiments import experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recursion_runs import train
 from torch import nn
 
 import tacit
@@ -70,20 +71,6 @@ def least_squares(loss, released, ridge, target_bound=1.0):
         "cross-entropy": count * math.sqrt(1 - 1 / count),
     }
     return np.asarray(scales[loss] * rows[p:] @ inverse)
-
-
-def train(task, name, options, **more):
-    return tacit.train(
-        {
-            "task": {"loss": task.loss},
-            "topology": more.get("topology", {}),
-            "algorithm": {"name": name, **options},
-            "privacy": {"epsilon": "none"},
-            "train": {"steps": more.get("steps", 3), "batch": "all", "dtype": "float64"},
-        },
-        model=task.module,
-        nodes=task.nodes,
-    )
 
 
 def means(task, **more):

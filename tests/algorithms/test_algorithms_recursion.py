@@ -12,12 +12,12 @@ import battery_table
 import numpy as np
 import pytest
 import recursion_oracle as oracle
+import recursion_runs
 import torch
 from recursion_runs import assert_same, drawn_in
 from torch import nn
 from torch.func import functional_call
 
-import tacit
 from tacit.algorithms import ALGORITHMS
 
 Array = oracle.Array
@@ -112,17 +112,9 @@ def graph_id(graph):
 
 
 def train(task, name, topology, options, **settings):
-    return tacit.train(
-        {
-            "task": {"loss": task.loss},
-            "nodes": {"without_records": task.empty},
-            "topology": topology,
-            "algorithm": {"name": name, "learning_rate": LEARNING_RATE, **options},
-            "privacy": {"epsilon": "none"},
-            "train": {"steps": STEPS, "batch": "all", "dtype": "float64", **settings},
-        },
-        model=task.module,
-        nodes=task.nodes,
+    options = {"learning_rate": LEARNING_RATE, **options}
+    return recursion_runs.train(
+        task, name, options, topology=topology, **{"steps": STEPS, **settings}
     )
 
 
