@@ -20,10 +20,11 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
+from tacit.algorithms.base import PrimalDual
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.facets import Activity, GraphNeeds, Setup
 from tacit.algorithms.options import Idle, Options, Schedules
-from tacit.algorithms.parts import public_draws
+from tacit.algorithms.parts import public_draws, regulariser_value
 from tacit.communication.colours import Outgoing, Released
 from tacit.errors import InputError
 
@@ -110,11 +111,19 @@ def server_model(models: Tensor, state: Any) -> Tensor:
 
 WITH_SERVER = GraphNeeds(weights="server", consensus=server_model)
 """Of methods whose only model is the server's."""
+WITH_CLIENTS = GraphNeeds(weights="server", consensus=lambda models, state: state.server[0].clone())
+"""Of methods whose clients keep models and dual variables, and whose server keeps another."""
 OWN_MESSAGES = (
     "goes on at each client from what that client alone has sent: with sums only, that would be "
     "private state, of which nothing is proved"
 )
 """Why some cannot do with the sums of messages, which follows "which"."""
+
+
+def augmented_lagrangian(models: Tensor, state: Any, options: Any) -> PrimalDual:
+    """The clients' `models` `[nodes, d]`, dual variables and x_0, as they stand after a round."""
+    value = regulariser_value(options.regulariser, state.server, options.regularisation)
+    return PrimalDual(models, state.dual, state.server, options.penalty, value)
 
 
 def average_active(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:

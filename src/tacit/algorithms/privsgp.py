@@ -300,7 +300,8 @@ def promise(run: PromisedRun) -> PlannedPromise:
         )
     return promised(
         run,
-        [("Theorem 1", "L, b^2 and F0", bound)],
+        [("Theorem 1", "L, b^2 and F0")],
+        [bound],
         source="PrivSGP-VR's Theorem 1 and Corollary 1",
         quantity="mean squared gradient norm",
         reads=("smoothness", "initial_gap", "heterogeneity"),
