@@ -48,6 +48,14 @@ def plain(loss, name, options, *, topology=None, empty=None, **train):
     }
 
 
+def on_batches(options, *, privacy=None, **sections):
+    """Seven steps of a logistic regression on batches of two records; without noise by default."""
+    rate = {"learning_rate": RATE}
+    config = plain("logistic", "privsgp-vr", rate | options, batch=2, steps=7, seed=3)
+    config |= {name: {**config[name], **keys} for name, keys in sections.items()}
+    return config if privacy is None else {**config, "privacy": privacy}
+
+
 def train(task, name, options, **settings):
     """The result of a plain experiment on a problem."""
     return trained(task, plain(task.loss, name, options, empty=task.empty, **settings))

@@ -8,8 +8,8 @@ import pytest
 import recursion_oracle as oracle
 import torch
 from dp_accounting import dp_event
-from recursion_runs import assert_same, context_of, least_squares, pld, trained
-from reduced_experiments import CLIP, PRIVATE, RATE, STEPS, experiment, least_epsilon
+from recursion_runs import RATE, assert_same, context_of, least_squares, pld, trained
+from recursion_runs import on_batches as experiment
 from scipy.stats import binom, norm
 
 import tacit
@@ -21,6 +21,7 @@ from tacit.privacy import from_statement, to_statement
 from tacit.training import prepare as preparing
 from tacit.training.prepare import prepare
 
+STEPS, CLIP, PRIVATE = 7, 0.4, {"state": "private"}
 VARYING = [[(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)]]
 VARIANTS = {
     "table": PRIVATE,
@@ -31,6 +32,14 @@ VARIANTS = {
     "anchors": {"anchor_every": 3},
     "clipped-anchors": {"clip": CLIP, "clip_difference": 0.1, "anchor_every": 4},
 }
+
+
+def least_epsilon(delta_at, delta):
+    low, high = 0.0, 200.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+    return high
 
 
 def push_sum(estimate, matrices, momentum, more):

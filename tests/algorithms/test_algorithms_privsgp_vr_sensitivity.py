@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from recursion_runs import context_of
-from reduced_experiments import PRIVATE, experiment
+from recursion_runs import on_batches as experiment
 from torch import nn
 
 from tacit.config import load_config
@@ -37,7 +37,7 @@ def adversary(seed, nodes, records, relation):
     return tuple(zip(inputs, targets, strict=True)), tuple(zip(*other, strict=True))
 
 
-CLIP_AT = 0.5
+CLIP_AT, PRIVATE = 0.5, {"state": "private"}
 Q, C_D = 0.25, 0.1
 # Options, hit and miss, and the share of the former that a search should come upon.
 SENSITIVITY = {

@@ -13,7 +13,7 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution as reference
 from hypothesis import given
 from hypothesis import strategies as st
-from recursion_runs import assert_same, trained
+from recursion_runs import assert_same, on_batches, trained
 
 import tacit
 from tacit.algorithms.variance_reduction import dp_srm, ldp_prox
@@ -48,13 +48,7 @@ METHODS = {
 
 
 def experiment(options, **sections):
-    train = {"steps": STEPS, "batch": 2, "dtype": "float64", "evaluate_every": STEPS}
-    return {
-        "task": {"loss": "logistic"},
-        "algorithm": {"learning_rate": RATE, **options},
-        "privacy": sections.get("privacy", {"epsilon": "none"}),
-        "train": {**train, **sections.get("train", {})},
-    }
+    return on_batches({"learning_rate": RATE, **options}, **sections)
 
 
 def recursion(result, task, options, prox):

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
-from recursion_runs import assert_same, least_squares, trained
+from recursion_runs import RATE, assert_same, least_squares, trained
+from recursion_runs import on_batches as experiment
 
 import tacit
 from public_masks import public_mask
 
-STEPS, RATE, CLIP, KEEP = 8, 0.3, 0.4, 0.5
+STEPS, CLIP, KEEP = 7, 0.4, 0.5
 SEED = 3
 METHODS = {
     "saga": {"name": "soteriafl-saga"},
@@ -28,16 +29,6 @@ METHODS = {
         "clip_difference": 0.1,
     },
 }
-
-
-def experiment(options, **sections):
-    train = {"steps": STEPS, "batch": 2, "dtype": "float64", "seed": SEED}
-    return {
-        "task": {"loss": "logistic"},
-        "algorithm": {"learning_rate": RATE, **options},
-        "privacy": sections.get("privacy", {"epsilon": "none"}),
-        "train": {**train, **sections.get("train", {})},
-    }
 
 
 def compressed(row, k, client, compressor, keep):
