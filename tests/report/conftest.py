@@ -201,8 +201,8 @@ def write_run_folder(folder, result, metrics, config=CONFIG):
 def write_run(tmp_path):
     """Write a private run folder whose result, metrics or config a test changes."""
 
-    def write(changes=None, metrics=None, config=CONFIG, nodes=16):
-        result = {**private_result(nodes), **(changes or {})}
+    def write(changes=None, metrics=None, config=CONFIG, nodes=16, change=dict):
+        result = change({**private_result(nodes), **(changes or {})})
         lines = private_metrics() if metrics is None else metrics
         return write_run_folder(tmp_path / "run", result, lines, config)
 

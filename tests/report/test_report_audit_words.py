@@ -11,7 +11,7 @@ from tacit.report.audit_words import audit_alarm, found_blocks
 from tacit.report.documents.run import RunAudit
 from tacit.report.statement_page import statement_page
 from tacit.report.view import Text
-from web_pages import EVIL, Page, poisoned
+from web_pages import Page
 
 WriteRun = Callable[..., Path]
 
@@ -173,9 +173,3 @@ def test_every_failure_is_shown(write_run):
         assert "2 of them failed." in page.text
         for failure in FAILURES:
             assert {failure["name"], f": {failure['saw']}"} <= set(page.words)
-
-
-def test_nothing_of_an_audit_is_taken_for_html():
-    page = statement(poisoned(ACCUSED))
-    page.assert_has_the_elements_of(statement(ACCUSED))
-    assert f"{SAW}{EVIL}" in page.text

@@ -10,7 +10,7 @@ from tacit.report.claims_page import (
     violations,
 )
 from tacit.report.html import html
-from web_pages import EVIL, Page, poisoned
+from web_pages import Page
 
 Row = dict[str, Any]
 
@@ -110,23 +110,6 @@ def test_where_there_is_no_room_for_names_rows_are_found_by_their_numbers():
     assert axis["ticktext"][1] == "2: digits, K = 20"
     assert [trace["y"] for trace in page.charts["claims-0"]["data"]] == [["1", "2"]] * 3
     assert "delete figure.layout.yaxis.ticktext" in page.html
-
-
-def test_text_is_escaped():
-    rows = [a_row(), a_row(paper="Another", missing="K is not printed")]
-    page = Page(html(claims_blocks(poisoned(document(*rows), keep=("verdict",)))))
-    page.assert_has_the_elements_of(page_of(*rows))
-    for text in (
-        "digits, K = 10",
-        "one record left out; K assumed",
-        "Some-SGD",
-        "K is not printed",
-    ):
-        assert f"{text}{EVIL}" in page.text
-
-
-def test_nothing_is_loaded_from_elsewhere():
-    page_of(a_row()).assert_loads_nothing()
 
 
 def test_zero_has_no_place_on_a_logarithmic_axis():
