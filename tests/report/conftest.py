@@ -2,14 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-
-Json = dict[str, Any]
-WriteRun = Callable[..., Path]
 
 CONFIG = """\
 [task]

@@ -1,8 +1,5 @@
 """What pages say of an audit: in a run's report and in a statement."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from test_report_statement_page import document
 
@@ -12,8 +9,6 @@ from tacit.report.documents.run import RunAudit
 from tacit.report.statement_page import statement_page
 from tacit.report.view import Text
 from web_pages import Page
-
-WriteRun = Callable[..., Path]
 
 SAW = "The noise has 0.902 of the planned standard deviation."
 FAILURES = [{"name": "noise variance", "saw": SAW}, {"name": "coins", "saw": "All are alike."}]

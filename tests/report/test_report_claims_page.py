@@ -1,12 +1,8 @@
 """The page of claims, from a document alone."""
 
-from typing import Any
-
 from tacit.report.claims_page import claim_cells, claims_blocks, violations
 from tacit.report.html import html
 from web_pages import Page
-
-Row = dict[str, Any]
 
 
 def a_row(**changes):

@@ -1,13 +1,9 @@
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tacit.errors import InputError
 from tacit.report.documents.run import read_run_folder
-
-WriteRun = Callable[..., Path]
 
 
 def edit_result(folder, change):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 
 from tacit.report.html import html
 from tacit.report.optimise_page import optimise_blocks
 from web_pages import Page
-
-Json = dict[str, Any]
 
 
 def choice(steps, bound, **changes):
@@ -30,7 +27,7 @@ def choice(steps, bound, **changes):
     }
 
 
-DOCUMENT: Json = {
+DOCUMENT = {
     "algorithm": "privsgp",
     "title": "PrivSGP",
     "dataset": "digits",

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +7,6 @@ import pytest
 from tacit.errors import InputError
 from tacit.report import write_report
 from web_pages import Page
-
-WriteRun = Callable[..., Path]
 
 
 def page_of(folder):

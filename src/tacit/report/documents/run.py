@@ -108,24 +108,13 @@ class AuditFailure(RunDocument):
 
 
 class RunAudit(RunDocument):
-    """What goes with an audited epsilon.
+    """What goes with an audited epsilon: of an `AuditDocument` what a run's result says.
 
     Args:
-        delta: at which all epsilons here are stated.
-        confidence: that all lower bounds hold together.
-        certified_epsilon: the upper bound of what was attacked.
-        claimed_epsilon: by the paper's formula.
-        certified_violated: whether an attack exceeds the certificate at `confidence`: without a
-            failure, that is within chance.
+        confidence: None: unknown, as all that a result of an earlier version does not say.
         attacks: how many were made on records that the audit made; without one, nothing was
-            extracted.
-        verdict: in one line.
-        claim_verdict: of the published formula, in one line.
+            extracted. What is said of attacks is of these alone.
         questions: that the tests of fidelity asked.
-        failures: what accuses the program; nothing does where this is empty.
-        alarm_rate: the chance, at most, that an audit accuses a correct program.
-        smallest_excess: the epsilon from which weaker noise would have been found; None: unknown.
-        power: with which chance.
         tested: what was audited, a line each.
         earlier_alarms: how many earlier audits of the run accused the program.
     """
