@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import torch
 from safetensors.torch import load_file
 
 from experiments import (
-    SEEDED,
     Answer,
     experiment,
     strict_json,
@@ -53,22 +51,6 @@ def folder(tmp_path, monkeypatch):
 def file(folder):
     """The base experiment, in the current directory; without a seed there is nothing to warn of."""
     return write_experiment(folder, privacy={"noise_seed": None})
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of a finished run; tests do not change it."""
-    parent = tmp_path_factory.mktemp("finished")
-    run = parent / "run"
-    answer = tacit("train", write_experiment(parent), "--out", run, "--quiet")
-    assert (answer.code, answer.err) == (0, SEEDED)
-    return run
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """The folder of a finished run, to be changed at will."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def sets(*overrides):

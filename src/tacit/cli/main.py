@@ -146,7 +146,8 @@ def train(
 
     def done_already(destination: Path) -> None:
         tell(DONE_ALREADY)
-        _print_result(destination, own_rank(site) or 0, quiet, as_json)
+        if not own_rank(site):
+            _print_result(destination, quiet, as_json)
 
     if resume_if_there:
         resume = is_there(out, resume=resume)
@@ -210,29 +211,25 @@ def train(
         tell(f"stopped cleanly after step {made_of}: the same command{more} goes on")
     if not (quiet or as_json):
         closing_line(result, rank, rank == 0 and goes_on and not made)
-    _print_result(destination, rank, quiet, as_json)
-    if rank == 0 and not (quiet or as_json):
-        _print_table(destination, result.notes)
+    if rank == 0:
+        _print_result(destination, quiet, as_json, result.notes)
 
 
-def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
-    """What scripts read of a run that has ended: its result, or where it is."""
+def _print_result(
+    out: Path, quiet: bool, as_json: bool, notes: Sequence[str] | None = None
+) -> None:
+    """What is read of a run that has ended: its result, or where it is, or a table with `notes`."""
     from tacit.report.documents.base import dump
-    from tacit.report.documents.run import read_result
-
-    if rank == 0 and as_json:
-        typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
-    elif rank == 0 and quiet:
-        typer.echo(str(out))
-
-
-def _print_table(out: Path, notes: Sequence[str]) -> None:
-    """What people read of a run that has just ended."""
     from tacit.report.documents.run import read_result
     from tacit.report.plan_page import result_blocks
     from tacit.report.terminal import terminal
 
-    terminal(result_blocks(read_result(out / "result.json"), out, notes))
+    if as_json:
+        typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
+    elif quiet:
+        typer.echo(str(out))
+    elif notes is not None:
+        terminal(result_blocks(read_result(out / "result.json"), out, notes))
 
 
 @app.command()

@@ -97,12 +97,10 @@ def run_page(run: RecordedRun) -> str:
         ),
     ]
     if trust is not None:
-        words, aside = (
-            trust_texts(result.trust_model or "", trust),
-            "Certified epsilon by number of colluders",
-        )
+        words = texts(trust_texts(result.trust_model or "", trust))
         table = colluders_table(trust.epsilon_by_colluders, result.delta, trust.colluding)
-        blocks.append(columns("Whom this rests on", texts(words), aside, [table]))
+        aside = "Certified epsilon by number of colluders"
+        blocks.append(columns("Whom this rests on", words, aside, [table]))
     asked = []
     if audit is not None:
         found, aside = found_blocks(audit, result.audited_epsilon), "What an audit does not show"
@@ -397,7 +395,7 @@ def _node_table(result: ResultDocument) -> Table:
     measure, unknown = result.leading[0], (None,) * result.node_count
     certified = zip(result.epsilon, result.epsilon_source or unknown, strict=True)
     noise = result.noise_multiplier
-    columns: dict[str, Iterable[str]] = {
+    cells: dict[str, Iterable[str]] = {
         "node": [node_list([n], [name]) for n, name in enumerate(result.node_names or unknown)],
         "records": map("{:,}".format, result.records),
         "share of model": map(_share, result.signal_share),
@@ -415,10 +413,10 @@ def _node_table(result: ResultDocument) -> Table:
         f"test {measure.title}": map(measure.text, result.leading_by_node),
         "sent": map(bytes_text, result.bytes_sent_by_node),
     }
-    rows = list(zip(*columns.values(), strict=True))
+    rows = list(zip(*cells.values(), strict=True))
     over = {(node, "certified epsilon") for node in result.over_budget}
     note = size_note(rows)
-    return Table(tuple(columns), rows, over=over, over_note="above the budget", note=note)
+    return Table(tuple(cells), rows, over=over, over_note="above the budget", note=note)
 
 
 def _share(share: float | None) -> str:

@@ -103,15 +103,13 @@ def statement_page(document: Mapping[str, Any]) -> str:
     eyebrow, count = "Statement of privacy", count_text(len(rows), "node")
     subject = f"{document['algorithm']['title']} on {document['task']['dataset']}, {count}"
     made = f"Run {run['run']}, stated on {_day(document['date'])} by tacit "
-    recorded, terms, model = (
-        document["audit"],
-        document["ledger"].get("trust"),
-        document["trust_model"]["name"],
-    )
+    model, recorded = document["trust_model"]["name"], document["audit"]
+    terms = document["ledger"].get("trust")
     audit = None if recorded is None else read(RunAudit, recorded, "audit")
     trust = None if terms is None else read(TrustTerms, terms, "trust")
     alarm = audit_alarm(audit)
     strength = protection((row["epsilon"], row["delta"]) for row in rows)
+    observer = observer_words(model, trust)
     seen = "saw what the observer sees, knew everything else about the data"
     if trust is None:
         seen = "saw everything that the nodes sent, knew everything else"
@@ -135,9 +133,7 @@ def statement_page(document: Mapping[str, Any]) -> str:
         Heading(eyebrow, subject, f"{made}{document['tacit_version']}"),
         *([] if alarm is None else [alarm]),
         *([SIMULATED] if trust is not None and trust.simulated else []),
-        strength.banner(
-            observer_words(model, trust), _certified(document), in_doubt=alarm is not None
-        ),
+        strength.banner(observer, _certified(document), in_doubt=alarm is not None),
         _card("What is guaranteed", *texts(_guarantee(document, strength.right_guess, seen))),
         _card(
             "Each node", _table(_NODE_COLUMNS, cells, names), Text(_COLUMNS_MEAN.format(formula))
