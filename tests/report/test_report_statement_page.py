@@ -155,8 +155,7 @@ def test_all_runs_on_the_data_are_shown():
         }
         for node in (0, 1)
     ]
-    file = {"file": "data-mine.sqlite", "head": "the head", "public_key": "the key"}
-    ledger = {"nodes": rows, "files": [file] * 14}
+    ledger = {"nodes": rows, "files": DATA_LEDGER["files"] * 14}
     page = page_of(document(data_ledger=ledger))
     # The nodes are those of this run, whatever numbers others gave them.
     assert ["0-1", "2", "2.51", "1e-5", "3"] in page.rows
