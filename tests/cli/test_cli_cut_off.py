@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import tomli_w
@@ -47,9 +46,7 @@ def second(function):
         (["audit"], "tacit.analysis.audit.audit"),
     ],
 )
-def test_an_interrupt_of_what_writes_nothing_says_so(
-    command: list[str], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_of_what_writes_nothing_says_so(command, place, tmp_path, monkeypatch):
     file = write_experiment(tmp_path)
     monkeypatch.setattr(place, cut)
     answer = tacit(command[0], file, *command[1:])
@@ -112,9 +109,7 @@ ASKING = [["report"], ["evaluate"], ["privacy", "statement"]]
 
 
 @pytest.mark.parametrize("command", [*ASKING, ["audit"]])
-def test_a_run_without_a_result_is_gone_on_with_as_it_was_begun(
-    command: list[str], cut_off: tuple[Path, Path]
-) -> None:
+def test_a_run_without_a_result_is_gone_on_with_as_it_was_begun(command, cut_off):
     file, run = cut_off
     refusal = tacit(*command, run).refusal.rstrip()
     assert refusal.endswith(
@@ -127,7 +122,7 @@ def test_a_run_without_a_result_is_gone_on_with_as_it_was_begun(
 
 
 @pytest.mark.parametrize("command", ASKING)
-def test_a_run_without_a_folder_is_begun_as_it_was(command: list[str], tmp_path: Path) -> None:
+def test_a_run_without_a_folder_is_begun_as_it_was(command, tmp_path):
     file, run = write_experiment(tmp_path), tmp_path / "run"
     half = tmp_path / ".run.0123abcd.new"  # what a kill leaves of it at most
     half.mkdir()
