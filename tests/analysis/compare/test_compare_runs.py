@@ -18,7 +18,7 @@ from tacit.analysis.compare.figure import load_figure
 from tacit.analysis.compare.session import gather, make_whole, open_folder, worst_code
 from tacit.analysis.settings.processes import (
     Monitor,
-    Request,
+    WantedRun,
     _now_and_then,
     run_in_processes,
     threads_a_process,
@@ -34,7 +34,7 @@ LONG = {"steps": 20_000, "evaluate_every": 20_000, "checkpoint_every": 50}
 
 
 def request(folder, name="run", **changes):
-    return Request(name, load_config(experiment(**changes)), folder / name)
+    return WantedRun(name, load_config(experiment(**changes)), folder / name)
 
 
 def made(*requests, **how):
@@ -120,7 +120,7 @@ def test_a_stopped_run_goes_on_where_it_stood(tmp_path):
     assert gathered.members[0].path == half
     assert [member.complete for member in gathered.members] == [True, True]
     # Seeded noise: the same model as a run in one go.
-    (whole,) = made(Request("whole", clips.lines[0].settings[0].runs[0], tmp_path / "whole"))
+    (whole,) = made(WantedRun("whole", clips.lines[0].settings[0].runs[0], tmp_path / "whole"))
     name = "nodes.safetensors"
     assert (whole.path / name).read_bytes() == (half / name).read_bytes()
 

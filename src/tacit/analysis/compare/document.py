@@ -29,7 +29,7 @@ from tacit.analysis.compare.figure import (
 )
 from tacit.analysis.compare.session import RUNS, FigureRuns, LineRun
 from tacit.analysis.settings.changes import choice_text
-from tacit.analysis.settings.processes import Monitor, Outcome, Request
+from tacit.analysis.settings.processes import Monitor, Outcome, WantedRun
 from tacit.analysis.settings.runs import run_folders, scores_of
 from tacit.analysis.settings.spent import sentences, spent_together
 from tacit.report.compare_panels import compared, is_score
@@ -350,11 +350,11 @@ def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monit
         bar.update(task, total=runs, completed=cached, visible=True, description="runs")
         say(f"{cached} of {runs} runs cached")
 
-    def step(request: Request, share: float) -> None:
+    def step(request: WantedRun, share: float) -> None:
         bar.update(task, advance=share - shares.get(request.path, 0.0))
         shares[request.path] = share
 
-    def done(request: Request, outcome: Outcome) -> None:
+    def done(request: WantedRun, outcome: Outcome) -> None:
         nonlocal ended
         step(request, 1.0)
         if outcome.status == "cancelled":

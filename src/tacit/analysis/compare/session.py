@@ -20,7 +20,7 @@ from tacit.analysis.settings.processes import (
     Attempt,
     Monitor,
     Outcome,
-    Request,
+    WantedRun,
 )
 from tacit.analysis.settings.runs import (
     FINAL,
@@ -126,7 +126,7 @@ def gather(
     A run that fails does not end the others: its error is kept beside it.
     """
     # All lines with the first seed, then all with the next: what is cut short still compares them.
-    requests: dict[str, Request] = {}
+    requests: dict[str, WantedRun] = {}
     settings = [(line.name, setting) for line in figure.lines for setting in line.settings]
     for turn in range(max((len(setting.runs) for _, setting in settings), default=0)):
         for name, setting in settings:
@@ -134,7 +134,7 @@ def gather(
             digest = run_digest(config)
             if digest not in requests:
                 path = found_run(folder / RUNS, name, config)
-                requests[digest] = Request(name, config, path)
+                requests[digest] = WantedRun(name, config, path)
     outcomes = complete(list(requests.values()), make_whole, jobs=jobs, monitor=monitor)
     ended = {
         digest: _line_run(request.config, outcome)
@@ -157,7 +157,7 @@ def gather(
     )
 
 
-def make_whole(request: Request, attempt: Attempt) -> Outcome:
+def make_whole(request: WantedRun, attempt: Attempt) -> Outcome:
     """Make a run, or go on with it where it can; errors become its outcome.
 
     No folder is overwritten: what cannot go on, or was shortened by what a kill had reserved, is

@@ -37,7 +37,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
-class Request:
+class WantedRun:
     """A run that is wanted, of a resolved experiment and in a folder; `name` is for who watches."""
 
     name: str
@@ -62,7 +62,7 @@ class Outcome:
 
 UNFINISHED = ("stopped", "cancelled")  # by the user
 Attempt = Callable[[Job, Path, bool], Outcome]
-Make = Callable[[Request, Attempt], Outcome]
+Make = Callable[[WantedRun, Attempt], Outcome]
 """Makes a run by attempts: each of a job, in a folder, that is new or resumed."""
 
 
@@ -76,9 +76,9 @@ class Monitor:
     """
 
     begin: Callable[[int, int], None] = lambda total, cached: None
-    start: Callable[[Request], None] = lambda request: None
-    step: Callable[[Request, float], None] = lambda request, share: None
-    done: Callable[[Request, Outcome], None] = lambda request, outcome: None
+    start: Callable[[WantedRun], None] = lambda request: None
+    step: Callable[[WantedRun, float], None] = lambda request, share: None
+    done: Callable[[WantedRun, Outcome], None] = lambda request, outcome: None
     should_stop: Callable[[], bool] = lambda: False
 
 
@@ -108,7 +108,7 @@ def _attempt(
     return Outcome(path, result.status, result.message)
 
 
-def run_in_turn(requests: Sequence[Request], make: Make, monitor: Monitor) -> list[Outcome]:
+def run_in_turn(requests: Sequence[WantedRun], make: Make, monitor: Monitor) -> list[Outcome]:
     """Make all runs in this process, one after the other; what one raises ends them."""
     outcomes: list[Outcome] = []
     stopping = False
@@ -138,7 +138,7 @@ def threads_a_process(jobs: int) -> int:
 
 
 def run_in_processes(
-    requests: Sequence[Request], make: Make, jobs: int, monitor: Monitor
+    requests: Sequence[WantedRun], make: Make, jobs: int, monitor: Monitor
 ) -> list[Outcome]:
     """Make all runs, each in a folder of its own, in so many processes.
 
@@ -147,12 +147,12 @@ def run_in_processes(
     """
     outcomes: dict[Path, Outcome] = {}
     waiting = deque(requests)
-    running: dict[_Worker, Request] = {}
+    running: dict[_Worker, WantedRun] = {}
     idle: list[_Worker] = []
     threads = threads_a_process(jobs)
     stopping = False
 
-    def end(request: Request, outcome: Outcome) -> None:
+    def end(request: WantedRun, outcome: Outcome) -> None:
         outcomes[request.path] = outcome
         monitor.done(request, outcome)
 
@@ -202,7 +202,7 @@ def run_in_processes(
     return [outcomes[request.path] for request in requests]
 
 
-def _lost(request: Request, how: str) -> Outcome:
+def _lost(request: WantedRun, how: str) -> Outcome:
     return Outcome(request.path, "failed", f"its process {how}", PeerError.exit_code)
 
 
@@ -213,7 +213,7 @@ class _Worker:
     process: BaseProcess
     link: Connection[Any, Any]
 
-    def tell(self, request: Request | None) -> None:
+    def tell(self, request: WantedRun | None) -> None:
         """Hand it a run, or ask it to stop cleanly; one that is lost says so by its pipe."""
         with suppress(OSError):
             self.link.send(request)
@@ -266,7 +266,7 @@ def _serve(link: Connection[Any, Any], make: Make) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.dup2(2, 1)  # what a user's module prints does not mix with what the parent prints
-    requests: SimpleQueue[Request | None] = SimpleQueue()
+    requests: SimpleQueue[WantedRun | None] = SimpleQueue()
     stopping = threading.Event()
     preparing = threading.Event()  # a run that has sent and reserved nothing as yet
 

@@ -19,7 +19,7 @@ from tacit.analysis.settings.processes import (
     Make,
     Monitor,
     Outcome,
-    Request,
+    WantedRun,
     run_in_processes,
     run_in_turn,
 )
@@ -90,7 +90,7 @@ def fresh(path: Path) -> Path:
 
 
 def complete(
-    requests: Sequence[Request], make: Make, *, jobs: int = 1, monitor: Monitor = UNHEARD
+    requests: Sequence[WantedRun], make: Make, *, jobs: int = 1, monitor: Monitor = UNHEARD
 ) -> list[Outcome]:
     """Make the runs that have not ended yet, and say how each has, in the same order.
 

@@ -37,7 +37,7 @@ from tacit.analysis.settings.processes import (
     Make,
     Monitor,
     Outcome,
-    Request,
+    WantedRun,
 )
 from tacit.analysis.settings.runs import complete, read_ended, read_final, score_of
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
@@ -151,7 +151,7 @@ def run_trials(
     settings = _settings(plan, folder) if hidden else tuple(range(len(plan.trials)))
     trials = (folder.path / "private" if hidden else folder.path) / "trials"
     requests = [
-        Request(
+        WantedRun(
             f"trial {place + 1} of {len(settings)}: {choice_text(plan.search.choices[setting])}",
             _numbered(plan.trials[setting], place),
             trials / f"{place + 1:04d}",
@@ -225,7 +225,7 @@ def reserve_total(plan: SearchPlan, identity: str) -> None:
 
 def run_final(config: Config, path: Path, monitor: Monitor) -> ResultDocument | None:
     """The winner's own run on the private records; None where the user ended it."""
-    wanted = [Request("winner", config, path)]
+    wanted = [WantedRun("winner", config, path)]
     (outcome,) = complete(wanted, _gone_on, monitor=Monitor(should_stop=monitor.should_stop))
     if outcome.status == "diverged":
         raise DivergenceError(outcome.message)
@@ -256,7 +256,7 @@ def _settings(plan: SearchPlan, folder: SearchFolder) -> tuple[int, ...]:
     return tuple(drawn)
 
 
-def _anew(request: Request, attempt: Attempt) -> Outcome:
+def _anew(request: WantedRun, attempt: Attempt) -> Outcome:
     """Make a hidden trial: of one that was cut off nothing was released."""
     if request.path.exists():
         shutil.rmtree(request.path)
@@ -264,13 +264,13 @@ def _anew(request: Request, attempt: Attempt) -> Outcome:
     return attempt(prepare(without_ledger(request.config)), request.path, False)
 
 
-def _gone_on(request: Request, attempt: Attempt) -> Outcome:
+def _gone_on(request: WantedRun, attempt: Attempt) -> Outcome:
     """Make a run, or go on with it."""
     resume = request.path.exists() or half_made(request.path)
     return attempt(prepare(request.config), request.path, resume)
 
 
-def _composed(plan: SearchPlan, ledger: Path, request: Request, attempt: Attempt) -> Outcome:
+def _composed(plan: SearchPlan, ledger: Path, request: WantedRun, attempt: Attempt) -> Outcome:
     """Make a trial whose cost adds to that of the others, or go on with what is left of it.
 
     A new one has less of its budget where that of the data does not cover it.
