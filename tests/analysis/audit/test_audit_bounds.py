@@ -14,7 +14,7 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from tacit.analysis.audit import bounds
-from tacit.analysis.audit.bounds import Counts
+from tacit.analysis.audit.trade_off import Counts
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import gaussian_delta
 

@@ -12,7 +12,7 @@ from audit_bugs import job_of
 from scipy.stats import laplace, norm
 
 from tacit.algorithms import ALGORITHMS
-from tacit.analysis.audit.canaries import (
+from tacit.analysis.audit.laboratory import (
     ALONE,
     FLIPPED,
     FLIPPED_REPLACED,
@@ -23,8 +23,8 @@ from tacit.analysis.audit.canaries import (
     Problem,
     law_of,
     problem_of,
+    set_up,
 )
-from tacit.analysis.audit.harness import set_up
 from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio
 from tacit.training.stacked_context import StackedContext
 

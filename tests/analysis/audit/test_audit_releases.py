@@ -10,8 +10,15 @@ from clean_cases import BY_ALGORITHM
 
 import tacit
 from tacit.algorithms import ALGORITHMS
-from tacit.analysis.audit.canaries import BARE, CANARY, NOBODY, law_of, problem_of
-from tacit.analysis.audit.harness import in_small, set_up
+from tacit.analysis.audit.laboratory import (
+    BARE,
+    CANARY,
+    NOBODY,
+    in_small,
+    law_of,
+    problem_of,
+    set_up,
+)
 from tacit.training.stacked_context import StackedContext
 
 AUDIT = Path(tacit.__file__).parent / "analysis" / "audit"

@@ -28,7 +28,7 @@ from scipy.stats import binom
 
 from tacit.algorithms.facets import Law
 from tacit.algorithms.federated import round_sampling
-from tacit.analysis.audit.canaries import (
+from tacit.analysis.audit.laboratory import (
     CANARY,
     CROWD,
     Problem,

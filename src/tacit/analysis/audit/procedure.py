@@ -25,7 +25,7 @@ from tacit.analysis.audit.attacks import (
     seed_of,
     worst_cases,
 )
-from tacit.analysis.audit.canaries import WIDTH
+from tacit.analysis.audit.canaries import run_once
 from tacit.analysis.audit.colluders import colluders_of
 from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
@@ -40,7 +40,7 @@ from tacit.analysis.audit.fidelity.pair_noise import (
 )
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.one_run import run_once
+from tacit.analysis.audit.laboratory import WIDTH
 from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
 from tacit.analysis.audit.report import AuditOptions, audit_document
 from tacit.config import Config
@@ -252,7 +252,7 @@ def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress)
         context=context,
         steps=steps,
         models=True,
-        on_step=lambda done, before: progress("noise of the own model", done, steps),
+        on_step=lambda k, points, trace: progress("noise of the own model", k + 1, steps),
     )
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacit.analysis.audit.canaries import REPLACED, stack_records
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
-from tacit.analysis.audit.harness import set_up
+from tacit.analysis.audit.laboratory import REPLACED, set_up, stack_records
 from tacit.analysis.audit.recorder import run_traced, seeded
 from tacit.config import load_config
 from tacit.privacy.noise import draws
