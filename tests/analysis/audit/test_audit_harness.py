@@ -35,6 +35,12 @@ def harness(context=StackedContext, **settings):
     return set_up(job.plan, job.plan.steps, 40, context)
 
 
+def known(moved, rate, **more):
+    """A sum over batches of 2, which a drawn record moves by so much."""
+    same = np.ones_like(moved)
+    return Known(rate * same, moved, 0 * same, same, 2.0, **more)
+
+
 def test_bare_directions_show_noise_of_the_planned_size():
     lab = harness(steps=6)
     bare = np.concatenate([lab.observe(ALONE, seed).y[:, :, BARE].ravel() for seed in range(3)])
@@ -125,25 +131,25 @@ def test_the_likelihood_ratio_is_that_of_the_densities(rate):
     along = y[:, :, 0]
     on = (1 - rate) * norm.pdf(along) + rate * norm.pdf(along - mu[:, None])
     right = np.log(on / norm.pdf(along)).sum(0)
-    found = likelihood_ratio(ALONE)(y, Known(rate, 2.0, mu))
+    found = likelihood_ratio(ALONE)(y, known(mu, rate))
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
 def test_every_statistic_is_larger_where_the_canary_is_hit():
-    known = Known(0.25, 2.0, np.full(2, 3.0))
+    beforehand = known(np.full(2, 3.0), 0.25, alone=2.0)
     base = {ALONE: 0.0, REPLACED: 0.0, REPLACED_IN_BATCH: -6.0}
     for problem, centre in base.items():
         y = np.zeros((2, 2, WIDTH))
         y[:, :, 0] = centre
         y[1, 0, 0] += 3.0
         for name, statistic in attacks.statistics_of(problem).items():
-            hit, missed = statistic(y, known)
+            hit, missed = statistic(y, beforehand)
             assert hit > missed, name
     y = np.zeros((2, 2, WIDTH))
     y[:, :, 1] = 6.0
     y[1, 0, 1] -= 3.0
     for name, statistic in attacks.statistics_of(OPPOSED).items():
-        hit, missed = statistic(y, known)
+        hit, missed = statistic(y, beforehand)
         assert hit > missed, name
 
 

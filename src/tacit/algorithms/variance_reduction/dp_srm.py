@@ -131,7 +131,6 @@ DP_SRM = Algorithm(
     graph=WITH_SERVER,
     releases=Releases(
         mechanism=mechanism,
-        law=lambda options: "steps",
         cost_depends_on_step=lambda options: True,
         no_secure_sum=None,
     ),

@@ -162,7 +162,6 @@ LDP_SVRG = Algorithm(
     graph=WITH_SERVER,
     releases=Releases(
         mechanism=mechanism,
-        law=lambda options: "anchors",
         cost_depends_on_step=lambda options: True,
         no_secure_sum=None,
     ),
@@ -175,5 +174,4 @@ LDP_SPIDER = replace(
     title="LDP-SPIDER",
     schedules=spider_schedules,
     step=spider_step,
-    releases=replace(LDP_SVRG.releases, law=lambda options: "steps"),
 )

@@ -37,7 +37,6 @@ from tacit.analysis.audit.laboratory import (
     Observed,
     Problem,
     in_small,
-    law_of,
     problem_of,
     set_up,
 )
@@ -72,17 +71,12 @@ Statistic = Callable[[Array, Known], Array]
 
 def _shortest(y: Array, known: Known) -> Array:
     """How far the sum falls short of the batch that was expected, at most."""
-    return _highest(known.batch * known.mu[:, None] - y[:, :, CROWD])
+    return _highest(known.batch * known.drawn[:, None] - y[:, :, CROWD])
 
 
 def _largest(y: Array, known: Known) -> Array:
     """The largest value at any step: what outgrows the clipping bound."""
-    return _highest(y[:, :, CANARY])
-
-
-def _farthest(y: Array, known: Known) -> Array:
-    """The same where the sign of gradients changes."""
-    return _highest(np.abs(y[:, :, CANARY]))
+    return _highest(known.signs[:, None] * y[:, :, CANARY])
 
 
 def _highest(values: Array) -> Array:
@@ -96,7 +90,7 @@ def statistics_of(problem: Problem) -> Mapping[str, Statistic]:
         return {LIKELIHOOD_RATIO: opposed_ratio, "largest value": _shortest}
     return {
         LIKELIHOOD_RATIO: likelihood_ratio(problem),
-        "largest value": _farthest if problem.flips else _largest,
+        "largest value": _largest,
     }
 
 
@@ -210,6 +204,9 @@ Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
 Scores = tuple[dict[str, Array], Bools]
 """The value of each statistic, and whether D was there, of every repetition."""
+
+OF_SUMS = ("sampled-gaussian", "random-allocation-gaussian", "laplace")
+"""Kinds of mechanisms of sums of clipped gradients over batches."""
 
 MOST_ATTACKS = 8  # of one audit, among which confidence and alarm rate are divided
 ALARM_CONFIDENCE = 1 - ALARM_RATE / 2 / MOST_ATTACKS
@@ -347,16 +344,15 @@ def _every_node(
 
 def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
     """The attacks that suit the mechanism, the relation and the sampler."""
-    zero_out = target.relation == privacy.ADD_OR_REMOVE_ONE
-    whole, law = target.node.rate == 1, law_of(plan)
-    in_batch = plan.config.train.sampling == "fixed" and not whole
-    problem = problem_of(law, zero_out=zero_out, in_batch=in_batch)
+    mechanism = plan.release.assumed_mechanism(target.node, [(0, target.steps)])
+    problem = problem_of(plan, mechanism)
     name, look = "worst-case gradient", _every_node(problem)
     designs = [_Design(name, problem, look), _Design(name, problem, look, "any-delta")]
-    mechanism = plan.release.assumed_mechanism(target.node, [(0, target.steps)])
     if mechanism.kind == "gaussian":
         designs.append(_Design(name, problem, look, "gaussian-dp"))
-    if zero_out and not whole and law == "sum":
+    releases = plan.config.algorithm.definition.releases
+    sums = mechanism.kind in OF_SUMS and releases.models and releases.clips == "gradients"
+    if mechanism.relation == privacy.ADD_OR_REMOVE_ONE and target.node.rate < 1 and sums:
         designs.append(_Design("opposed gradient", OPPOSED, _every_node(OPPOSED), "any-delta"))
     # Where no epsilon is certified, there is no other delta at which it could be contradicted.
     certified = plan.release.clip.enforced
@@ -396,9 +392,7 @@ def worst_cases(
             observed = harness.observe(problem, seed)
             if len(traces) < KEPT_RUNS:
                 traces.append(observed.trace)
-            known = known_of(small, node, observed.deviations_of(target.nodes))
-            if colluders is not None:
-                known = replace(known, mu=known.mu / colluders.gains)
+            known = known_of(small, node, observed.whole, colluders)
             for design, parts in zip(own, observations, strict=True):
                 parts.append(design.look(observed, known, target))
             progress(own[0].name, run + 1, runs)

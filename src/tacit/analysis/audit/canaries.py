@@ -560,7 +560,6 @@ def _look(
     """Hand the releases of one step on, which began at these public points, `[nodes or 1, d]`."""
     plan, releases = trace.plan, job.config.algorithm.definition.releases
     points = points.expand(len(plan.nodes), -1)
-    whole_change = releases.law(plan.config.algorithm.options) == "change"
     for release in trace.releases:
         nodes = torch.tensor(release.nodes, dtype=torch.int64, device=job.device)
         whole = torch.zeros_like(points, dtype=torch.float64)
@@ -569,7 +568,7 @@ def _look(
         precision[nodes] = _precision(release).to(job.device)
         if colluders is not None:
             whole, precision = _pooled(plan, release, whole, precision, colluders)
-        clip = None if whole_change else plan.release.clip.applied(release.step)
+        clip = plan.release.clip.applied(release.step) if releases.clips == "gradients" else None
         alignment.add([points], whole, precision, clip, step=release.step)
 
 

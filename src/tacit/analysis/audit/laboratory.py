@@ -7,10 +7,10 @@ those of `BARE` by nobody: there an observer sees the noise alone. The canary's 
 times the clipping bound, so that clipping is put to the test.
 
 Where old gradients are kept, or subtracted from new ones, a gradient that never changes shows
-little. There all gradients change their sign between steps, on a schedule that everybody knows
-(`sign_schedule`). The certificates hold for gradients that depend on the step in any way, since
-they hold for every history. The schedule is not one of the model's positions, because nodes that
-share a model would then depend on each other's messages, and would not be independent repetitions.
+little. So old ones have the opposite sign of new ones, by what a step asks its context for
+(`Slope`). The certificates hold for gradients that depend on the step in any way, since they hold
+for every history. The sign does not depend on the model's position, because nodes that share a
+model would then depend on each other's messages, and would not be independent repetitions.
 
 Where a model's change is clipped in place of gradients, the other records push the change to one
 end, and the canary, who outweighs all of them, to the other (`OUTVOTED`).
@@ -31,9 +31,11 @@ only given these (`Releases.apart`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,11 +43,17 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard
 from torch import Tensor, nn
 
-from tacit import gradients
-from tacit.algorithms import Activity, StepContext
-from tacit.algorithms.facets import Law
+from tacit import gradients, privacy
+from tacit.algorithms import Activity, StepContext, StepTable
 from tacit.analysis.audit.colluders import Colluders, pooled
-from tacit.analysis.audit.recorder import ContextFactory, Noised, Trace, run_traced, seeded
+from tacit.analysis.audit.recorder import (
+    ContextFactory,
+    Noised,
+    Recorded,
+    Trace,
+    run_traced,
+    seeded,
+)
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
 from tacit.data import StackedData
@@ -58,11 +66,8 @@ CANARY, CROWD = 0, 1
 BARE = slice(2, 16)
 WIDTH = 16
 HUGE = 1e6
-SAME_POINT = 1e-5
-"""Outputs of one record that differ by less, as a share, are outputs at the same point."""
 
 Vector = tuple[float, float]
-Older = Literal["anchor", "last step", "none"]
 
 
 @dataclass(frozen=True)
@@ -76,13 +81,11 @@ class Problem:
         canary: the gradient of the canary in D.
         instead: what stands in its place in D'; None: nothing does, and J, the sampling rate and
             the denominator stay as they were (zero-out).
-        flips: whether all gradients change their sign between steps, see `sign_schedule`.
     """
 
     others: Vector
     canary: Vector
     instead: Vector | None
-    flips: bool = False
 
 
 ALONE = Problem(others=(0, 1), canary=(HUGE, 0), instead=None)
@@ -98,12 +101,6 @@ REPLACED_IN_BATCH = Problem(others=(-1, 0), canary=(HUGE, 0), instead=(-1, 0))
 """Replace-one with a batch of fixed size: whoever the canary displaces is its opposite."""
 
 
-FLIPPED = Problem(others=(0, 1), canary=(HUGE, 0), instead=None, flips=True)
-"""Add-or-remove-one: old gradients are the opposite of new ones."""
-
-FLIPPED_REPLACED = Problem(others=(0, 1), canary=(HUGE, 0), instead=(-HUGE, 0), flips=True)
-"""Replace-one: the same, with opposite contributions."""
-
 NOBODY = Problem(others=(0, 0), canary=(0, 0), instead=(0, 0))
 """No gradients at all: what is released then is public."""
 
@@ -114,56 +111,28 @@ OUTVOTED_REPLACED = Problem(others=(-HUGE, 0), canary=(HUGE**2, 0), instead=(-HU
 """Replace-one: the same, with one more of the others in D'."""
 
 
-def problem_of(law: Law, *, zero_out: bool, in_batch: bool) -> Problem:
-    """The pair of data sets that an observer can tell apart best.
-
-    `zero_out` says that the relation is add-or-remove-one, and `in_batch` that batches are drawn of
-    a fixed size.
-    """
-    if law == "change":
+def problem_of(plan: Plan, mechanism: privacy.Mechanism) -> Problem:
+    """The pair of data sets that an observer of this mechanism can tell apart best."""
+    releases = plan.config.algorithm.definition.releases
+    zero_out = mechanism.relation == privacy.ADD_OR_REMOVE_ONE
+    if releases.clips == "change":
         return OUTVOTED if zero_out else OUTVOTED_REPLACED
-    if law in ("table", "snapshot", "anchors", "steps"):
-        return FLIPPED if zero_out else FLIPPED_REPLACED
     if zero_out:
         return ALONE
-    return REPLACED_IN_BATCH if in_batch and law != "carried" else REPLACED
+    in_batch = mechanism.kind == privacy.FixedBatchGaussian.kind and releases.models
+    return REPLACED_IN_BATCH if in_batch else REPLACED
 
 
-def law_of(plan: Plan) -> Law:
-    """How a release of the plan's algorithm depends on one record."""
-    return plan.config.algorithm.definition.releases.law(plan.config.algorithm.options)
+def table_signs(plan: Plan, steps: int) -> NDArray[np.float64]:
+    """The sign of the gradients that a table takes up in each step, `[steps]`; 1 without a table.
 
-
-def older_point(law: Law) -> Older:
-    """Where an algorithm that releases differences takes the gradients that it subtracts."""
-    if law == "steps":
-        return "last step"
-    return "anchor" if law in ("snapshot", "anchors") else "none"
-
-
-def sign_schedule(plan: Plan, steps: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What a flipping problem's gradients are multiplied by at each step, `[steps]`; public.
-
-    Anchors and snapshots are taken at one sign, and all other gradients have the other. A table is
-    filled at the sign of step 0; then the sign changes as often as a record is drawn, about. Where
-    differences are to the point of the step before, it changes in every step.
-
-    Returns:
-        These signs, and those of the older gradients that are met: what most of a table holds.
+    It is filled at the sign 1. Then the sign changes as often as a record is drawn, about.
     """
-    every, numbers = getattr(plan.config.algorithm.options, "anchor_every", 1), np.arange(steps)
-    if law_of(plan) == "table":
-        often = max(1, round(1 / max(node.rate for node in plan.nodes)))
-        blocks = (numbers - 1) // often + 1  # the first one is step 0 alone
-        return _turned(blocks), _turned(np.maximum(blocks - 1, 0))
-    if law_of(plan) == "steps":
-        return _turned(numbers), _turned(np.maximum(numbers - 1, 0))
-    return np.where(numbers % every == 0, 1.0, -1.0), np.ones(steps)
-
-
-def _turned(times: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A sign that was changed so often."""
-    return np.where(times % 2 == 0, 1.0, -1.0)
+    chosen = plan.config.algorithm
+    if chosen.definition.table(chosen.options) is None:
+        return np.ones(steps)
+    often = max(1, round(1 / max(node.rate for node in plan.nodes)))
+    return np.where(np.arange(steps) // often % 2 == 0, -1.0, 1.0)
 
 
 def directions(plan: Plan) -> NDArray[np.float64]:
@@ -178,44 +147,84 @@ def directions(plan: Plan) -> NDArray[np.float64]:
 
 
 class Slope:
-    """The sign of gradients, one a step, which changes on a schedule.
+    """The sign of all gradients, by what they are asked for, which everybody knows.
 
-    Where differences to a gradient at an older point are taken, the loss of every record has one
-    sign at that point and the other one elsewhere. The point is told by the record's output there:
-    of an anchor it is kept at every step with a positive sign, when all records are read; that of
-    the last step is worked out from the server's model then.
+    New gradients have the sign 1. Those over all records, which anchors and snapshots are made of,
+    and those at the older point of a difference have the sign -1, and what a table takes up has
+    that of `table_signs`.
     """
 
-    def __init__(self, signs: Sequence[float] = (1.0,), *, older: Older = "none") -> None:
-        self._signs, self._now, self._before, self._older = signs, signs[0], 1.0, older
-        self._kept: Tensor | None = None
-        self._inputs: Tensor | None = None
-
-    def begin(self, data: StackedData) -> None:
-        """A run on these records starts, whose targets are their numbers."""
-        if self._older != "none":
-            self._kept, self._inputs = torch.zeros_like(data.stored[:, 0]), data.stored
-
-    def after(self, steps: int, point: Tensor | None = None) -> None:
-        """So many steps are done, the last of them at the server's model `point`, `[1, d]`."""
-        last = len(self._signs) - 1
-        self._now = self._signs[min(steps, last)]
-        if self._older == "last step" and self._inputs is not None and point is not None:
-            self._before = self._signs[min(steps - 1, last)]
-            self._kept = self._inputs @ point[0].to(self._inputs)
+    def __init__(self) -> None:
+        self._sign, self._older = 1.0, cast(Tensor | None, None)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A loss whose gradient is the feature vector times the sign."""
-        values = outputs.reshape(-1)
-        if self._kept is None:
-            return values * self._now
-        rows, now = targets.reshape(-1).long(), values.detach().to(self._kept.dtype)
-        if self._now > 0 and self._older == "anchor":
-            self._kept[rows] = now
-            return values
-        kept = self._kept[rows]
-        same = (now - kept).abs() <= SAME_POINT * (now.abs() + kept.abs())
-        return values * torch.where(same, self._before, self._now).to(values.dtype)
+        return outputs.reshape(-1) * self._sign
+
+    @contextmanager
+    def turned(self, sign: float, older: Tensor | None = None) -> Iterator[None]:
+        """Meanwhile gradients have this sign, and at an older point, `[nodes, d]`, the other."""
+        before = self._sign, self._older
+        self._sign, self._older = sign, older
+        try:
+            yield
+        finally:
+            self._sign, self._older = before
+
+    @contextmanager
+    def at(self, point: Tensor) -> Iterator[None]:
+        """Meanwhile gradients are taken at this point, `[nodes, d]`."""
+        older = self._older
+        is_older = older is not None and older.shape == point.shape and torch.equal(older, point)
+        with self.turned(-self._sign if is_older else self._sign, older):
+            yield
+
+
+class _TurnedModel(Recorded):
+    def __init__(self, inner: StackedModel, slope: Slope) -> None:
+        super().__init__(inner)
+        self._slope = slope
+
+    def gradient(self, at: Tensor, *rest: Any, **more: Any) -> Any:
+        with self._slope.at(at):
+            return self._inner.gradient(at, *rest, **more)
+
+    def record_gradients(self, at: Tensor, *rest: Any, **more: Any) -> Any:
+        with self._slope.at(at):
+            return self._inner.record_gradients(at, *rest, **more)
+
+
+class _TurnedTable(Recorded):
+    def __init__(self, inner: StepTable, slope: Slope, signs: NDArray[np.float64]) -> None:
+        super().__init__(inner)
+        self._slope, self._signs = slope, signs
+
+    def replace(self, at: Tensor, k: int, difference: float | None) -> Any:
+        with self._slope.turned(float(self._signs[k])):
+            return self._inner.replace(at, k, difference)
+
+
+class _TurnedContext(Recorded):
+    def __init__(self, inner: StepContext, slope: Slope, signs: NDArray[np.float64]) -> None:
+        super().__init__(inner)
+        self._slope, self._signs = slope, signs
+
+    @property
+    def table(self) -> _TurnedTable:
+        return _TurnedTable(self._inner.table, self._slope, self._signs)
+
+    def among(self, k: int) -> _TurnedContext:
+        inner = self._inner.among(k)
+        same = inner is self._inner
+        return self if same else _TurnedContext(inner, self._slope, self._signs)
+
+    def batch_gradient(self, at: Tensor, k: int, *, whole: bool = False, **more: Any) -> Any:
+        with self._slope.turned(-1.0 if whole else 1.0):
+            return self._inner.batch_gradient(at, k, whole=whole, **more)
+
+    def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Any:
+        with self._slope.turned(1.0, anchor):
+            return self._inner.batch_difference(at, anchor, k, bound)
 
 
 def _anything(outputs: Tensor, targets: Tensor) -> None:
@@ -287,26 +296,28 @@ class Observed:
         y: float64 `[steps, nodes, width]`, along the directions of the laboratory: releases in
             units of their noise, with the sign of gradients, less what is public; NaN where a node
             released nothing.
-        deviations: of the noise in them as plan and step say, float64 `[steps, nodes]`; likewise.
         inserted: bool `[nodes]`, whether a node held D.
         copies: of the graph; node i of copy c is number `c * (nodes / copies) + i`.
     """
 
     y: Array
-    deviations: Array
     inserted: NDArray[np.bool_]
     copies: int
     trace: Trace
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Which steps ask for a sum over all records, `[steps]`."""
+        found = np.zeros(len(self.y), np.bool_)
+        for release in self.trace.releases:
+            found[release.step] |= any(each.whole for each in self.trace.sums[release.sums])
+        return found
 
     def rows(self, nodes: Sequence[int]) -> NDArray[np.int64]:
         """The stacked numbers of some nodes of the graph, in all of its copies."""
         starts = len(self.inserted) // self.copies * np.arange(self.copies)[:, None]
         rows: NDArray[np.int64] = (starts + np.asarray(nodes)).reshape(-1)
         return rows
-
-    def deviations_of(self, nodes: Sequence[int]) -> Array:
-        """Those of nodes of the same noise, `[steps]`; NaN where all of them released nothing."""
-        return np.asarray(np.fmax.reduce(self.deviations[:, self.rows(nodes)], axis=1))
 
 
 @dataclass(frozen=True)
@@ -321,7 +332,6 @@ class Harness:
     plan: Plan
     steps: int
     copies: int
-    model: StackedModel
     exchange: InProcessExchange
     context: ContextFactory
     colluders: Colluders | None = None
@@ -334,16 +344,16 @@ class Harness:
         rng, basis = np.random.default_rng(seed), directions(self.plan)
         inserted = rng.random(self.copies * len(self.plan.nodes)) < 0.5
         trace, public = self._run(problem, inserted, seed), None
-        if law_of(self.plan) in ("iterates", "carried"):  # which move without gradients, too
+        if not self.plan.config.algorithm.definition.releases.models:  # which move by themselves
             public = self._run(NOBODY, inserted, seed, replay=trace.noise.asked)
-        y, deviations = _released(trace, public, self.steps)
+        y = _released(trace, public, self.steps)
         if self.colluders is not None:
             y = pooled(y, trace, self.colluders, self.copies)
         if self.plan.config.algorithm.definition.releases.falls:
             y = -y
         if not np.array_equal(basis, np.eye(len(basis))):
             y = y @ basis.T
-        return Observed(y, deviations, inserted, self.copies, trace)
+        return Observed(y, inserted, self.copies, trace)
 
     def _run(
         self,
@@ -363,28 +373,24 @@ class Harness:
             device,
             directions(self.plan),
         )
-        slope, model = Slope(), self.model
-        if problem.flips:
-            signs, _ = sign_schedule(self.plan, self.steps)
-            slope = Slope(signs.tolist(), older=older_point(law_of(self.plan)))
-            model = linear_model(dtype, device, slope)
-            slope.begin(data)
+        slope = Slope()
+        model = _TurnedModel(linear_model(dtype, device, slope), slope)
         return run_traced(
             plan,
-            model,
+            cast(StackedModel, model),
             data,
             self.exchange,
-            context=self._side_by_side,
+            context=partial(self._side_by_side, slope),
             steps=self.steps,
             replay=replay,
-            on_step=lambda k, points, trace: slope.after(k + 1, points),
         )
 
-    def _side_by_side(self, *arguments: Any, **named: Any) -> StepContext:
+    def _side_by_side(self, slope: Slope, *arguments: Any, **named: Any) -> StepContext:
         """The context of all copies, each of which is a run of its own: they are not counted."""
         context: Any = self.context(*arguments, **named)
         context.count = len(self.plan.nodes)
-        return cast(StepContext, context)
+        signs = table_signs(self.plan, self.steps)
+        return cast(StepContext, _TurnedContext(context, slope, signs))
 
     def _stacked(self, problem: Problem, inserted: NDArray[np.bool_], seed: int) -> Plan:
         """The plan of all copies under seeded noise, without the record that D' lacks."""
@@ -412,8 +418,8 @@ class Harness:
         )
 
 
-def _released(trace: Trace, public: Trace | None, steps: int) -> tuple[Array, Array]:
-    """What was released in units of its noise, and its deviations; see `Observed`.
+def _released(trace: Trace, public: Trace | None, steps: int) -> Array:
+    """What was released in units of its noise; see `Observed`.
 
     `public` is of the same releases in a run without gradients, whose totals are what no record
     moved: functions of public values and of earlier releases. None: they are zero. So they are
@@ -422,14 +428,12 @@ def _released(trace: Trace, public: Trace | None, steps: int) -> tuple[Array, Ar
     or the other.
     """
     y = np.full((steps, *trace.start.shape), math.nan)
-    deviations = np.full(y.shape[:2], math.nan)
     for number, release in enumerate(trace.releases):
         moved, nodes = release.after.double(), list(release.nodes)
         if public is not None:
             moved = moved - public.releases[number].before.double()
         y[release.step, nodes] = moved.cpu().numpy() / release.deviations[:, None]
-        deviations[release.step, nodes] = release.deviations
-    return y, deviations
+    return y
 
 
 def _copied(activity: Activity | None, copies: int) -> Activity | None:
@@ -513,7 +517,6 @@ def set_up(
         plan=plan,
         steps=steps,
         copies=copies,
-        model=linear_model(dtype, device),
         exchange=InProcessExchange(
             together,
             dtype=dtype,
