@@ -34,7 +34,6 @@ from tacit.analysis.audit.laboratory import (
     CROWD,
     OPPOSED,
     Harness,
-    Observed,
     Problem,
     in_small,
     problem_of,
@@ -320,40 +319,25 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
 
 @dataclass(frozen=True)
 class _Design:
-    """One attack with worst-case data: what is looked at, and how it becomes a bound."""
+    """One attack with worst-case data, and how its guesses become a bound."""
 
     name: str
     problem: Problem
-    look: Callable[[Observed, Known, Target], Scores]
     method: str = "clopper-pearson"
-
-
-def _every_node(
-    problem: Problem,
-) -> Callable[[Observed, Known, Target], Scores]:
-    """Every audited node of every copy is a repetition; it is judged by its own releases."""
-    statistics = statistics_of(problem)
-
-    def look(observed: Observed, known: Known, target: Target) -> Scores:
-        chosen = observed.rows(target.nodes)
-        y = observed.y[:, chosen]
-        return {name: of(y, known) for name, of in statistics.items()}, observed.inserted[chosen]
-
-    return look
 
 
 def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
     """The attacks that suit the mechanism, the relation and the sampler."""
     mechanism = plan.release.assumed_mechanism(target.node, [(0, target.steps)])
     problem = problem_of(plan, mechanism)
-    name, look = "worst-case gradient", _every_node(problem)
-    designs = [_Design(name, problem, look), _Design(name, problem, look, "any-delta")]
+    name = "worst-case gradient"
+    designs = [_Design(name, problem), _Design(name, problem, "any-delta")]
     if mechanism.kind == "gaussian":
-        designs.append(_Design(name, problem, look, "gaussian-dp"))
+        designs.append(_Design(name, problem, "gaussian-dp"))
     releases = plan.config.algorithm.definition.releases
     sums = mechanism.kind in OF_SUMS and releases.models and releases.clips == "gradients"
     if mechanism.relation == privacy.ADD_OR_REMOVE_ONE and target.node.rate < 1 and sums:
-        designs.append(_Design("opposed gradient", OPPOSED, _every_node(OPPOSED), "any-delta"))
+        designs.append(_Design("opposed gradient", OPPOSED, "any-delta"))
     # Where no epsilon is certified, there is no other delta at which it could be contradicted.
     certified = plan.release.clip.enforced
     return tuple(design for design in designs if certified or design.method != "any-delta")
@@ -367,6 +351,8 @@ def worst_cases(
     progress: Progress,
 ) -> tuple[list[Attack], list[Trace], list[Trace], Harness]:
     """Attack the laboratory with all designs that suit the plan.
+
+    Every audited node of every copy is a repetition; it is judged by its own releases.
 
     Returns:
         What every attack achieves, none where no bound would be proved; traces of the first runs;
@@ -386,18 +372,19 @@ def worst_cases(
     traces: list[Trace] = []
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
-        observations: list[list[Scores]] = [[] for _ in own]
+        parts: list[Scores] = []
         for run in range(runs):
-            seed = seed_of(options, number, run)
-            observed = harness.observe(problem, seed)
+            observed = harness.observe(problem, seed_of(options, number, run))
             if len(traces) < KEPT_RUNS:
                 traces.append(observed.trace)
             known = known_of(small, node, observed.whole, colluders)
-            for design, parts in zip(own, observations, strict=True):
-                parts.append(design.look(observed, known, target))
+            chosen = observed.rows(target.nodes)
+            y, statistics = observed.y[:, chosen], statistics_of(problem)
+            scores = {name: of(y, known) for name, of in statistics.items()}
+            parts.append((scores, observed.inserted[chosen]))
             progress(own[0].name, run + 1, runs)
-        for design, parts in zip(own, observations, strict=True):
-            attacks.append(_attack(design, *_joined(parts), target))
+        scores, inserted = _joined(parts)
+        attacks.extend(_attack(design, scores, inserted, target) for design in own)
     drawn = traces
     if small != plan:  # who is drawn is asked of as many records as there are
         steps, nodes = _drawable(plan, target.steps)

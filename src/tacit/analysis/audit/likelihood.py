@@ -66,13 +66,12 @@ def known_of(
     `whole` says which steps ask for a sum over all records, `[steps]`. Colluders see their estimate
     of the node's sum in place of its releases.
     """
-    # In units of the node's own noise.
-    release, steps = replace(plan.release, pairs=None), range(len(whole))
+    # In units of the node's own noise, and of every step, since nodes take part in different ones.
+    release, steps = replace(plan.release, pairs=None, activity=None), range(len(whole))
     mechanisms = [release.assumed_mechanism(node, [(k, k + 1)]) for k in steps]
     moves = [of_step(mechanism) for mechanism in mechanisms]
-    drawn, undrawn = (
-        np.array([getattr(one, side) for one in moves]) for side in ("drawn", "undrawn")
-    )
+    drawn = np.array([one.drawn for one in moves])
+    undrawn = np.array([one.undrawn for one in moves])
     if not release.algorithm.releases.models:
         # The bound is of all losses, far from what constant gradients do: about one of them.
         drawn = np.array([1 / release.own_multiplier(node, k) for k in steps])

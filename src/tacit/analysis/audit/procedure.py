@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -105,11 +104,12 @@ def audit_job(
             "leaves no noised value of one client to an observer, which audits attack: audit the "
             "same experiment with 'clear'",
         )
-    directory = getattr(job.config.algorithm.options, "table_directory", None)
-    if directory is None:
+    chosen = job.config.algorithm
+    table = chosen.definition.table(chosen.options)
+    if table is None or table.directory is None:
         return _audit(job, options, context, progress)
     # On the same disk: a table lies there because memory is too small for it.
-    place = Path(directory).absolute()
+    place = table.directory.absolute()
     disk = next(folder for folder in (place, *place.parents) if folder.is_dir())
     with tempfile.TemporaryDirectory(dir=disk) as folder:
         own = replace(job, plan=_with_table_in(job.plan, folder))
