@@ -373,11 +373,12 @@ def worst_cases(
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
         parts: list[Scores] = []
+        known: Known | None = None  # the same in every run
         for run in range(runs):
             observed = harness.observe(problem, seed_of(options, number, run))
             if len(traces) < KEPT_RUNS:
                 traces.append(observed.trace)
-            known = known_of(small, node, observed.whole, colluders)
+            known = known or known_of(small, node, observed.whole, colluders)
             chosen = observed.rows(target.nodes)
             y, statistics = observed.y[:, chosen], statistics_of(problem)
             scores = {name: of(y, known) for name, of in statistics.items()}
