@@ -1,7 +1,5 @@
 """Experiments for every row of the battery's table."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from battery_table import ROWS, Array

@@ -4,8 +4,6 @@ The battery of `test_algorithms_battery`, `test_algorithms_noise` and `test_resu
 An algorithm whose `state` may be public or private has a row for either.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.mechanisms.clipping import CLIP_NORMS, ClipNorm
+from tacit.privacy.mechanisms.clipping import CLIP_NORMS
 
 Array = NDArray[np.float64]
 Options = Mapping[str, Any]
@@ -163,7 +161,7 @@ PRIMAL_DUAL = "test_algorithms_fedspd_dp.py::"
 
 
 def _push_sum(name, **rest):
-    settings: dict[str, Any] = {
+    settings = {
         "recursion": PLAIN + "test_push_sum_recursion",
         "release": PUSHED,
         "resumed": {"momentum": 0.9, "final_mixing": 3},
@@ -284,7 +282,7 @@ def _refreshed(name, moved, every=_NEVER, **rest):
     )
 
 
-ROWS: Mapping[str, Row] = {
+ROWS = {
     "sgp": _push_sum("sgp", release=None),
     "privsgp": _push_sum("privsgp"),
     "privsgp-vr": _push_sum(
@@ -397,9 +395,7 @@ def rate(name, learning_rate):
     return {"learning_rate": learning_rate} if steps else {}
 
 
-NOISED: Mapping[str, Release] = {
-    case: row.release for case, row in ROWS.items() if row.release is not None
-}
+NOISED = {case: row.release for case, row in ROWS.items() if row.release is not None}
 
 
 # Special cases.
@@ -437,10 +433,10 @@ _MOMENTUM_GOSSIP = {"consensus_step": 1.0, "momentum": 0.0}
 _SHARED = {"anchor_every": 2, "anchor_share": 0.5}
 _FEW = {"clients_per_round": 2}
 _TABLE = {"state": "private", "anchor_share": None}
-_ONE: dict[str, Any] = {"nodes": 1, "noise": False}
-_PLAIN: dict[str, Any] = {"noise": False}
+_ONE = {"nodes": 1, "noise": False}
+_PLAIN = {"noise": False}
 
-SPECIAL: Sequence[Special] = (
+SPECIAL = (
     Special("privsgp", {}, "sgp", **_PLAIN),
     Special("dp2-sgd", {}, "d-psgd", **_PLAIN),
     # Without schedules all are PrivSGP.
@@ -491,6 +487,7 @@ SPECIAL: Sequence[Special] = (
     Special("dp-dda", {}, "d-psgd", steps=1, **_ONE),
     # Servers.
     Special("dp-fedavg", {}, "fedavg", **_PLAIN),
+    Special("dp-fedavg", _FEW, "fedavg", _FEW, batch=2, **_PLAIN),
     Special("fedavg", {"local_steps": 1}, "dp-sgd", **_PLAIN),
     Special("dp-sgd", {}, "d-psgd", **_ONE),
     # On a complete graph, push-sum gives everybody what a server would.
@@ -502,6 +499,19 @@ SPECIAL: Sequence[Special] = (
         {"penalty": 2.0, "learning_rate_schedule": "constant"},
         **_PLAIN,
     ),
+)
+
+
+# Options with which a row costs otherwise than by default, the size of batches, and their kind.
+_SMOOTH = {"smoothness": 9.0, "local_steps": 2, "penalty": 1.0}
+COSTS = (
+    ("dp-fedavg", {"local_steps": 3}, "all", "poisson"),
+    ("dp-admm", {"penalty": 2.0}, "all", "poisson"),
+    ("fedspd-dp", _SMOOTH, 2, "fixed"),
+    ("fedspd-dp, private", _SMOOTH, 2, "fixed"),
+    ("privsgp-vr", {"anchor_every": 3}, 2, "poisson"),
+    ("privsgp-vr, private", {}, 2, "poisson"),
+    ("privsgp-vr, private", {"table_batch": 5}, 2, "poisson"),
 )
 
 
@@ -528,7 +538,7 @@ ANY_CLIP = [
     "noised-moments",
     "noised-moments-server",
 ]
-CLIP: Mapping[str, tuple[ClipNorm, ...]] = {
+CLIP = {
     **dict.fromkeys(ANY_CLIP, CLIP_NORMS),
     **dict.fromkeys(("dpdo", "cpgt"), ("l1",)),
     **dict.fromkeys(("dp-sgd", "dp-admm"), ("l2", "automatic")),

@@ -1,16 +1,11 @@
 """Variance-reduced gradients as plain NumPy loops over nodes, records and stored gradients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import recursion_oracle as oracle
-import torch
-
-from tacit.training import sampling
-from tacit.training.budget import node_keys
+from recursion_runs import drawn_in
 
 Array = oracle.Array
 
@@ -44,7 +39,7 @@ class Estimator:
     point: dict[int, Array] = field(default_factory=dict)
 
     def __post_init__(self):
-        self.keys = node_keys(self.plan)
+        self.drawn = drawn_in(self.plan, self.group)
         for node in range(len(self.task.nodes)):
             for entry in range(self.entries(node)):
                 self.stored[node, entry] = self.entry(node, entry, self.task.start)
@@ -63,16 +58,6 @@ class Estimator:
         size = self.group or 1
         members = range(entry * size, min((entry + 1) * size, self.records(node)))
         return np.sum([self.gradient(node, record, at) for record in members], axis=0)
-
-    def drawn(self, k, node):
-        cpu = torch.device("cpu")
-        batch = (
-            sampling.draw(self.plan, self.keys, k, cpu)
-            if self.group is None
-            else sampling.draw_units(self.plan.nodes, self.keys, k, cpu, self.group)
-        )
-        chosen: list[int] = batch.indices[node][batch.mask[node]].tolist()
-        return chosen
 
     def __call__(self, node, at, k):
         """The estimate of step k at `at`, without noise."""

@@ -1,27 +1,19 @@
 """Methods with a server as plain NumPy loops over rounds, clients, local steps and records."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import recursion_oracle as oracle
-import torch
-
-import tacit
-from tacit.training import sampling
-from tacit.training.budget import node_keys
+from recursion_runs import drawn_in
 
 Array = oracle.Array
-Prox = Callable[[Array, float], Array]
-"""(x `[d]`, step) -> prox `[d]`."""
 
 
 def proximal(name, lam):
     """Closed forms, one coordinate at a time."""
-    forms: Mapping[str, Callable[[float, float], float]] = {
+    forms = {
         "none": lambda x, step: x,
         "l1": lambda x, step: math.copysign(max(abs(x) - step * lam, 0.0), x),
         "l2": lambda x, step: x / (1 + step * lam),
@@ -68,13 +60,9 @@ class Rounds:
 
 def rounds_of(result, task, rates, clip=None):
     """Read who was active and what was drawn from a run's plan and keys."""
-    plan, keys = result.plan, node_keys(result.plan)
+    plan, drawn = result.plan, drawn_in(result.plan)
     everyone = list(range(len(plan.nodes)))
     flags = None if plan.release.activity is None else plan.release.activity.active
-
-    def batches(k, part, client):
-        drawn = sampling.draw(plan, keys, k, torch.device("cpu"), part=part)
-        return drawn.indices[client][drawn.mask[client]].numpy()
 
     return Rounds(
         task,
@@ -82,7 +70,7 @@ def rounds_of(result, task, rates, clip=None):
             everyone if flags is None else [int(i) for i in np.flatnonzero(flags[k])]
             for k in range(plan.steps)
         ],
-        batches,
+        lambda k, part, client: drawn(k, client, part),
         [node.expected_batch for node in plan.nodes],
         rates,
         clip,
@@ -130,23 +118,3 @@ def admm(run, rho, subgradient):
             dual[i] = dual[i] + rho * (server - x[i])
         server = sum(x[i] - dual[i] / rho for i in range(count)) / count
     return np.array(x), np.asarray(server)
-
-
-def train(task, name, options, **settings):
-    """A run without noise in float64."""
-    return tacit.train(
-        {
-            "task": {"loss": task.loss},
-            "nodes": {"without_records": task.empty},
-            "algorithm": {"name": name, **options},
-            "privacy": {"epsilon": "none"},
-            "train": {"steps": 6, "batch": "all", "dtype": "float64", **settings},
-        },
-        model=task.module,
-        nodes=task.nodes,
-    )
-
-
-def assert_same(found, right):
-    """To 1e-9."""
-    np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)

@@ -5,8 +5,6 @@ battery, and the plans of new figures; all that is there stays. Without a case i
 `golden.json` anew. A commit that is meant to change a result says why, and holds the new file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -15,7 +13,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 import typer
@@ -101,7 +98,7 @@ def figures():
 
 def planned(figure):
     """The plan of the first line of each algorithm of a figure, on generated records."""
-    found: dict[str, Any] = {}
+    found = {}
     for line in load_figure([FIGURES / figure]).lines:
         config = _smaller(line.settings[0].runs[0])
         name = config.algorithm.name
@@ -117,7 +114,7 @@ def planned(figure):
 
 def _smaller(config):
     """The same experiment with few nodes, and a model that is built in no time."""
-    task: dict[str, Any] = {"model": "mlp"} if config.task.model in ("resnet18", "cnn3") else {}
+    task = {"model": "mlp"} if config.task.model in ("resnet18", "cnn3") else {}
     if config.task.features is not None and ":" in config.task.features:
         task["features"] = None  # a function that reads a data set of its own
     federated = config.algorithm.definition.graph.weights == "server"
@@ -158,7 +155,7 @@ def _commands(command, words):
 def main(cases):
     """Write the file: anew, or with these cases, in the order of the battery."""
     torch.set_num_threads(1)
-    kept: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if cases else {}
+    kept = json.loads(FILE.read_text(encoding="utf-8")) if cases else {}
     runs, plans = kept.get("runs", {}), kept.get("plans", {})
     with tempfile.TemporaryDirectory() as folder:
         made = {case: ran(case, Path(folder) / case) for case in cases or ROWS}
@@ -169,7 +166,16 @@ def main(cases):
         "plans": {figure: plans.get(figure) or planned(figure) for figure in figures()},
         "help": kept.get("help") or helped(),
     }
-    FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(lines(document), encoding="utf-8")
+
+
+def lines(document):
+    """The document as JSON, with one line for each run, plan or help page."""
+    sections = []
+    for name, entries in document.items():
+        rows = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
+        sections.append(f" {json.dumps(name)}: {{\n" + ",\n".join(rows) + "\n }")
+    return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 Written from the papers alone: mixing matrices come from edge lists, gradients from closed forms.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,18 +1,15 @@
 """A(DP)2SGD: waves against one event after the other, what the clock does, and what it costs."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import recursion_oracle as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recursion_runs import assert_same, plain, trained
 
-import tacit
 from tacit import privacy
 from tacit.algorithms import Setup
 from tacit.algorithms.adp2_sgd import AsynchronousOptions, events, waves
-from tacit.errors import InputError
 
 RATE = 0.2
 
@@ -62,23 +59,16 @@ def sequential(task, listed):
 
 
 def experiment(task, steps, **options):
-    return {
-        "task": {"loss": task.loss},
-        "algorithm": {"name": "adp2-sgd", "learning_rate": RATE, **options},
-        "privacy": {"epsilon": "none"},
-        "train": {"steps": steps, "batch": "all", "dtype": "float64", "seed": 5},
-    }
+    return plain(task.loss, "adp2-sgd", {"learning_rate": RATE, **options}, steps=steps, seed=5)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 8])
 @pytest.mark.parametrize("options", [{}, {"stragglers": 0.3, "speed_spread": 1.0}])
 def test_waves_are_one_event_after_the_other(nodes, options):
     task, steps = oracle.problem("logistic", nodes), 15
-    found = tacit.train(experiment(task, steps, **options), model=task.module, nodes=task.nodes)
+    found = trained(task, experiment(task, steps, **options))
     listed = events(ring(nodes), steps, 5, AsynchronousOptions(**options))
-    np.testing.assert_allclose(
-        found.parameters.numpy(), sequential(task, listed), rtol=1e-9, atol=1e-9
-    )
+    assert_same(found.parameters, sequential(task, listed))
     assert len({event.node for event in listed}) > nodes / 2
 
 
@@ -125,7 +115,7 @@ def test_each_node_pays_for_its_own_events():
         **experiment(task, 40),
         "privacy": {"noise_std": 2.0, "delta": 1e-4, "noise_seed": 1},
     }
-    result = tacit.train(config, model=task.module, nodes=task.nodes)
+    result = trained(task, config)
     assert result.plan.release.activity is not None
     for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
         count = int(result.plan.release.activity.active[:, node.node].sum())
@@ -138,30 +128,9 @@ def test_each_node_pays_for_its_own_events():
 
 def test_bytes_are_a_model_for_each_pair():
     task = oracle.problem("logistic", 6)
-    result = tacit.train(experiment(task, 40), model=task.module, nodes=task.nodes)
+    result = trained(task, experiment(task, 40))
     activity = result.plan.release.activity
     assert activity is not None
     assert activity.partner is not None
     paired = (activity.partner != np.arange(6)).sum(axis=0)
     assert result.bytes_sent == tuple(paired * task.start.size * 8)
-
-
-def test_on_a_quadratic_it_converges():
-    task = oracle.problem("mse", 4)
-    same = dataclasses.replace(task, nodes=[task.nodes[3]] * 4)
-    result = tacit.train(experiment(same, 900), model=same.module, nodes=same.nodes)
-    inputs, targets = (values.numpy() for values in same.nodes[0])
-    design = np.column_stack([inputs, np.ones(len(inputs))])
-    optimum, *_ = np.linalg.lstsq(design, targets, rcond=None)
-    flat = np.concatenate([optimum[:-1].T.reshape(-1), optimum[-1]])
-    np.testing.assert_allclose(result.parameters.numpy(), np.tile(flat, (4, 1)), atol=2e-2)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [({"stragglers": 1.5}, "stragglers"), ({"straggler_factor": 0.5}, "straggler_factor")],
-)
-def test_bad_speeds_are_refused(options, key):
-    task = oracle.problem("logistic", 3)
-    with pytest.raises(InputError, match=key):
-        tacit.train(experiment(task, 2, **options), model=task.module, nodes=task.nodes)

@@ -1,13 +1,11 @@
 """What every algorithm of the table must do: a new row is tested by being in it."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools
+import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +18,7 @@ from battery_experiments import (
     schedule_options,
     single_step,
 )
-from battery_table import NOISED, ROWS, SPECIAL, TRAINED
+from battery_table import COSTS, NOISED, ROWS, SPECIAL, TRAINED
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -36,8 +34,6 @@ EXACT = {"epsilon": "none"}
 CENTRAL = [case for case, row in ROWS.items() if row.central is not None]
 MEAN = [case for case, row in ROWS.items() if row.mean is not None]
 POOLED = [case for case, row in ROWS.items() if row.pooled]
-
-Nodes = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @functools.cache
@@ -272,6 +268,35 @@ def test_epsilon_falls_with_noise_and_rises_with_steps(case):
         assert longer > 1.2 * some if ROWS[case].trains else longer == some
 
 
+@pytest.mark.parametrize(
+    ("case", "options", "batch", "sampling", "relation"),
+    [
+        (*row, relation)
+        for row in COSTS
+        for relation in ("add-or-remove-one", "replace-one")
+        if row[-1] == "poisson" or relation == "replace-one"
+    ],
+)
+def test_other_options_cost_by_noise_and_steps(case, options, batch, sampling, relation):
+    """And meet a budget."""
+    draw = torch.Generator().manual_seed(0)
+    nodes = [
+        (torch.randn(20, 3, generator=draw), torch.randn(20, generator=draw).sign()) for _ in "ab"
+    ]
+    settings = {"loss": "logistic", "batch": batch, "sampling": sampling, "options": options}
+
+    def epsilons(steps, **asked):
+        privacy = {"delta": DELTA, "relation": relation, **asked}
+        config = experiment(case, steps=steps, privacy=privacy, **settings)
+        plan = prepare(load_config(config, count=2), nodes=nodes).plan
+        return [node.epsilon for node in plan.nodes]
+
+    some, quieter = epsilons(4, noise_std=4.0), epsilons(4, noise_std=8.0)
+    rows = zip(some, quieter, epsilons(8, noise_std=4.0), strict=True)
+    assert all(math.inf > longer > one > less > 0 for one, less, longer in rows)
+    assert all(1.95 < met <= 2.0 for met in epsilons(4, epsilon=2.0))
+
+
 # Special cases
 
 
@@ -279,7 +304,7 @@ def test_epsilon_falls_with_noise_and_rises_with_steps(case):
     "special", SPECIAL, ids=lambda each: f"{each.name}-{each.options}-{each.other}-{each.batch}"
 )
 def test_under_some_settings_it_is_another_one(special):
-    privacy: dict[str, Any] = EXACT
+    privacy = EXACT
     if special.noise:
         privacy = {"noise_std": 0.3, "noise_seed": 8, "delta": DELTA}
         if special.batch != "all":

@@ -4,8 +4,6 @@ Each line names the file, and what to write there. That what stands there is rig
 the battery, the golden results and the tests of the documentation.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

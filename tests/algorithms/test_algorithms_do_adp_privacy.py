@@ -1,30 +1,23 @@
 """What DO-ADP's messages leak, what its theorem claims, and the clip norms of every method."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import PLDAccountant
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from recursion_runs import context_of, pld
 
+from planning_cases import gaussian_delta
 from tacit.config import load_config
 from tacit.privacy.published import do_adp_noise, do_adp_theorem_delta
-from tacit.training.budget import node_keys
-from tacit.training.loop import execute
 from tacit.training.prepare import prepare
-from tacit.training.stacked_context import StackedContext
 
 DELTA, STEPS, NODES = 1e-5, 12, 4
 INPUTS = 3
 WIDTH = 2 * INPUTS + 2
-Records = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def records(inputs=INPUTS, count=20):
@@ -63,13 +56,7 @@ def plan_of(**changes):
 
 def active_steps(plan):
     assert plan.release.activity is not None
-    counts: list[int] = plan.release.activity.active.sum(axis=0).tolist()
-    return counts
-
-
-def gaussian_delta(mu, epsilon):
-    tail = norm.cdf(-epsilon / mu - mu / 2)
-    return float(norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * tail)
+    return plan.release.activity.active.sum(axis=0).tolist()
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
@@ -111,19 +98,8 @@ def test_sampled_batches_against_dp_accounting():
     privacy = {"epsilon": None, "noise_std": 0.3}
     plan = plan_of(activation=0.5, privacy=privacy, train={"batch": 5})
     node, count = plan.nodes[1], active_steps(plan)[1]
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
     event = PoissonSampledDpEvent(0.25, GaussianDpEvent(0.3 * 5))
-    accountant.compose(SelfComposedDpEvent(event, count))
-    assert node.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
-
-
-def test_epsilon_falls_with_noise_and_rises_with_steps():
-    def cost(noise, steps):
-        plan = plan_of(privacy={"epsilon": None, "noise_std": noise}, train={"steps": steps})
-        return plan.nodes[0].epsilon or 0.0
-
-    assert cost(0.1, 4) > cost(0.2, 4) > cost(0.4, 4) > 0
-    assert cost(0.2, 2) < cost(0.2, 4) < cost(0.2, 8)
+    assert node.epsilon == pytest.approx(pld((event, count), delta=DELTA, grid=1e-4), rel=2e-3)
 
 
 # The claim.
@@ -187,7 +163,7 @@ def test_noise_of_active_nodes_alone():
     seen = set()
     for k in range(4):
         exchange = Recorder(plan)
-        context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
+        context = context_of(job, exchange)
         zeros = torch.zeros(NODES, job.plan.parameters, dtype=torch.float64)
         state = definition.step(definition.start(zeros, options, context), k, options, context)
         for node, active in enumerate(plan.release.activity.active[k].tolist()):
@@ -208,8 +184,8 @@ class Recorder:
 
     def __init__(self, plan):
         self.matrix = torch.tensor(plan.mixing.at(0).matrix())
-        self.sent: list[torch.Tensor] = []
-        self.sizes: list[Any] = []
+        self.sent = []
+        self.sizes = []
 
     def mix(self, k, *messages, coding=None):
         values = [message.value for message in messages]
@@ -232,10 +208,7 @@ def clipped(gradient, clip_norm, bound):
 
 
 def sum_of(job, at):
-    context = StackedContext(
-        job.plan, job.model, job.train, node_keys(job.plan), Recorder(job.plan)
-    )
-    return np.asarray(context.batch_gradient(at, 0).numpy())
+    return context_of(job, Recorder(job.plan)).batch_gradient(at, 0).numpy()
 
 
 @pytest.mark.parametrize("clip_norm", NORMS)
@@ -282,19 +255,3 @@ def test_one_record_moves_the_sum_by_the_bound_at_most(clip_norm, seed, exponent
     for with_record in sums[1:]:
         assert np.linalg.norm(with_record - sums[0], order) <= left_out * slack
     assert np.linalg.norm(sums[1] - sums[2], order) <= replaced * slack
-
-
-# Resuming.
-
-
-def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path):
-    sent = {"activation": 0.6, "compressor": "rand-k", "keep": 0.4, "momentum": 0.3}
-    common = {**sent, "privacy": {"noise_seed": 3}, "train": {"batch": 4}}
-    whole = execute(job_of(**common))
-    made = iter(range(100))
-    first = execute(job_of(**common), out=tmp_path / "run", should_stop=lambda: next(made) == 4)
-    assert 0 < first.steps < STEPS
-    again = execute(job_of(**common), out=tmp_path / "run", resume=True)
-    assert torch.equal(again.parameters, whole.parameters)
-    assert again.epsilon == whole.epsilon
-    assert again.bytes_sent == whole.bytes_sent

@@ -1,26 +1,22 @@
 """DP-ADMM against a NumPy loop, and where it converges to."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import federated_oracle as federated
 import numpy as np
 import pytest
 import recursion_oracle as oracle
-import torch
+from recursion_runs import assert_same, disagreeing, least_squares, train
 
 import tacit
 
 RATE, RHO, LAMBDA = 0.3, 1.7, 0.2
 STEPS = 6
-SUBGRADIENTS: dict[str, Callable[[oracle.Array], oracle.Array]] = {
+SUBGRADIENTS = {
     "none": lambda x: 0 * x,
     "l1": lambda x: LAMBDA * np.sign(x),
     "l2": lambda x: LAMBDA * x,
     "elastic-net": lambda x: LAMBDA * (np.sign(x) + x),
 }
-RATES: dict[str, Callable[[int], float]] = {
+RATES = {
     "constant": lambda k: RATE,
     "inverse-sqrt": lambda k: RATE / (k + 1) ** 0.5,
     "linear": lambda k: RATE * (1 - k / STEPS),
@@ -38,11 +34,11 @@ def test_recursion(clients, clip, batch):
     task = oracle.problem("cross-entropy", 5)
     chosen = options(**({"clip": clip} if clip else {}))
     chosen |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "dp-admm", chosen, batch=batch)
+    result = train(task, "dp-admm", chosen, batch=batch)
     run = federated.rounds_of(result, task, [RATE] * STEPS, clip)
     models, server = federated.admm(run, RHO, SUBGRADIENTS["none"])
-    federated.assert_same(result.parameters, models)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, models)
+    assert_same(result.consensus, server)
     assert np.abs(models - server).max() > 1e-3
     if clients:
         size = 8 * result.plan.parameters
@@ -56,35 +52,28 @@ def test_regularisers_and_schedules(schedule, regulariser):
     task = oracle.problem("mse", 3)
     weight = {} if regulariser == "none" else {"regularisation": LAMBDA}
     chosen = options(learning_rate_schedule=schedule, regulariser=regulariser, **weight)
-    result = federated.train(task, "dp-admm", chosen)
+    result = train(task, "dp-admm", chosen)
     run = federated.rounds_of(result, task, [RATES[schedule](k) for k in range(STEPS)])
     models, server = federated.admm(run, RHO, SUBGRADIENTS[regulariser])
-    federated.assert_same(result.parameters, models)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, models)
+    assert_same(result.consensus, server)
 
 
 def test_the_first_round_is_a_gradient_step():
     """With x~_i = x_0 and no dual variable: of length 1 / (rho + 1 / eta)."""
     task = oracle.problem("mse", 1)
     inputs, targets = (values.numpy() for values in task.nodes[0])
-    result = federated.train(task, "dp-admm", options(), steps=1)
+    result = train(task, "dp-admm", options(), steps=1)
     gradient = task.gradients(task.start, inputs, targets).mean(axis=0)
     step = gradient / (RHO + 1 / RATE)
-    federated.assert_same(result.parameters, (task.start - step)[None])
+    assert_same(result.parameters, (task.start - step)[None])
     # The message is 2 x~ - x_0 then: x~ less the dual variable rho (x_0 - x~) over rho.
-    federated.assert_same(result.consensus, task.start - 2 * step)
+    assert_same(result.consensus, task.start - 2 * step)
 
 
 @pytest.mark.parametrize("clients", [None, 2])
 def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(clients):
-    draw = torch.Generator().manual_seed(4)
-    data = [
-        (
-            torch.randn(8, 3, generator=draw, dtype=torch.float64),
-            torch.randn(8, 1, generator=draw, dtype=torch.float64),
-        )
-        for _ in range(3)
-    ]
+    data = disagreeing(3)
     result = tacit.train(
         {
             "task": {"loss": "mse", "model": "linear"},
@@ -99,24 +88,6 @@ def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(clients):
         },
         nodes=data,
     )
-    features = np.concatenate([np.column_stack([a, np.ones(len(a))]) for a, _ in data])
-    targets = np.concatenate([b[:, 0] for _, b in data])
-    minimiser = np.linalg.lstsq(features, targets, rcond=None)[0]
-    own = [
-        np.linalg.lstsq(np.column_stack([a, np.ones(len(a))]), b[:, 0].numpy(), rcond=None)[0]
-        for a, b in data
-    ]
-    assert min(np.abs(x - minimiser).max() for x in own) > 0.1
+    minimiser = least_squares(data)
     np.testing.assert_allclose(result.consensus.numpy(), minimiser, atol=1e-6)
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(minimiser, (3, 1)), atol=1e-6)
-
-
-def test_a_model_that_is_not_convex_is_warned_of():
-    config = {
-        "task": {"dataset": "digits", "model": "mlp"},
-        "nodes": {"count": 2},
-        "algorithm": {"name": "dp-admm"},
-        "privacy": {"noise_std": 1.0, "noise_seed": 1},
-        "train": {"steps": 1, "batch": "all"},
-    }
-    assert any("is not convex" in line for line in tacit.train(config).plan.warnings)

@@ -5,13 +5,11 @@ import math
 import numpy as np
 import pytest
 import recursion_oracle as oracle
+from recursion_runs import IRREGULAR, RATE, activity_of, assert_same, on_graph, trained
 
-import tacit
 from tacit import privacy
-from tacit.errors import InputError
 
-GAMMA, STEPS = 0.3, 9
-EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
+STEPS = 9
 
 
 def shrunk(x, by):
@@ -41,21 +39,13 @@ def recursion(task, matrix, active, p, name, weight):
                 mean = task.gradients(x[i], inputs, targets).mean(axis=0)
                 following[i] += oracle.weight(task, i) * mean
         z = following
-        a = math.sqrt(t + 1) / GAMMA
+        a = math.sqrt(t + 1) / RATE
         x = PROX[name](x0 - z / a, weight * p * (t + 1) / a)
     return x
 
 
 def experiment(folder, **options):
-    path = folder / "graph.txt"
-    path.write_text("\n".join(f"{a} {b}\n{b} {a}" for a, b in EDGES))
-    return {
-        "task": {"loss": "logistic"},
-        "topology": {"graph": f"file:{path}"},
-        "algorithm": {"name": "dp-dda", "learning_rate": GAMMA, **options},
-        "privacy": {"epsilon": "none"},
-        "train": {"steps": STEPS, "batch": "all", "dtype": "float64", "seed": 2},
-    }
+    return on_graph(folder, "dp-dda", steps=STEPS, **options)
 
 
 @pytest.mark.parametrize("p", [1.0, 0.6])
@@ -65,23 +55,17 @@ def test_recursion(name, p, tmp_path):
     weight = 0.0 if name == "none" else 0.05
     given = {} if name == "none" else {"regularisation": weight}
     config = experiment(tmp_path, activation=p, regulariser=name, **given)
-    result = tacit.train(config, model=task.module, nodes=task.nodes)
-    active = np.ones((STEPS, 5), dtype=bool)
-    if p < 1:
-        assert result.plan.release.activity is not None
-        active = result.plan.release.activity.active
-        assert 0 < active.mean() < 1
-    right = recursion(task, oracle.metropolis(5, EDGES), active, p, name, weight)
-    np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
+    result = trained(task, config)
+    active = activity_of(result) if p < 1 else np.ones((STEPS, 5), dtype=bool)
+    assert_same(result.parameters, recursion(task, IRREGULAR, active, p, name, weight))
 
 
 def test_l1_makes_models_sparse(tmp_path):
     task = oracle.problem("logistic", 5)
-    model = task.module
-    for weight in model.parameters():
+    for weight in task.module.parameters():
         weight.data.zero_()
     config = experiment(tmp_path, regulariser="l1", regularisation=0.3)
-    found = tacit.train(config, model=model, nodes=task.nodes).parameters
+    found = trained(task, config).parameters
     assert bool((found == 0).any())
 
 
@@ -89,42 +73,9 @@ def test_only_active_steps_cost(tmp_path):
     task = oracle.problem("logistic", 5)
     config = experiment(tmp_path, activation=0.5)
     config["privacy"] = {"noise_std": 1.0, "delta": 1e-4, "noise_seed": 2}
-    result = tacit.train(config, model=task.module, nodes=task.nodes)
+    result = trained(task, config)
     assert result.plan.release.activity is not None
     for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):
         count = int(result.plan.release.activity.active[:, node.node].sum())
         right = privacy.epsilon(privacy.Gaussian(node.records * 1.0, count), delta=1e-4)
         assert epsilon == pytest.approx(right, rel=1e-5)
-
-
-def test_the_noise_enters_where_a_node_is_active(tmp_path):
-    """The first step alone: z is the noised gradient, x = x^0 - gamma z."""
-    inputs = np.zeros((3, 5000))
-    config = experiment(tmp_path, activation=0.6, clip=0.5)
-    config["train"] = {**config["train"], "steps": 1, "seed": 1}
-    config["privacy"] = {"noise_std": 0.05, "delta": 1e-4, "noise_seed": 2}
-    config["task"] = {"loss": "mse", "model": "linear"}
-    nodes = [(inputs, np.zeros((3, 1)))] * 5
-    result = tacit.train(config, nodes=nodes)
-    assert result.plan.release.activity is not None
-    for row, active in zip(
-        result.parameters.numpy(), result.plan.release.activity.active[0], strict=True
-    ):
-        assert row.std() == pytest.approx(0.05 * GAMMA * active, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    "options", [{"activation": 0.0}, {"activation": 1.5}, {"regulariser": "x"}]
-)
-def test_bad_options(options, tmp_path):
-    task = oracle.problem("logistic", 5)
-    with pytest.raises(InputError, match=next(iter(options))):
-        tacit.train(experiment(tmp_path, **options), model=task.module, nodes=task.nodes)
-
-
-def test_a_model_that_is_not_convex_is_warned_of(tmp_path):
-    config = experiment(tmp_path)
-    config["task"] = {"loss": "mse", "model": "mlp"}
-    nodes = [(np.ones((3, 4)), np.zeros((3, 1)))] * 5
-    result = tacit.train(config, nodes=nodes)
-    assert any("convex" in warning for warning in result.plan.warnings)

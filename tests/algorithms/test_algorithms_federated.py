@@ -1,22 +1,17 @@
 """DP-SGD, FedAvg and DP-FedAvg against NumPy loops, their special cases, and bad input."""
 
-from __future__ import annotations
-
 from fractions import Fraction
-from typing import Any
 
 import federated_oracle as federated
 import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
+from recursion_runs import assert_same, disagreeing, train
 
 import tacit
 from tacit.algorithms.federated import clipped_rows
-from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.training.loop import execute
-from tacit.training.prepare import prepare
 
 RATE = 0.3
 STEPS = 6
@@ -41,25 +36,25 @@ def constant_rates(steps=STEPS):
 )
 def test_dp_sgd_recursion(clients, clip, regulariser):
     task = oracle.problem("cross-entropy", 5)
-    options: dict[str, Any] = {"learning_rate": RATE, "regulariser": regulariser}
+    options = {"learning_rate": RATE, "regulariser": regulariser}
     options |= {} if regulariser == "none" else {"regularisation": 0.2}
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "dp-sgd", options, batch=2)
+    result = train(task, "dp-sgd", options, batch=2)
     run = federated.rounds_of(result, task, constant_rates(), clip)
     assert {len(active) for active in run.active} == {clients or 5}
     right = federated.dp_sgd(run, federated.proximal(regulariser, 0.2))
-    federated.assert_same(result.consensus, right)
-    federated.assert_same(result.parameters, np.tile(right, (5, 1)))
+    assert_same(result.consensus, right)
+    assert_same(result.parameters, np.tile(right, (5, 1)))
 
 
 @pytest.mark.parametrize("clients", [None, 3])
 @pytest.mark.parametrize("name", METHODS)
 def test_clients_without_records_get_the_model_and_send_nothing(name, clients):
     task = oracle.problem("logistic", 6).without(0, 4)
-    options: dict[str, Any] = {"learning_rate": RATE}
+    options = {"learning_rate": RATE}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, name, options, batch=1)
+    result = train(task, name, options, batch=1)
     run = federated.rounds_of(result, task, constant_rates())
     assert {client for active in run.active for client in active} == {1, 2, 3, 5}
     right = (
@@ -75,12 +70,12 @@ def test_clients_without_records_get_the_model_and_send_nothing(name, clients):
 @pytest.mark.parametrize(("name", "clip"), [("fedavg", None), ("dp-fedavg", 0.15)])
 def test_fedavg_recursion(name, clip, clients, sampling, method):
     task = oracle.problem("logistic", 5)
-    options: dict[str, Any] = {"learning_rate": RATE, "local_steps": 2, "sampling": sampling}
+    options = {"learning_rate": RATE, "local_steps": 2, "sampling": sampling}
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, name, options, batch=1, sampling=method)
+    result = train(task, name, options, batch=1, sampling=method)
     run = federated.rounds_of(result, task, constant_rates(), clip)
-    federated.assert_same(result.consensus, federated.fedavg(run, 2, NOTHING))
+    assert_same(result.consensus, federated.fedavg(run, 2, NOTHING))
     both = [set(run.batches(k, 0, 4)) & set(run.batches(k, 1, 4)) for k in range(STEPS)]
     assert not any(both) if sampling == "disjoint" else run.divisors == [1.0] * 5
     if clip:
@@ -100,11 +95,11 @@ def test_proximal_local_steps_and_schedules(name, regulariser):
         "regularisation": 0.3,
         "clients_per_round": 2,
     }
-    result = federated.train(task, name, options)
+    result = train(task, name, options)
     rates = [RATE / (k + 1) ** 0.5 for k in range(STEPS)]
     run = federated.rounds_of(result, task, rates)
     right = federated.fedavg(run, 3, federated.proximal(regulariser, 0.3))
-    federated.assert_same(result.consensus, right)
+    assert_same(result.consensus, right)
 
 
 # Special cases
@@ -124,30 +119,21 @@ def descent(task, steps):
 def test_one_whole_local_step_is_central_gradient_descent(name):
     task = oracle.problem("cross-entropy", 4)
     options = {"learning_rate": RATE} | ({} if name == "dp-sgd" else {"local_steps": 1})
-    federated.assert_same(federated.train(task, name, options).consensus, descent(task, STEPS))
+    assert_same(train(task, name, options).consensus, descent(task, STEPS))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dp-fedavg"])
 def test_a_single_client_goes_on_alone(name):
     task = oracle.problem("logistic", 1)
-    result = federated.train(task, name, {"learning_rate": RATE, "local_steps": 4})
-    federated.assert_same(result.consensus, descent(task, 4 * STEPS))
-
-
-def test_without_noise_and_clip_dp_fedavg_is_fedavg():
-    task = oracle.problem("mse", 4)
-    options = {"learning_rate": RATE, "clients_per_round": 3}
-    plain, private = (
-        federated.train(task, name, options, batch=2) for name in ("fedavg", "dp-fedavg")
-    )
-    assert torch.equal(plain.parameters, private.parameters)
+    result = train(task, name, {"learning_rate": RATE, "local_steps": 4})
+    assert_same(result.consensus, descent(task, 4 * STEPS))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_all_clients_a_round_are_no_choice(name):
     task = oracle.problem("mse", 4)
     chosen, all_of_them = (
-        federated.train(task, name, {"learning_rate": RATE, **more}, batch=1)
+        train(task, name, {"learning_rate": RATE, **more}, batch=1)
         for more in ({"clients_per_round": 4}, {})
     )
     assert torch.equal(chosen.parameters, all_of_them.parameters)
@@ -156,7 +142,7 @@ def test_all_clients_a_round_are_no_choice(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_only_active_clients_send(name):
     task = oracle.problem("mse", 5)
-    result = federated.train(task, name, {"clients_per_round": 2}, batch=2)
+    result = train(task, name, {"clients_per_round": 2}, batch=2)
     activity = result.plan.release.activity
     assert activity is not None
     size = 8 * result.plan.parameters
@@ -164,17 +150,9 @@ def test_only_active_clients_send(name):
     assert sum(result.bytes_sent) == 2 * STEPS * size
 
 
-def regression(clients):
-    draw = torch.Generator().manual_seed(4)
-    return [
-        tuple(torch.randn(8, width, generator=draw, dtype=torch.float64) for width in (3, 1))  # type: ignore[misc]
-        for _ in range(clients)
-    ]
-
-
 def test_proximal_dp_sgd_reaches_the_lasso():
     """The optimality conditions of the mean squared error plus lambda |x|_1."""
-    data, lam = regression(4), 0.38
+    data, lam = disagreeing(4), 0.38
     result = tacit.train(
         {
             "task": {"loss": "mse", "model": "linear"},
@@ -199,94 +177,14 @@ def test_proximal_dp_sgd_reaches_the_lasso():
     np.testing.assert_allclose(gradient[~zero], -lam * np.sign(x[~zero]), atol=1e-9)
 
 
-# Resuming
-
-
-def stopped_after(steps):
-    made = iter(range(1, 100))
-    return lambda: next(made) == steps
-
-
-@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
-def test_a_stopped_run_ends_as_if_it_had_not_been(name, tmp_path):
-    config = {
-        "task": {"loss": "mse"},
-        "algorithm": {"name": name, "clients_per_round": 3, "clip": 0.5},
-        "privacy": {} if name == "fedavg" else {"noise_std": 0.1, "noise_seed": 3},
-        "train": {"steps": 4, "batch": 2, "dtype": "float64"},
-    }
-    task = oracle.problem("mse", 4)
-    job = prepare(load_config(config, count=4), model=task.module, nodes=task.nodes)
-    whole = execute(job, out=tmp_path / "whole")
-    for stop in (2,):
-        run = tmp_path / f"stopped-{stop}"
-        assert execute(job, out=run, should_stop=stopped_after(stop)).status == "stopped"
-        resumed = execute(job, out=run, resume=True)
-        assert resumed.status == "done"
-        assert torch.equal(resumed.parameters, whole.parameters)
-        assert torch.equal(resumed.consensus, whole.consensus)
-        assert resumed.epsilon == whole.epsilon
-        assert resumed.bytes_sent == whole.bytes_sent
-
-
-# Few clients, and bad input
-
-
-@pytest.mark.parametrize("batch", ["all", 1])
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
-def test_one_record_a_client_and_one_round(name, clients, batch):
-    draw = torch.Generator().manual_seed(1)
-    data = [(torch.randn(1, 3, generator=draw), torch.randn(1, 1, generator=draw))] * clients
-    config = {
-        "task": {"loss": "mse", "model": "linear"},
-        "algorithm": {"name": name},
-        "privacy": {} if name == "fedavg" else {"epsilon": 2.0, "noise_seed": 1},
-        "train": {"steps": 1, "batch": batch},
-    }
-    result = tacit.train(config, nodes=data)
-    assert result.parameters.shape == (clients, 4)
-    assert bool(torch.isfinite(result.parameters).all())
-    if name != "fedavg":
-        assert all(0 < value <= 2.0 for value in result.epsilon if value is not None)
+# Bad input
 
 
 def refused(name, options, model=None, **more):
     task = oracle.problem("mse", 3)
     with pytest.raises(InputError) as caught:
-        federated.train(task, name, options, **more)
+        train(task, name, options, **more)
     return str(caught.value)
-
-
-@pytest.mark.parametrize("name", [*METHODS, "dp-admm"])
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"clients_per_round": 4}, "clients_per_round"),
-        ({"clients_per_round": 0}, "clients_per_round"),
-        ({"regulariser": "l3"}, "regulariser"),
-        ({"regularisation": -1.0}, "regularisation"),
-        ({"clip_norm": "coordinate"}, "clip_norm"),
-        ({"momentum": 0.9}, "momentum"),
-    ],
-)
-def test_bad_options(name, options, key):
-    assert f"algorithm.{key}" in refused(name, options)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "key"),
-    [
-        ("fedavg", {"local_steps": 0}, "local_steps"),
-        ("dp-fedavg", {"sampling": "without"}, "sampling"),
-        ("dp-sgd", {"local_steps": 2}, "local_steps"),
-        ("dp-admm", {"penalty": 0.0}, "penalty"),
-        ("dp-admm", {"penalty": -1.0}, "penalty"),
-        ("dp-admm", {"regulariser": "box"}, "regulariser"),
-    ],
-)
-def test_bad_options_of_one_method(name, options, key):
-    assert f"algorithm.{key}" in refused(name, options)
 
 
 def test_disjoint_mini_batches_need_records():

@@ -1,35 +1,25 @@
 """What DP-SGD, DP-FedAvg and DP-ADMM leak: sensitivity, noise, and the epsilon that follows."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.privacy_accountant import NeighboringRelation
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq
-from scipy.stats import norm
+from recursion_runs import context_of, drawn_in, gaussian_epsilon, pld
 from torch import nn
 
+from planning_cases import gaussian_delta
 from tacit import privacy
 from tacit.algorithms.federated import clipped_rows, round_sampling
-from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
-from tacit.training import sampling
-from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
-from tacit.training.stacked_context import StackedContext
 
 DELTA = 1e-5
 PRIVATE = ("dp-sgd", "dp-fedavg", "dp-admm")
-Records = tuple[torch.Tensor, torch.Tensor]
 
 
 def job_of(name, nodes, options, given_privacy, **train):
@@ -52,7 +42,7 @@ def job_of(name, nodes, options, given_privacy, **train):
 
 def noise(count, clients=1, inputs=3):
     draw = torch.Generator().manual_seed(count)
-    options: dict[str, Any] = {"generator": draw, "dtype": torch.float64}
+    options = {"generator": draw, "dtype": torch.float64}
     return [
         (torch.randn(count, inputs, **options), torch.randn(count, 1, **options))
         for _ in range(clients)
@@ -61,14 +51,9 @@ def noise(count, clients=1, inputs=3):
 
 def after_one_step(job, k):
     """What step k makes of the start, for each client: its own model, or the server's."""
-    algorithm, options, plan = (
-        job.config.algorithm.definition,
-        job.config.algorithm.options,
-        job.plan,
-    )
-    exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
-    context = StackedContext(plan, job.model, job.train, node_keys(plan), exchange)
-    start = job.model.start(len(plan.nodes), job.dtype, job.device)
+    algorithm, options = job.config.algorithm.definition, job.config.algorithm.options
+    context = context_of(job)
+    start = job.model.start(len(job.plan.nodes), job.dtype, job.device)
     state = algorithm.start(start.clone(), options, context)
     return algorithm.models(algorithm.step(state, k, options, context)) - start
 
@@ -76,7 +61,7 @@ def after_one_step(job, k):
 # Sensitivity: the release of a single client, with the same coins on both data sets.
 
 CLIP, RHO, ETA = 0.7, 2.0, 0.3
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "dp-sgd": {"learning_rate": 1.0},
     "dp-fedavg": {"learning_rate": 0.4, "local_steps": 3, "sampling": "with-replacement"},
     "dp-admm": {"learning_rate": ETA, "penalty": RHO, "learning_rate_schedule": "inverse-sqrt"},
@@ -94,12 +79,8 @@ def released(name, data, batch, method):
 
 def drawn(name, data, batch, method):
     job = job_of(name, [data], OPTIONS[name], {"epsilon": "none"}, batch=batch, sampling=method)
-    keys = node_keys(job.plan)
-    parts = [
-        sampling.draw(job.plan, keys, K, torch.device("cpu"), part=part)
-        for part in range(job.plan.release.local_steps)
-    ]
-    return {int(i) for part in parts for i in part.indices[0][part.mask[0]]}
+    records, local_steps = drawn_in(job.plan), job.plan.release.local_steps
+    return {int(i) for part in range(local_steps) for i in records(K, 0, part)}
 
 
 def replaced(data, index, features, target):
@@ -209,11 +190,8 @@ def test_records_are_drawn_as_often_as_is_accounted_for(strategy, method):
         sampling=method,
         steps=rounds,
     )
-    keys, device = node_keys(job.plan), torch.device("cpu")
-    hits = 0
-    for k in range(rounds):
-        parts = [sampling.draw(job.plan, keys, k, device, part=part) for part in range(3)]
-        hits += len({int(i) for part in parts for i in part.indices[0][part.mask[0]]})
+    found = drawn_in(job.plan)
+    hits = sum(len({int(i) for part in range(3) for i in found(k, 0, part)}) for k in range(rounds))
     rate, _ = round_sampling(job.plan.release.node_run(job.plan.nodes[0], [0]))
     spread = math.sqrt(rate * (1 - rate) / (rounds * records))
     assert abs(hits / (rounds * records) - rate) < 4 * spread
@@ -253,15 +231,6 @@ def test_noise_std_is_that_of_the_release(name, clients):
 # Epsilon
 
 
-def gaussian_delta(mu, epsilon):
-    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
-
-
-def gaussian_epsilon(mu):
-    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - DELTA, 1e-9, 200.0))
-
-
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])
 @pytest.mark.parametrize("name", PRIVATE)
 def test_epsilon_of_whole_batches(name, relation):
@@ -278,7 +247,9 @@ def test_epsilon_of_whole_batches(name, relation):
         if rounds == 0:
             assert node.epsilon == 0.0
             continue
-        assert node.epsilon == pytest.approx(gaussian_epsilon(shift * math.sqrt(rounds)), rel=1e-3)
+        assert node.epsilon == pytest.approx(
+            gaussian_epsilon(shift * math.sqrt(rounds), DELTA), rel=1e-3
+        )
     assert job.plan.release.mechanism(job.plan.nodes[0]).trust_model == "server"
 
 
@@ -293,9 +264,8 @@ def test_epsilon_of_poisson_batches(name, strategy):
         unit, std = 2 * 0.5, 3.0
     job = job_of(name, noise(20), options, {"noise_std": std, "delta": DELTA}, batch=2, steps=5)
     event = PoissonSampledDpEvent(rate, GaussianDpEvent(std / unit))
-    oracle = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
-    oracle.compose(SelfComposedDpEvent(event, 5))
-    assert job.plan.nodes[0].epsilon == pytest.approx(oracle.get_epsilon(DELTA), rel=2e-3)
+    right = pld((event, 5), delta=DELTA, grid=1e-4)
+    assert job.plan.nodes[0].epsilon == pytest.approx(right, rel=2e-3)
 
 
 @pytest.mark.parametrize("strategy", ["disjoint", "with-replacement"])
@@ -325,25 +295,3 @@ def test_poisson_batches_under_replace_one_are_two_opposite_contributions():
         coordinates=3,
     )
     assert job.plan.nodes[0].epsilon == pytest.approx(privacy.epsilon(stated, delta=DELTA))
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_epsilon_falls_with_noise_and_rises_with_rounds(name):
-    def epsilon(std, steps):
-        options = {"clip": 0.5, **OPTIONS[name]}
-        found = job_of(name, noise(4), options, {"noise_std": std, "delta": DELTA}, steps=steps)
-        return found.plan.nodes[0].epsilon or math.nan
-
-    assert epsilon(1.0, 3) > 1.5 * epsilon(2.0, 3) > 0
-    assert epsilon(1.0, 6) > 1.2 * epsilon(1.0, 3)
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_a_budget_is_met_and_not_wasted(name):
-    options = {"clip": 0.5, **OPTIONS[name]}
-    data = [*noise(4), *noise(7), *noise(5)]
-    wanted = [0.5, 1.0, 3.0]
-    job = job_of(name, data, options, {"epsilon": wanted, "delta": DELTA})
-    for node, budget in zip(job.plan.nodes, wanted, strict=True):
-        assert node.epsilon is not None
-        assert 0.995 * budget < node.epsilon <= budget

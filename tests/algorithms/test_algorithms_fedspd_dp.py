@@ -1,26 +1,22 @@
-"""FedSPD-DP against a NumPy loop, its special cases, resuming, and bad input."""
-
-from __future__ import annotations
+"""FedSPD-DP against a NumPy loop, its special cases, and bad input."""
 
 import math
-from typing import Any
 
 import federated_oracle as federated
 import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
+from recursion_runs import assert_same, train
 from torch import nn
 
 import tacit
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.published import FedspdRun, fedspd_step_parameter
-from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
 Array = oracle.Array
-STEPS = 6
 
 
 def by_hand(run, options, gamma, prox):
@@ -60,7 +56,7 @@ def by_hand(run, options, gamma, prox):
 )
 def test_recursion(state, sampling, method, clients, clip, regulariser):
     task = oracle.problem("logistic", 5)
-    options: dict[str, Any] = {
+    options = {
         "penalty": 1.7,
         "inverse_step": 2.5,
         "local_steps": 2,
@@ -71,12 +67,12 @@ def test_recursion(state, sampling, method, clients, clip, regulariser):
     }
     options |= {"clip": clip} if clip else {}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "fedspd-dp", options, batch=2, sampling=method)
+    result = train(task, "fedspd-dp", options, batch=2, sampling=method)
     run = federated.rounds_of(result, task, [], clip)
     assert {len(active) for active in run.active} == {clients or 5}
     own, server = by_hand(run, options, lambda k, i: 2.5, federated.proximal(regulariser, 0.3))
-    federated.assert_same(result.parameters, own)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, own)
+    assert_same(result.consensus, server)
     sizes = np.array([task.start.nbytes * sum(i in a for a in run.active) for i in range(5)])
     assert list(result.bytes_sent) == sizes.tolist()
     other = by_hand(
@@ -91,7 +87,7 @@ def test_recursion(state, sampling, method, clients, clip, regulariser):
 def test_the_papers_schedule_of_the_step_parameter():
     """Without noise: gamma_t = (2 sqrt(Q p (G^2 + 2 d_lambda^2 + 2 phi^2/b)) / d_X) sqrt(t)."""
     task = oracle.problem("mse", 5)
-    options: dict[str, Any] = {
+    options = {
         "penalty": 3.0,
         "inverse_step": "paper",
         "local_steps": 2,
@@ -102,7 +98,7 @@ def test_the_papers_schedule_of_the_step_parameter():
         "dual_diameter": 0.7,
         "deviation": 2.0,
     }
-    result = federated.train(task, "fedspd-dp", options, batch=2, sampling="fixed")
+    result = train(task, "fedspd-dp", options, batch=2, sampling="fixed")
     run = federated.rounds_of(result, task, [], 0.8)
 
     def gamma(k, client):
@@ -110,8 +106,8 @@ def test_the_papers_schedule_of_the_step_parameter():
         return float(2 * np.sqrt(2 * 2 / 5 * drift) / 1.5 * np.sqrt(k + 1))
 
     own, server = by_hand(run, options, gamma, federated.proximal("none", 0.0))
-    federated.assert_same(result.parameters, own)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, own)
+    assert_same(result.consensus, server)
 
 
 def test_the_schedule_grows_with_the_noise_as_printed():
@@ -161,13 +157,13 @@ def test_the_schedule_grows_with_the_noise_as_printed():
 def test_learning_rate_and_its_schedule_are_the_inverse_of_gamma():
     task = oracle.problem("mse", 3)
     options = {"learning_rate": 0.2, "learning_rate_schedule": "inverse-sqrt", "penalty": 2.0}
-    result = federated.train(task, "fedspd-dp", options)
+    result = train(task, "fedspd-dp", options)
     run = federated.rounds_of(result, task, [])
     known = {"penalty": 2.0, "local_steps": 1, "state": "public"}
     nothing = federated.proximal("none", 0.0)
     own, server = by_hand(run, known, lambda k, i: 5.0 * (k + 1) ** 0.5, nothing)
-    federated.assert_same(result.parameters, own)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, own)
+    assert_same(result.consensus, server)
 
 
 # Special cases
@@ -177,11 +173,11 @@ def test_one_client_and_one_step_move_along_the_gradient():
     """From lambda = 0: x = x^0 - g / (gamma + rho), and y = 2 x - x^0."""
     task = oracle.problem("logistic", 1)
     options = {"inverse_step": 3.0, "penalty": 2.0}
-    result = federated.train(task, "fedspd-dp", options, steps=1)
+    result = train(task, "fedspd-dp", options, steps=1)
     g = task.gradients(task.start, *(values.numpy() for values in task.nodes[0])).mean(axis=0)
     x = task.start - g / 5.0
-    federated.assert_same(result.parameters[0], x)
-    federated.assert_same(result.consensus, 2 * x - task.start)
+    assert_same(result.parameters[0], x)
+    assert_same(result.consensus, 2 * x - task.start)
 
 
 def test_without_noise_states_agree_until_a_client_moves_on():
@@ -189,12 +185,12 @@ def test_without_noise_states_agree_until_a_client_moves_on():
     task = oracle.problem("mse", 2)
     options = {"inverse_step": 4.0, "local_steps": 3}
     first, second = (
-        federated.train(task, "fedspd-dp", {**options, "state": state}, steps=1)
+        train(task, "fedspd-dp", {**options, "state": state}, steps=1)
         for state in ("public", "private")
     )
     assert torch.equal(first.parameters, second.parameters)
     assert torch.equal(first.consensus, second.consensus)
-    everyone = federated.train(task, "fedspd-dp", {**options, "clients_per_round": 2}, steps=1)
+    everyone = train(task, "fedspd-dp", {**options, "clients_per_round": 2}, steps=1)
     assert torch.equal(first.parameters, everyone.parameters)
 
 
@@ -204,11 +200,11 @@ def test_one_record_nodes_and_mini_batches_that_hold_everything():
     task = oracle.Problem("mse", module, nodes, oracle.mse_gradients)
     known = {"penalty": 20.0, "local_steps": 2, "state": "private"}
     given = {"local_steps": 2, "state": "private", "inverse_step": 4.0}
-    result = federated.train(task, "fedspd-dp", given)
+    result = train(task, "fedspd-dp", given)
     run = federated.rounds_of(result, task, [])
     own, server = by_hand(run, known, lambda k, i: 4.0, federated.proximal("none", 0.0))
-    federated.assert_same(result.parameters, own)
-    federated.assert_same(result.consensus, server)
+    assert_same(result.parameters, own)
+    assert_same(result.consensus, server)
 
 
 def least_squares(nodes, inputs):
@@ -229,7 +225,7 @@ def test_it_converges_on_a_strongly_convex_quadratic(state, clients):
     task, hessian, linear = least_squares(3, 4)
     options = {"inverse_step": 6.0, "penalty": 2.0, "local_steps": 2, "state": state}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "fedspd-dp", options, steps=250)
+    result = train(task, "fedspd-dp", options, steps=250)
     optimum = np.linalg.solve(hessian, linear)
     np.testing.assert_allclose(result.consensus.numpy(), optimum, atol=1e-6)
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(optimum, (3, 1)), atol=1e-6)
@@ -239,9 +235,9 @@ def test_l1_of_every_client_gives_a_sparse_solution():
     """The optimality conditions of f + lambda |x|_1, f the clients' mean."""
     task, hessian, linear = least_squares(3, 6)
     lam = float(np.sort(np.abs(linear))[-3])
-    options: dict[str, Any] = {"inverse_step": 8.0, "penalty": 3.0, "local_steps": 2}
+    options = {"inverse_step": 8.0, "penalty": 3.0, "local_steps": 2}
     options |= {"regulariser": "l1", "regularisation": lam}
-    result = federated.train(task, "fedspd-dp", options, steps=400)
+    result = train(task, "fedspd-dp", options, steps=400)
     x = result.parameters[0].numpy()
     slopes = linear - hessian @ x
     kept = np.abs(x) > 1e-4
@@ -255,7 +251,7 @@ def test_l1_of_every_client_gives_a_sparse_solution():
 
 
 def digits(**changes):
-    base: dict[str, dict[str, Any]] = {
+    base = {
         "task": {"dataset": "digits", "model": "logistic"},
         "nodes": {"count": 4},
         "algorithm": {"name": "fedspd-dp", "clients_per_round": 3},
@@ -266,22 +262,6 @@ def digits(**changes):
     return {name: {**section, **changes.get(name, {})} for name, section in base.items()}
 
 
-@pytest.mark.parametrize(("state", "batch"), [("public", "all"), ("private", 8)])
-def test_stopped_and_resumed_it_is_the_same_run(state, batch, tmp_path):
-    options = {"state": state, "local_steps": 2, "inverse_step": "paper"}
-    sections = digits(algorithm=options, train={"batch": batch})
-    whole = execute(prepare(load_config(sections)))
-    made = iter(range(1, 99))
-    execute(
-        prepare(load_config(sections)), out=tmp_path / "run", should_stop=lambda: next(made) == 3
-    )
-    resumed = execute(prepare(load_config(sections)), out=tmp_path / "run", resume=True)
-    assert torch.equal(whole.consensus, resumed.consensus)
-    assert torch.equal(whole.parameters, resumed.parameters)
-    assert whole.epsilon == resumed.epsilon
-    assert whole.bytes_sent == resumed.bytes_sent
-
-
 def test_it_learns_the_digits_under_a_budget():
     sections = digits(privacy={"epsilon": 8.0}, train={"steps": 40, "batch": "all"})
     del sections["privacy"]["noise_std"]
@@ -289,33 +269,6 @@ def test_it_learns_the_digits_under_a_budget():
     assert result.test_accuracy is not None
     assert result.test_accuracy["consensus"] > 0.7
     assert max(value or 0.0 for value in result.epsilon) <= 8.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "where"),
-    [
-        ({"algorithm": {"penalty": 0.0}}, "algorithm.penalty"),
-        ({"algorithm": {"inverse_step": "papers"}}, "algorithm.inverse_step"),
-        ({"algorithm": {"inverse_step": -1.0}}, "algorithm.inverse_step"),
-        ({"algorithm": {"inverse_step": True}}, "algorithm.inverse_step"),
-        ({"algorithm": {"local_steps": 0}}, "algorithm.local_steps"),
-        ({"algorithm": {"regulariser": "l0"}}, "algorithm.regulariser"),
-        ({"algorithm": {"state": "secret"}}, "algorithm.state"),
-        ({"algorithm": {"clients_per_round": 5}}, "algorithm.clients_per_round"),
-        ({"algorithm": {"momentum": 0.9}}, "algorithm.momentum"),
-        ({"algorithm": {"clip_norm": "l1", "smoothness": 9.0}}, "algorithm.clip_norm"),
-        ({"algorithm": {"smoothness": 100.0}}, "algorithm.smoothness"),
-        ({"algorithm": {"local_steps": 400}}, "algorithm.local_steps"),
-        ({"topology": {"graph": "ring"}}, "topology.graph"),
-    ],
-)
-def test_bad_input_names_its_key(changes, where):
-    sections = digits(**changes) | {
-        name: values for name, values in changes.items() if name == "topology"
-    }
-    with pytest.raises(InputError) as refused:
-        prepare(load_config(sections))
-    assert refused.value.where == where
 
 
 def test_a_smoothness_is_made_true_of_every_record():

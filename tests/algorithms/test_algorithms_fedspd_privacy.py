@@ -1,32 +1,21 @@
 """What FedSPD-DP leaks: how far a record moves what is sent, the noise on it, and its epsilon."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.privacy_accountant import NeighboringRelation
-from scipy.optimize import brentq
-from scipy.stats import norm
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from recursion_runs import context_of, drawn_in, gaussian_epsilon, pld
 
 from tacit import data, privacy
 from tacit.algorithms import NodeRun
 from tacit.algorithms.fedspd_dp import FEDSPD_DP, ROUNDING, FedspdOptions, PrimalDualState
-from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.privacy import published
-from tacit.training import sampling
-from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
-from tacit.training.stacked_context import StackedContext
 
-Array = np.ndarray
 CLIP, BATCH, LOCAL, RECORDS = 0.3, 2, 3, 8
 FIXED = {"sampling": "fixed", "relation": "replace-one"}
 POISSON = {"sampling": "poisson", "relation": "add-or-remove-one"}
@@ -53,12 +42,9 @@ def job_of(
     return prepare(load_config(config, count=len(records)), nodes=records)
 
 
-def context_of(job, records):
+def context_with(job, records):
     """The job's context, on other records of the same sizes: the coins are the same."""
-    plan = job.plan
-    exchange = InProcessExchange(plan.mixing.weights, dtype=job.dtype, device=job.device)
-    stacked = data.stack(records, job.dtype, job.device)
-    return StackedContext(plan, job.model, stacked, node_keys(plan), exchange)
+    return context_of(job, train=data.stack(records, job.dtype, job.device))
 
 
 def one_client(draw, inputs=2):
@@ -80,7 +66,7 @@ def smoothness(*records):
 
 def messages(job, records, broadcasts):
     """What the client sends in each round, for the same broadcasts: a transcript that is given."""
-    context, options = context_of(job, [records]), job.config.algorithm.options
+    context, options = context_with(job, [records]), job.config.algorithm.options
     server = [torch.from_numpy(row)[None] for row in broadcasts]
     state = FEDSPD_DP.start(server[0].clone(), options, context)
     sent = []
@@ -92,12 +78,8 @@ def messages(job, records, broadcasts):
 
 def drawn(job, k):
     """The records of each mini-batch of a round."""
-    keys, device = node_keys(job.plan), torch.device("cpu")
-    batches = [
-        sampling.draw(job.plan, keys, k, device, part=part)
-        for part in range(job.plan.release.local_steps)
-    ]
-    return [set(batch.indices[0][batch.mask[0]].tolist()) for batch in batches]
+    records = drawn_in(job.plan)
+    return [set(records(k, 0, part).tolist()) for part in range(job.plan.release.local_steps)]
 
 
 WAYS = ("disjoint", "with-replacement")
@@ -158,7 +140,7 @@ def round_by_hand(state, gradients, gamma, rho, public):
 
 
 def node_run(options, released, **changes):
-    settings: dict[str, Any] = {
+    settings = {
         "options": options,
         "records": RECORDS,
         "rate": BATCH / RECORDS,
@@ -182,11 +164,11 @@ def node_run(options, released, **changes):
 
 def multipliers_of(run):
     """As stated, but for what rounding may add to the sensitivity."""
-    stated = FEDSPD_DP.releases.mechanism(run).noise_multiplier  # type: ignore[union-attr]
+    stated = FEDSPD_DP.releases.mechanism(run).noise_multiplier
     if run.options.state == "private":
-        return list(stated)  # type: ignore[arg-type]
+        return list(stated)
     noise = run.noise_multiplier
-    return [z / (z / m - ROUNDING) for z, m in zip(noise, stated, strict=True)]  # type: ignore[arg-type]
+    return [z / (z / m - ROUNDING) for z, m in zip(noise, stated, strict=True)]
 
 
 @pytest.mark.parametrize(("gamma", "rho"), [(0.5, 2.0), (9.0, 1.0)])
@@ -260,7 +242,7 @@ def test_rounds_that_run_again_count_every_copy():
 
 def test_smoothness_states_the_sharper_bound():
     """PRIVACY: mean of theta^s for disjoint mini-batches, their sum over hits otherwise."""
-    common: dict[str, Any] = {"penalty": 2.0, "inverse_step": 6.0, "local_steps": LOCAL}
+    common = {"penalty": 2.0, "inverse_step": 6.0, "local_steps": LOCAL}
     theta = 6.0 / 8.0
     run = node_run(FedspdOptions(**common, smoothness=12.0), [0, 1])
     stated = FEDSPD_DP.releases.mechanism(run)
@@ -289,7 +271,7 @@ def test_smoothness_states_the_sharper_bound():
 
 
 def test_no_round_of_a_growing_schedule_is_above_what_is_stated():
-    common: dict[str, Any] = {"penalty": 8.0, "local_steps": LOCAL, "learning_rate": 0.9}
+    common = {"penalty": 8.0, "local_steps": LOCAL, "learning_rate": 0.9}
     options = FedspdOptions(**common, learning_rate_schedule="cosine", smoothness=4.0)
     (stated,) = set(multipliers_of(node_run(options, [0, 3], steps=40)))
     for k in range(40):
@@ -311,7 +293,7 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state):
     ]
     options = {"state": state, "local_steps": 2, "inverse_step": 3.0, "penalty": 2.0}
     job = job_of(nodes, options, {"noise_std": 0.05, "accounting": "none"}, loss="mse")
-    context, options = context_of(job, nodes), job.config.algorithm.options
+    context, options = context_with(job, nodes), job.config.algorithm.options
     x = job.model.start(2, job.dtype, job.device)
     after = FEDSPD_DP.step(FEDSPD_DP.start(x, options, context), 0, options, context)
     assert isinstance(after, PrimalDualState)
@@ -330,14 +312,6 @@ def test_noise_of_the_planned_size_is_on_what_is_sent(state):
 # Epsilon
 
 
-def gaussian_epsilon(mu, delta):
-    def excess(epsilon):
-        first = norm.cdf(mu / 2 - epsilon / mu)
-        return float(first - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta)
-
-    return float(brentq(excess, 0, 60))
-
-
 def test_certified_epsilon_against_closed_form_and_another_accountant():
     nodes = [one_client(np.random.default_rng(1))] * 2
     job = job_of(nodes, {}, {"noise_std": 0.5}, sampled=POISSON, batch="all")
@@ -347,22 +321,8 @@ def test_certified_epsilon_against_closed_form_and_another_accountant():
     options = {"local_steps": 2, "inverse_step": 20.0, "penalty": 5.0, "smoothness": 10.0}
     job = job_of(nodes, options, {"noise_std": 0.4}, sampled=POISSON)
     z = 0.4 * BATCH / CLIP / (1 + 20 / 25) * 2
-    oracle = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
     event = PoissonSampledDpEvent(2 * BATCH / RECORDS, GaussianDpEvent(z))
-    oracle.compose(SelfComposedDpEvent(event, 4))
-    assert job.plan.nodes[0].epsilon == pytest.approx(oracle.get_epsilon(1e-4), rel=5e-3)
-
-
-@pytest.mark.parametrize("state", ["public", "private"])
-def test_epsilon_falls_with_noise_and_rises_with_rounds(state):
-    nodes = [one_client(np.random.default_rng(1))]
-    options = {"state": state, "smoothness": 9.0, "inverse_step": 8.0, "local_steps": 2}
-    options |= {"penalty": 1.0}
-
-    def epsilon(noise, steps):
-        return job_of(nodes, options, {"noise_std": noise}, steps=steps).plan.nodes[0].epsilon or 0
-
-    assert 0 < epsilon(4.0, 3) < epsilon(2.0, 3) < epsilon(2.0, 5) < math.inf
+    assert job.plan.nodes[0].epsilon == pytest.approx(pld((event, 4), grid=1e-4), rel=5e-3)
 
 
 def test_clients_that_are_active_at_other_rounds_are_costed_apart():

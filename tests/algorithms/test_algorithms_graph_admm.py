@@ -1,27 +1,31 @@
 """ADMM on a graph against a NumPy loop, where it converges to, and what each iteration costs."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import recursion_oracle as oracle
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from recursion_runs import (
+    EDGES,
+    IRREGULAR,
+    RATE,
+    assert_same,
+    disagreeing,
+    drawn_in,
+    graph_file,
+    least_squares,
+    on_graph,
+    trained,
+)
 
 import tacit
 from tacit import privacy
-from tacit.algorithms.admm.graph import weights_of
-from tacit.algorithms.admm.m_admm import ModifiedAdmmOptions, schedules
+from tacit.algorithms.graph_admm import ModifiedAdmmOptions, schedules, weights_of
 from tacit.errors import InputError
-from tacit.training import sampling
-from tacit.training.budget import node_keys
 
-GAMMA, ETA, LAMBDA, STEPS, NODES = 0.3, 0.7, 0.2, 9, 5
-EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 0)]
+ETA, LAMBDA, STEPS, NODES = 0.7, 0.2, 9, 5
 ROWS = ("ddp-admm-gradient", "dp-madmm-gradient", "dp-radmm-gradient")
 SLOPES = {
     "none": lambda x: 0 * x,
@@ -31,21 +35,8 @@ SLOPES = {
 }
 
 
-def graph_file(folder, edges):
-    path = folder / "graph.txt"
-    path.write_text("\n".join(f"{a} {b}" for a, b in edges))
-    return f"file:{path}"
-
-
 def experiment(folder, name, **options):
-    both = [edge for a, b in EDGES for edge in ((a, b), (b, a))]
-    return {
-        "task": {"loss": "logistic"},
-        "topology": {"graph": graph_file(folder, both)},
-        "algorithm": {"name": name, "learning_rate": GAMMA, "penalty": ETA, **options},
-        "privacy": {"epsilon": "none"},
-        "train": {"steps": STEPS, "batch": "all", "dtype": "float64", "seed": 2},
-    }
+    return on_graph(folder, name, steps=STEPS, **{"penalty": ETA, **options})
 
 
 def recursion(
@@ -85,7 +76,7 @@ def recursion(
     return np.array(x)
 
 
-WAYS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+WAYS = [
     ("ddp-admm-gradient", {}, {}),
     ("dp-madmm-gradient", {"penalty_growth": 1.1}, {"growth": 1.1}),
     ("dp-madmm-gradient", {"dual_step": 0.3}, {"growth": 1.01, "theta": 0.3}),
@@ -101,25 +92,20 @@ def test_recursion(name, options, expected, clip, batch, tmp_path):
     given = {**options, **({"clip": clip} if clip else {})}
     config = experiment(tmp_path, name, **given)
     config["train"]["batch"] = batch
-    result = tacit.train(config, model=task.module, nodes=task.nodes)
-    plan, keys = result.plan, node_keys(result.plan)
-
-    def batches(k, node):
-        drawn = sampling.draw(plan, keys, k, torch.device("cpu"))
-        return drawn.indices[node][drawn.mask[node]].numpy()
-
+    result = trained(task, config)
+    plan = result.plan
     run = oracle.Run(
         task,
-        lambda k: oracle.metropolis(NODES, EDGES),
+        lambda k: IRREGULAR,
         STEPS,
-        learning_rate=GAMMA,
+        learning_rate=RATE,
         clips=None if clip is None else [clip] * STEPS,
-        batches=None if batch == "all" else batches,
+        batches=None if batch == "all" else drawn_in(plan),
         divisors=[node.expected_batch for node in plan.nodes],
         equal=True,
     )
     right = recursion(run, **expected)
-    np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
+    assert_same(result.parameters, right)
     assert np.abs(right - right.mean(0)).max() > 1e-3  # the dual variables have something to do
     size = 8 * plan.parameters  # everybody sends in every step
     degrees = [sum(node in edge for edge in EDGES) for node in range(NODES)]
@@ -132,25 +118,17 @@ def test_regularisers(regulariser, tmp_path):
     weight = {} if regulariser == "none" else {"regularisation": LAMBDA}
     config = experiment(tmp_path, "dp-radmm-gradient", regulariser=regulariser, **weight)
     config["task"] = {"loss": "mse"}
-    result = tacit.train(config, model=task.module, nodes=task.nodes)
-    matrix = oracle.metropolis(NODES, EDGES)
-    run = oracle.Run(task, lambda k: matrix, STEPS, learning_rate=GAMMA, equal=True)
+    result = trained(task, config)
+    run = oracle.Run(task, lambda k: IRREGULAR, STEPS, learning_rate=RATE, equal=True)
     right = recursion(run, recycled=True, slope=regulariser)
-    np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
+    assert_same(result.parameters, right)
 
 
 @pytest.mark.parametrize("drop", [None, 0.2])
 @pytest.mark.parametrize("name", ROWS)
 def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(name, drop, tmp_path):
     """Also where links fail, both ways at once: dual variables go on summing to zero."""
-    draw = torch.Generator().manual_seed(4)
-    data = [
-        (
-            torch.randn(8, 3, generator=draw, dtype=torch.float64),
-            torch.randn(8, 1, generator=draw, dtype=torch.float64),
-        )
-        for _ in range(NODES)
-    ]
+    data = disagreeing(NODES)
     config = experiment(tmp_path, name, learning_rate=0.15, penalty=1.0)
     config["task"] = {"loss": "mse", "model": "linear"}
     config["train"] |= {"steps": 600, "evaluate_every": 600}
@@ -159,14 +137,7 @@ def test_converges_to_the_minimiser_of_a_heterogeneous_quadratic(name, drop, tmp
     if name == "dp-madmm-gradient":
         config["algorithm"]["penalty_growth"] = 1.001
     result = tacit.train(config, nodes=data)
-    features = np.concatenate([np.column_stack([a, np.ones(len(a))]) for a, _ in data])
-    targets = np.concatenate([b[:, 0] for _, b in data])
-    minimiser = np.linalg.lstsq(features, targets, rcond=None)[0]
-    own = [
-        np.linalg.lstsq(np.column_stack([a, np.ones(len(a))]), b[:, 0].numpy(), rcond=None)[0]
-        for a, b in data
-    ]
-    assert min(np.abs(x - minimiser).max() for x in own) > 0.1
+    minimiser = least_squares(data)
     np.testing.assert_allclose(result.parameters.numpy(), np.tile(minimiser, (NODES, 1)), atol=1e-6)
 
 
@@ -174,7 +145,7 @@ def certified(folder, name, **options):
     task = oracle.problem("logistic", NODES)
     config = experiment(folder, name, clip=1.0, **options)
     config["privacy"] = {"noise_std": 1.0, "delta": 1e-4, "noise_seed": 2}
-    return tacit.train(config, model=task.module, nodes=task.nodes)
+    return trained(task, config)
 
 
 def test_recycled_iterations_cost_nothing(tmp_path):
@@ -195,13 +166,10 @@ def test_who_sees_the_messages_works_out_a_recycled_iteration(tmp_path):
     sent = []
     for steps in (1, 2):
         config["train"]["steps"] = steps
-        result = tacit.train(config, model=task.module, nodes=task.nodes)
+        result = trained(task, config)
         sent.append(result.parameters.numpy())
-    start, laplacian = (
-        np.tile(task.start, (NODES, 1)),
-        np.eye(NODES) - oracle.metropolis(NODES, EDGES),
-    )
-    length = 1 / GAMMA + 2 * ETA
+    start, laplacian = np.tile(task.start, (NODES, 1)), np.eye(NODES) - IRREGULAR
+    length = 1 / RATE + 2 * ETA
     gradient = (start - sent[0]) * length
     spread = laplacian @ sent[0]
     right = sent[0] - (gradient + 2 * (ETA / 2 * spread) + ETA * spread) / length
@@ -220,42 +188,6 @@ def test_an_iteration_costs_less_the_higher_its_penalty(tmp_path):
     rising = certified(tmp_path, "dp-madmm-gradient", penalty_growth=growth).epsilon
     flat = certified(tmp_path, "dp-madmm-gradient", penalty_growth=1.0).epsilon
     assert all(a < b for a, b in zip(rising, flat, strict=True))
-
-
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"penalty": 0.0}, "penalty"),
-        ({"penalty": math.inf}, "penalty"),
-        ({"regulariser": "box"}, "regulariser"),
-        ({"regularisation": 0.5}, "regularisation"),
-        ({"clients_per_round": 2}, "clients_per_round"),
-    ],
-)
-def test_bad_options(name, options, key, tmp_path):
-    task = oracle.problem("logistic", NODES)
-    with pytest.raises(InputError, match=rf"algorithm\.{key}"):
-        tacit.train(experiment(tmp_path, name, **options), model=task.module, nodes=task.nodes)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"penalty_growth": 0.9}, "penalty_growth"),
-        ({"penalty_growth": 1e37}, "penalty_growth"),
-        ({"penalty": 1e37, "penalty_growth": 1.5}, "penalty_growth"),
-        ({"noise_decay": 0.0}, "noise_decay"),
-        ({"noise_decay": 1.1}, "noise_decay"),
-        ({"noise_decay": 1e-30}, "noise_decay"),
-        ({"dual_step": 0.0}, "dual_step"),
-    ],
-)
-def test_bad_schedules(options, key, tmp_path):
-    task = oracle.problem("logistic", NODES)
-    config = experiment(tmp_path, "dp-madmm-gradient", **options)
-    with pytest.raises(InputError, match=rf"algorithm\.{key}"):
-        tacit.train(config, model=task.module, nodes=task.nodes)
 
 
 _SIZES = st.floats(1e-38, 1e38)
@@ -287,13 +219,5 @@ def test_a_directed_graph_is_refused(name, tmp_path):
     ring = [(node, (node + 1) % NODES) for node in range(NODES)]
     config["topology"] = {"graph": graph_file(tmp_path, ring)}
     with pytest.raises(InputError, match="symmetric weights") as caught:
-        tacit.train(config, model=task.module, nodes=task.nodes)
+        trained(task, config)
     assert caught.value.where == "topology.graph"
-
-
-def test_a_model_that_is_not_convex_is_warned_of(tmp_path):
-    config = experiment(tmp_path, "ddp-admm-gradient")
-    config["task"] = {"loss": "mse", "model": "mlp"}
-    nodes = [(np.ones((3, 4)), np.zeros((3, 1)))] * NODES
-    result = tacit.train(config, nodes=nodes)
-    assert any("convex" in warning for warning in result.plan.warnings)

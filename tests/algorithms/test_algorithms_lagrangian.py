@@ -1,10 +1,7 @@
 """The augmented Lagrangian of a run, against the formula record by record, and who may see it."""
 
-from __future__ import annotations
-
 import json
 import math
-from typing import Any
 
 import federated_oracle as federated
 import numpy as np
@@ -13,6 +10,7 @@ import recursion_oracle as oracle
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from recursion_runs import train
 
 import tacit
 from experiments import tacit as command_line
@@ -45,10 +43,10 @@ def test_dp_admm(clients, regulariser):
     """Without noise the duals follow from the models: lambda += rho (x_0 - x) in active rounds."""
     task = oracle.problem("logistic", 5)
     start = task.start.copy()
-    options: dict[str, Any] = {"penalty": RHO, "learning_rate": 0.4, "regulariser": regulariser}
+    options = {"penalty": RHO, "learning_rate": 0.4, "regulariser": regulariser}
     options |= {"regularisation": LAMBDA} if regulariser != "none" else {}
     options |= {"clients_per_round": clients} if clients else {}
-    result = federated.train(task, "dp-admm", options, evaluate_every=1)
+    result = train(task, "dp-admm", options, evaluate_every=1)
     run = federated.rounds_of(result, task, [0.4] * STEPS)
     count, server = 5, start
     x, dual = [start] * count, [np.zeros_like(start)] * count
@@ -76,7 +74,7 @@ def test_fedspd_dp_begins_at_the_sum_of_losses_and_falls(state):
     start = losses(task, np.tile(task.start, (4, 1)))
     options = {"penalty": RHO, "inverse_step": 2.0, "state": state, "regulariser": "l2"}
     options |= {"regularisation": LAMBDA}
-    result = federated.train(task, "fedspd-dp", options, evaluate_every=1, steps=40)
+    result = train(task, "fedspd-dp", options, evaluate_every=1, steps=40)
     series = result.metrics["augmented_lagrangian"]
     x_0 = task.start
     assert series[0] == pytest.approx(sum(start) + LAMBDA / 2 * x_0 @ x_0, rel=1e-9)
@@ -87,7 +85,7 @@ def test_fedspd_dp_begins_at_the_sum_of_losses_and_falls(state):
 
 @pytest.mark.parametrize("name", ["dp-sgd", "fedavg", "privsgp"])
 def test_methods_without_duals_have_none(name):
-    result = federated.train(oracle.problem("mse", 3), name, {"learning_rate": 0.1})
+    result = train(oracle.problem("mse", 3), name, {"learning_rate": 0.1})
     assert set(result.metrics["augmented_lagrangian"]) == {None}
 
 
@@ -134,7 +132,7 @@ def test_an_unknown_regulariser_is_refused():
 
 def test_callbacks_do_not_hear_of_it():
     task = oracle.problem("logistic", 3)
-    seen: list[str] = []
+    seen = []
 
     class Listener(Callback):
         def on_metrics(self, row):

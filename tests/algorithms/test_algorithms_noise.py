@@ -3,13 +3,9 @@
 Gradients that are exactly zero leave nothing else to see.
 """
 
-from __future__ import annotations
-
 import functools
 import math
-from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +39,7 @@ FEW_INPUTS = 63
 RECORDS = (2, 3, 5)
 CLIP = 0.5
 
-CLIPS: dict[str, Callable[[int], float]] = {
+CLIPS = {
     "dyn-c": lambda k: CLIP * DECAY ** (-k / STEPS),
     "dyn-d2p": lambda k: CLIP * DECAY ** (-k / STEPS),
     "dyn-general": lambda k: bounds(STEPS)[k],
@@ -65,7 +61,7 @@ def after_refreshes(refreshed, others, moved):
     return math.sqrt(moved * math.sqrt(len(others) * a / (len(refreshed) * b)))
 
 
-RELATIVE_NOISE: dict[str, Callable[[int], float]] = {
+RELATIVE_NOISE = {
     "dyn-c": lambda k: DECAY ** (-k / STEPS),
     "dyn-mu": lambda k: GROWTH ** (-k / STEPS),
     "dyn-d2p": lambda k: (DECAY * GROWTH) ** (-k / STEPS),
@@ -78,7 +74,7 @@ RELATIVE_NOISE: dict[str, Callable[[int], float]] = {
 }
 """Planned standard deviation of step k's noise over that of step 0; 1 for all others."""
 
-PARTLY: Mapping[str, Any] = {"activation": 0.5, "clients_per_round": 2}
+PARTLY = {"activation": 0.5, "clients_per_round": 2}
 """Options with which only some nodes take part in a step."""
 
 LAPLACE = [case for case in NOISED if ALGORITHMS[ROWS[case].name].releases.noise is LAPLACE]

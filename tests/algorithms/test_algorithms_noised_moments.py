@@ -1,9 +1,6 @@
 """Noised moments against plain NumPy: what is summed, what is averaged, what is solved from it."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +9,8 @@ import torch
 from battery_experiments import experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from recursion_runs import train
+from torch import nn
 
 import tacit
 from tacit.algorithms.noised_moments import BOUND
@@ -24,7 +22,6 @@ from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
 Array = oracle.Array
-Nodes = list[tuple[Tensor, Tensor]]
 LOSS_NAMES = ("mse", "logistic", "cross-entropy")
 OUTPUTS = {"mse": 2, "logistic": 1, "cross-entropy": 4}
 
@@ -74,20 +71,6 @@ def least_squares(loss, released, ridge, target_bound=1.0):
         "cross-entropy": count * math.sqrt(1 - 1 / count),
     }
     return np.asarray(scales[loss] * rows[p:] @ inverse)
-
-
-def train(task, name, options, **more):
-    return tacit.train(
-        {
-            "task": {"loss": task.loss},
-            "topology": more.get("topology", {}),
-            "algorithm": {"name": name, **options},
-            "privacy": {"epsilon": "none"},
-            "train": {"steps": more.get("steps", 3), "batch": "all", "dtype": "float64"},
-        },
-        model=task.module,
-        nodes=task.nodes,
-    )
 
 
 def means(task, **more):
@@ -189,7 +172,7 @@ def test_a_layer_without_bias_has_no_constant(constant):
 
 
 def planned(**more):
-    sections: dict[str, Any] = {
+    sections = {
         "task": {"loss": "mse", "model": "linear"},
         "algorithm": {"name": "noised-moments"},
         "privacy": {"epsilon": 1.0, "delta": 1e-5},

@@ -6,8 +6,6 @@ message, a score, a shape, a row of metrics, a result or an error differs betwee
 that have nothing in common but what is public: how many records there are, and their kind.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import dataclass, field, replace
@@ -18,7 +16,6 @@ import pytest
 import torch
 from battery_experiments import experiment, part_of, schedule_options
 from battery_table import ROWS
-from torch import Tensor
 
 import tacit
 from communication.cluster.ranks import ThreadChannel, run_threads
@@ -54,8 +51,6 @@ SEEN_BY_ITS_NODE = (
 )  # marked as private where shown
 CLOCKS = ("seconds", "steps_per_second")
 PLACEMENT = Placement((0, 1, 1, 2))
-
-Nodes = list[tuple[Tensor, Tensor]]
 
 
 def records(seed, size, labels=10):
@@ -231,7 +226,7 @@ class Tapped(ThreadChannel):
 
     def __init__(self, hub, rank, timeout):
         super().__init__(hub, rank, timeout)
-        self.tapped: list[tuple[int, bytes]] = []
+        self.tapped = []
 
     def send(self, rank, message):
         self.tapped.append((rank, message.numpy().tobytes()))
@@ -252,7 +247,7 @@ def ran(job, seat):
     state = chosen.definition.start(
         model.start(len(hosted), job.dtype, device), chosen.options, context
     )
-    told: list[Any] = []
+    told = []
     for k in range(STEPS):
         state = chosen.definition.step(state, k, chosen.options, context)
         models = chosen.definition.models(state)
@@ -273,7 +268,7 @@ def test_no_byte_on_the_wire_depends_on_records(case):
     found = {}
     for name in ("data", "all"):
         job = prepare(settings, nodes=DATA[name], test=TEST)
-        outcomes = run_threads(lambda seat, job=job: ran(job, seat), 3, channel=Tapped)  # type: ignore[misc]
+        outcomes = run_threads(lambda seat, job=job: ran(job, seat), 3, channel=Tapped)
         assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
         found[name] = [outcome.value for outcome in outcomes]
     assert sum(len(sent) for sent, _ in found["data"]) >= STEPS

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import recursion_oracle as oracle
+from recursion_runs import train
 
 import tacit
 from tacit.algorithms import ALGORITHMS, Algorithm
@@ -90,17 +91,8 @@ def test_gradient_tracking_is_one_file(monkeypatch):
     row = importlib.import_module("own_algorithm").GRADIENT_TRACKING
     monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), row.name, row)
     task, steps, rate = oracle.problem("mse", 5), 40, 0.05
-    result = tacit.train(
-        {
-            "task": {"loss": task.loss},
-            "topology": {"graph": "ring"},
-            "algorithm": {"name": row.name, "learning_rate": rate},
-            "privacy": {"epsilon": "none"},
-            "train": {"steps": steps, "batch": "all", "dtype": "float64"},
-        },
-        model=task.module,
-        nodes=task.nodes,
-    )
+    options = {"learning_rate": rate}
+    result = train(task, row.name, options, topology={"graph": "ring"}, steps=steps)
     w = oracle.metropolis(5, [(i, (i + 1) % 5) for i in range(5)])
     run = oracle.Run(task, lambda k: w, steps)
     x = np.tile(task.start, (5, 1))

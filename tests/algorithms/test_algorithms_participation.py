@@ -1,16 +1,11 @@
 """The same clients in every round: who they are, what the server averages, and what each spends."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import federated_oracle as federated
 import numpy as np
 import pytest
 import recursion_oracle as oracle
-from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
-from dp_accounting.privacy_accountant import NeighboringRelation
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+from recursion_runs import assert_same, pld, train
 
 import tacit
 from tacit.config import Config
@@ -18,14 +13,14 @@ from tacit.errors import InputError
 from tacit.training.prepare import prepare
 
 METHODS = ("dp-sgd", "dp-fedavg", "dp-admm", "fedspd-dp", "fedavg")
-SAME: dict[str, Any] = {"clients_per_round": 2, "participation": "same"}
+SAME = {"clients_per_round": 2, "participation": "same"}
 STEPS, RATE, RHO = 6, 0.3, 5.0
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_clients_are_the_same_and_no_other_sends(name):
     task = oracle.problem("mse", 5)
-    result = federated.train(task, name, SAME, batch=2)
+    result = train(task, name, SAME, batch=2)
     active = federated.rounds_of(result, task, [RATE] * STEPS).active
     assert len(active) == STEPS
     assert len(active[0]) == 2
@@ -39,13 +34,13 @@ def test_other_seeds_choose_others_and_drawn_ones_change():
     chosen = {
         tuple(
             federated.rounds_of(
-                federated.train(task, "dp-sgd", SAME, batch=2, seed=seed), task, [RATE] * STEPS
+                train(task, "dp-sgd", SAME, batch=2, seed=seed), task, [RATE] * STEPS
             ).active[0]
         )
         for seed in range(8)
     }
     assert len(chosen) > 3
-    drawn = federated.train(task, "dp-sgd", {**SAME, "participation": "drawn"}, batch=2)
+    drawn = train(task, "dp-sgd", {**SAME, "participation": "drawn"}, batch=2)
     active = federated.rounds_of(drawn, task, [RATE] * STEPS).active
     assert len({tuple(some) for some in active}) > 1
 
@@ -53,31 +48,31 @@ def test_other_seeds_choose_others_and_drawn_ones_change():
 def test_dp_sgd_recursion():
     task = oracle.problem("cross-entropy", 5)
     options = {"learning_rate": RATE, "clip": 0.4, **SAME}
-    result = federated.train(task, "dp-sgd", options, batch=2)
+    result = train(task, "dp-sgd", options, batch=2)
     run = federated.rounds_of(result, task, [RATE] * STEPS, 0.4)
-    federated.assert_same(result.consensus, federated.dp_sgd(run, federated.proximal("none", 0.0)))
+    assert_same(result.consensus, federated.dp_sgd(run, federated.proximal("none", 0.0)))
 
 
 def test_dp_admm_averages_its_clients_alone():
     """It is DP-ADMM on the chosen clients, as if there were no others."""
     task = oracle.problem("mse", 5)
     options = {"learning_rate": RATE, "penalty": RHO}
-    result = federated.train(task, "dp-admm", {**options, **SAME})
+    result = train(task, "dp-admm", {**options, **SAME})
     active = federated.rounds_of(result, task, [RATE] * STEPS).active[0]
     alone = oracle.Problem(task.loss, task.module, [task.nodes[i] for i in active], task.gradients)
-    whole = federated.train(alone, "dp-admm", options)
-    federated.assert_same(result.consensus, whole.consensus.numpy())
-    federated.assert_same(result.parameters[active], whole.parameters.numpy())
+    whole = train(alone, "dp-admm", options)
+    assert_same(result.consensus, whole.consensus.numpy())
+    assert_same(result.parameters[active], whole.parameters.numpy())
 
 
 def test_fedspd_averages_its_clients_alone():
     task = oracle.problem("logistic", 5)
     options = {"penalty": RHO, "inverse_step": 2.0, "local_steps": 2, "regulariser": "l1"}
-    result = federated.train(task, "fedspd-dp", {**options, **SAME})
+    result = train(task, "fedspd-dp", {**options, **SAME})
     active = federated.rounds_of(result, task, [RATE] * STEPS).active[0]
     alone = oracle.Problem(task.loss, task.module, [task.nodes[i] for i in active], task.gradients)
-    whole = federated.train(alone, "fedspd-dp", options)
-    federated.assert_same(result.consensus, whole.consensus.numpy())
+    whole = train(alone, "fedspd-dp", options)
+    assert_same(result.consensus, whole.consensus.numpy())
 
 
 def test_a_client_pays_for_all_rounds_or_for_none():
@@ -96,10 +91,8 @@ def test_a_client_pays_for_all_rounds_or_for_none():
             assert plan.release.epsilon(node, [(0, 30)]) == 0.0
             continue
         # No amplification by the choice of clients: by that of records alone.
-        oracle_ = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
         event = PoissonSampledDpEvent(node.rate, GaussianDpEvent(0.05 * node.expected_batch))
-        oracle_.compose(SelfComposedDpEvent(event, 30))
-        assert node.epsilon == pytest.approx(oracle_.get_epsilon(1e-4), rel=5e-3)
+        assert node.epsilon == pytest.approx(pld((event, 30), grid=1e-4), rel=5e-3)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -112,7 +105,7 @@ def test_without_a_number_of_clients_it_is_refused(name):
 def test_all_clients_are_everyone():
     task = oracle.problem("mse", 4)
     options = {"clients_per_round": 4, "participation": "same"}
-    result = federated.train(task, "dp-sgd", options)
+    result = train(task, "dp-sgd", options)
     assert result.plan.release.activity is None
     assert np.all(np.array(result.bytes_sent) > 0)
     assert isinstance(result, tacit.Result)

@@ -1,10 +1,6 @@
 """PrivSGP-VR with a private table and with public anchors, and what either leaks."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import difference_oracle as differences
 import numpy as np
@@ -12,16 +8,8 @@ import pytest
 import recursion_oracle as oracle
 import torch
 from dp_accounting import dp_event
-from reduced_experiments import (
-    CLIP,
-    PRIVATE,
-    RATE,
-    STEPS,
-    context_of,
-    experiment,
-    least_epsilon,
-    pld,
-)
+from recursion_runs import RATE, assert_same, context_of, least_squares, pld, trained
+from recursion_runs import on_batches as experiment
 from scipy.stats import binom, norm
 
 import tacit
@@ -31,11 +19,11 @@ from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.privacy import from_statement, to_statement
 from tacit.training import prepare as preparing
-from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
+STEPS, CLIP, PRIVATE = 7, 0.4, {"state": "private"}
 VARYING = [[(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)]]
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
+VARIANTS = {
     "table": PRIVATE,
     "clipped": {**PRIVATE, "clip": CLIP},
     "clipped-differences": {**PRIVATE, "clip": CLIP, "clip_difference": 0.1},
@@ -46,8 +34,12 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def train(task, config):
-    return tacit.train(config, model=task.module, nodes=task.nodes)
+def least_epsilon(delta_at, delta):
+    low, high = 0.0, 200.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+    return high
 
 
 def push_sum(estimate, matrices, momentum, more):
@@ -73,10 +65,10 @@ def test_recursion_over_changing_graphs(name, tmp_path):
     path = tmp_path / "graph.txt"
     path.write_text("\n\n".join("\n".join(f"{a} {b}" for a, b in edges) for edges in VARYING))
     config = experiment(options, task={"loss": loss}, topology={"graph": f"file:{path}"})
-    result = train(task, config)
+    result = trained(task, config)
     matrices = [oracle.splitting(5, edges) for edges in VARYING]
     right = push_sum(differences.estimator(result, task, options), matrices, 0.0, 0)
-    np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
+    assert_same(result.parameters, right)
 
 
 @pytest.mark.parametrize("name", ["clipped-differences", "clipped-anchors"])
@@ -85,43 +77,26 @@ def test_recursion_with_momentum_and_final_mixing(name, sampling):
     task = oracle.problem("mse", 6)
     options = {**VARIANTS[name], "momentum": 0.6, "final_mixing": 2}
     config = experiment(options, task={"loss": "mse"}, train={"sampling": sampling})
-    result = train(task, config)
+    result = trained(task, config)
     matrices = [oracle.exponential(6, k) for k in range(3)]
     right = push_sum(differences.estimator(result, task, options), matrices, 0.6, 2)
-    np.testing.assert_allclose(result.parameters.numpy(), right, rtol=1e-9, atol=1e-9)
+    assert_same(result.parameters, right)
 
 
 # Special cases
 
-NOISE = {"noise_std": 0.2, "noise_seed": 4, "delta": 1e-4}
-
-
-@pytest.mark.parametrize("batch", ["all", 1], ids=["whole", "one-record-nodes"])
-def test_with_every_record_drawn_the_table_is_the_full_gradient(batch):
-    task = oracle.problem("logistic", 5)
-    if batch == 1:
-        task = oracle.Problem(
-            task.loss, task.module, [(x[:1], y[:1]) for x, y in task.nodes], task.gradients
-        )
-    found, right = (
-        train(task, experiment({**options, "clip": CLIP}, privacy=NOISE, train={"batch": batch}))
-        for options in (PRIVATE, {"name": "privsgp"})
-    )
-    torch.testing.assert_close(found.parameters, right.parameters, rtol=1e-11, atol=1e-12)
-    assert found.epsilon == pytest.approx(right.epsilon, rel=1e-12)
-
 
 def test_anchors_at_every_step_are_the_full_gradient():
     task = oracle.problem("logistic", 5)
-    anchors = train(task, experiment({"anchor_every": 1, "clip": CLIP}))
-    whole = train(task, experiment({"name": "privsgp", "clip": CLIP}, train={"batch": "all"}))
+    anchors = trained(task, experiment({"anchor_every": 1, "clip": CLIP}))
+    whole = trained(task, experiment({"name": "privsgp", "clip": CLIP}, train={"batch": "all"}))
     torch.testing.assert_close(anchors.parameters, whole.parameters, rtol=1e-11, atol=1e-12)
 
 
 def test_groups_of_one_record_are_records():
     task = oracle.problem("logistic", 5)
     alone, groups = (
-        train(task, experiment({**PRIVATE, **more, "clip": CLIP}))
+        trained(task, experiment({**PRIVATE, **more, "clip": CLIP}))
         for more in ({}, {"table_batch": 1})
     )
     torch.testing.assert_close(alone.parameters, groups.parameters, rtol=1e-11, atol=1e-12)
@@ -131,7 +106,7 @@ def test_a_bound_that_no_difference_reaches_changes_nothing():
     task = oracle.problem("logistic", 5)
     for options in (PRIVATE, {"anchor_every": 3}):
         free, bounded = (
-            train(task, experiment({**options, **more, "clip": CLIP}))
+            trained(task, experiment({**options, **more, "clip": CLIP}))
             for more in ({}, {"clip_difference": 3.0})
         )
         torch.testing.assert_close(free.parameters, bounded.parameters, rtol=1e-11, atol=1e-12)
@@ -141,8 +116,7 @@ def test_a_bound_that_no_difference_reaches_changes_nothing():
 def test_it_converges_on_a_quadratic_where_single_records_do_not():
     draw = np.random.default_rng(5)
     nodes = [(draw.normal(size=(4, 2)), draw.normal(size=(4, 1))) for _ in range(3)]
-    inputs = np.concatenate([np.column_stack([x, np.ones(4)]) for x, _ in nodes])
-    optimum = np.linalg.lstsq(inputs, np.concatenate([y for _, y in nodes]), rcond=None)[0][:, 0]
+    optimum = least_squares(nodes)
     tensors = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in nodes]
 
     def distance(options):
@@ -196,7 +170,7 @@ def test_groups_and_batches_of_fixed_size_give_up_amplification(relation):
 
     right = least_epsilon(delta_at, 1e-4)
     noise = {"noise_std": z / 2, "noise_seed": 1, "delta": 1e-4, "relation": relation}
-    kinds: list[tuple[dict[str, Any], str]] = [({"table_batch": 3}, "poisson")]
+    kinds = [({"table_batch": 3}, "poisson")]
     if relation == "replace-one":
         kinds.append(({}, "fixed"))
     for more, sampling in kinds:
@@ -215,7 +189,7 @@ def test_anchors_and_differences_compose(difference):
     """K_a Gaussians on every record and K_r sampled ones, whose noise `anchor_share` relates."""
     share, steps, clip = 0.3, 10, 1.5
     bound = difference or 2 * clip
-    options: dict[str, Any] = {"anchor_every": 4, "anchor_share": share, "clip": clip}
+    options = {"anchor_every": 4, "anchor_share": share, "clip": clip}
     if difference:
         options["clip_difference"] = difference
     noise = {"noise_std": bound, "noise_seed": 1, "delta": 1e-4}
@@ -250,26 +224,6 @@ def test_the_default_share_has_the_least_accumulated_noise():
     assert math.sqrt(least / steps) == pytest.approx(1.3, rel=0.03)
 
 
-@pytest.mark.parametrize("options", [PRIVATE, {"anchor_every": 3}], ids=["private", "public"])
-def test_epsilon_falls_with_noise_and_rises_with_steps(options):
-    def epsilon(noise_std, steps):
-        noise = {"noise_std": noise_std, "noise_seed": 1, "delta": 1e-4}
-        found = planned(20, options, privacy=noise, train={"steps": steps}).epsilon[0]
-        assert found is not None
-        return found
-
-    assert epsilon(1.0, 9) > epsilon(2.0, 9) > epsilon(2.0, 3) > 0
-
-
-def test_a_budget_is_met_by_each_state_and_relation():
-    for relation in ("add-or-remove-one", "replace-one"):
-        for options in (PRIVATE, {"anchor_every": 3}, {**PRIVATE, "table_batch": 5}):
-            budget = {"epsilon": 2.0, "delta": 1e-4, "relation": relation}
-            epsilon = planned(20, options, privacy=budget).epsilon[0]
-            assert epsilon is not None
-            assert 1.95 < epsilon <= 2.0
-
-
 def test_published_noise_is_that_of_theorem_2_and_its_table_is_private():
     budget = {"epsilon": 0.7, "delta": 1e-5, "accounting": "published", "published_constant": 2.0}
     for state in ("private", "public"):
@@ -290,7 +244,7 @@ def test_published_noise_is_that_of_theorem_2_and_its_table_is_private():
 def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype):
     """Gradients of zero leave nothing else: x^{k+1} - x^k is -gamma times the noise of a mean."""
     nodes = [(np.zeros((8, 9000)), np.zeros((8, 1)))]
-    sections: dict[str, Any] = {
+    sections = {
         "task": {"loss": "mse", "model": "linear"},
         "privacy": {"noise_std": 0.5, "noise_seed": 3, "delta": 1e-4},
         "train": {"steps": 8, "dtype": dtype},
@@ -324,32 +278,11 @@ def test_noise_of_the_planned_size_enters_anchors_and_differences(dtype):
             assert (one - anchor).std() == pytest.approx(0.5, rel=0.05)
 
 
-# Stopping and resuming
-
-
-@pytest.mark.parametrize("name", ["clipped-differences", "groups", "clipped-anchors"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path):
-    task = oracle.problem("logistic", 4)
-    clip = {"clip": CLIP, **VARIANTS[name]}
-    noise = {"noise_std": 0.3, "noise_seed": 2, "delta": 1e-4}
-    config = experiment(clip, privacy=noise)
-    job = prepare(
-        load_config(config, count=4, given_model=True), model=task.module, nodes=task.nodes
-    )
-    whole = execute(job, out=tmp_path / "whole")
-    made = iter(range(1, STEPS + 1))
-    stopped = execute(job, out=tmp_path / "stopped", should_stop=lambda: next(made) == 5)
-    assert (stopped.status, stopped.steps) == ("stopped", 5)
-    resumed = execute(job, out=tmp_path / "stopped", resume=True)
-    assert torch.equal(resumed.parameters, whole.parameters)
-    assert resumed.epsilon == whole.epsilon
-
-
 def test_a_table_on_disk_gives_the_same_run(tmp_path):
     task = oracle.problem("cross-entropy", 4)
     options = {**VARIANTS["clipped-differences"]}
     memory, disk = (
-        train(task, experiment({**options, **more}, task={"loss": "cross-entropy"}))
+        trained(task, experiment({**options, **more}, task={"loss": "cross-entropy"}))
         for more in ({}, {"table_directory": str(tmp_path / "table")})
     )
     assert torch.equal(memory.parameters, disk.parameters)
@@ -364,35 +297,16 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
     free = [100, 10_000]
     monkeypatch.setattr(preparing, "available_bytes", lambda device: free.pop(0))
     with pytest.raises(InputError, match=r"table_directory.*table_batch.*public"):
-        train(task, experiment(PRIVATE))
-    train(task, experiment({}))
-    notes = train(task, experiment({**PRIVATE, "table_batch": 50})).plan.notes
+        trained(task, experiment(PRIVATE))
+    trained(task, experiment({}))
+    notes = trained(task, experiment({**PRIVATE, "table_batch": 50})).plan.notes
     assert any(line.startswith("gradient table: 3 mini-batches") for line in notes)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"state": "hidden"}, "state"),
-        ({"table_batch": 4}, "table_batch"),
-        ({"table_directory": "folder"}, "table_directory"),
-        ({**PRIVATE, "table_batch": 0}, "table_batch"),
-        ({**PRIVATE, "table_batch": 2, "clip_difference": 1.0}, "clip_difference"),
-        ({"clip_difference": 0.0}, "clip_difference"),
-        ({"anchor_every": 0}, "anchor_every"),
-        ({"anchor_share": 1.0}, "anchor_share"),
-        ({"clip_norm": "coordinate"}, "clip_norm"),
-    ],
-)
-def test_bad_options(options, key):
-    with pytest.raises(InputError, match=f"algorithm.{key}"):
-        train(oracle.problem("logistic", 3), experiment(options))
 
 
 def test_groups_are_drawn_by_coins_only():
     config = experiment({**PRIVATE, "table_batch": 2}, train={"sampling": "fixed"})
     with pytest.raises(InputError, match="poisson"):
-        train(oracle.problem("logistic", 3), config)
+        trained(oracle.problem("logistic", 3), config)
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "groups"])
@@ -404,7 +318,7 @@ def test_theorem_a_does_not_hold_where_others_share_the_coin(sampling):
         3.0,
         9,
         sampling=sampling,
-        relation="replace-one",  # type: ignore[arg-type]
+        relation="replace-one",
     )
     assert from_statement(to_statement(state)) == state
     loose = privacy.epsilon(state, delta=1e-4)

@@ -1,14 +1,10 @@
 """How far one record moves what `privsgp-vr` releases, with the same coins and models."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from reduced_experiments import PRIVATE, context_of, experiment
+from recursion_runs import context_of
+from recursion_runs import on_batches as experiment
 from torch import nn
 
 from tacit.config import load_config
@@ -41,10 +37,10 @@ def adversary(seed, nodes, records, relation):
     return tuple(zip(inputs, targets, strict=True)), tuple(zip(*other, strict=True))
 
 
-CLIP_AT = 0.5
+CLIP_AT, PRIVATE = 0.5, {"state": "private"}
 Q, C_D = 0.25, 0.1
 # Options, hit and miss, and the share of the former that a search should come upon.
-SENSITIVITY: Mapping[str, tuple[Mapping[str, Any], float, float, float]] = {
+SENSITIVITY = {
     "table": (PRIVATE, 2 - Q, Q, 0.99),
     "table-clipped": ({**PRIVATE, "clip_difference": C_D}, Q + (1 - Q) * C_D / CLIP_AT, Q, 0.6),
     "groups": ({**PRIVATE, "table_batch": 3}, 2 - Q, Q, 0.99),
@@ -110,7 +106,7 @@ class Released:
 
     def __init__(self, job):
         self.job, self.context = job, context_of(job)
-        self.context.add_noise = self._keep  # type: ignore[method-assign]
+        self.context.add_noise = self._keep
 
     def _keep(self, total, k, *, scale=1.0, part=0):
         self.total = total.clone()
@@ -134,5 +130,4 @@ class Released:
             if group is None
             else sampling.draw_units(plan.nodes, keys, k, cpu, group)
         )
-        found: list[bool] = ((batch.indices == 0) & batch.mask).any(dim=1).tolist()
-        return found
+        return ((batch.indices == 0) & batch.mask).any(dim=1).tolist()

@@ -3,8 +3,6 @@
 Where the other algorithms are is in `battery_table`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,14 +12,13 @@ import battery_table
 import numpy as np
 import pytest
 import recursion_oracle as oracle
+import recursion_runs
 import torch
+from recursion_runs import assert_same, drawn_in
 from torch import nn
 from torch.func import functional_call
 
-import tacit
 from tacit.algorithms import ALGORITHMS
-from tacit.training import sampling
-from tacit.training.budget import node_keys
 
 Array = oracle.Array
 STEPS = 7
@@ -115,22 +112,10 @@ def graph_id(graph):
 
 
 def train(task, name, topology, options, **settings):
-    return tacit.train(
-        {
-            "task": {"loss": task.loss},
-            "nodes": {"without_records": task.empty},
-            "topology": topology,
-            "algorithm": {"name": name, "learning_rate": LEARNING_RATE, **options},
-            "privacy": {"epsilon": "none"},
-            "train": {"steps": STEPS, "batch": "all", "dtype": "float64", **settings},
-        },
-        model=task.module,
-        nodes=task.nodes,
+    options = {"learning_rate": LEARNING_RATE, **options}
+    return recursion_runs.train(
+        task, name, options, topology=topology, **{"steps": STEPS, **settings}
     )
-
-
-def assert_same(found, right):
-    np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)
 
 
 def test_every_algorithm_that_refers_to_this_file_has_a_row_here():
@@ -305,12 +290,7 @@ def test_a_batch_sum_is_divided_by_the_expected_batch(name, method):
     clips = row.clips(CLIP, STEPS)
     options = {**row.options, **clip_options(name, clips)}
     result = train(task, name, {"graph": "ring"}, options, batch=3, sampling=method)
-    plan, keys = result.plan, node_keys(result.plan)
-
-    def batch(k, node):
-        drawn = sampling.draw(plan, keys, k, torch.device("cpu"))
-        return drawn.indices[node][drawn.mask[node]].numpy()
-
+    batch = drawn_in(result.plan)
     divisors = [min(3, count) for count in oracle.record_counts(5)]
     run = oracle.Run(task, BY_NAME["ring"].matrix, STEPS, LEARNING_RATE, clips, batch, divisors)
     right = oracle.gossip(run) if name in GOSSIP else oracle.push_sum(run)[0]
@@ -324,9 +304,8 @@ def test_a_step_without_any_record_moves_nothing_but_mixes():
     inputs, targets = task.nodes[0]
     alone = replace(task, nodes=[(inputs.repeat(6, 1), targets.repeat(6, 1))])
     result = train(alone, "privsgp", {"graph": "exponential"}, {}, batch=1, steps=12)
-    plan, keys = result.plan, node_keys(result.plan)
-    drawn = [sampling.draw(plan, keys, k, torch.device("cpu")) for k in range(12)]
-    chosen = [batch.indices[0][batch.mask[0]].numpy() for batch in drawn]
+    drawn = drawn_in(result.plan)
+    chosen = [drawn(k, 0) for k in range(12)]
     assert min(len(records) for records in chosen) == 0
     run = oracle.Run(
         alone, lambda k: np.eye(1), 12, LEARNING_RATE, None, lambda k, node: chosen[k], [1.0]

@@ -4,11 +4,7 @@ A record is replaced, with the same coins and the same released values: the nois
 one that ignores what it is given, so that runs on neighbouring data differ in nothing but sums.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -48,7 +44,7 @@ def job_of(case, dtype, model, batch, **more):
 
 def noised(job):
     """All that is handed to the gate in a run whose released values are fixed."""
-    found: Noised = {}
+    found = {}
 
     def ignoring(total, stds, keys, nodes, purpose, k, *, part=0):
         for row, (std, node) in enumerate(zip(stds, nodes, strict=True)):
@@ -86,7 +82,7 @@ def shifts(job, k):
     return (alone.drawn_norm if isinstance(alone, PrivateState) else 1.0) / multiplier, 1
 
 
-CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+CHANGES = {
     "null": lambda record: torch.full_like(record, math.nan),
     "huge": lambda record: record * 1e10,
     "beyond": lambda record: record * 1e35,
@@ -141,7 +137,7 @@ def test_what_is_noised_moves_by_the_accounted_sensitivity(case, model, batch, d
 )
 def test_steps_below_a_unit_in_the_last_place_of_the_model(case):
     """Of a model at full size, what one record adds would be lost, or rounded up."""
-    small: dict[str, Any] = {"learning_rate": 1e-7}
+    small = {"learning_rate": 1e-7}
     if case.startswith("fedspd"):
         small |= {"local_steps": 1}
     if case.endswith("private"):  # smaller steps are refused beside a model of this size

@@ -1,12 +1,8 @@
 """DP-SRM, LDP-SVRG and LDP-SPIDER against a NumPy recursion, their noise, and what that costs."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import difference_oracle as differences
 import federated_oracle as federated
@@ -17,6 +13,7 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution as reference
 from hypothesis import given
 from hypothesis import strategies as st
+from recursion_runs import assert_same, on_batches, trained
 
 import tacit
 from tacit.algorithms.variance_reduction import dp_srm, ldp_prox
@@ -29,7 +26,7 @@ from tacit.training.prepare import prepare
 
 STEPS, RATE, CLIP, DELTA = 7, 0.5, 1.0, 1e-4
 Array = oracle.Array
-METHODS: Mapping[str, Mapping[str, Any]] = {
+METHODS = {
     "srm": {"name": "dp-srm", "gradient_share": 0.3},
     "srm-clipped": {"name": "dp-srm", "gradient_share": 0.2, "clip": CLIP, "clip_difference": 0.01},
     "srm-sgd": {"name": "dp-srm", "gradient_share": 1.0, "clip": CLIP},
@@ -51,17 +48,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 
 def experiment(options, **sections):
-    train = {"steps": STEPS, "batch": 2, "dtype": "float64", "evaluate_every": STEPS}
-    return {
-        "task": {"loss": "logistic"},
-        "algorithm": {"learning_rate": RATE, **options},
-        "privacy": sections.get("privacy", {"epsilon": "none"}),
-        "train": {**train, **sections.get("train", {})},
-    }
-
-
-def train(task, config):
-    return tacit.train(config, model=task.module, nodes=task.nodes)
+    return on_batches({"learning_rate": RATE, **options}, **sections)
 
 
 def recursion(result, task, options, prox):
@@ -117,13 +104,13 @@ def recursion(result, task, options, prox):
 @pytest.mark.parametrize("name", METHODS)
 def test_recursion(name, clients, sampling):
     task, options = oracle.problem("logistic", 5), METHODS[name]
-    more: dict[str, Any] = {"regulariser": "l1", "regularisation": 0.05} if clients else {}
+    more = {"regulariser": "l1", "regularisation": 0.05} if clients else {}
     more |= {"clients_per_round": clients} if clients else {}
-    result = train(task, experiment({**options, **more}, train={"sampling": sampling}))
+    result = trained(task, experiment({**options, **more}, train={"sampling": sampling}))
     prox = federated.proximal(more.get("regulariser", "none"), 0.05)
     right = recursion(result, task, options, prox)
     for found in (result.consensus, *result.parameters):
-        federated.assert_same(found, right)
+        assert_same(found, right)
     if "clip" in options and "sgd" not in name:
         free = {key: value for key, value in options.items() if key != "clip_difference"}
         assert np.abs(recursion(result, task, free, prox) - right).max() > 1e-4
@@ -135,7 +122,7 @@ def test_svrg_is_that_of_soteriafl_without_compression_to_the_noise():
     options = {"clip": CLIP, "clip_difference": 0.1, "anchor_every": 3, "anchor_share": 0.4}
     privacy = {"epsilon": 2.0, "delta": DELTA, "noise_seed": 4}
     found, right = (
-        train(task, experiment({"name": name, **options}, privacy=privacy))
+        trained(task, experiment({"name": name, **options}, privacy=privacy))
         for name in ("ldp-svrg", "soteriafl-svrg")
     )
     for k in range(STEPS):
@@ -175,7 +162,7 @@ def certified(options, batch, **more):
     """A run with given noise, on six records a node."""
     task = oracle.problem("logistic", 3)
     privacy = {"noise_std": 0.5, "noise_seed": 1, "delta": DELTA, **more}
-    return train(
+    return trained(
         task, experiment({"clip": CLIP, **options}, privacy=privacy, train={"batch": batch})
     )
 
@@ -224,7 +211,7 @@ def test_a_client_pays_only_for_the_rounds_in_which_it_takes_part():
 
 def test_random_allocation_of_records_to_steps_is_refused():
     with pytest.raises(InputError, match=r"train\.sampling"):
-        train(
+        trained(
             oracle.problem("logistic", 3),
             experiment(
                 {**METHODS["svrg-clipped"]},
@@ -279,7 +266,7 @@ def test_the_sum_of_a_round_holds_what_clear_messages_would(name):
         "aggregation": "secure-sum",
         "colluding": 1,
     }
-    result = train(task, experiment(METHODS[name], privacy=privacy))
+    result = trained(task, experiment(METHODS[name], privacy=privacy))
     right = recursion(result, task, METHODS[name], federated.proximal("none", 0.0))
     np.testing.assert_allclose(result.consensus.numpy(), right, atol=1e-4)
 
@@ -391,48 +378,3 @@ def test_the_page_has_the_noise_that_is_planned():
         total = math.hypot(*(a * b for a, b in zip(stds, directions(name, rounds), strict=True)))
         right = [stds[0] / plain, stds[1] / plain, total / (plain * math.sqrt(rounds))]
         assert [float(cell) for cell in written] == pytest.approx(right, rel=4e-3)
-
-
-# Going on, and refusals.
-
-
-@pytest.mark.parametrize("name", ["srm-clipped", "svrg-clipped", "spider-clipped"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path):
-    task = oracle.problem("logistic", 3)
-    noise = {"noise_std": 0.3, "noise_seed": 2, "delta": DELTA}
-    config = load_config(
-        experiment({**METHODS[name], "clients_per_round": 2}, privacy=noise),
-        count=3,
-        given_model=True,
-    )
-    job = prepare(config, model=task.module, nodes=task.nodes)
-    whole, made = execute(job), iter(range(STEPS))
-    stopped = execute(job, out=tmp_path / "run", should_stop=lambda: next(made) == 3)
-    assert stopped.steps == 4
-    resumed = execute(job, out=tmp_path / "run", resume=True)
-    assert torch.equal(resumed.parameters, whole.parameters)
-    assert (resumed.epsilon, resumed.bytes_sent) == (whole.epsilon, whole.bytes_sent)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"name": "dp-srm", "gradient_share": 0.0}, "gradient_share"),
-        ({"name": "dp-srm", "gradient_share": 1.0, "clip_difference": 0.1}, "clip_difference"),
-        ({"name": "dp-srm", "anchor_every": 3}, "anchor_every"),
-        ({"name": "dp-srm", "anchor_share": 1.0}, "anchor_share"),
-        ({"name": "ldp-svrg", "momentum": 0.5}, "momentum"),
-        ({"name": "ldp-svrg", "anchor_every": 0}, "anchor_every"),
-        ({"name": "ldp-svrg", "state": "private"}, "state"),
-        ({"name": "ldp-spider", "clip_difference": -1.0}, "clip_difference"),
-        ({"name": "ldp-spider", "clip_difference": math.nan}, "clip_difference"),
-        ({"name": "ldp-spider", "anchor_every": 1, "clip_difference": 0.1}, "clip_difference"),
-        ({"name": "ldp-spider", "anchor_every": 1, "anchor_share": 0.1}, "anchor_share"),
-        ({"name": "ldp-spider", "clip_norm": "l1", "clip": 1.0}, "clip_norm"),
-        ({"name": "ldp-svrg", "clients_per_round": 9}, "clients_per_round"),
-        ({"name": "ldp-svrg", "regularisation": 0.1}, "regularisation"),
-    ],
-)
-def test_bad_options(options, key):
-    with pytest.raises(InputError, match=f"algorithm.{key}"):
-        train(oracle.problem("logistic", 3), experiment(options))

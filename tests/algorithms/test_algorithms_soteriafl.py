@@ -1,27 +1,21 @@
 """SoteriaFL-SAGA and -SVRG against a NumPy recursion, what they send, and what that costs."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import difference_oracle as differences
 import numpy as np
 import pytest
 import recursion_oracle as oracle
 import torch
+from recursion_runs import RATE, assert_same, least_squares, trained
+from recursion_runs import on_batches as experiment
 
 import tacit
 from public_masks import public_mask
-from tacit.config import load_config
-from tacit.errors import InputError
-from tacit.training.loop import execute
-from tacit.training.prepare import prepare
 
-STEPS, RATE, CLIP, KEEP = 8, 0.3, 0.4, 0.5
+STEPS, CLIP, KEEP = 7, 0.4, 0.5
 SEED = 3
-METHODS: Mapping[str, Mapping[str, Any]] = {
+METHODS = {
     "saga": {"name": "soteriafl-saga"},
     "saga-clipped": {"name": "soteriafl-saga", "clip": CLIP, "clip_difference": 0.1},
     "saga-groups": {"name": "soteriafl-saga", "clip": CLIP, "table_batch": 2},
@@ -35,20 +29,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
         "clip_difference": 0.1,
     },
 }
-
-
-def experiment(options, **sections):
-    train = {"steps": STEPS, "batch": 2, "dtype": "float64", "seed": SEED}
-    return {
-        "task": {"loss": "logistic"},
-        "algorithm": {"learning_rate": RATE, **options},
-        "privacy": sections.get("privacy", {"epsilon": "none"}),
-        "train": {**train, **sections.get("train", {})},
-    }
-
-
-def train(task, config):
-    return tacit.train(config, model=task.module, nodes=task.nodes)
 
 
 def compressed(row, k, client, compressor, keep):
@@ -86,10 +66,10 @@ def recursion(estimate, compressor, keep, shift_step):
 def test_recursion(name):
     task, options = oracle.problem("logistic", 5), METHODS[name]
     more = {"compressor": "rand-k", "keep": KEEP, "shift_step": 0.4}
-    result = train(task, experiment({**options, **more}))
+    result = trained(task, experiment({**options, **more}))
     right = recursion(differences.estimator(result, task, options), "rand-k", KEEP, 0.4)
     for found in (result.consensus, *result.parameters):
-        np.testing.assert_allclose(found.numpy(), right, rtol=1e-9, atol=1e-9)
+        assert_same(found, right)
 
 
 @pytest.mark.parametrize(
@@ -98,28 +78,14 @@ def test_recursion(name):
 def test_compressors_and_the_shift_step_of_the_theory(compressor, omega):
     task, options = oracle.problem("logistic", 4), METHODS["svrg"]
     more = {"compressor": compressor, "keep": 1.0 if compressor == "none" else KEEP}
-    result = train(task, experiment({**options, **more}))
+    result = trained(task, experiment({**options, **more}))
     gamma = math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
     right = recursion(differences.estimator(result, task, options), compressor, KEEP, gamma)
-    np.testing.assert_allclose(result.consensus.numpy(), right, rtol=1e-9, atol=1e-9)
+    assert_same(result.consensus, right)
     values = {"none": 4, "top-k": 2, "rand-k": 2}.get(compressor)  # of d = 4
     if values is not None:
         places = 1 if compressor == "top-k" else 0
         assert result.bytes_sent == (STEPS * (8 * values + places),) * 4
-
-
-@pytest.mark.parametrize("name", ["soteriafl-saga", "soteriafl-svrg"])
-def test_whole_batches_without_compression_are_central_gradient_descent(name):
-    task = oracle.problem("cross-entropy", 4)
-    config = experiment({"name": name, "anchor_every": 1} if "svrg" in name else {"name": name})
-    config["task"], config["train"]["batch"] = {"loss": "cross-entropy"}, "all"
-    found = train(task, config).consensus.numpy()
-    x = task.start
-    for _ in range(STEPS):
-        x = x - RATE * np.concatenate(
-            [task.gradients(x, a.numpy(), b.numpy()) for a, b in task.nodes]
-        ).mean(axis=0)
-    np.testing.assert_allclose(found, x, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -127,8 +93,7 @@ def test_whole_batches_without_compression_are_central_gradient_descent(name):
 def test_shifts_and_differences_converge_in_spite_of_compression(name):
     draw = np.random.default_rng(5)
     nodes = [(draw.normal(size=(4, 2)), draw.normal(size=(4, 1)) + 3 * i) for i in range(3)]
-    inputs = np.concatenate([np.column_stack([x, np.ones(4)]) for x, _ in nodes])
-    optimum = np.linalg.lstsq(inputs, np.concatenate([y for _, y in nodes]), rcond=None)[0][:, 0]
+    optimum = least_squares(nodes)
     config = experiment(
         {"name": name, "learning_rate": 0.1, "compressor": "rand-k", "keep": 0.4},
         train={"steps": 250, "batch": 1, "evaluate_every": 250},
@@ -147,58 +112,11 @@ def test_what_is_sent_costs_what_the_noised_gradients_cost(state):
     common = {"state": state, "clip": CLIP, "clip_difference": 0.1}
     methods = ["privsgp-vr", "soteriafl-svrg"] + ["soteriafl-saga"] * (state == "private")
     epsilons = [
-        train(task, experiment({"name": name, **common, **more}, privacy=privacy)).epsilon
+        trained(task, experiment({"name": name, **common, **more}, privacy=privacy)).epsilon
         for name in methods
         for more in ({}, {"compressor": "top-k", "keep": 0.3})
         if "soteriafl" in name or not more
     ]
     assert all(one == epsilons[0] for one in epsilons)
-    run = train(task, experiment({"name": methods[-1], **common}, privacy=privacy))
+    run = trained(task, experiment({"name": methods[-1], **common}, privacy=privacy))
     assert run.plan.release.mechanism(run.plan.nodes[0]).trust_model == "server"
-
-
-@pytest.mark.parametrize("name", ["saga", "svrg", "svrg-private"])
-def test_the_noise_enters_the_estimator(name):
-    """One round on gradients of zero: x is -eta times the mean of n noises of a mean."""
-    nodes = [(np.zeros((4, 6000)), np.zeros((4, 1)))] * 3
-    config = experiment(
-        METHODS[name],
-        privacy={"noise_std": 0.6, "noise_seed": 2, "delta": 1e-4},
-        train={"steps": 1},
-    )
-    config["task"] = {"loss": "mse", "model": "linear"}
-    found = tacit.train(config, nodes=nodes).consensus.numpy()
-    assert found.std() == pytest.approx(RATE * 0.6 / math.sqrt(3), rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["saga-clipped", "svrg", "svrg-private"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(name, tmp_path):
-    task = oracle.problem("logistic", 3)
-    options = {**METHODS[name], "compressor": "bernoulli", "keep": 0.6}
-    noise = {"noise_std": 0.3, "noise_seed": 2, "delta": 1e-4}
-    config = load_config(experiment(options, privacy=noise), count=3, given_model=True)
-    job = prepare(config, model=task.module, nodes=task.nodes)
-    whole, made = execute(job), iter(range(STEPS))
-    stopped = execute(job, out=tmp_path / "run", should_stop=lambda: next(made) == 3)
-    assert stopped.steps == 4
-    resumed = execute(job, out=tmp_path / "run", resume=True)
-    assert torch.equal(resumed.parameters, whole.parameters)
-    assert (resumed.epsilon, resumed.bytes_sent) == (whole.epsilon, whole.bytes_sent)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"name": "soteriafl-saga", "state": "public"}, "state"),
-        ({"name": "soteriafl-saga", "anchor_every": 3}, "anchor_every"),
-        ({"name": "soteriafl-svrg", "table_batch": 3}, "table_batch"),
-        ({"name": "soteriafl-svrg", "shift_step": 0.0}, "shift_step"),
-        ({"name": "soteriafl-svrg", "keep": 1.5}, "keep"),
-        ({"name": "soteriafl-saga", "keep": 0.5}, "keep"),
-        ({"name": "soteriafl-svrg", "compressor": "sign"}, "compressor"),
-        ({"name": "soteriafl-saga", "clip_norm": "l1"}, "clip_norm"),
-    ],
-)
-def test_bad_options(options, key):
-    with pytest.raises(InputError, match=f"algorithm.{key}"):
-        train(oracle.problem("logistic", 3), experiment(options))

@@ -4,11 +4,7 @@ How much a node counts is seen against a run of one node that has all records, w
 i occur c_i times: p_i is then proportional to c_i J_i.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -74,8 +70,7 @@ def optimum(data, weights):
         rows = torch.column_stack([inputs, torch.ones(len(inputs))])
         square += weight * rows.T @ rows / len(rows)
         right += weight * rows.T @ targets[:, 0] / len(rows)
-    best: torch.Tensor = torch.linalg.solve(square, right)
-    return best
+    return torch.linalg.solve(square, right)
 
 
 def train(case, data, weights=None, **settings):
@@ -196,7 +191,7 @@ def test_a_step_is_that_of_one_node_with_all_records(case, weights, copies):
 
 
 DIRECTED = "0 1\n0 2\n1 2\n2 0\n2 3\n3 0\n"
-DESCENTS: Mapping[str, Mapping[str, Any]] = {
+DESCENTS = {
     "dp-dda": {"learning_rate": 1.0},  # it falls by a schedule of its own
     "adp2-sgd": {"learning_rate": 0.1, "speed_spread": 0.0},  # those who are fast count for more
 }

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import tomli_w
 
 from experiments import Answer, experiment, strict_json, tacit, write_experiment
-from tacit.analysis.compare import pool
 from tacit.cli.signals import ANEW, INTERRUPTED
 from tacit.config import load_config
 from tacit.report.documents.status import STATUS
@@ -48,9 +46,7 @@ def second(function):
         (["audit"], "tacit.analysis.audit.audit"),
     ],
 )
-def test_an_interrupt_of_what_writes_nothing_says_so(
-    command: list[str], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_of_what_writes_nothing_says_so(command, place, tmp_path, monkeypatch):
     file = write_experiment(tmp_path)
     monkeypatch.setattr(place, cut)
     answer = tacit(command[0], file, *command[1:])
@@ -62,7 +58,7 @@ def test_an_interrupted_comparison_goes_on_with_the_same_command(tmp_path, monke
     file, out = write_experiment(tmp_path, privacy={"noise_seed": None}), tmp_path / "out"
     command = ("compare", file, "--seeds", 2, "--out", out)
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.analysis.compare.pool._execute", second(pool._execute))
+        patch.setattr("tacit.analysis.settings.processes.execute", second(loop.execute))
         answer = tacit(*command)
     assert answer.code == 130
     kept = "what ran is kept: the same command goes on"
@@ -77,7 +73,7 @@ def test_an_interrupted_search_goes_on_with_resume(tmp_path, monkeypatch):
     file, out = tmp_path / "search.toml", tmp_path / "out"
     file.write_text(tomli_w.dumps({**sections, "tune": {"grid": {"algorithm.clip": [0.3, 0.6]}}}))
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.analysis.tune.trials.execute", second(loop.execute))
+        patch.setattr("tacit.analysis.settings.processes.execute", second(loop.execute))
         answer = tacit("tune", file, "--out", out)
     assert answer.code == 130
     kept = "trials that have ended are kept: the same command with --resume goes on"
@@ -113,9 +109,7 @@ ASKING = [["report"], ["evaluate"], ["privacy", "statement"]]
 
 
 @pytest.mark.parametrize("command", [*ASKING, ["audit"]])
-def test_a_run_without_a_result_is_gone_on_with_as_it_was_begun(
-    command: list[str], cut_off: tuple[Path, Path]
-) -> None:
+def test_a_run_without_a_result_is_gone_on_with_as_it_was_begun(command, cut_off):
     file, run = cut_off
     refusal = tacit(*command, run).refusal.rstrip()
     assert refusal.endswith(
@@ -128,7 +122,7 @@ def test_a_run_without_a_result_is_gone_on_with_as_it_was_begun(
 
 
 @pytest.mark.parametrize("command", ASKING)
-def test_a_run_without_a_folder_is_begun_as_it_was(command: list[str], tmp_path: Path) -> None:
+def test_a_run_without_a_folder_is_begun_as_it_was(command, tmp_path):
     file, run = write_experiment(tmp_path), tmp_path / "run"
     half = tmp_path / ".run.0123abcd.new"  # what a kill leaves of it at most
     half.mkdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,21 +21,10 @@ CALLED = "from pathlib import Path\nPath('CALLED').touch()\ndef make(*a, **k): r
 KEYS = ("dataset", "model", "loss", "output", "metric", "features", "augmentation")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of a finished run; tests do not change it."""
-    parent = tmp_path_factory.mktemp("finished")
-    run = parent / "run"
-    answer = tacit("train", write_experiment(parent), "--out", run, "--quiet")
-    assert answer.code == 0
-    return run
-
-
-@pytest.fixture
-def run(finished, tmp_path, monkeypatch):
-    """The folder of a finished run, to be changed at will, in the current directory."""
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """The current directory is that in which the folder of the run lies."""
     monkeypatch.chdir(tmp_path)
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def naming(run, section, key, value):

@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_printed(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed(command, folder, monkeypatch):
     monkeypatch.chdir(folder)
     for number, ending in enumerate(("txt", "json")):
         found = called(command, number, as_json=ending == "json")

@@ -39,11 +39,8 @@ def budgeted(tmp_path, monkeypatch):
 
 def refused(answer, *words):
     assert answer.code == 2
-    assert answer.err.startswith("tacit: ")
-    assert answer.err.count("\n") == 1
-    assert "Traceback" not in answer.err
     for word in words:
-        assert word in answer.err
+        assert word in answer.refusal
 
 
 def test_claims_of_an_experiment(file):
@@ -186,25 +183,6 @@ def test_a_defect_ends_with_an_alarm(run, monkeypatch):
     checked = tacit("privacy", "check", run / "statement.json")
     assert checked.code == 0
     assert "AUDIT ALARM, do not rely on these figures: noise variance" in checked.out
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (("--repetitions", 10), "repetitions"),
-        (("--confidence", 1.5), "confidence"),
-        (("--delta", 0), "delta"),
-    ],
-)
-def test_audits_that_cannot_be_are_refused(file, options, word):
-    refused(tacit("audit", file, *options), word)
-
-
-def test_planning_options_go_together(budgeted):
-    refused(tacit("plan", budgeted, "--batch"), "--batch", "--optimise")
-    refused(tacit("plan", budgeted, "--page", "plan.html"), "--optimise")
-    refused(tacit("plan", budgeted, "--optimise", "--constant", "L"), "--constant")
-    refused(tacit("plan", budgeted, "--optimise", "--constant", "Q=1"), "L")
 
 
 def test_an_optimum_is_planned(budgeted):

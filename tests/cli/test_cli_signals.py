@@ -55,7 +55,7 @@ def started(module, answer, *arguments):
         *(("torch", name) for name in ("plan", "train", "audit", "compare")),
     ],
 )
-def test_an_interrupt_while_it_loads_is_one_line(module: str, command: str) -> None:
+def test_an_interrupt_while_it_loads_is_one_line(module, command):
     answer = 'print("here", flush=True); time.sleep(300)'
     process = started(module, answer, command, "examples/digits.toml")
     process.send_signal(signal.SIGINT)

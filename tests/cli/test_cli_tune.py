@@ -32,13 +32,13 @@ def written(folder, tune, **changes):
     return path
 
 
-def killed(process, when):
-    """Kill it without a word once something is so; it may have ended by itself."""
+def ended(process, when, how=signal.SIGKILL):
+    """End it once something is so, and give what it said; it may have ended by itself."""
     end = time.monotonic() + 90
     while not when() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.send_signal(how)
+    return process.communicate(timeout=60)[1]
 
 
 def spent(folder, node):
@@ -64,7 +64,7 @@ def test_a_search_that_is_killed_again_and_again_keeps_its_budget(tmp_path):
     ]
     more: list[object] = []
     for moment in moments:
-        killed(start_tacit("tune", file, "--out", out, *more), moment)
+        ended(start_tacit("tune", file, "--out", out, *more), moment)
         more = ["--resume"]
     answer = wait_tacit("tune", file, "--out", out, "--resume", "--json")
     assert answer.code == 0, answer.err
@@ -90,13 +90,13 @@ def test_hidden_trials_that_are_killed_leave_a_whole_winner(tmp_path):
     file = written(tmp_path, tune, nodes={"count": 1})
     out = tmp_path / "out"
     trials = out / "private" / "trials"
-    killed(start_tacit("tune", file, "--out", out), lambda: (out / "private/draws.json").exists())
+    ended(start_tacit("tune", file, "--out", out), lambda: (out / "private/draws.json").exists())
     drawn = (out / "private" / "draws.json").read_bytes()
-    killed(
+    ended(
         start_tacit("tune", file, "--out", out, "--resume"),
         lambda: any((trials / "0001").glob("checkpoint-*")),
     )
-    killed(start_tacit("tune", file, "--out", out, "--resume"), lambda: (out / "winner").exists())
+    ended(start_tacit("tune", file, "--out", out, "--resume"), lambda: (out / "winner").exists())
     answer = wait_tacit("tune", file, "--out", out, "--resume", "--json")
     assert answer.code == 0, answer.err
     # K is drawn once: another draw after a kill would be a choice of the best of two.
@@ -114,11 +114,7 @@ def test_an_interrupt_ends_it_cleanly(tmp_path):
     file = written(tmp_path, {"grid": {"algorithm.clip": [0.3, 0.6, 1.0]}}, nodes={"count": 2})
     out = tmp_path / "out"
     process = start_tacit("tune", file, "--out", out)
-    end = time.monotonic() + 90
-    while not any(out.glob("trials/0001/checkpoint-*")) and time.monotonic() < end:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    err = ended(process, lambda: any(out.glob("trials/0001/checkpoint-*")), signal.SIGINT)
     assert process.returncode == 0, err
     assert "--resume" in err or (out / "tune.json").exists()
     answer = wait_tacit("tune", file, "--out", out, "--resume", "--json")

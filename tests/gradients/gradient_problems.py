@@ -109,3 +109,20 @@ def linear():
 EVERY_PATH = pytest.mark.parametrize(
     "make", [linear, plain, normed], ids=["closed form", "taps", "functional"]
 )
+
+
+def saturated(inputs, scale, norm="l2"):
+    """What rounding alone does to a sum of gradients of `inputs [nodes, records, width]` / `scale`.
+
+    Where a softmax is saturated, `1 - p` has an error of some `eps`, whatever its own size: a
+    record's gradient that is shorter than the clip is off by that times its inputs' norm. Automatic
+    clipping divides it by its own norm and 0.01 instead.
+    """
+    lengths = inputs.double().norm(dim=-1)
+    lengths = lengths[lengths < 1e30]
+    return (
+        4
+        * torch.finfo(inputs.dtype).eps
+        * lengths.sum().item()
+        / (0.01 if norm == "automatic" else scale)
+    )

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from gradient_problems import FLOAT64, generator
+from gradient_problems import FLOAT64, generator, saturated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -19,10 +19,8 @@ EVERY_LOSS = pytest.mark.parametrize(
     ("loss", "outputs"), [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3)]
 )
 WIDTH = 7
-# Where a softmax is saturated, 1 - p has few digits in float32, and clipping to a small bound
-# makes its errors as large as the bound's other digits: 5e-4 of it were seen.
 CLOSE = {
-    FLOAT32: {"rtol": 1e-2, "atol": 2e-3},
+    FLOAT32: {"rtol": 1e-2, "atol": 1e-4},
     FLOAT64: {"rtol": 1e-9, "atol": 1e-11},
 }
 
@@ -93,12 +91,14 @@ def test_blocks_do_what_taps_do(
     batch = at, inputs, targets, mask, bound
     found, right = (one.gradient(*batch, norm=norm) for one in (model, by_taps(model)))
     scale = max(1.0, right.total.abs().max().item()) if clip is None else clip
-    torch.testing.assert_close(found.total / scale, right.total / scale, **CLOSE[dtype])
+    sums = {**CLOSE[dtype], "atol": CLOSE[dtype]["atol"] + saturated(inputs, scale, norm)}
+    norms = {**CLOSE[dtype], "atol": CLOSE[dtype]["atol"] + saturated(inputs, 1.0)}
+    torch.testing.assert_close(found.total / scale, right.total / scale, **sums)
     assert torch.equal(torch.isinf(found.norms), torch.isinf(right.norms))
     kept = torch.isfinite(right.losses) & (right.losses < 1e30)
     torch.testing.assert_close(found.losses[kept], right.losses[kept], **CLOSE[dtype])
     bounded = torch.isfinite(right.norms)
-    torch.testing.assert_close(found.norms[bounded], right.norms[bounded], **CLOSE[dtype])
+    torch.testing.assert_close(found.norms[bounded], right.norms[bounded], **norms)
 
 
 @NARROW

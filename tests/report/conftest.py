@@ -2,14 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-
-Json = dict[str, Any]
-WriteRun = Callable[..., Path]
 
 CONFIG = """\
 [task]
@@ -201,8 +195,8 @@ def write_run_folder(folder, result, metrics, config=CONFIG):
 def write_run(tmp_path):
     """Write a private run folder whose result, metrics or config a test changes."""
 
-    def write(changes=None, metrics=None, config=CONFIG, nodes=16):
-        result = {**private_result(nodes), **(changes or {})}
+    def write(changes=None, metrics=None, config=CONFIG, nodes=16, change=dict):
+        result = change({**private_result(nodes), **(changes or {})})
         lines = private_metrics() if metrics is None else metrics
         return write_run_folder(tmp_path / "run", result, lines, config)
 

@@ -16,7 +16,7 @@ from tacit.analysis import optimise
 from tacit.analysis.claims import claims_document
 from tacit.analysis.compare.document import figure_document
 from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import Store, gather
+from tacit.analysis.compare.session import gather, open_folder
 from tacit.analysis.statement import write_statement
 from tacit.config import load_config
 from tacit.errors import NotPrivateWarning
@@ -139,9 +139,8 @@ def sites_beside_their_baselines(folder):
 def compared(folder, experiments):
     file = write_toml(folder / "compared.toml", experiments)
     wanted = load_figure([file], FigureOptions((), False, None))
-    store = Store.open(folder / "compared")
-    gathered = gather(wanted, store)
-    return page(folder, compare_page(plain_json(figure_document(gathered, store))))
+    gathered = gather(wanted, open_folder(folder / "compared"))
+    return page(folder, compare_page(plain_json(figure_document(gathered))))
 
 
 def page(folder, content):

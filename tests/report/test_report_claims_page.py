@@ -1,18 +1,8 @@
 """The page of claims, from a document alone."""
 
-from typing import Any
-
-from tacit.report.claims_page import (
-    bound_cells,
-    claims_blocks,
-    noise_text,
-    violated_numbers,
-    violations,
-)
+from tacit.report.claims_page import claim_cells, claims_blocks, violations
 from tacit.report.html import html
-from web_pages import EVIL, Page, poisoned
-
-Row = dict[str, Any]
+from web_pages import Page
 
 
 def a_row(**changes):
@@ -47,20 +37,25 @@ def page_of(*rows):
     return Page(html(claims_blocks(document(*rows))))
 
 
+def cells(*names, **changes):
+    told = claim_cells(a_row(**changes))
+    return tuple(told[name] for name in names)
+
+
 def test_bounds_are_rounded_to_the_safe_side():
-    assert bound_cells(a_row()) == ("1.00", "2.01", "1.99")
-    assert bound_cells(a_row(claimed=None, certified=None, lower=None)) == ("no claim", "–", "–")
-    infinite = a_row(
-        claimed=None, claimed_infinite=True, certified=None, certified_infinite=True, lower=0.0
-    )
-    assert bound_cells(infinite) == ("infinite", "infinite", "–")
-    assert bound_cells(a_row(claimed=1.0000000002))[0] == "1.00"
+    bounds = ("claimed", "certified", "at least")
+    assert cells(*bounds) == ("1.00", "2.01", "1.99")
+    assert cells(*bounds, claimed=None, certified=None, lower=None) == ("no claim", "–", "–")
+    infinite = {"claimed_infinite": True, "certified_infinite": True, "lower": 0.0}
+    told = cells(*bounds, claimed=None, certified=None, **infinite)
+    assert told == ("infinite", "infinite", "–")
+    assert cells("claimed", claimed=1.0000000002) == ("1.00",)
 
 
 def test_noise_is_one_number_or_two():
-    assert noise_text(a_row()) == "1.00 to 2.00"
-    assert noise_text(a_row(noise_multiplier=[0.5, 0.5])) == "0.500"
-    assert noise_text(a_row(noise_multiplier=None)) == "–"
+    assert cells("noise multiplier") == ("1.00 to 2.00",)
+    assert cells("noise multiplier", noise_multiplier=[0.5, 0.5]) == ("0.500",)
+    assert cells("noise multiplier", noise_multiplier=None) == ("–",)
 
 
 def test_violated_conditions_are_numbered():
@@ -68,7 +63,7 @@ def test_violated_conditions_are_numbered():
     other = a_row(
         conditions=[{"text": "eps < 7", "holds": False}, {"text": "J > 9", "holds": False}]
     )
-    assert [violated_numbers(row) for row in (met, a_row(), other)] == ["–", "1", "1, 2"]
+    assert [claim_cells(row)["violated"] for row in (met, a_row(), other)] == ["–", "1", "1, 2"]
     assert violations([met, a_row(), other]) == [(1, "eps < 1"), (2, "J > 9")]
 
 
@@ -110,23 +105,6 @@ def test_where_there_is_no_room_for_names_rows_are_found_by_their_numbers():
     assert axis["ticktext"][1] == "2: digits, K = 20"
     assert [trace["y"] for trace in page.charts["claims-0"]["data"]] == [["1", "2"]] * 3
     assert "delete figure.layout.yaxis.ticktext" in page.html
-
-
-def test_text_is_escaped():
-    rows = [a_row(), a_row(paper="Another", missing="K is not printed")]
-    page = Page(html(claims_blocks(poisoned(document(*rows), keep=("verdict",)))))
-    page.assert_has_the_elements_of(page_of(*rows))
-    for text in (
-        "digits, K = 10",
-        "one record left out; K assumed",
-        "Some-SGD",
-        "K is not printed",
-    ):
-        assert f"{text}{EVIL}" in page.text
-
-
-def test_nothing_is_loaded_from_elsewhere():
-    page_of(a_row()).assert_loads_nothing()
 
 
 def test_zero_has_no_place_on_a_logarithmic_axis():

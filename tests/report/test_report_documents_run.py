@@ -1,13 +1,9 @@
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tacit.errors import InputError
 from tacit.report.documents.run import read_run_folder
-
-WriteRun = Callable[..., Path]
 
 
 def edit_result(folder, change):
@@ -20,11 +16,13 @@ def edit_result(folder, change):
 
 def test_reads_every_node_and_ignores_unknown_keys(write_run):
     run = read_run_folder(write_run())
-    assert len(run.result.nodes) == 16
-    last = run.result.nodes[-1]
-    assert (last.node, last.records, last.budget) == (15, 90, 3.0)
-    assert last.epsilon == pytest.approx(2.9912)
-    assert (last.first_noise, last.last_noise) == (4.21, 2.73)
+    assert (run.result.node_count, len(run.result.epsilon)) == (16, 16)
+    assert (run.result.records[-1], run.result.epsilon_budget[-1]) == (90, 3.0)
+    assert run.result.epsilon[-1] == pytest.approx(2.9912)
+    assert (run.result.noise_multiplier.first[-1], run.result.noise_multiplier.last[-1]) == (
+        4.21,
+        2.73,
+    )
     assert run.result.topology.edges[3][0] == (0, 8)
     assert [line.step for line in run.measurements] == list(range(20, 501, 20))
 
@@ -32,8 +30,7 @@ def test_reads_every_node_and_ignores_unknown_keys(write_run):
 def test_reads_a_run_without_privacy_and_without_a_test_set(star_run):
     run = read_run_folder(star_run)
     assert run.result.test_accuracy is None
-    assert {row.epsilon for row in run.result.nodes} == {None}
-    assert {row.test_score for row in run.result.nodes} == {None}
+    assert set(run.result.epsilon) == set(run.result.leading_by_node) == {None}
     assert run.measurements[0].epsilon is None
 
 
@@ -130,5 +127,4 @@ def test_wrong_fields_are_named(write_run, change, told):
 
 def test_a_budget_met_up_to_rounding_is_not_exceeded(write_run):
     epsilon = [3.0 * (1 + 1e-12), 3.001, None, *[1.0] * 13]
-    rows = read_run_folder(write_run({"epsilon": epsilon})).result.nodes
-    assert [row.is_over_budget for row in rows[:3]] == [False, True, False]
+    assert read_run_folder(write_run({"epsilon": epsilon})).result.over_budget == [1]

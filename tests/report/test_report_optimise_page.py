@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 
 from tacit.report.html import html
 from tacit.report.optimise_page import optimise_blocks
-from web_pages import EVIL, Page, poisoned
-
-Json = dict[str, Any]
+from web_pages import Page
 
 
 def choice(steps, bound, **changes):
@@ -30,7 +27,7 @@ def choice(steps, bound, **changes):
     }
 
 
-DOCUMENT: Json = {
+DOCUMENT = {
     "algorithm": "privsgp",
     "title": "PrivSGP",
     "dataset": "digits",
@@ -157,12 +154,3 @@ def test_what_could_not_be_computed_is_left_out(key):
     assert "<h2>Advice</h2>" not in page.html
     names = [trace["name"] for trace in page.charts["bound"]["data"]]
     assert ("published steps, certified noise" in names) == (key != "certified")
-
-
-def test_the_page_loads_nothing_and_escapes_names():
-    document = {**DOCUMENT, "warning": "a warning"}
-    page = page_of(poisoned(document))
-    page.assert_has_the_elements_of(page_of(document))
-    page.assert_loads_nothing()
-    for text in ("a warning", "--set train.steps=39", "one more node", "a lower estimate"):
-        assert f"{text}{EVIL}" in page.text

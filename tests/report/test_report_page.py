@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tacit.errors import InputError
 from tacit.report import write_report
-from web_pages import EVIL, Page
-
-WriteRun = Callable[..., Path]
+from web_pages import Page
 
 
 def page_of(folder):
@@ -187,40 +183,6 @@ def test_an_epsilon_beyond_all_meaning_is_said_in_words(write_run):
     assert "this would be no protection" in page.text
     assert "Next to no protection" in page.text
     assert "An epsilon of" not in page_of(write_run()).text
-
-
-def test_text_from_files_never_becomes_markup(write_run):
-    def page_with(text):
-        graph = {"directed": True, "period": 1, "contraction": 0.1, "edges": [[[0, 1]]]}
-        claim = {"formula": text, "reading": text, "infinite": False}
-        changes = {
-            "tacit_version": text,
-            "status": "stopped",
-            "message": text,
-            "private": False,
-            "not_private_reason": text,
-            "algorithm": {"name": text, "title": text, "paper": text},
-            "task": {"dataset": text, "model": text, "loss": text},
-            "relation": text,
-            "trust_model": text,
-            "accounting": text,
-            "mechanism": text,
-            "claim": {**claim, "conditions": [{"text": text, "holds": True}]},
-            "not_covered": [text],
-            "topology": {"graph": text, **graph},
-        }
-        return page_of(write_run(changes, config=f"name = '''{text}.'''"))
-
-    page = page_with(EVIL)
-    page.assert_has_the_elements_of(page_with("harmless"))
-    assert f"{EVIL} on {EVIL}, 16 nodes" in page.text
-    assert f"name = '''{EVIL}.'''" in page.text
-    assert not any("alert" in script for script in page.scripts)
-
-
-def test_nothing_is_loaded_from_elsewhere(write_run, star_run):
-    for folder in (write_run(), star_run):
-        page_of(folder).assert_loads_nothing()
 
 
 def test_all_series_may_be_null(write_run):

@@ -1,14 +1,10 @@
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from tacit.report.documents.metrics import Spread
 from tacit.report.documents.run import read_run_folder
 from tacit.report.legend import keys
 from tacit.report.run_charts import run_charts, thinned
 from web_pages import drawn
-
-WriteRun = Callable[..., Path]
 
 
 def charts_of(run):

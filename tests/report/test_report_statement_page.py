@@ -3,7 +3,20 @@
 import pytest
 
 from tacit.report.statement_page import statement_page
-from web_pages import EVIL, Page, poisoned
+from web_pages import Page
+
+DATA_LEDGER = {
+    "nodes": [
+        {
+            "data": "mine",
+            "releases": [{"run": "ab12", "node": 0, "data": "mine", "steps": 9}],
+            "epsilon": 2.5,
+            "delta": 1e-5,
+            "epsilon_budget": 3.0,
+        }
+    ],
+    "files": [{"file": "data-mine.sqlite", "head": "the head", "public_key": "the key"}],
+}
 
 
 def document(**changes):
@@ -142,8 +155,7 @@ def test_all_runs_on_the_data_are_shown():
         }
         for node in (0, 1)
     ]
-    file = {"file": "data-mine.sqlite", "head": "the head", "public_key": "the key"}
-    ledger = {"nodes": rows, "files": [file] * 14}
+    ledger = {"nodes": rows, "files": DATA_LEDGER["files"] * 14}
     page = page_of(document(data_ledger=ledger))
     # The nodes are those of this run, whatever numbers others gave them.
     assert ["0-1", "2", "2.51", "1e-5", "3"] in page.rows
@@ -151,25 +163,8 @@ def test_all_runs_on_the_data_are_shown():
     assert "and 2 more, in statement.json" in page.text
 
 
-def test_nothing_in_it_is_taken_for_html():
-    row = {
-        "data": "mine",
-        "releases": [{"run": "ab12", "node": 0, "data": "mine", "steps": 9}],
-        "epsilon": 2.5,
-        "delta": 1e-5,
-        "epsilon_budget": 3.0,
-    }
-    file = {"file": "data-mine.sqlite", "head": "the head", "public_key": "the key"}
-    content = document(data_ledger={"nodes": [row], "files": [file]})
-    page = page_of(poisoned(content))
-    page.assert_has_the_elements_of(page_of(content))
-    for text in ("PrivSGP", "an assumption", "a gap", "the first mechanism", "statement-digest"):
-        assert f"{text}{EVIL}" in page.text
-
-
-def test_the_page_needs_nothing_beside_it_and_is_fit_for_print():
+def test_the_page_is_fit_for_print():
     page = page_of(document())
-    page.assert_loads_nothing()
     assert page.scripts == []
     assert "@media print" in page.html
     assert len(page.html) < 40_000

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from experiments import tacit, write_experiment
 from tacit.algorithms import ALGORITHMS
-from tacit.report.terminal import print_table
+from tacit.report import view
+from tacit.report.terminal import print_table, terminal
 from tacit.report.terminal import table_of as right_table
 
 WIDTHS = (60, 80, 100, 200)
@@ -113,3 +114,11 @@ def test_claims_take_few_lines_a_node(width, tmp_path_factory, monkeypatch):
     assert ends - starts[-1] <= 6
     for figure in ("claimed", "certified", "at least", "verdict", "violated"):
         assert figure in " ".join(answer.out.split())
+
+
+def test_what_is_called_like_a_picture_keeps_its_name(capsys):
+    """A folder `:heart:`, as rich would draw it."""
+    name = "runs/:heart:/x"
+    table, pairs = view.Table(["a", "b"], [[name, "1"]]), view.Pairs([("a", name)], title=name)
+    terminal([view.Text(name), table, pairs])
+    assert capsys.readouterr().out.count(name) == 4

@@ -10,7 +10,8 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.base import TRUST_MODELS as KNOWN
 from tacit.report.documents.base import as_dict, read
 from tacit.report.documents.trust import TrustTerms
-from tacit.report.trust_words import TRUST_MODELS, trust_words
+from tacit.report.protection import colluders_table
+from tacit.report.trust_words import TRUST_MODELS, trust_texts
 from tacit.report.wording import epsilon_text
 
 TERMS: dict[str, Any] = {
@@ -34,50 +35,49 @@ def terms(**changes):
     return read(TrustTerms, {**TERMS, **changes}, "trust")
 
 
+def told(model="pairwise", **changes):
+    return " ".join(trust_texts(model, terms(**changes)))
+
+
 def test_every_trust_model_has_its_observer():
     assert tuple(TRUST_MODELS) == KNOWN
 
 
 def test_the_table_has_the_weakest_node_of_each_number_of_colluders():
-    told = trust_words("pairwise", terms(), DELTAS)
-    assert [row[0] for row in told.table.rows] == ["0", "1", "2"]
-    for row, epsilons in zip(told.table.rows, TERMS["epsilon_by_colluders"], strict=True):
+    rows = colluders_table(TERMS["epsilon_by_colluders"], DELTAS, 1).rows
+    assert [row[0] for row in rows] == ["0", "1", "2"]
+    for row, epsilons in zip(rows, TERMS["epsilon_by_colluders"], strict=True):
         assert row[1] == epsilon_text(max(epsilons))
-    assert [row[3] for row in told.table.rows] == ["yes", "yes: the run's epsilon", "no"]
+    assert [row[3] for row in rows] == ["yes", "yes: the run's epsilon", "no"]
     # (e + delta) / (e + 1) at epsilon 1, rounded up.
-    assert told.table.rows[1][2].replace("\u202f", " ") == "73.2 %"
+    assert rows[1][2].replace("\u202f", " ") == "73.2 %"
 
 
 def test_no_finite_epsilon_is_called_infinite():
-    rows = [*TERMS["epsilon_by_colluders"][:2], [1.0, None, 1.0, 1.0]]
-    told = trust_words("pairwise", terms(epsilon_by_colluders=rows), DELTAS)
-    assert told.table.rows[2][1] == "infinite"
+    against = [*TERMS["epsilon_by_colluders"][:2], [1.0, None, 1.0, 1.0]]
+    assert colluders_table(against, DELTAS, 1).rows[2][1] == "infinite"
 
 
 def test_a_simulation_says_so_and_processes_say_where_keys_come_from():
-    alone = trust_words("pairwise", terms(), DELTAS)
-    assert alone.simulated
-    assert "simulation" in " ".join(alone.limits)
-    apart = trust_words("pairwise", terms(nodes_by_process=[1, 1, 1, 1]), DELTAS)
-    assert not apart.simulated
-    text = " ".join(apart.texts + apart.limits)
-    assert "simulation" not in text
-    assert "X25519" in text
-    assert "so many of the colluders" not in text
-    assert "No certificate" in text
-    signed = trust_words("pairwise", terms(nodes_by_process=[1] * 4, keys_signed=True), DELTAS)
-    assert "No certificate" not in " ".join(signed.limits)
-    assert "signed with the identity" in " ".join(signed.limits)
-    crowded = trust_words("pairwise", terms(nodes_by_process=[2, 1, 1]), DELTAS)
-    assert "up to 2 nodes" in " ".join(crowded.limits)
+    assert terms().simulated
+    assert "simulation" in told()
+    assert not terms(nodes_by_process=[1] * 4).simulated
+    apart = told(nodes_by_process=[1] * 4)
+    assert "simulation" not in apart
+    assert "X25519" in apart
+    assert "so many of the colluders" not in apart
+    assert "No certificate" in apart
+    signed = told(nodes_by_process=[1] * 4, keys_signed=True)
+    assert "No certificate" not in signed
+    assert "signed with the identity" in signed
+    assert "up to 2 nodes" in told(nodes_by_process=[2, 1, 1])
 
 
 @pytest.mark.parametrize("model", ["pairwise", "secure-sum"])
 @pytest.mark.parametrize("colluding", [0, 1, 2])
 def test_poisoning_and_the_number_of_colluders_are_always_said(model, colluding):
     rows = [[1.0] * 4] * (colluding + 2)
-    told = trust_words(model, terms(colluding=colluding, epsilon_by_colluders=rows), DELTAS)
-    text = " ".join(told.texts + told.limits)
+    text = told(model, colluding=colluding, epsilon_by_colluders=rows)
     assert "poisoning" in text
     assert "follow the protocol" in text
     assert (f"any {colluding} other node" in text) == (colluding > 0)
@@ -95,10 +95,9 @@ def test_a_server_that_is_a_client_counts_as_one(processes, colluding, said):
     """Server and t others would be t + 1: of whom epsilon is not the run's, but the next row's."""
     rows = [[1.0] * 4] * (min(colluding + 1, 3) + 1)
     changes = {"colluding": colluding, "epsilon_by_colluders": rows}
-    apart = terms(nodes_by_process=processes, **changes)
-    assert said in " ".join(trust_words("secure-sum", apart, DELTAS).limits)
-    for model, simulated in (("pairwise", apart), ("secure-sum", terms(**changes))):
-        assert "is the server and" not in " ".join(trust_words(model, simulated, DELTAS).limits)
+    assert said in told("secure-sum", nodes_by_process=processes, **changes)
+    assert "is the server and" not in told("pairwise", nodes_by_process=processes, **changes)
+    assert "is the server and" not in told("secure-sum", **changes)
     assert "the server's own process are among these" in TRUST_MODELS["secure-sum"]
 
 

@@ -10,16 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.admm.ddp_admm import DDP_ADMM
-from tacit.algorithms.admm.dp_admm import DP_ADMM
-from tacit.algorithms.admm.m_admm import M_ADMM
-from tacit.algorithms.admm.r_admm import R_ADMM
 from tacit.algorithms.adp2_sgd import ADP2_SGD
 from tacit.algorithms.base import Algorithm, TableRequest
 from tacit.algorithms.context import StepContext, StepTable
 from tacit.algorithms.cpgt import CPGT
 from tacit.algorithms.do_adp import CHOCO_SGD, DO_ADP
 from tacit.algorithms.dp2_sgd import D_PSGD, DP2_SGD
+from tacit.algorithms.dp_admm import DP_ADMM
 from tacit.algorithms.dp_dda import DP_DDA
 from tacit.algorithms.dp_fedavg import DP_FEDAVG, FEDAVG
 from tacit.algorithms.dp_sgd import DP_SGD
@@ -27,6 +24,7 @@ from tacit.algorithms.dpdo import DPDO
 from tacit.algorithms.dyn_d2p import CONST_D2P, DYN_C, DYN_D2P, DYN_GENERAL, DYN_MU
 from tacit.algorithms.facets import Activity, Setup, Weights
 from tacit.algorithms.fedspd_dp import FEDSPD_DP
+from tacit.algorithms.graph_admm import DDP_ADMM, M_ADMM, R_ADMM
 from tacit.algorithms.noised_moments import NOISED_MOMENTS, SERVER_MOMENTS
 from tacit.algorithms.options import Options, Schedules, Size
 from tacit.algorithms.privsgp import PRIVSGP, PRIVSGP_VR, SGP

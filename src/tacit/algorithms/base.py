@@ -117,7 +117,7 @@ class Algorithm(Generic[State, Chosen]):
         schedules: clip and relative noise of each step, from options, clip and number of steps.
         default_clip: the clipping bound of a private run that gives none.
         steps_along: what a step does, in a few words, where it does nothing but step along noised
-            gradients as they are: `tacit recommend` has rules for these methods, and says that as
+            gradients as they are: `tacit plan --recommend` has rules for these, and says that as
             its reason; empty: it does more.
         check: raises InputError for options that do not fit, and returns warnings.
         settled: of options, mixing matrices and d, the options with what these decide in
@@ -128,6 +128,8 @@ class Algorithm(Generic[State, Chosen]):
             the model, the loss and the public bound of inputs: they are trained in its place; None:
             the model's own weights are.
         table: the gradient table that it needs, if any.
+        differences: whether a step takes a record's gradient at two points, or at one and from a
+            table, so that what a model draws by coins would be another in each.
         primal_dual: of a state and the options, what the augmented Lagrangian is made of; None:
             the method has no dual variables.
     """
@@ -154,6 +156,7 @@ class Algorithm(Generic[State, Chosen]):
     input_bound: Callable[[Chosen], float | None] = lambda options: None
     moments: Callable[[Chosen, nn.Module, Loss, float], Moments] | None = None
     table: Callable[[Chosen], TableRequest | None] = lambda options: None
+    differences: bool = False
     primal_dual: Callable[[State, Chosen], PrimalDual] | None = None
 
     def __post_init__(self) -> None:

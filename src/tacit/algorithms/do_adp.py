@@ -260,7 +260,8 @@ def promise(run: PromisedRun) -> PlannedPromise:
     values = do_adp_bound(task, rate, run.steps)
     return promised(
         run,
-        ((*row, value) for row, value in zip(_TERMS, values, strict=True)),
+        _TERMS,
+        values,
         source="DO-ADP's Theorem 2",
         quantity="mean squared gradient norm of the mean model",
         reads=PROMISED,

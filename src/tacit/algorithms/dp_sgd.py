@@ -9,7 +9,7 @@ noise before it sends, so that the server need not be trusted.
 | theta_t | server's model, `state.x` |
 | L_t, a lot of expected size L | a client's batch, of expected size qJ |
 | C | `clip`; `"median"` is section 5.2's advice, from public records |
-| g~_t, sum of clipped gradients plus noise, over L | `noised_gradient` of each active client |
+| g~_t, sum of clipped gradients plus noise, over L | what each active client sends |
 | eta_t | `learning_rate` |
 | K clients a round (not in the paper) | `clients_per_round`, `participation` |
 | R, lambda_R (likewise) | `regulariser`, `regularisation` |
@@ -43,14 +43,12 @@ from tacit.algorithms.federated import (
     WITH_SERVER,
     FederatedOptions,
     ServerState,
-    average_active,
-    average_unseen,
+    mean_gradient,
     participants,
     server_start,
 )
 from tacit.algorithms.options import step_size
-from tacit.algorithms.parts import Regularisation, RegulariserName, noised_gradient, prox
-from tacit.communication.colours import Released
+from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 
 
 class ServerStepOptions(FederatedOptions):
@@ -65,15 +63,8 @@ def step(
     state: ServerState, k: int, options: ServerStepOptions, context: StepContext
 ) -> ServerState:
     """One round: every active client's noised gradient, then the server's step."""
-    here = context.among(k)
-    at = state.x.repeat(len(here.nodes), 1)
-    if context.only_sums:
-        total = here.batch_gradient(at, k)
-        gradient = average_unseen(here.divide(total.double()), k, context)
-    else:
-        gradient = average_active(Released(noised_gradient(at, k, here)), k, context)
     rate = step_size(options, k, context.steps)
-    x = state.x.sub(gradient, alpha=rate)
+    x = state.x.sub(mean_gradient(state.x, k, context), alpha=rate)
     return ServerState(prox(options.regulariser, x, rate, options.regularisation))
 
 

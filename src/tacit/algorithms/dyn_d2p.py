@@ -170,7 +170,8 @@ def promise(run: PromisedRun) -> PlannedPromise:
     )
     return promised(
         run,
-        ((*row, value) for row, value in zip(_TERMS, (*values, math.nan), strict=True)),
+        _TERMS,
+        (*values, math.nan),
         source="Dyn-D2P's Theorem 1 and Corollary 1",
         quantity="mean squared gradient norm of the mean model",
         reads=PROMISED,

@@ -86,18 +86,6 @@ class Activity:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _once(options: Any) -> int:
-    return 1
-
-
-def _alike(options: Any, k: int, steps: int, clip: float | None) -> float:
-    return 1.0
-
-
-def _as_it_is(options: Any, k: int) -> float:
-    return 1.0
-
-
 @dataclass(frozen=True)
 class NoisePath:
     """How the noise of a step moves models, where that is linear: see `topology.consensus`.
@@ -112,9 +100,9 @@ class NoisePath:
 
     order: GossipOrder
     rate: Callable[[Any, int, int], float] = step_size
-    scale: Callable[[Any, int], float] = _as_it_is
-    held: Callable[[Any], int] = _once
-    weight: Callable[[Any, int, int, float | None], float] = _alike
+    scale: Callable[[Any, int], float] = lambda options, k: 1.0
+    held: Callable[[Any], int] = lambda options: 1
+    weight: Callable[[Any, int, int, float | None], float] = lambda options, k, steps, clip: 1.0
 
 
 def common_mean(models: Tensor, state: Any) -> Tensor:

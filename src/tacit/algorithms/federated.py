@@ -20,10 +20,11 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.algorithms.accounting import NodeRun
+from tacit.algorithms.base import PrimalDual
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.facets import Activity, GraphNeeds, Setup
 from tacit.algorithms.options import Idle, Options, Schedules
-from tacit.algorithms.parts import public_draws
+from tacit.algorithms.parts import public_draws, regulariser_value
 from tacit.communication.colours import Outgoing, Released
 from tacit.errors import InputError
 
@@ -110,11 +111,19 @@ def server_model(models: Tensor, state: Any) -> Tensor:
 
 WITH_SERVER = GraphNeeds(weights="server", consensus=server_model)
 """Of methods whose only model is the server's."""
+WITH_CLIENTS = GraphNeeds(weights="server", consensus=lambda models, state: state.server[0].clone())
+"""Of methods whose clients keep models and dual variables, and whose server keeps another."""
 OWN_MESSAGES = (
     "goes on at each client from what that client alone has sent: with sums only, that would be "
     "private state, of which nothing is proved"
 )
 """Why some cannot do with the sums of messages, which follows "which"."""
+
+
+def augmented_lagrangian(models: Tensor, state: Any, options: Any) -> PrimalDual:
+    """The clients' `models` `[nodes, d]`, dual variables and x_0, as they stand after a round."""
+    value = regulariser_value(options.regulariser, state.server, options.regularisation)
+    return PrimalDual(models, state.dual, state.server, options.penalty, value)
 
 
 def average_active(value: Outgoing[Tensor], k: int, context: StepContext) -> Tensor:
@@ -136,6 +145,31 @@ def average_unseen(values: Tensor, k: int, context: StepContext) -> Tensor:
     """
     summand = context.among(k).summand(values, k)
     return context.mean_of_sum(context.exchange.secure_sum(k, summand), k)
+
+
+def mean_gradient(x: Tensor, k: int, context: StepContext, *, whole: bool = False) -> Tensor:
+    """The server's mean `[1, d]` of the active clients' noised gradients at its model x `[1, d]`.
+
+    Of their batches, or of all their records where `whole` is true; `context` is that of all
+    clients.
+    """
+    here = context.among(k)
+    total = here.batch_gradient(x.repeat(len(here.nodes), 1), k, whole=whole)
+    return noised_mean(total, k, context, here.rate if whole else 1.0)
+
+
+def noised_mean(total: Tensor, k: int, context: StepContext, unit: Tensor | float = 1.0) -> Tensor:
+    """The server's mean `[1, d]` of the active clients' sums, noised, over their batches.
+
+    The sums are `[active, d]`; `unit`, a number or `[active, 1]`, is what a sum is multiplied by to
+    be one over a batch. `context` is that of all clients.
+    """
+    here = context.among(k)
+    if context.only_sums:
+        return average_unseen(here.divide(total.double().mul_(unit)), k, context)
+    kind = here.batch_size.dtype
+    released = here.add_noise(total, k, scale=1 / unit).mul_(unit)
+    return average_active(Released(here.divide(released).to(kind)), k, context)
 
 
 def average_latest(

@@ -92,7 +92,6 @@ from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.base import Algorithm, PrimalDual
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.facets import (
-    GraphNeeds,
     PaperClaims,
     Participation,
     Releases,
@@ -102,9 +101,11 @@ from tacit.algorithms.facets import (
 )
 from tacit.algorithms.federated import (
     OWN_MESSAGES,
+    WITH_CLIENTS,
     FederatedOptions,
     LocalSteps,
     RoundSampling,
+    augmented_lagrangian,
     average_latest,
     local_schedules,
     participants,
@@ -115,7 +116,6 @@ from tacit.algorithms.parts import (
     Regularisation,
     RegulariserName,
     proximal,
-    regulariser_value,
 )
 from tacit.algorithms.promise import PromisedRun, promised
 from tacit.communication.colours import Released
@@ -347,20 +347,9 @@ def models(state: PrimalDualState) -> Tensor:
     return state.average.to(state.message.dtype)
 
 
-def server(models: Tensor, state: PrimalDualState) -> Tensor:
-    """x_0, `[d]`."""
-    return state.server[0].clone()
-
-
 def primal_dual(state: PrimalDualState, options: FedspdOptions) -> PrimalDual:
-    """x_i^t, lambda_i^t and x_0, as they stand after a round: private, x_i^t is never noised."""
-    return PrimalDual(
-        state.average,
-        state.dual,
-        state.server,
-        options.penalty,
-        regulariser_value(options.regulariser, state.server, options.regularisation),
-    )
+    """Private, since x_i^t is never noised."""
+    return augmented_lagrangian(state.average, state, options)
 
 
 @dataclass(frozen=True)
@@ -628,7 +617,8 @@ def promise(run: PromisedRun) -> PlannedPromise:
     )
     return promised(
         run,
-        ((*row, value) for row, value in zip(_TERMS, (math.nan, *values), strict=True)),
+        _TERMS,
+        (math.nan, *values),
         source="FedSPD-DP's Theorem 2",
         quantity="error of the objective, summed over clients",
         order=fedspd_rate(
@@ -653,7 +643,7 @@ FEDSPD_DP = Algorithm(
     primal_dual=primal_dual,
     input_bound=input_bound,
     check=check,
-    graph=GraphNeeds(weights="server", consensus=server),
+    graph=WITH_CLIENTS,
     releases=Releases(
         models=False,
         mechanism=mechanism,

@@ -16,7 +16,7 @@ all nodes are averaged by push-sum.
 | lambda, by the noise (AdaSSP) | `ridge = "auto"` |
 | solution of the normal equations | `Moments.solved`, wherever a model is scored or written |
 
-Step 0 is one step of PrivSGP at learning rate 1 for the linear function -<M, z> of M, from M = 0:
+The steps are those of PrivSGP at learning rate 1 for the linear function -<M, z> of M, from M = 0:
 each node adds its noised mean of z, and pushes. Nobody takes part in further steps: in them nodes
 only push, which brings M closer to the mean and costs no privacy, as the rounds of
 `[topology].rounds` and `final_mixing` do. A node that is away in step 0 (`[faults]`) has no part in
@@ -38,26 +38,18 @@ moments and none alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.facets import Activity, PaperClaims, Participation, Setup
-from tacit.algorithms.federated import (
-    WITH_SERVER,
-    ServerState,
-    average_active,
-    average_unseen,
-    server_start,
-)
+from tacit.algorithms.federated import WITH_SERVER, ServerState, mean_gradient, server_start
 from tacit.algorithms.options import Idle, Options, RateSchedule, Size, WarmUp
-from tacit.algorithms.parts import noised_gradient
 from tacit.algorithms.privsgp import PRIVSGP
-from tacit.communication.colours import Public, Released
 from tacit.gradients import Loss, Moments, moments_of
 
 BOUND = 1.0
@@ -77,30 +69,10 @@ class MomentOptions(Options):
 
 
 class PushedMomentOptions(MomentOptions):
-    """Options without a server."""
+    """Options without a server: those of PrivSGP, but that there is nothing to have momentum."""
 
+    momentum: ClassVar[float] = 0.0
     final_mixing: Annotated[int, Field(ge=0, le=100_000)] = 0
-
-
-class MomentState(NamedTuple):
-    """Moments M times weights, x `[nodes, d]`, and push-sum weights w `[nodes]`."""
-
-    x: Tensor
-    w: Tensor
-
-
-def start(x: Tensor, options: MomentOptions, context: StepContext) -> MomentState:
-    """M = 0 and w = 1."""
-    return MomentState(x, x.new_ones(len(x)))
-
-
-def step(state: MomentState, k: int, options: MomentOptions, context: StepContext) -> MomentState:
-    """Step 0 adds what nodes release and pushes; others push."""
-    g = noised_gradient(state.x, k, context)  # zero where a node takes no part
-    x, w = context.exchange.mix(
-        k, Released(state.x), Public(state.w), descent=(Released(g), options.learning_rate)
-    )
-    return MomentState(x, w)
 
 
 def first_step(setup: Setup) -> Activity:
@@ -120,12 +92,7 @@ def server_step(
     """The server's mean of the moments that clients release in step 0."""
     if k > 0:
         return state
-    here = context.among(k)
-    at = state.x.repeat(len(here.nodes), 1)
-    if context.only_sums:
-        total = here.batch_gradient(at, k)
-        return ServerState(-average_unseen(here.divide(total.double()), k, context))
-    return ServerState(-average_active(Released(noised_gradient(at, k, here)), k, context))
+    return ServerState(-mean_gradient(state.x, k, context))
 
 
 NOISED_MOMENTS: Algorithm[Any, Any] = replace(
@@ -134,8 +101,6 @@ NOISED_MOMENTS: Algorithm[Any, Any] = replace(
     title="Noised moments",
     documentation=__doc__,
     options=PushedMomentOptions,
-    start=start,
-    step=step,
     steps_along="",
     input_bound=lambda options: BOUND,
     moments=made,

@@ -33,6 +33,8 @@ Keep = Annotated[
     ),
 ]
 RegulariserName = Literal["none", "l1", "l2", "elastic-net", "box"]
+Subgradient = Literal["none", "l1", "l2", "elastic-net"]
+"""Regularisers with subgradients: a box has none that would keep x inside it."""
 Regularisation = Annotated[
     float,
     Field(ge=0, le=1e38, allow_inf_nan=False),
@@ -226,3 +228,13 @@ _VALUES: Mapping[str, Callable[[Tensor, float], float]] = MappingProxyType(
         ),
     }
 )
+
+SUBGRADIENTS: Mapping[Subgradient, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "none": torch.zeros_like,
+        "l1": torch.sign,
+        "l2": torch.clone,
+        "elastic-net": lambda x: x.sign().add_(x),
+    }
+)
+"""Of R as `prox` defines it, without its factor lambda."""

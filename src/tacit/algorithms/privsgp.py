@@ -299,7 +299,8 @@ def promise(run: PromisedRun) -> PlannedPromise:
         )
     return promised(
         run,
-        [("Theorem 1", "L, b^2 and F0", bound)],
+        [("Theorem 1", "L, b^2 and F0")],
+        [bound],
         source="PrivSGP-VR's Theorem 1 and Corollary 1",
         quantity="mean squared gradient norm",
         reads=("smoothness", "initial_gap", "heterogeneity"),
@@ -349,6 +350,7 @@ PRIVSGP_VR = replace(
     steps_along="",
     check=check_differences,
     table=table_request,
+    differences=True,
     graph=replace(
         PRIVSGP.graph,
         noise_path=NoisePath("adapt-then-combine", held=_held, weight=_weight),

@@ -59,29 +59,29 @@ class PromisedRun:
 
 def promised(
     run: PromisedRun,
-    terms: Iterable[tuple[str, str, float]],
+    terms: Sequence[tuple[str, str]],
+    values: Sequence[float],
     *,
     reads: Sequence[str] = (),
     conditions: Iterable[FormulaCondition] = (),
     **said: Any,
 ) -> PlannedPromise:
-    """The document of a bound's terms: name, what it reads, and value, NaN if that is not known.
+    """The document of a bound's terms, name and what it reads, and values, NaN if not known.
 
     `reads` are the keys of `[promise]` without which not all that can be evaluated is; what else is
     `said` are fields of the document.
     """
-    rows = list(terms)
-    known = [value for *_, value in rows if not math.isnan(value)]
+    known = [value for value in values if not math.isnan(value)]
     evaluated = math.fsum(known) if known else None
     return PlannedPromise(
         steps=run.steps,
-        bound=evaluated if len(known) == len(rows) else None,
+        bound=evaluated if len(known) == len(values) else None,
         evaluated=evaluated,
         terms=tuple(
             PlannedTerm(name=name, value=None, reason=f"reads {what}")
             if math.isnan(value)
             else PlannedTerm(name=name, value=value, reason="")
-            for name, what, value in rows
+            for (name, what), value in zip(terms, values, strict=True)
         ),
         needs=tuple(key for key in reads if math.isnan(run.constants[key])),
         conditions=tuple(

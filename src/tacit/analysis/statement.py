@@ -323,7 +323,7 @@ def _trust_assumptions(terms: TrustTerms | None, model: str) -> tuple[str, ...]:
     if terms is None:
         return ()
     rule = _HONEST.format(colluding=count_text(terms.colluding, "node"))
-    if len(terms.nodes_by_process) == 1:
+    if terms.simulated:
         return (rule,)
     server = (server_words(terms),) if model == "secure-sum" else ()
     return (rule, *server, _SIGNED_KEYS if terms.keys_signed else _KEYS)
@@ -365,20 +365,21 @@ def _nodes(run: Path, result: ResultDocument, ledger: LedgerReport) -> tuple[Sta
         expected = f"the ledger of {result.node_count} nodes; it has {len(ledger.nodes)}"
         raise InputError("RUN", str(run), expected)
     rows = []
-    for account, row in zip(ledger.nodes, result.nodes, strict=True):
+    names = result.node_names
+    for node, account in enumerate(ledger.nodes):
         if account.node is None or account.epsilon is None or account.delta is None:
             raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
         rows.append(
             StatementNode(
                 node=account.node,
-                records=row.records,
-                signal_share=row.signal_share,
+                records=result.records[node],
+                signal_share=result.signal_share[node],
                 epsilon=account.epsilon,
                 delta=account.delta,
                 budget=account.epsilon_budget,
-                claimed=row.claimed_epsilon,
+                claimed=result.claimed_epsilon[node],
                 audited=result.audited_epsilon,
-                **({} if row.name is None else {"name": row.name}),
+                **({} if names is None else {"name": names[node]}),
             )
         )
     return tuple(rows)

@@ -48,7 +48,8 @@ def compare(
         check_files(file, set_ or ())
     from tacit.analysis.compare.document import figure_document, watching
     from tacit.analysis.compare.figure import FigureOptions, load_figure
-    from tacit.analysis.compare.session import Store, gather, worst_code
+    from tacit.analysis.compare.session import gather, open_folder, worst_code
+    from tacit.private_files import write_private
     from tacit.report.compare_page import compare_page, figure_blocks
     from tacit.report.compare_panels import panels, picture_note
     from tacit.report.documents.base import dump, plain_json
@@ -61,21 +62,22 @@ def compare(
         if value is not None and not 1 <= value <= 1000:
             raise InputError(name, value, "must be a whole number from 1 to 1000")
     figure = load_figure(files, FigureOptions(tuple(set_ or ()), quick, seeds))
-    store = Store.open(out or _folder(files, quick))
+    folder = open_folder(out or _folder(files, quick))
     with (
         kept(_KEPT),
         stop_signals() as asked_to_stop,
         watching(asked_to_stop, hidden=as_json) as monitor,
     ):
-        gathered = gather(figure, store, jobs=jobs, monitor=monitor)
+        gathered = gather(figure, folder, jobs=jobs, monitor=monitor)
     if asked_to_stop():
         typer.echo(f"stopped: {_KEPT}", err=True)
     with kept(_KEPT), waiting("bounding what all runs cost together", hidden=as_json):
-        found = figure_document(gathered, store)
+        found = figure_document(gathered)
     document = plain_json(found)
     html = compare_page(document)
-    store.write("compare.json", dump(found))
-    written = [store.write("compare.html", html)]
+    write_private(folder / "compare.json", dump(found).encode())
+    write_private(folder / "compare.html", html.encode())
+    names = ["compare.html"]
     try:
         from tacit.report.pictures import svg_picture
     except InputError as missing:
@@ -83,15 +85,16 @@ def compare(
     else:
         for axis in document["x"]:
             picture = svg_picture(document["title"], panels(document, axis), picture_note(document))
-            written.append(store.write(f"figure-{axis}.svg", picture))
+            names.append(f"figure-{axis}.svg")
+            write_private(folder / names[-1], picture.encode())
     if page is not None:
         write_page(page, html)
     if as_json:
-        typer.echo(dump(found, {"out": str(store.path)}))
+        typer.echo(dump(found, {"out": str(folder)}))
     else:
         terminal(figure_blocks(document))
-        for path in written:
-            typer.echo(str(path))
+        for name in names:
+            typer.echo(str(folder / name))
     code = worst_code(gathered)
     if code:
         raise typer.Exit(code)

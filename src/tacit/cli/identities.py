@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from tacit.cli.options import Json, check_new, command_group, write_new
 from tacit.errors import InputError
@@ -24,35 +25,27 @@ consortium_app = command_group(
 )
 
 _Consortium = Annotated[
-    Path, typer.Option("--folder", metavar="DIR", help="The coordinator's private folder.")
+    Path, Option("--folder", metavar="DIR", help="The coordinator's private folder.")
 ]
 _Own = Annotated[
     Path | None,
-    typer.Option(
-        "--folder", metavar="DIR", help="The site folder; default: the only one that is here."
-    ),
+    Option("--folder", metavar="DIR", help="The site folder; default: the only one that is here."),
 ]
 
 
 @site_app.command("create")
 def create_(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the member: a-z, 0-9 and -, unique.")
-    ],
-    role: Annotated[
-        str, typer.Option("--role", help="site, or relay: it passes messages on.")
-    ] = "site",
+    name: Annotated[str, Argument(metavar="NAME", help="Of the member: a-z, 0-9 and -, unique.")],
+    role: Annotated[str, Option(help="site, or relay: it passes messages on.")] = "site",
     address: Annotated[
         list[str] | None,
-        typer.Option(
-            "--address",
+        Option(
             metavar="HOST:PORT",
             help="Where others reach it, for relays and direct connections; repeatable.",
         ),
     ] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="DIR", help="The site folder to make; default: NAME."),
+        Path | None, Option(metavar="DIR", help="The site folder to make; default: NAME.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -80,14 +73,11 @@ def create_(
 @site_app.command("join")
 def join_(
     bundle: Annotated[
-        Path, typer.Argument(metavar="BUNDLE", help="The bundle.json that the coordinator sent.")
+        Path, Argument(metavar="BUNDLE", help="The bundle.json that the coordinator sent.")
     ],
     folder: _Own = None,
     fingerprint: Annotated[
-        str | None,
-        typer.Option(
-            "--fingerprint", metavar="HEX", help="Of the consortium, as the coordinator says it."
-        ),
+        str | None, Option(metavar="HEX", help="Of the consortium, as the coordinator says it.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -133,15 +123,12 @@ def show_site(folder: _Own = None, as_json: Json = False) -> None:
 @consortium_app.command("approve")
 def approve_(
     requests: Annotated[
-        list[Path], typer.Argument(metavar="REQUEST...", help="What the members have sent.")
+        list[Path], Argument(metavar="REQUEST...", help="What the members have sent.")
     ],
     folder: _Consortium = Path("consortium"),
-    days: Annotated[
-        int, typer.Option("--days", help="For how long the certificates hold, from 1 to 3650.")
-    ] = 365,
+    days: Annotated[int, Option(help="For how long the certificates hold, from 1 to 3650.")] = 365,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the bundle to this new file, too."),
+        Path | None, Option(metavar="FILE", help="Write the bundle to this new file, too.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -169,7 +156,7 @@ def approve_(
 
 @consortium_app.command("revoke")
 def revoke_(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The member's.")],
+    name: Annotated[str, Argument(metavar="NAME", help="The member's.")],
     folder: _Consortium = Path("consortium"),
     as_json: Json = False,
 ) -> None:
@@ -189,7 +176,7 @@ def revoke_(
 def show_consortium(
     bundle: Annotated[
         Path | None,
-        typer.Argument(metavar="[BUNDLE]", help="A bundle.json; default: the one in the folder."),
+        Argument(metavar="[BUNDLE]", help="A bundle.json; default: the one in the folder."),
     ] = None,
     folder: _Consortium = Path("consortium"),
     as_json: Json = False,

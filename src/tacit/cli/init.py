@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from tacit.cli.options import check_new, write_new
 from tacit.errors import InputError, nearest
@@ -35,45 +36,32 @@ _CONFIRM = (
 
 
 def init(
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="A table of private records.")
-    ] = None,
-    parquet: Annotated[
-        Path | None, typer.Option("--parquet", metavar="FILE", help="The same as Parquet.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", metavar="NAME", help="A data set by its name.")
-    ] = None,
+    csv: Annotated[Path | None, Option(metavar="FILE", help="A table of private records.")] = None,
+    parquet: Annotated[Path | None, Option(metavar="FILE", help="The same as Parquet.")] = None,
+    dataset: Annotated[str | None, Option(metavar="NAME", help="A data set by its name.")] = None,
     public_csv: Annotated[
         Path | None,
-        typer.Option(
-            "--public-csv",
+        Option(
             metavar="FILE",
             help="A public or synthetic sample of the same layout: bounds are read from it, and "
             "the private file is not opened.",
         ),
     ] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", metavar="COLUMN", help="What is predicted.")
-    ] = None,
-    node: Annotated[
-        str | None, typer.Option("--node", metavar="COLUMN", help="Whose record it is.")
-    ] = None,
+    target: Annotated[str | None, Option(metavar="COLUMN", help="What is predicted.")] = None,
+    node: Annotated[str | None, Option(metavar="COLUMN", help="Whose record it is.")] = None,
     labels: Annotated[
-        str | None, typer.Option("--labels", metavar="A,B", help="Labels of the target, in order.")
+        str | None, Option(metavar="A,B", help="Labels of the target, in order.")
     ] = None,
-    node_values: Annotated[
-        str | None, typer.Option("--node-values", metavar="A,B", help="Nodes, node 0 first.")
-    ] = None,
+    node_values: Annotated[str | None, Option(metavar="A,B", help="Nodes, node 0 first.")] = None,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", help="How many nodes, where no column says it.", min=1)
+        int | None, Option(help="How many nodes, where no column says it.", min=1)
     ] = None,
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Of each node.")] = None,
+    epsilon: Annotated[float | None, Option(help="Of each node.")] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="linear, mlp or another; by default it is chosen.")
+        str | None, Option(help="linear, mlp or another; by default it is chosen.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The experiment file to write.")
+        Path | None, Option(metavar="FILE", help="The experiment file to write.")
     ] = None,
 ) -> None:
     """Write a first experiment file, and for a table the schema of what is public."""

@@ -6,6 +6,7 @@ import logging
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from tacit.cli.logs import LogFormat, as_json_lines, say
 from tacit.cli.options import File, Json, LogLines, Out, Quiet, Resume, Set, check_files
@@ -17,17 +18,14 @@ _TO_END = 15.0
 
 def launch(
     file: File,
-    processes: Annotated[
-        int, typer.Option("--processes", help="How many to start; each hosts some of the nodes.")
-    ],
+    processes: Annotated[int, Option(help="How many to start; each hosts some of the nodes.")],
     set_: Set = None,
     out: Out = None,
     resume: Resume = False,
     quiet: Quiet = False,
     as_json: Json = False,
     restarts: Annotated[
-        int,
-        typer.Option("--restarts", help="Start all again so often if a process is lost (--out)."),
+        int, Option(help="Start all again so often if a process is lost (--out).")
     ] = 0,
     log_format: LogLines = LogFormat.PLAIN,
 ) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer import Argument, Option
 
 from tacit import __version__
 from tacit.cli.compare import compare
@@ -102,7 +103,7 @@ def _print_version(wanted: bool) -> None:
 def common_options(
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
@@ -120,8 +121,7 @@ def train(
     quiet: Quiet = False,
     site: Annotated[
         Path | None,
-        typer.Option(
-            "--site",
+        Option(
             metavar="FOLDER",
             help="Take part as this site of a consortium; the name of --out is that of the run.",
         ),
@@ -146,7 +146,8 @@ def train(
 
     def done_already(destination: Path) -> None:
         tell(DONE_ALREADY)
-        _print_result(destination, own_rank(site) or 0, quiet, as_json)
+        if not own_rank(site):
+            _print_result(destination, quiet, as_json)
 
     if resume_if_there:
         resume = is_there(out, resume=resume)
@@ -210,29 +211,25 @@ def train(
         tell(f"stopped cleanly after step {made_of}: the same command{more} goes on")
     if not (quiet or as_json):
         closing_line(result, rank, rank == 0 and goes_on and not made)
-    _print_result(destination, rank, quiet, as_json)
-    if rank == 0 and not (quiet or as_json):
-        _print_table(destination, result.notes)
+    if rank == 0:
+        _print_result(destination, quiet, as_json, result.notes)
 
 
-def _print_result(out: Path, rank: int, quiet: bool, as_json: bool) -> None:
-    """What scripts read of a run that has ended: its result, or where it is."""
+def _print_result(
+    out: Path, quiet: bool, as_json: bool, notes: Sequence[str] | None = None
+) -> None:
+    """What is read of a run that has ended: its result, or where it is, or a table with `notes`."""
     from tacit.report.documents.base import dump
-    from tacit.report.documents.run import read_result
-
-    if rank == 0 and as_json:
-        typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
-    elif rank == 0 and quiet:
-        typer.echo(str(out))
-
-
-def _print_table(out: Path, notes: Sequence[str]) -> None:
-    """What people read of a run that has just ended."""
     from tacit.report.documents.run import read_result
     from tacit.report.plan_page import result_blocks
     from tacit.report.terminal import terminal
 
-    terminal(result_blocks(read_result(out / "result.json"), out, notes))
+    if as_json:
+        typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
+    elif quiet:
+        typer.echo(str(out))
+    elif notes is not None:
+        terminal(result_blocks(read_result(out / "result.json"), out, notes))
 
 
 @app.command()
@@ -240,38 +237,30 @@ def plan(
     file: File,
     set_: Set = None,
     optimise: Annotated[
-        bool, typer.Option("--optimise", help="Choose the steps by a paper's theorem, to check it.")
+        bool, Option("--optimise", help="Choose the steps by a paper's theorem, to check it.")
     ] = False,
     batch: Annotated[
-        bool, typer.Option("--batch", help="With --optimise: choose the batch as well.")
+        bool, Option("--batch", help="With --optimise: choose the batch as well.")
     ] = False,
     clip: Annotated[
-        bool, typer.Option("--clip", help="With --optimise: choose the clipping bound as well.")
+        bool, Option("--clip", help="With --optimise: choose the clipping bound as well.")
     ] = False,
     constant: Annotated[
-        list[str] | None,
-        typer.Option("--constant", metavar="NAME=VALUE", help="Of L, b2, F0, x0, G; repeatable."),
+        list[str] | None, Option(metavar="NAME=VALUE", help="Of L, b2, F0, x0, G; repeatable.")
     ] = None,
     private_constants: Annotated[
-        bool,
-        typer.Option(
-            "--private-constants", help="Estimate them from private records: NOT COVERED."
-        ),
+        bool, Option("--private-constants", help="Estimate them from private records: NOT COVERED.")
     ] = False,
     page: Page = None,
     recommend: Annotated[
-        bool,
-        typer.Option("--recommend", help="To train: propose what FILE leaves open, and write it."),
+        bool, Option("--recommend", help="To train: propose what FILE leaves open, and write it.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="TOML", help="With --recommend: the file; by default beside FILE."
-        ),
+        Option(metavar="TOML", help="With --recommend: the file; by default beside FILE."),
     ] = None,
     trust: Annotated[
-        str | None,
-        typer.Option("--trust", help="With --recommend: all-messages, pairwise or secure-sum."),
+        str | None, Option(help="With --recommend: all-messages, pairwise or secure-sum.")
     ] = None,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
@@ -366,47 +355,36 @@ def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_jso
 @app.command()
 def audit(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="An experiment file, or the folder of a run.")
+        Path, Argument(metavar="FILE", help="An experiment file, or the folder of a run.")
     ],
     set_: Set = None,
     repetitions: Annotated[
         int | None,
-        typer.Option(
-            "--repetitions",
-            help="Nodes run on each pair of worst-case data; default: 2000, or fewer of long runs.",
+        Option(
+            help="Nodes run on each pair of worst-case data; default: 2000, or fewer of long runs."
         ),
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", help="Audit only the first so many steps.")
-    ] = None,
+    steps: Annotated[int | None, Option(help="Audit only the first so many steps.")] = None,
     delta: Annotated[
-        float | None,
-        typer.Option("--delta", help="At which epsilon is stated; default: 1e-3, or the plan's."),
+        float | None, Option(help="At which epsilon is stated; default: 1e-3, or the plan's.")
     ] = None,
-    confidence: Annotated[
-        float, typer.Option("--confidence", help="Of all bounds together.")
-    ] = 0.95,
-    canaries: Annotated[
-        int, typer.Option("--canaries", help="Canaries planted in one training; 0: none.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="Of coins, noise and sampling.")] = 0,
+    confidence: Annotated[float, Option(help="Of all bounds together.")] = 0.95,
+    canaries: Annotated[int, Option(help="Canaries planted in one training; 0: none.")] = 1000,
+    seed: Annotated[int, Option(help="Of coins, noise and sampling.")] = 0,
     seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", help="For the search for worst-case records; default: 20."),
+        float | None, Option(help="For the search for worst-case records; default: 20.")
     ] = None,
     colluding: Annotated[
         int | None,
-        typer.Option(
-            "--colluding",
-            help="Nodes who pool what they know, where pairs' noise cancels; default: the plan's.",
+        Option(
+            help="Nodes who pool what they know, where pairs' noise cancels; default: the plan's."
         ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print every test and every attack, too.")
+        bool, Option("--verbose", help="Print every test and every attack, too.")
     ] = False,
     planted: Annotated[
-        Path | None,
-        typer.Option("--planted", help="Canaries that were planted in the run, and their coins."),
+        Path | None, Option(help="Canaries that were planted in the run, and their coins.")
     ] = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -421,6 +399,7 @@ def audit(
     """
     from tacit.analysis import audit as auditing
     from tacit.config import load_config
+    from tacit.report.audit_words import audit_blocks
     from tacit.report.documents.base import dump
 
     if planted is not None:
@@ -446,10 +425,7 @@ def audit(
         report = auditing.audit(config, options=options, progress=progress)
     if run is not None:
         auditing.record_audit(run, report)
-    if as_json:
-        typer.echo(dump(report))
-    else:
-        auditing.audit_table(report, details=verbose)
+    show_document(report, audit_blocks(report, details=verbose), as_json=as_json)
     if report.defect:
         raise typer.Exit(1)
 
@@ -458,23 +434,18 @@ def audit(
 def algorithms(as_json: Json = False) -> None:
     """List the algorithms with their papers and properties."""
     from tacit.cli.tables import algorithms_blocks, algorithms_document
-    from tacit.report.terminal import terminal
 
-    if as_json:
-        typer.echo(json.dumps(algorithms_document(), indent=2))
-    else:
-        terminal(algorithms_blocks())
+    show_document(algorithms_document(), algorithms_blocks(), as_json=as_json)
 
 
 @app.command()
 def evaluate(
     run: Run,
     data: Annotated[
-        str | None,
-        typer.Option("--data", help="A data set as [task].dataset names it; default: the run's."),
+        str | None, Option(help="A data set as [task].dataset names it; default: the run's.")
     ] = None,
     data_dir: Annotated[
-        str | None, typer.Option("--data-dir", help="Where to look for it; default: the run's.")
+        str | None, Option(help="Where to look for it; default: the run's.")
     ] = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -492,7 +463,7 @@ def evaluate(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    runs: Annotated[list[Path], Argument(metavar="DIR...", help="Run folders.")],
     as_json: Json = False,
 ) -> None:
     """Write report.html of run folders anew."""

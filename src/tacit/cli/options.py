@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from tacit.cli.logs import LogFormat, as_json_lines
 from tacit.errors import InputError
@@ -19,50 +20,47 @@ if TYPE_CHECKING:
     from tacit.report.documents.base import Document
     from tacit.report.view import Block
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file (TOML).")]
+File = Annotated[Path, Argument(metavar="FILE", help="The experiment file (TOML).")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; may be repeated."),
+    Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key; may be repeated."),
 ]
 Insecure = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--allow-insecure-network",
         help="Let several processes talk in clear over a public address.",
     ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="The run folder to make; by default one under runs/."),
+    Path | None, Option("--out", help="The run folder to make; by default one under runs/.")
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+    bool, Option("--resume", help="Continue the run in --out from its last checkpoint.")
 ]
 ResumeIfThere = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--resume-if-there",
         help="Continue the run in --out if there is one, else start it; for services.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print the run folder and nothing else.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Quiet = Annotated[bool, Option("--quiet", help="Print the run folder and nothing else.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 LogLines = Annotated[
     LogFormat,
-    typer.Option(
+    Option(
         "--log-format",
         metavar="FORMAT",
         help="Of standard error: plain, or json, which is one object a line, for tools.",
     ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Run = Annotated[Path, Argument(metavar="RUN", help="A run folder.")]
 Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Call functions that the run's config.toml names as its own."),
+    bool, Option("--trust", help="Call functions that the run's config.toml names as its own.")
 ]
 Page = Annotated[
-    Path | None,
-    typer.Option("--page", metavar="HTML", help="Write it as a page to a new file, too."),
+    Path | None, Option("--page", metavar="HTML", help="Write it as a page to a new file, too.")
 ]
 
 
@@ -117,7 +115,7 @@ def print_written(paths: Iterable[Path], as_json: bool) -> None:
 
 
 def show_document(
-    document: Document,
+    document: Document | Mapping[str, object] | Sequence[Mapping[str, object]],
     blocks: Sequence[Block],
     page: Path | None = None,
     *,
@@ -125,14 +123,14 @@ def show_document(
     indent: int | None = 2,
 ) -> None:
     """Print a document, as JSON or for people, and write it as a page where one was asked for."""
-    from tacit.report.documents.base import dump
+    from tacit.report.documents.base import plain_json
     from tacit.report.html import html
     from tacit.report.terminal import terminal
 
     if page is not None:
         write_page(page, html(blocks))
     if as_json:
-        typer.echo(dump(document, indent=indent))
+        typer.echo(json.dumps(plain_json(document), indent=indent, allow_nan=False))
     else:
         terminal(blocks)
 

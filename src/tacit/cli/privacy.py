@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from tacit.cli.options import (
     File,
@@ -25,8 +26,7 @@ from tacit.cli.options import (
 from tacit.errors import InputError
 
 _Site = Annotated[
-    Path | None,
-    typer.Option("--site", metavar="DIR", help="Sign it as the member of this site folder."),
+    Path | None, Option("--site", metavar="DIR", help="Sign it as the member of this site folder.")
 ]
 
 privacy_app = command_group(
@@ -38,9 +38,7 @@ privacy_app = command_group(
 def claims(
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="An experiment file; default: the papers' own settings."
-        ),
+        Argument(metavar="[FILE]", help="An experiment file; default: the papers' own settings."),
     ] = None,
     set_: Set = None,
     page: Page = None,
@@ -59,9 +57,7 @@ def claims(
 @privacy_app.command()
 def labels(
     file: File,
-    epsilon: Annotated[
-        float, typer.Option("--epsilon", help="What the count may cost each node.", min=1e-3)
-    ] = 0.1,
+    epsilon: Annotated[float, Option(help="What the count may cost each node.", min=1e-3)] = 0.1,
     set_: Set = None,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
@@ -72,7 +68,6 @@ def labels(
     from tacit.analysis.label_counts import count_labels, label_blocks
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
-    from tacit.report.terminal import terminal
     from tacit.training.processes.agreement import process_group
 
     config = load_config(file, overrides=set_ or ())
@@ -82,18 +77,14 @@ def labels(
             counted = count_labels(config, epsilon, peers=peers)
     if peers.rank > 0:
         return
-    if as_json:
-        typer.echo(json.dumps(asdict(counted), indent=2))
-    else:
-        terminal(label_blocks(counted))
+    show_document(asdict(counted), label_blocks(counted), as_json=as_json)
 
 
 @privacy_app.command()
 def ledger(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A ledger, or a folder of them.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="A ledger, or a folder of them.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="JSON", help="Write it with its heads to a new file."),
+        Path | None, Option(metavar="JSON", help="Write it with its heads to a new file.")
     ] = None,
     site: _Site = None,
     as_json: Json = False,
@@ -118,14 +109,10 @@ def ledger(
 def statement(
     run: Run,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Where to write it; default: the run folder."),
+        Path | None, Option(metavar="DIR", help="Where to write it; default: the run folder.")
     ] = None,
     ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger", metavar="DIR", help="The ledgers of its data, where they have moved."
-        ),
+        Path | None, Option(metavar="DIR", help="The ledgers of its data, where they have moved.")
     ] = None,
     site: _Site = None,
     as_json: Json = False,
@@ -141,12 +128,9 @@ def statement(
 @privacy_app.command()
 def verify(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What was signed; FILE.signature lies beside it.")
+        Path, Argument(metavar="FILE", help="What was signed; FILE.signature lies beside it.")
     ],
-    bundle: Annotated[
-        Path,
-        typer.Option("--bundle", metavar="BUNDLE", help="The bundle.json of the consortium."),
-    ],
+    bundle: Annotated[Path, Option(metavar="BUNDLE", help="The bundle.json of the consortium.")],
     as_json: Json = False,
 ) -> None:
     """Check which member of a consortium has signed a file, and that it is as it was signed."""
@@ -182,11 +166,10 @@ def _signing(folder: Path | None) -> Callable[[Iterable[Path]], list[Path]]:
 
 @privacy_app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The statement.json of a run.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="The statement.json of a run.")],
     ledger: Annotated[
         Path | None,
-        typer.Option(
-            "--ledger",
+        Option(
             metavar="PATH",
             help="A ledger of its run or data, as it is now: is it older than the statement?",
         ),

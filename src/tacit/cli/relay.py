@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from tacit.cli.options import Json
 from tacit.cli.signals import handled
@@ -22,13 +22,10 @@ _LINES = {
 
 
 def relay(
-    site: Annotated[
-        Path, typer.Option("--site", metavar="DIR", help="The relay's folder, joined to a bundle.")
-    ],
+    site: Annotated[Path, Option(metavar="DIR", help="The relay's folder, joined to a bundle.")],
     listen: Annotated[
         list[str] | None,
-        typer.Option(
-            "--listen",
+        Option(
             metavar="HOST:PORT",
             help="Where sites connect; repeatable; by default the relay's approved addresses.",
         ),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tacit.cli.options import File, Json, Set, check_files, waiting
 from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError
-
-if TYPE_CHECKING:
-    from tacit.analysis.tune.costs import SearchPlan
 
 _KEPT = "trials that have ended are kept: the same command with --resume goes on"
 
@@ -39,9 +36,10 @@ def tune(
     FILE has a section [tune]: which settings, by which score, and how choosing is paid for.
     """
     check_files(file, set_ or ())
+    from tacit.analysis.settings.processes import Monitor
     from tacit.analysis.tune.costs import plan_search
     from tacit.analysis.tune.search import load_search
-    from tacit.analysis.tune.trials import SearchFolder, SearchMonitor
+    from tacit.analysis.tune.trials import SearchFolder
     from tacit.analysis.tune.winner import run_search
     from tacit.analysis.tune.words import plan_blocks, plan_document, result_blocks
     from tacit.report.documents.base import dump
@@ -68,8 +66,10 @@ def tune(
         SearchFolder.begin(target, digest, planned.epsilon) as folder,
         stop_signals(hidden=as_json) as asked_to_stop,
     ):
-        watch = SearchMonitor(begin=_begin(planned, as_json), should_stop=asked_to_stop)
-        document = run_search(planned, folder, watch)
+        monitor = Monitor(should_stop=asked_to_stop)
+        if not as_json:
+            monitor = replace(monitor, start=lambda trial: typer.echo(trial.name, err=True))
+        document = run_search(planned, folder, monitor)
     if document is None:
         typer.echo(f"stopped: {_KEPT}", err=True)
         return
@@ -77,14 +77,3 @@ def tune(
         typer.echo(dump(document, {"out": str(target)}))
     else:
         terminal(result_blocks(document, target))
-
-
-def _begin(planned: SearchPlan, hidden: bool) -> Callable[[int, int, int], None]:
-    from tacit.analysis.settings.changes import choice_text
-
-    def begin(number: int, count: int, setting: int) -> None:
-        if not hidden:
-            words = choice_text(planned.search.choices[setting])
-            typer.echo(f"trial {number} of {count}: {words}", err=True)
-
-    return begin

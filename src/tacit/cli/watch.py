@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from tacit.cli.options import Run, show_document
 from tacit.errors import InputError, PeerError
@@ -22,12 +23,10 @@ _SHORTEST, _LONGEST = 0.1, 3600.0  # seconds between two looks
 
 def watch(
     run: Run,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", help="Between two looks.")
-    ] = 1.0,
+    once: Annotated[bool, Option("--once", help="Look once, and end.")] = False,
+    interval: Annotated[float, Option(metavar="SECONDS", help="Between two looks.")] = 1.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a line for each look.")
+        bool, Option("--json", help="Print one JSON object a line for each look.")
     ] = False,
 ) -> None:
     """Show where a run stands: its sites, who is waited for, epsilon, bytes, the last error.
@@ -93,7 +92,7 @@ def _follow(run: Path, interval: float) -> None:
     from tacit.report.terminal import terminal
     from tacit.report.watch_page import watch_blocks
 
-    console = Console()
+    console = Console(emoji=False)
     if not console.is_terminal:
         for seen in _looks(run, interval):
             terminal(watch_blocks(seen), console)

@@ -69,11 +69,7 @@ Outgoing: TypeAlias = Public[T] | Released[T]
 
 
 def summand_value(value: Summand[T], what: str) -> T:
-    """The plain value, where it is added to others or masked.
-
-    Args:
-        value: what is about to be added.
-        what: it is, for the error.
+    """The plain value, where it is added to others or masked; `what` it is stands in the error.
 
     Raises:
         LeakError: the value is no `Summand`; nothing was sent.
@@ -87,11 +83,7 @@ def summand_value(value: Summand[T], what: str) -> T:
 
 
 def opened(value: Outgoing[T], what: str) -> T:
-    """The plain value, at the border: where something leaves a node.
-
-    Args:
-        value: what is about to leave.
-        what: it is, for the error.
+    """The plain value, at the border, where something leaves a node; `what` is for the error.
 
     Raises:
         LeakError: the value is neither `Public` nor `Released`; nothing was sent.

@@ -43,13 +43,9 @@ _DTYPES: Mapping[torch.dtype, torch.dtype] = MappingProxyType(
 
 @dataclass(frozen=True)
 class PublicDraw:
-    """What the public mask of one node depends on.
+    """What the public mask of the node that sends depends on; `seed` is the public one.
 
-    Args:
-        seed: the public seed.
-        step: of the algorithm.
-        node: who sends.
-        part: for several messages of a node in one step.
+    `part` tells several messages of a node in one step apart.
     """
 
     seed: int
@@ -115,15 +111,10 @@ def share_sent(compressor: str, keep: float, d: int) -> float:
 
 
 def expected_bytes(compressor: str, keep: float, d: int, value_bytes: int) -> float:
-    """Bytes of a message of d values once it is compressed, as of `encode`.
+    """Bytes of a message of d values, of `value_bytes` each, once it is compressed, as of `encode`.
 
-    Of `bernoulli` on average; all others carry the same number of values in every message.
-
-    Args:
-        compressor: `none`, `top-k`, `rand-k` or `bernoulli`.
-        keep: k / d, or the probability of `bernoulli`.
-        d: values of the vector.
-        value_bytes: of one of them.
+    `keep` is k / d, or the probability of `bernoulli`, of whose messages the bytes are an average;
+    all others carry the same number of values in every message.
 
     Raises:
         InputError: another compressor; `keep` is not in (0, 1], or d is 0.
@@ -232,25 +223,21 @@ COMPRESSORS: Mapping[str, _Compressor] = MappingProxyType(
 
 
 def _find_compressor(name: str) -> _Compressor:
-    """The compressor of a name; raises InputError for another one."""
     if name not in COMPRESSORS:
         raise InputError("algorithm.compressor", name, nearest(str(name), COMPRESSORS))
     return COMPRESSORS[name]
 
 
 def _check_keep(keep: float) -> None:
-    """Raise InputError unless `keep` is a share."""
     if not 0.0 < keep <= 1.0:
         raise InputError("algorithm.keep", keep, "a share of the coordinates, above 0 and up to 1")
 
 
 def _index_bytes(d: int) -> int:
-    """Bytes of one index into d coordinates."""
     return 4 if d <= _WIDE else 8
 
 
 def _bitmap_bytes(d: int) -> int:
-    """Bytes of one bit for each of d coordinates."""
     return -(-d // 8)
 
 
@@ -258,13 +245,9 @@ def _bitmap_bytes(d: int) -> int:
 class Coding:
     """How the messages of a stack of nodes are written.
 
-    Args:
-        compressor: `none`, `top-k`, `rand-k` or `bernoulli`.
-        keep: k / d, or the probability of `bernoulli`.
-        seed: the public one.
-        step: of the algorithm.
-        part: for several messages of a node in one step.
-        bytes: `[nodes]`, of each node's message, as `encode` writes it; 0: it sends none.
+    `keep` is k / d, or the probability of `bernoulli`; `seed` is the public one, and `part` tells
+    several messages of a node in one step apart. `bytes`, `[nodes]`, are those of each node's
+    message, as `encode` writes it; 0: it sends none.
     """
 
     compressor: str
@@ -306,12 +289,7 @@ class Coding:
 
 @dataclass(frozen=True, eq=False)
 class Compressed:
-    """What a stack of nodes sends.
-
-    Args:
-        values: `[nodes, d]`, zeros where nothing is sent.
-        coding: how it is written.
-    """
+    """What a stack of nodes sends: `values` are `[nodes, d]`, zeros where nothing is sent."""
 
     values: Tensor
     coding: Coding

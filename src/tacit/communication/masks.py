@@ -33,11 +33,9 @@ _PURPOSE = "masks of sums"
 
 
 class PairMasks:
-    """The masks of one party.
+    """The masks of one party, from the keys of its pairs with all others that may take part.
 
-    Args:
-        own: its number.
-        keys: of its pairs with every other party that may take part, fresh at every start.
+    The keys are fresh at every start.
     """
 
     def __init__(self, own: int, keys: PairKeys) -> None:
@@ -48,13 +46,10 @@ class PairMasks:
     def over(
         self, summand: Summand[Tensor], k: int, part: int, parties: Collection[int]
     ) -> Masked[Tensor]:
-        """A party's part of a sum under the masks of all its pairs.
+        """A party's part of a sum, int64 of any shape, under the masks of all its pairs.
 
-        Args:
-            summand: int64, of any shape.
-            k: the round.
-            part: number of the sum, where a round has several.
-            parties: all who take part, this one among them.
+        `parties` are all who take part in round `k`, this one among them; `part` is the number of
+        the sum, where a round has several.
 
         Raises:
             LeakError: no later position than the last, the party is not among those who take part,

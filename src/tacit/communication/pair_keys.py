@@ -38,13 +38,9 @@ def agreed_pair_keys(
 ) -> PairKeys:
     """New keys of those of some pairs that have an end in this process.
 
-    Every process calls it at the same place with the same pairs, and waits for all.
-
-    Args:
-        peers: the other processes.
-        pairs: of nodes, the smaller number first.
-        ranks: the process of each node, by its number.
-        purpose: what the keys are for: those of different purposes have nothing in common.
+    Every process calls it at the same place with the same pairs (of nodes, the smaller number
+    first), and waits for all. `ranks` holds the process of each node, by its number. Keys for
+    different purposes have nothing in common.
 
     Raises:
         PeerError: a process was lost, or showed no public key, or another's; or the run goes on

@@ -25,7 +25,6 @@ class PeerState:
     """What is known of a process at one moment.
 
     Attributes:
-        rank: which it is.
         name: of its site; of a process without one, "rank 2".
         state: "connected": it was heard of just now; "away": it was, and is not any more; "done":
             it has ended as it should; "gone": the run goes on without it; "unknown": it was never
@@ -107,11 +106,7 @@ class FreshSession:
 class Peers(Protocol):
     """What a run asks of its other processes beside the messages of its algorithm.
 
-    Attributes:
-        rank: of this process.
-        processes: how many there are.
-        authenticated: whether what another process says is signed with its identity.
-        session: what this process remembers.
+    `authenticated` says whether what another process says is signed with its identity.
     """
 
     rank: int
@@ -154,9 +149,7 @@ class Peers(Protocol):
     def agreed_stop(self, step: int, asked: bool) -> bool:
         """Whether all stop after `step` steps: the same answer in every process.
 
-        Args:
-            step: steps made.
-            asked: whether this process was asked to.
+        `asked` says whether this process was asked to.
         """
 
     def seen(self) -> Sequence[PeerState]:
@@ -221,11 +214,7 @@ _WHERE = "nodes.placement"
 
 @dataclass(frozen=True)
 class Placement:
-    """The process of every node.
-
-    Args:
-        ranks: of each node, `[nodes]`; together they are all of 0 to processes - 1.
-    """
+    """The process of every node: `ranks`, `[nodes]`, are together all of 0 to processes - 1."""
 
     ranks: tuple[int, ...]
 
@@ -242,13 +231,10 @@ class Placement:
 def place(
     count: int, processes: int, placement: Literal["blocks"] | Sequence[int] = "blocks"
 ) -> Placement:
-    """Say which process hosts which node.
+    """Say which process hosts which of `count` nodes, of which there is at least one.
 
-    Args:
-        count: of nodes, at least 1.
-        processes: how many there are.
-        placement: "blocks": neighbouring nodes, blocks whose sizes differ by at most one, the
-            larger first; or the rank of each node.
+    "blocks" are of neighbouring nodes, and their sizes differ by at most one, the larger first;
+    otherwise `placement` is the rank of each node.
 
     Raises:
         InputError: on `--processes`, if there is none, or one without a node; on

@@ -38,12 +38,7 @@ Scalar: TypeAlias = str | int | float
 
 @dataclass(frozen=True)
 class Form(Generic[T]):
-    """What one kind of value must be.
-
-    Args:
-        type: parses it, strictly.
-        longest: bytes that it may have as JSON.
-    """
+    """What one kind of value must be: parsed strictly, from JSON of at most `longest` bytes."""
 
     type: TypeAdapter[T]
     longest: int = _LARGEST
@@ -60,12 +55,7 @@ class Form(Generic[T]):
         return text
 
     def read(self, text: str | bytes, rank: int, what: str) -> T:
-        """The value that a text holds.
-
-        Args:
-            text: as it came.
-            rank: who sent it, for the error.
-            what: it is, for the error: "last step".
+        """The value that a text of `rank` holds; `what` it is ("last step") stands in the error.
 
         Raises:
             PeerError: it is no such value; one plain line.

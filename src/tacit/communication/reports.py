@@ -20,11 +20,7 @@ RESUME = "what was done is kept: start all processes again with --resume"
 
 
 class ReportedInputError(InputError):
-    """What the user gave is wrong, as another process found it.
-
-    Args:
-        line: the message.
-    """
+    """What the user gave is wrong, as another process found it."""
 
     def __init__(self, line: str) -> None:
         super().__init__("another process", line, line, public=True)
@@ -50,11 +46,9 @@ _UNTOLD: Mapping[type[TacitError], str] = {
 
 
 def report_of(error: BaseException, who: str | None = None) -> Report:
-    """What others are told of an error.
+    """What others are told of an error; the line begins with `who` it happened to, where given.
 
-    Args:
-        error: why a process ends; one that tacit did not raise on purpose is a defect, exit code 1.
-        who: it happened to, which the line then begins with.
+    An error that tacit did not raise on purpose is a defect, exit code 1.
     """
     kind = next((kind for kind in type(error).__mro__ if kind in _KINDS), TacitError)
     text = (error.reported() if isinstance(error, TacitError) else None) or _UNTOLD[kind]
@@ -84,12 +78,9 @@ def read_report(text: str) -> TacitError:
 
 
 def lost(rank: int, hosts: Sequence[Sequence[int]], what: str) -> PeerError:
-    """The error of a rank that failed the others.
+    """The error of a rank that failed the others; `what` happened follows the rank's name.
 
-    Args:
-        rank: the rank.
-        hosts: of each rank, the nodes that it hosts; empty where that is not known.
-        what: happened, following the rank's name.
+    `hosts` are the nodes of each rank; empty where that is not known.
     """
     return PeerError(plain(f"{describe_rank(rank, hosts)} {what}; {RESUME}"))
 

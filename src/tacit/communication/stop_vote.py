@@ -28,13 +28,10 @@ class Votes(Protocol):
 
 @dataclass(frozen=True)
 class _Vote:
-    """What a rank says in a round.
+    """What a rank says in the round of this number.
 
-    Args:
-        number: of the round.
-        following: the step of the next round, as this rank knows it.
-        asked: whether this rank was asked to stop.
-        gap: steps that it wants from the next round to the one after it, at least 1.
+    `following` is the step of the next round, as this rank knows it; `gap`, at least 1, is how many
+    steps it wants from there to the round after it.
     """
 
     number: int
@@ -70,8 +67,6 @@ class StopVote:
     round and the step of the next one; its checkpoint lies before that step.
 
     Args:
-        rank: of this process.
-        processes: how many there are.
         first: the step of the first round, the same on every rank.
         facts: where votes are written; they hold no votes when a session starts.
         wait: returns when the function that it is given returns no more ranks; that function
@@ -108,9 +103,8 @@ class StopVote:
     def stop(self, step: int, asked: bool) -> bool:
         """Whether the run stops before this step; the same answer on every rank.
 
-        Args:
-            step: which is next; every step from `first` on is asked for, in order.
-            asked: whether this process was asked to stop.
+        Every step from `first` on is asked for, in order; `asked` says whether this process was
+        asked to stop.
 
         Raises:
             PeerError: from waiting, reading or writing; also if a vote makes no sense.

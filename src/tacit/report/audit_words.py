@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tacit.report.documents.claims import Attack, AuditDocument, FidelityTest
-from tacit.report.documents.run import AuditFailure, RunAudit
+from tacit.report.documents.run import RunAudit
 from tacit.report.protection import epsilon_words, lower_words, upper_words
 from tacit.report.view import Banner, Block, Items, Table, Text, texts
 from tacit.report.wording import count_text, lower_text, one_in_text, percent_text
 
-_LIMITS = (
+NOT_SHOWN = (
     "An audit is no proof. It finds defects of the kinds that its tests and attacks look for, and "
     "of the size that is stated; smaller ones and others may be there. A better attack may extract "
     "more.",
@@ -23,48 +22,29 @@ _LIMITS = (
 )
 
 
-@dataclass(frozen=True)
-class AuditWords:
-    """What a page says of an audit.
+def found_blocks(audit: RunAudit, epsilon: float | None) -> list[Block]:
+    """What accuses the program, then what was done and found, a paragraph each.
 
-    An `alarm` is to be shown first. `failures` accuse the program, `texts` say what was done and
-    what was found, a paragraph each, and `limits` what an audit does not show.
+    The attacks extracted this `epsilon`; None: infinite.
     """
-
-    alarm: Banner | None
-    failures: Sequence[AuditFailure]
-    texts: Sequence[str]
-    questions: Sequence[str]
-    limits: Sequence[str] = _LIMITS
-
-    def blocks(self) -> list[Block]:
-        """What accuses the program, then what was done and found."""
-        saw = [f": {failure.saw}" for failure in self.failures]
-        names = [failure.name for failure in self.failures]
-        failures = [Items(saw, "failures", names=names)] if saw else []
-        return [*failures, *texts(self.texts)]
-
-
-def audit_words(audit: RunAudit, epsilon: float | None) -> AuditWords:
-    """Say what an audit found, whose attacks extracted this `epsilon`; None: infinite."""
-    texts = [_what_was_done(audit), _tests(audit), _attacks(audit, epsilon)]
+    told = [_what_was_done(audit), _tests(audit), _attacks(audit, epsilon)]
     if audit.smallest_excess is not None and audit.power is not None:
-        texts.append(
+        told.append(
             "The tests would have found noise that is weaker than planned at every step with a "
             f"probability of {percent_text(audit.power)}, if it were so weak that epsilon is "
             f"{epsilon_words(audit.smallest_excess)} or more in place of the certified "
             f"{epsilon_words(audit.certified_epsilon)}. Other defects have other sizes at which "
             "they are found: audit.json has them, test by test."
         )
-    return AuditWords(_alarm(audit), audit.failures, texts, tuple(dict.fromkeys(audit.questions)))
+    saw = [f": {failure.saw}" for failure in audit.failures]
+    names = [failure.name for failure in audit.failures]
+    return [*([Items(saw, "failures", names=names)] if saw else []), *texts(told)]
 
 
-def in_doubt(sentence: str) -> str:
-    """A verdict on a guarantee that an alarm has put in doubt."""
-    return f"Only if the program is correct: {sentence[0].lower()}{sentence[1:]}"
-
-
-def _alarm(audit: RunAudit) -> Banner | None:
+def audit_alarm(audit: RunAudit | None) -> Banner | None:
+    """What is to be shown first, where this audit or an earlier one accused the program."""
+    if audit is None:
+        return None
     if audit.failures:
         first, *others = audit.failures
         more = f" {count_text(len(others), 'other')} accuse it, too." if len(others) > 1 else ""

@@ -34,17 +34,6 @@ _HOW_TO_READ = (
     "lower bound lies above it, “holds” where the certified figure does not, and is “not shown” in "
     "between. Of one experiment the reading most favourable to the paper comes first."
 )
-COLUMNS = (
-    "experiment",
-    "reading",
-    "delta",
-    "noise multiplier",
-    "claimed",
-    "certified",
-    "at least",
-    "verdict",
-    "violated",
-)
 _SERIES = (
     ("claimed", "claimed by the paper", AMBER, "diamond-open"),
     ("certified", "certified: never more", BLUE, "triangle-down"),
@@ -74,38 +63,6 @@ def claims_blocks(document: Mapping[str, Any]) -> list[Block]:
     ]
 
 
-def bound_cells(row: Row) -> tuple[str, ...]:
-    """Claimed (to the nearest), certified (rounded up) and proved lower epsilon (rounded down).
-
-    Those beyond all meaning are not written as numbers.
-    """
-    claimed = row["claimed"]
-    if claimed is None:
-        claim = "infinite" if row["claimed_infinite"] else "no claim"
-    else:
-        claim = number_text(claimed) if claimed <= MOST_SHOWN else epsilon_words(claimed)
-    certified = "infinite" if row["certified_infinite"] else epsilon_words(row["certified"])
-    return claim, certified, lower_words(row["lower"] or None)
-
-
-def noise_text(row: Row) -> str:
-    """Write the noise multiplier: one number, or first and last."""
-    if row["noise_multiplier"] is None:
-        return NOTHING
-    first, last = row["noise_multiplier"]
-    return range_text(first, last)
-
-
-def violated_numbers(row: Row) -> str:
-    """List the numbers, from 1, of the conditions that the row violates."""
-    numbers = [
-        str(number)
-        for number, condition in enumerate(row["conditions"], start=1)
-        if not condition["holds"]
-    ]
-    return ", ".join(numbers) or NOTHING
-
-
 def violations(rows: Sequence[Row]) -> list[tuple[int, str]]:
     """Each condition that some row violates: its number, and its text in the first such row."""
     texts: dict[int, str] = {}
@@ -117,11 +74,12 @@ def violations(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 
 def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> list[Block]:
-    cells = [(str(number), *claim_cells(row)) for number, row in enumerate(rows, start=1)]
+    told = [{"row": str(number), **claim_cells(row)} for number, row in enumerate(rows, start=1)]
+    cells = [tuple(row.values()) for row in told]
     unmet = [number for number, row in enumerate(rows) if row["verdict"] == "does not hold"]
-    readings = {reading_of(row) for row in rows}
+    readings = {_reading(row) for row in rows}
     table = Table(
-        ("row", *COLUMNS),
+        tuple(told[0]),
         cells,
         title=f"{algorithm}  ({paper})",
         left=("experiment", "reading", "verdict"),
@@ -139,22 +97,32 @@ def _group(place: int, algorithm: str, paper: str, rows: Sequence[Row]) -> list[
     ]
 
 
-def reading_of(row: Row) -> str:
+def claim_cells(row: Row) -> dict[str, str]:
+    """A row of the table, by the names of its columns.
+
+    Claimed epsilon is rounded to the nearest, certified up, and what is proved at least down. Those
+    beyond all meaning are not written as numbers. Violated conditions are numbered from 1.
+    """
+    claimed, noise = row["claimed"], row["noise_multiplier"]
+    claim = "infinite" if row["claimed_infinite"] else "no claim"
+    if claimed is not None:
+        claim = number_text(claimed) if claimed <= MOST_SHOWN else epsilon_words(claimed)
+    return {
+        "experiment": row["experiment"],
+        "reading": _reading(row),
+        "delta": number_text(row["delta"]),
+        "noise multiplier": NOTHING if noise is None else range_text(*noise),
+        "claimed": claim,
+        "certified": "infinite" if row["certified_infinite"] else epsilon_words(row["certified"]),
+        "at least": lower_words(row["lower"] or None),
+        "verdict": row["verdict"],
+        "violated": ", ".join(str(number) for number, _ in violations([row])) or NOTHING,
+    }
+
+
+def _reading(row: Row) -> str:
     """How the formula was read, or what a claim lacks."""
     return str(row["missing"] or row["reading"])
-
-
-def claim_cells(row: Row) -> tuple[str, ...]:
-    """A row of the table: one cell for each of `COLUMNS`."""
-    return (
-        row["experiment"],
-        reading_of(row),
-        NOTHING if row["delta"] is None else number_text(row["delta"]),
-        noise_text(row),
-        *bound_cells(row),
-        row["verdict"],
-        violated_numbers(row),
-    )
 
 
 def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:

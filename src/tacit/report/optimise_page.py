@@ -291,13 +291,9 @@ _SHOWN: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 def _runs_table(title: str, name: str, runs: Sequence[tuple[str, Row]], *keys: str) -> Table:
     """Numbers of named runs, the bound and, where one has it, the clipping bias at their end."""
     biased = any(run["clipping_bias"] is not None for _, run in runs)
-    shown = [_SHOWN[key] for key in (*keys, "bound", *["clipping_bias"] * biased)]
-    keys = (*keys, "bound", "clipping_bias")
-    rows = [
-        (named, *(text(run[key]) for key, (_, text) in zip(keys, shown, strict=False)))
-        for named, run in runs
-    ]
-    return Table((name, *(heading for heading, _ in shown)), rows, title=title, left=(name,))
+    keys = (*keys, "bound", *["clipping_bias"] * biased)
+    rows = [(named, *(_SHOWN[key][1](run[key]) for key in keys)) for named, run in runs]
+    return Table((name, *(_SHOWN[key][0] for key in keys)), rows, title=title, left=(name,))
 
 
 def _choices_table(title: str, document: Row) -> Table:

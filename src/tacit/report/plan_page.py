@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from tacit.report.documents.plan import PlanDocument, PlannedNode, PlannedPromise
@@ -12,7 +13,17 @@ from tacit.report.documents.run import ResultDocument
 from tacit.report.measures import measure_of
 from tacit.report.protection import colluders_table
 from tacit.report.view import Block, Pairs, Table, Text
-from tacit.report.wording import bytes_text, count_text, epsilon_text, node_list, number_text
+from tacit.report.wording import (
+    alike,
+    bytes_text,
+    count_text,
+    epsilon_text,
+    node_list,
+    number_text,
+    range_text,
+)
+
+_FOUR_DIGITS = "{:.4g}".format
 
 
 @dataclass(frozen=True)
@@ -82,17 +93,14 @@ def _judged_by(plan: PlanDocument, names: PlanNames) -> str:
 def _clipping(plan: PlanDocument, names: PlanNames) -> str:
     if plan.clip is None:
         return "none"
-    shown = _first_last(plan.clip)
+    shown = range_text(*plan.clip, _FOUR_DIGITS)
     return shown if names.clipped else f"{shown}, assumed: nothing is clipped"
 
 
 def _nodes(plan: PlanDocument) -> Table:
     """A row for the nodes that differ in nothing but their number."""
-    groups: dict[tuple[object, ...], list[PlannedNode]] = {}
-    for node in plan.per_node:
-        counted = node.noise_multiplier[0]
-        key = (node.records, node.noise_scale, node.budget, node.delta, node.epsilon, counted)
-        groups.setdefault(key, []).append(node)
+    key = attrgetter("records", "noise_scale", "budget", "delta", "epsilon")
+    groups = alike(((key(node), node.noise_multiplier[0]), node) for node in plan.per_node)
     shared = plan.colluding is not None
     shares = len({_shares(node) for node in plan.per_node}) > 1
     columns = (
@@ -109,9 +117,9 @@ def _nodes(plan: PlanDocument) -> Table:
             node_list([node.node for node in group], [node.name for node in group]),
             str(group[0].records),
             f"{group[0].rate:.4g}",
-            _first_last(group[0].noise_multiplier),
-            *((_first_last(group[0].own_noise_multiplier),) if shared else ()),
-            _first_last(group[0].noise_std),
+            range_text(*group[0].noise_multiplier, _FOUR_DIGITS),
+            *((range_text(*group[0].own_noise_multiplier, _FOUR_DIGITS),) if shared else ()),
+            range_text(*group[0].noise_std, _FOUR_DIGITS),
             *(_shares(group[0]) if shares else ()),
             _budget(group[0]),
             _epsilon(group[0].epsilon, "-"),
@@ -137,11 +145,6 @@ def _budget(node: PlannedNode) -> str:
 
 def _epsilon(value: float | None, without: str) -> str:
     return without if value is None else epsilon_text(value)
-
-
-def _first_last(values: Sequence[float | None]) -> str:
-    first, last = f"{values[0]:.4g}", f"{values[-1]:.4g}"
-    return first if first == last else f"{first} to {last}"
 
 
 def promise_facts(promise: PlannedPromise) -> Pairs:
@@ -224,7 +227,8 @@ def _spent(result: ResultDocument) -> Iterator[tuple[str, str]]:
     spent = [value for value in result.epsilon if value is not None]
     if not spent:
         return
-    at = f" (delta {_spread([one for one in result.delta if one is not None], '{:g}'.format)})"
+    deltas = [delta for delta in result.delta if delta is not None]
+    at = f" (delta {range_text(min(deltas), max(deltas), '{:g}'.format)})"
     yield f"epsilon certified, most{at}", epsilon_text(max(spent))
     yield "epsilon certified, least", epsilon_text(min(spent))
     if result.trust is not None:
@@ -233,12 +237,5 @@ def _spent(result: ResultDocument) -> Iterator[tuple[str, str]]:
         return
     claims = [claimed for claimed in result.claimed_epsilon if claimed is not None]
     claims += [math.inf] if result.claim.infinite else []
-    claimed = _spread(claims, epsilon_text) if claims else "no claim"
+    claimed = range_text(min(claims), max(claims), epsilon_text) if claims else "no claim"
     yield "epsilon claimed by the paper, same noise", claimed
-
-
-def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
-    if not values:
-        return "-"
-    low, high = text(min(values)), text(max(values))
-    return low if low == high else f"{low} to {high}"

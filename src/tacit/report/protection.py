@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tacit.report.view import Table
+from tacit.report.view import Banner, Table
 from tacit.report.wording import NOTHING, epsilon_text, guess_bound, lower_text, percent_up_text
 
 MOST_SHOWN = 1000.0
@@ -29,12 +29,17 @@ class Protection:
     words: str
     right_guess: str
 
-    def sentence(self, observer: str = "whoever sees everything") -> str:
+    def banner(self, observer: str, detail: str, *, in_doubt: bool) -> Banner:
         """The verdict, for a reader who knows nothing of epsilon.
 
-        The `observer` is who guesses, in words: what they see and know.
+        The `observer` is who guesses, in words: what they see and know. It is `in_doubt` where an
+        audit accuses the program.
         """
-        return f"{self.words}: {observer} guesses right with probability {self.right_guess} at most"
+        told = f"{observer} guesses right with probability {self.right_guess} at most"
+        if in_doubt:
+            words = f"{self.words[0].lower()}{self.words[1:]}"
+            return Banner("warn", f"Only if the program is correct: {words}: {told}", [detail])
+        return Banner(self.kind, f"{self.words}: {told}", [detail])
 
 
 # Up to which probability of a right guess which words are said. A blind guess is right with 0.5.

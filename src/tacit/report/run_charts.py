@@ -26,7 +26,7 @@ from tacit.report.charts import (
     scatter,
 )
 from tacit.report.documents.metrics import Measurement, Scores
-from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
+from tacit.report.documents.run import RecordedRun, ResultDocument
 from tacit.report.graph_chart import GRAPH_HEIGHT, graph_chart
 from tacit.report.measures import ACCURACY, LOSS
 from tacit.report.protection import MOST_SHOWN, SIZE_NOTE
@@ -54,7 +54,7 @@ _EPSILONS: _Lines = (
     ("claimed by the paper's formula, highest node", "claimed_epsilon.most", AMBER, ""),
 )
 _NODE_EPSILONS: _Lines = (
-    ("budget", "budget", GREY, "dash"),
+    ("budget", "epsilon_budget", GREY, "dash"),
     ("claimed by the paper's formula", "claimed_epsilon", AMBER, "dashdot"),
     ("certified", "epsilon", BLUE, "solid"),
 )
@@ -94,7 +94,7 @@ def run_charts(run: RecordedRun) -> list[tuple[str, list[Chart]]]:
             "The network",
             [
                 _consensus_chart(measurements, dict(result.consensus_forecast)),
-                graph_chart(result.topology, len(result.nodes)),
+                graph_chart(result.topology, result.node_count),
             ],
         ),
     ]
@@ -276,12 +276,11 @@ def _epsilon_axis(title: str, values: Sequence[float | None]) -> Axis:
 
 def _node_chart(result: ResultDocument) -> list[Chart]:
     """Epsilon by node at the end, if nodes then differ by more than is shown."""
-    nodes = result.nodes
-    shown = [(row.budget, row.claimed_epsilon, row.epsilon) for row in nodes]
-    if len({tuple(map(epsilon_text, values)) for values in shown}) == 1:
+    columns = [map(epsilon_text, getattr(result, field)) for _, field, *_ in _NODE_EPSILONS]
+    if len(set(zip(*columns, strict=True))) == 1:
         return []
-    apart = len(nodes) <= _MOST_NODES_APART
-    figure, left_out = _node_figure(nodes, apart)
+    apart = result.node_count <= _MOST_NODES_APART
+    figure, left_out = _node_figure(result, apart)
     order = "" if apart else ", and nodes are ordered by their certified epsilon"
     caption = (
         "A certified epsilon above a node's budget means that the node has spent more than it "
@@ -291,17 +290,22 @@ def _node_chart(result: ResultDocument) -> list[Chart]:
     return [Chart("epsilon-nodes", "Final epsilon by node", caption, figure, absent)]
 
 
-def _node_figure(nodes: Sequence[NodeRow], apart: bool) -> tuple[Drawing | None, str]:
-    ordered = list(nodes) if apart else sorted(nodes, key=lambda row: row.epsilon or 0.0)
-    series, left_out = _with_meaning(_lines(ordered, _NODE_EPSILONS))
+def _node_figure(result: ResultDocument, apart: bool) -> tuple[Drawing | None, str]:
+    names = list(range(result.node_count))
+    if not apart:
+        names.sort(key=lambda node: result.epsilon[node] or 0.0)
+    lines = [
+        Series(name, [getattr(result, field)[node] for node in names], colour, dash, ".3g")
+        for name, field, colour, dash in _NODE_EPSILONS
+    ]
+    series, left_out = _with_meaning(lines)
     drawn = [line for line in series if any(value is not None for value in line.values)]
     if not drawn:
         return None, left_out
     y = _epsilon_axis("epsilon", [value for line in drawn for value in line.values])
     title = "node" if apart else "nodes, in order of certified epsilon"
     x = Axis(title, settings={"showgrid": False})
-    names = [row.node for row in ordered]
-    positions = names if apart else list(range(1, len(ordered) + 1))
+    positions = names if apart else list(range(1, len(names) + 1))
     traces = [_node_trace(line, positions, names, apart) for line in drawn]
     return Drawing(traces, base_layout(x, y), y.title), left_out
 

@@ -5,22 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from tacit.report.audit_words import AuditWords, audit_words, in_doubt
+from tacit.report.audit_words import NOT_SHOWN, audit_alarm, found_blocks
 from tacit.report.documents.metrics import Scores
-from tacit.report.documents.run import NodeRow, RecordedRun, ResultDocument
+from tacit.report.documents.run import RecordedRun, ResultDocument
+from tacit.report.documents.trust import TrustTerms
 from tacit.report.html import html
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 from tacit.report.protection import (
     LEVELS,
     MOST_SHOWN,
     Protection,
+    colluders_table,
     epsilon_words,
     lower_words,
     protection,
     size_note,
 )
 from tacit.report.run_charts import run_charts
-from tacit.report.trust_words import RELATIONS, SIMULATED, TRUST_MODELS, TrustWords, trust_words
+from tacit.report.trust_words import (
+    RELATIONS,
+    SIMULATED,
+    TRUST_MODELS,
+    observer_words,
+    trust_texts,
+)
 from tacit.report.view import (
     Banner,
     Block,
@@ -57,21 +65,20 @@ _NARROW = "\u202f"
 
 def run_page(run: RecordedRun) -> str:
     """Give the page of a run as HTML."""
-    result, trust, rows = run.result, _trust(run.result), len(run.result.nodes)
-    recorded = result.audit
-    audit = None if recorded is None else audit_words(recorded, result.audited_epsilon)
+    result, trust, rows = run.result, _trust(run.result), run.result.node_count
+    audit, alarm = result.audit, audit_alarm(run.result.audit)
     trial = f"A trial of a search: {result.choosing}." if result.choosing else ""
-    highest = bytes_text(_highest(row.bytes_sent for row in result.nodes))
+    highest = bytes_text(_highest(result.bytes_sent_by_node))
     speed = f"{number_text(result.steps_per_second)} steps a second"
     named = f"{result.algorithm_names.title} on {result.task.dataset}, {count_text(rows, 'node')}"
     nothing = texts(["Nothing is listed for this run."])
     blocks: list[Block] = [
         Heading("tacit run report", named, result.algorithm_names.paper),
-        *_banners(result, None if audit is None else audit.alarm),
+        *_banners(result, alarm),
         Tiles(
             [
                 _score_tile(result),
-                _epsilon_tile(result, audit),
+                _epsilon_tile(result, alarmed=alarm is not None),
                 _claim_tile(result),
                 _audit_tile(result),
                 Tile(
@@ -90,20 +97,17 @@ def run_page(run: RecordedRun) -> str:
         ),
     ]
     if trust is not None:
-        words, aside = (
-            texts([*trust.texts, *trust.limits]),
-            "Certified epsilon by number of colluders",
-        )
-        blocks.append(columns("Whom this rests on", words, aside, [trust.table]))
+        words = texts(trust_texts(result.trust_model or "", trust))
+        table = colluders_table(trust.epsilon_by_colluders, result.delta, trust.colluding)
+        aside = "Certified epsilon by number of colluders"
+        blocks.append(columns("Whom this rests on", words, aside, [table]))
     asked = []
     if audit is not None:
-        limits = "What an audit does not show"
-        blocks.append(
-            columns("What the audit found", audit.blocks(), limits, [Items(audit.limits)])
-        )
-        if audit.questions:
-            title = f"What the audit asked ({len(audit.questions)})"
-            asked = [folded(title, Items(audit.questions, "questions"))]
+        found, aside = found_blocks(audit, result.audited_epsilon), "What an audit does not show"
+        blocks.append(columns("What the audit found", found, aside, [Items(NOT_SHOWN)]))
+        if audit.asked:
+            title = f"What the audit asked ({len(audit.asked)})"
+            asked = [folded(title, Items(audit.asked, "questions"))]
     blocks += [
         *_claim_section(result),
         Text("The charts need JavaScript; the numbers below and above them do not.", "noscript"),
@@ -140,30 +144,27 @@ def _why_not_private(result: ResultDocument) -> str | None:
     """Say why no guarantee holds for the run, or `None` where one holds for every node."""
     if not result.private:
         return result.not_private_reason or "the run gives no reason"
-    bare = sum(row.epsilon is None or row.delta is None for row in result.nodes)
+    bare = result.node_count - len(_guarantees(result))
     if bare:
-        return f"no epsilon is certified for {bare:,} of {len(result.nodes):,} nodes"
+        return f"no epsilon is certified for {bare:,} of {result.node_count:,} nodes"
     return None
 
 
 def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
     """An audit's alarm, the verdict on privacy, how the run ended, which budgets are exceeded."""
-    mechanism, nodes, trust = result.mechanism or "", len(result.nodes), _trust(result)
+    mechanism, nodes, trust = result.mechanism or "", result.node_count, _trust(result)
     reason = _why_not_private(result)
     if reason is not None:
         verdict = Banner("bad", f"NOT PRIVATE: {reason}", [mechanism])
     else:
         epsilon = epsilon_words(result.certified)
         over = f", the highest of {nodes:,} nodes" if nodes > 1 else ""
-        strength = _protection(result)
         detail = (
             f"Certified epsilon {epsilon} at {_delta_text(result)}{over}. A blind guess is right "
             f"with 50{_NARROW}%. {mechanism}"
         )
-        told = strength.sentence() if trust is None else strength.sentence(trust.observer)
-        verdict = Banner(strength.kind, told, [detail])
-        if alarm is not None:
-            verdict = Banner("warn", in_doubt(told), [detail])
+        observer = observer_words(result.trust_model or "", trust)
+        verdict = _protection(result).banner(observer, detail, in_doubt=alarm is not None)
     banners = [verdict] if alarm is None else [alarm, verdict]
     if trust is not None and trust.simulated:
         banners.append(SIMULATED)
@@ -171,7 +172,7 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
         kind, words = _STATUS_BANNERS[result.status]
         headline = f"{words}: {result.steps:,} of {result.planned_steps:,} steps were completed"
         banners.append(Banner(kind, headline, [result.message or ""]))
-    exceeded = sum(row.is_over_budget for row in result.nodes)
+    exceeded = len(result.over_budget)
     if exceeded:
         headline = f"The certified epsilon exceeds the budget of {exceeded:,} of {nodes:,} nodes"
         detail = f"The noise was set by {result.accounting} accounting."
@@ -185,9 +186,8 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
 
 
 def _delta_text(result: ResultDocument) -> str:
-    deltas = {row.delta for row in result.nodes}
-    highest = epsilon_text(_highest(deltas))
-    return f"delta {highest}" if len(deltas) == 1 else f"delta {highest} or less"
+    highest = epsilon_text(_highest(result.delta))
+    return f"delta {highest}" if len(set(result.delta)) == 1 else f"delta {highest} or less"
 
 
 def _score_tile(result: ResultDocument) -> Tile:
@@ -204,13 +204,13 @@ def _score_tile(result: ResultDocument) -> Tile:
     return Tile(label, measure.text(scores.mean), " · ".join(others))
 
 
-def _epsilon_tile(result: ResultDocument, audit: AuditWords | None) -> Tile:
+def _epsilon_tile(result: ResultDocument, *, alarmed: bool) -> Tile:
     if result.certified is None:
         return Tile("Certified epsilon", "none", "nothing bounds what was leaked")
     value = epsilon_words(result.certified)
     if _why_not_private(result) is not None:
         return Tile("Certified epsilon", value, "does not hold: this run is not private", "void")
-    if audit is not None and audit.alarm is not None:
+    if alarmed:
         return Tile("Certified epsilon", value, "in doubt: an audit raised an alarm", "void")
     lowest = min(epsilon for epsilon in result.epsilon if epsilon is not None)
     note = f"lowest node {epsilon_words(lowest)} · {_delta_text(result)}"
@@ -277,20 +277,20 @@ def _scope(result: ResultDocument) -> str:
     )
 
 
-def _trust(result: ResultDocument) -> TrustWords | None:
+def _trust(result: ResultDocument) -> TrustTerms | None:
     """What nodes rely on each other for; None where each relies on itself alone."""
-    if result.trust is None or result.trust_model is None:
-        return None
-    return trust_words(result.trust_model, result.trust, result.delta)
+    return None if result.trust_model is None else result.trust
+
+
+def _guarantees(result: ResultDocument) -> list[tuple[float, float]]:
+    """Epsilon and delta of the nodes that have both."""
+    pairs = zip(result.epsilon, result.delta, strict=True)
+    return [(own, delta) for own, delta in pairs if own is not None and delta is not None]
 
 
 def _protection(result: ResultDocument) -> Protection:
     """What the guarantee of the weakest node is worth; every node must have one."""
-    return protection(
-        (row.epsilon, row.delta)
-        for row in result.nodes
-        if row.epsilon is not None and row.delta is not None
-    )
+    return protection(_guarantees(result))
 
 
 def _strength(result: ResultDocument) -> str:
@@ -327,7 +327,7 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
         ("Model", f"{result.task.model}, {result.parameters:,} parameters"),
         ("Loss", result.task.loss),
         ("Steps", f"{result.steps:,} of {result.planned_steps:,} planned"),
-        ("Records", _records_text(result.nodes)),
+        ("Records", _records_text(result.records)),
         ("Graph", f"{topology.graph}, {direction}{turns}"),
         (
             "Contraction",
@@ -359,8 +359,7 @@ def _noise_facts(run: RecordedRun) -> list[tuple[str, str]]:
     return [("Noise", told)]
 
 
-def _records_text(nodes: Sequence[NodeRow]) -> str:
-    counts = [row.records for row in nodes]
+def _records_text(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     a_node = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return f"{sum(counts):,} in all, {a_node} a node"
@@ -392,46 +391,38 @@ def _scores_text(measure: Measure, scores: Scores | None) -> str:
     return f"{told}; {worse} model that ignores its inputs {measure.text(scores.baseline)}"
 
 
-_COLUMNS = (
-    "node",
-    "records",
-    "share of model",
-    "share of noise",
-    "sampling rate",
-    "batch",
-    "noise multiplier",
-    "delta",
-    "budget",
-    "certified epsilon",
-    "claimed epsilon",
-    "sent",
-)
-_SCORE = len(_COLUMNS) - 1  # where the column of the leading score stands
-
-
 def _node_table(result: ResultDocument) -> Table:
-    over = {
-        (place, "certified epsilon") for place, row in enumerate(result.nodes) if row.is_over_budget
+    measure, unknown = result.leading[0], (None,) * result.node_count
+    certified = zip(result.epsilon, result.epsilon_source or unknown, strict=True)
+    noise = result.noise_multiplier
+    cells: dict[str, Iterable[str]] = {
+        "node": [node_list([n], [name]) for n, name in enumerate(result.node_names or unknown)],
+        "records": map("{:,}".format, result.records),
+        "share of model": map(_share, result.signal_share),
+        "share of noise": map(_share, result.noise_share),
+        "sampling rate": map(number_text, result.sampling_rate),
+        "batch": map(number_text, result.expected_batch),
+        "noise multiplier": map(range_text, noise.first, noise.last),
+        "delta": map(epsilon_text, result.delta),
+        "budget": [NOTHING if own is None else f"{own:.6g}" for own in result.epsilon_budget],
+        "certified epsilon": [
+            epsilon_words(epsilon) + (f", as {source} reports" if _is_word(source) else "")
+            for epsilon, source in certified
+        ],
+        "claimed epsilon": map(epsilon_words, result.claimed_epsilon),
+        f"test {measure.title}": map(measure.text, result.leading_by_node),
+        "sent": map(bytes_text, result.bytes_sent_by_node),
     }
-    measure, _ = result.leading
-    rows = [_node_cells(row, measure) for row in result.nodes]
-    columns = (*_COLUMNS[:_SCORE], f"test {measure.title}", *_COLUMNS[_SCORE:])
-    return Table(columns, rows, over=over, over_note="above the budget", note=size_note(rows))
+    rows = list(zip(*cells.values(), strict=True))
+    over = {(node, "certified epsilon") for node in result.over_budget}
+    note = size_note(rows)
+    return Table(tuple(cells), rows, over=over, over_note="above the budget", note=note)
 
 
-def _node_cells(row: NodeRow, measure: Measure) -> tuple[str, ...]:
-    return (
-        node_list([row.node], [row.name]),
-        f"{row.records:,}",
-        f"{row.signal_share:.1%}",
-        NOTHING if row.noise_share is None else f"{row.noise_share:.1%}",
-        number_text(row.sampling_rate),
-        number_text(row.expected_batch),
-        range_text(row.first_noise, row.last_noise),
-        epsilon_text(row.delta),
-        NOTHING if row.budget is None else f"{row.budget:.6g}",
-        epsilon_words(row.epsilon) + (f", as {row.reported_by} reports" if row.reported_by else ""),
-        epsilon_words(row.claimed_epsilon),
-        measure.text(row.test_score),
-        bytes_text(row.bytes_sent),
-    )
+def _share(share: float | None) -> str:
+    return NOTHING if share is None else f"{share:.1%}"
+
+
+def _is_word(source: str | None) -> bool:
+    """Whether an epsilon was not read from a ledger: a process has said it, "rank 1"."""
+    return source is not None and source.startswith("rank ")

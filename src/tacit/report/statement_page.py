@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tacit.report.audit_words import AuditWords, audit_words, in_doubt
+from tacit.report.audit_words import NOT_SHOWN, audit_alarm, found_blocks
 from tacit.report.documents.base import read
 from tacit.report.documents.run import RunAudit
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.html import html
 from tacit.report.protection import (
     LEVELS,
-    Protection,
+    colluders_table,
     epsilon_words,
     lower_words,
     protection,
     size_note,
 )
-from tacit.report.trust_words import SIMULATED, TrustWords, trust_words
+from tacit.report.trust_words import SIMULATED, observer_words, trust_texts
 from tacit.report.view import (
-    Banner,
     Block,
     Heading,
     Items,
@@ -104,9 +103,13 @@ def statement_page(document: Mapping[str, Any]) -> str:
     eyebrow, count = "Statement of privacy", count_text(len(rows), "node")
     subject = f"{document['algorithm']['title']} on {document['task']['dataset']}, {count}"
     made = f"Run {run['run']}, stated on {_day(document['date'])} by tacit "
-    audit, trust = _audit(document), _trust(document)
-    alarm = None if audit is None else audit.alarm
+    model, recorded = document["trust_model"]["name"], document["audit"]
+    terms = document["ledger"].get("trust")
+    audit = None if recorded is None else read(RunAudit, recorded, "audit")
+    trust = None if terms is None else read(TrustTerms, terms, "trust")
+    alarm = audit_alarm(audit)
     strength = protection((row["epsilon"], row["delta"]) for row in rows)
+    observer = observer_words(model, trust)
     seen = "saw what the observer sees, knew everything else about the data"
     if trust is None:
         seen = "saw everything that the nodes sent, knew everything else"
@@ -118,16 +121,19 @@ def statement_page(document: Mapping[str, Any]) -> str:
     released = ((row["node"], (_release_text(row, words),)) for row in accounts)
     relied: list[Block] = []
     if trust is not None:
-        relied = [*texts([*trust.texts, *trust.limits]), trust.table, Text(_BY_COLLUDERS)]
+        deltas = [row["delta"] for row in rows]
+        table = colluders_table(trust.epsilon_by_colluders, deltas, trust.colluding)
+        relied = [*texts(trust_texts(model, trust)), table, Text(_BY_COLLUDERS)]
     found = texts([_NO_AUDIT])
     if audit is not None:
-        asked = [Text("The tests asked:"), Items(audit.questions)] if audit.questions else []
-        found = [*audit.blocks(), *asked, Text("What an audit does not show:"), Items(audit.limits)]
+        asked = [Text("The tests asked:"), Items(audit.asked)] if audit.asked else []
+        found = [*found_blocks(audit, rows[0]["audited"]), *asked]
+        found += [Text("What an audit does not show:"), Items(NOT_SHOWN)]
     blocks: list[Block] = [
         Heading(eyebrow, subject, f"{made}{document['tacit_version']}"),
         *([] if alarm is None else [alarm]),
         *([SIMULATED] if trust is not None and trust.simulated else []),
-        _verdict(document, trust, strength, alarmed=alarm is not None),
+        strength.banner(observer, _certified(document), in_doubt=alarm is not None),
         _card("What is guaranteed", *texts(_guarantee(document, strength.right_guess, seen))),
         _card(
             "Each node", _table(_NODE_COLUMNS, cells, names), Text(_COLUMNS_MEAN.format(formula))
@@ -152,23 +158,17 @@ def _card(title: str, *blocks: Block) -> Titled:
     return Titled(title, blocks, "card")
 
 
-def _verdict(
-    document: Mapping[str, Any], trust: TrustWords | None, strength: Protection, *, alarmed: bool
-) -> Banner:
-    """What the weakest guarantee is worth, and what is certified."""
+def _certified(document: Mapping[str, Any]) -> str:
+    """What is certified, and of whom."""
     rows = document["nodes"]
-    verdict = strength.sentence() if trust is None else strength.sentence(trust.observer)
     epsilon = epsilon_words(max(row["epsilon"] for row in rows))
     delta = epsilon_text(max(row["delta"] for row in rows))
     over = ", the highest of all nodes" if len(rows) > 1 else ""
     relation, unit, model = (document[key]["name"] for key in ("relation", "unit", "trust_model"))
-    detail = (
+    return (
         f"Certified: epsilon {epsilon} at delta {delta}{over}. A blind guess is right with "
         f"{_HALF}. Relation {relation}, unit one {unit}, trust model {model}."
     )
-    if alarmed:
-        return Banner("warn", in_doubt(verdict), [detail])
-    return Banner(strength.kind, verdict, [detail])
 
 
 def _guarantee(document: Mapping[str, Any], right_guess: str, seen: str) -> list[str]:
@@ -229,23 +229,6 @@ def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
         claimed,
         "not run" if row["audited"] is None else lower_words(row["audited"]),
     )
-
-
-def _trust(document: Mapping[str, Any]) -> TrustWords | None:
-    """Whom the nodes rely on; None where each relies on itself alone."""
-    terms = document["ledger"].get("trust")
-    if terms is None:
-        return None
-    deltas = [row["delta"] for row in document["nodes"]]
-    return trust_words(document["trust_model"]["name"], read(TrustTerms, terms, "trust"), deltas)
-
-
-def _audit(document: Mapping[str, Any]) -> AuditWords | None:
-    """What the audit of the run found; None where none was recorded."""
-    if document["audit"] is None:
-        return None
-    audit = read(RunAudit, document["audit"], "audit")
-    return audit_words(audit, document["nodes"][0]["audited"])
 
 
 def _data(document: Mapping[str, Any]) -> list[Block]:

@@ -27,7 +27,7 @@ _BETWEEN = 3  # spaces
 
 def terminal(blocks: Iterable[view.Block], console: Console | None = None) -> None:
     """Print blocks; narrow terminals fold them, and nothing is shortened."""
-    out = console or Console()
+    out = console or Console(emoji=False)  # :name: is a name
     for block in blocks:
         if block.only != "page":
             _show(block, out)
@@ -115,7 +115,7 @@ def print_table(console: Console, table: Table) -> None:
         console.print(table)
         return
     if table.title is not None:
-        console.print(Text.from_markup(str(table.title)), style="bold")
+        console.print(Text.from_markup(str(table.title), emoji=False), style="bold")
     headings = [_plain(column.header) for column in table.columns]
     for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
         if not name:  # a row between groups
@@ -152,7 +152,7 @@ def _words(column: Column) -> Iterable[str]:
 
 
 def _plain(cell: object) -> str:
-    return Text.from_markup(str(cell)).plain
+    return Text.from_markup(str(cell), emoji=False).plain
 
 
 def _card(headings: Iterable[str], cells: Iterable[str], width: int) -> list[str]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from tacit.report.documents.trust import TrustTerms
-from tacit.report.protection import colluders_table
-from tacit.report.view import Banner, Table
+from tacit.report.view import Banner
 from tacit.report.wording import count_text
 
 RELATIONS = {
@@ -92,45 +88,29 @@ _POISONING = (
 )
 
 
-@dataclass(frozen=True)
-class TrustWords:
-    """What a page says of a trust model in which nodes rely on each other.
+def trust_texts(trust_model: str, trust: TrustTerms) -> list[str]:
+    """What a trust model in which nodes rely on each other comes to in a run, a paragraph each.
 
-    Args:
-        observer: who guesses, for the verdict on a run: what they see and know.
-        simulated: whether all secrets were in one process.
-        texts: how nodes hide behind each other, and for how many colluders: each a paragraph.
-        limits: where secrets come from, and what is not covered: each a paragraph.
-        table: certified epsilon against how many colluders.
+    How nodes hide behind each other, for how many colluders, where secrets come from, and what is
+    not covered. Its name may end in the number of those who may collude, or not.
     """
-
-    observer: str
-    simulated: bool
-    texts: tuple[str, ...]
-    limits: tuple[str, ...]
-    table: Table
-
-
-def trust_words(trust_model: str, trust: TrustTerms, deltas: Sequence[float | None]) -> TrustWords:
-    """Put a trust model, and what it comes to in a run, into words.
-
-    Its name may end in the number of those who may collude, or not. `deltas`, `[nodes]`, are those
-    at which the epsilon of each node is stated.
-    """
-    simulated = len(trust.nodes_by_process) == 1
+    model, processes = trust_model.partition(",")[0], trust.nodes_by_process
     keys = _SIGNED_KEYS if trust.keys_signed else _KEYS
-    limits = [keys.format(processes=len(trust.nodes_by_process))]
-    if simulated:
-        limits = [". ".join((SIMULATED.headline, *SIMULATED.details))]
-    elif (most := max(trust.nodes_by_process)) > 1:
-        limits.append(_CROWDED.format(most=most))
-    table = colluders_table(trust.epsilon_by_colluders, deltas, trust.colluding)
-    model = trust_model.partition(",")[0]
-    if model == "secure-sum" and not simulated:
-        limits.append(server_words(trust))
-    texts = (_HIDDEN[model], _guarantee(trust.colluding))
-    observer = f"{_OBSERVERS[model]} {_known(trust.colluding)}"
-    return TrustWords(observer, simulated, texts, (*limits, _POISONING), table)
+    told = [_HIDDEN[model], _guarantee(trust.colluding), keys.format(processes=len(processes))]
+    if trust.simulated:
+        told.append(". ".join((SIMULATED.headline, *SIMULATED.details)))
+    elif (most := max(processes)) > 1:
+        told.append(_CROWDED.format(most=most))
+    if model == "secure-sum" and not trust.simulated:
+        told.append(server_words(trust))
+    return [*told, _POISONING]
+
+
+def observer_words(trust_model: str, trust: TrustTerms | None) -> str:
+    """Who guesses, for the verdict on a run: what they see and know."""
+    if trust is None:
+        return "whoever sees everything"
+    return f"{_OBSERVERS[trust_model.partition(',')[0]]} {_known(trust.colluding)}"
 
 
 def server_words(trust: TrustTerms) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import TypeVar
 
@@ -54,13 +54,15 @@ def number_text(value: float | None) -> str:
     return NOTHING if value is None else _significant(value, ROUND_HALF_EVEN)
 
 
-def range_text(first: float | None, last: float | None) -> str:
+def range_text(
+    first: float | None, last: float | None, text: Callable[[float | None], str] = number_text
+) -> str:
     """Write two numbers as a range, or as one where they look the same.
 
     >>> range_text(4.2104, 2.7301), range_text(1.0, 1.0001)
     ('4.21 to 2.73', '1.00')
     """
-    ends = number_text(first), number_text(last)
+    ends = text(first), text(last)
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 

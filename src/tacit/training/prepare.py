@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from tacit import data, gradients
-from tacit.algorithms.variance_reduction.estimators import DifferenceOptions
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY, Experiment
 from tacit.config import GIVEN, Config
@@ -265,7 +264,7 @@ def prepare(
     engine = replace(engine, moments=moments)
     chosen = config.algorithm
     keeps = chosen.definition.table(chosen.options) is not None
-    if keeps or isinstance(chosen.options, DifferenceOptions):
+    if keeps or chosen.definition.differences:
         gradients.refuse_coins(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     held_out = None if public is None else _held_out(config, public, kind, dtype, device)

@@ -21,8 +21,9 @@ from experiments import tacit as command_line
 from tacit import privacy
 from tacit.analysis.compare.document import figure_document
 from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.analysis.compare.session import Monitor, Store, gather
+from tacit.analysis.compare.session import gather, open_folder
 from tacit.analysis.recommend import recommend
+from tacit.analysis.settings.processes import Monitor
 from tacit.analysis.settings.spent import spent_together
 from tacit.config import load_config, to_toml
 from tacit.data import load
@@ -94,9 +95,9 @@ def write(experiment, names=ALL, **section):
 
 
 def compared(file, out="out", **monitor):
-    store = Store.open(Path(out))
-    gathered = gather(load_figure([file]), store, monitor=Monitor(**monitor))
-    return gathered, as_dict(figure_document(gathered, store))
+    folder = open_folder(Path(out))
+    gathered = gather(load_figure([file]), folder, monitor=Monitor(**monitor))
+    return gathered, as_dict(figure_document(gathered))
 
 
 def models(path):
@@ -257,11 +258,11 @@ def private(tmp_path_factory):
         patch.syspath_prepend(folder)
         name = write_module(folder, MODULE)
         base = of_sites(name, privacy={"noise_seed": None, "epsilon": epsilon})
-        yield *compared(write(base, seeds=2), str(folder / "out")), Store.open(folder / "out")
+        yield compared(write(base, seeds=2), str(folder / "out"))
 
 
 def test_tables_are_those_of_the_runs(private):
-    gathered, document, _ = private
+    gathered, document = private
     lines = dict(zip([line.name for line in gathered.figure.lines], gathered.runs, strict=True))
     chosen = {line["name"]: line["chosen"] for line in document["lines"]}
 
@@ -297,7 +298,7 @@ def test_tables_are_those_of_the_runs(private):
 
 
 def test_what_is_not_private_says_so_wherever_it_is_shown(private):
-    _, document, _ = private
+    _, document = private
     out = StringIO()
     terminal(figure_blocks(document), Console(file=out, width=80))
     (by_site, _) = panels(document, "records")
@@ -353,7 +354,7 @@ def test_what_was_stopped_goes_on(module):
     ended: list[str] = []
     gathered, part = compared(
         file,
-        done=lambda name, seed, outcome: ended.append(name),
+        done=lambda request, outcome: ended.append(request.name),
         should_stop=lambda: len(ended) >= 3,
     )
     assert gathered.stopped

@@ -17,7 +17,7 @@ from experiments import experiment, strict_json, write_module
 from experiments import tacit as command_line
 from tacit.analysis.compare.document import figure_document, mean_and_deviation
 from tacit.analysis.compare.figure import load_figure
-from tacit.analysis.compare.session import Store, gather
+from tacit.analysis.compare.session import gather, open_folder
 from tacit.errors import InputError
 from tacit.report.compare_page import compare_page, figure_blocks
 from tacit.report.documents.base import as_dict, dump
@@ -60,8 +60,8 @@ def compared(folder, sections, figure=None):
     path = folder / "fig.toml"
     own = {} if figure is None else {"figure": figure}
     path.write_text(tomli_w.dumps({**sections, **own}), encoding="utf-8")
-    store = Store.open(folder / "out")
-    return strict_json(dump(figure_document(gather(load_figure([path]), store), store)))
+    gathered = gather(load_figure([path]), open_folder(folder / "out"))
+    return strict_json(dump(figure_document(gathered)))
 
 
 @pytest.fixture(scope="module")

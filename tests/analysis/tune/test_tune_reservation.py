@@ -8,9 +8,10 @@ import pytest
 import tomli_w
 
 from experiments import experiment, tacit
+from tacit.analysis.settings.processes import Monitor
 from tacit.analysis.tune.costs import plan_search
 from tacit.analysis.tune.search import load_search
-from tacit.analysis.tune.trials import SearchFolder, SearchMonitor
+from tacit.analysis.tune.trials import SearchFolder
 from tacit.analysis.tune.winner import run_search
 from tacit.errors import BudgetError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -50,7 +51,7 @@ def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
 
     with SearchFolder.begin(out, search.digest(), plan.epsilon) as folder:
         folder.keep_draws([0, 1])
-        assert run_search(plan, folder, SearchMonitor(should_stop=stop)) is None
+        assert run_search(plan, folder, Monitor(should_stop=stop)) is None
     (run,) = account(tmp_path).runs
     assert seen == [1]
     assert (list(run.charged.values()), run.statements[0]["kind"]) == (
@@ -62,7 +63,7 @@ def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
     assert known is not None
     again = plan_search(search, known.epsilon)
     with SearchFolder.begin(out, search.digest(), again.epsilon) as folder:
-        document = run_search(again, folder, SearchMonitor())
+        document = run_search(again, folder, Monitor())
     assert document is not None
     assert len(list((out / "private" / "trials").iterdir())) == 2
     assert account(tmp_path).runs == (run,)
@@ -87,7 +88,7 @@ def test_other_runs_on_the_data_see_what_a_search_has_spent(tmp_path):
     plan = plan_search(search)
     with SearchFolder.begin(tmp_path / "out", search.digest(), plan.epsilon) as folder:
         folder.keep_draws([1])  # none may be drawn as well, and no trial has no winner
-        assert run_search(plan, folder, SearchMonitor()) is not None
+        assert run_search(plan, folder, Monitor()) is not None
     winner = tmp_path / "out" / "winner.toml"
     refused = tacit("train", winner, "--set", "privacy.epsilon=1.0", "--out", tmp_path / "run")
     assert refused.code == 3, refused.err

@@ -12,9 +12,10 @@ import tomli_w
 
 from experiments import Answer, experiment, tacit, write_module
 from tacit import privacy
+from tacit.analysis.settings.processes import Monitor
 from tacit.analysis.tune.costs import plan_search
 from tacit.analysis.tune.search import load_search
-from tacit.analysis.tune.trials import SearchFolder, SearchMonitor
+from tacit.analysis.tune.trials import SearchFolder
 from tacit.analysis.tune.winner import run_search
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -260,15 +261,16 @@ def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path):
     file, out = written(tmp_path, {"grid": GRID}), tmp_path / "out"
     search = load_search(file)
     plan = plan_search(search)
-    begun: list[int] = []
-
-    def begin(number, count, setting):
-        begun.append(number)
-
+    begun: list[str] = []
+    steps: list[str] = []
+    monitor = Monitor(
+        start=lambda trial: begun.append(trial.name),
+        step=lambda trial, share: steps.append(trial.name),
+        should_stop=lambda: len(set(steps)) == 2,
+    )
     with SearchFolder.begin(out, search.digest(), plan.epsilon) as folder:
-        watch = SearchMonitor(begin=begin, should_stop=lambda: len(begun) == 2)
-        assert run_search(plan, folder, watch) is None
-    assert begun == [1, 2]
+        assert run_search(plan, folder, monitor) is None
+    assert [name.partition(":")[0] for name in begun] == ["trial 1 of 4", "trial 2 of 4"]
     first = (out / "trials" / "0001" / "result.json").read_bytes()
     document = tacit("tune", file, "--out", out, "--resume", "--json").json
     assert (out / "trials" / "0001" / "result.json").read_bytes() == first

@@ -62,7 +62,9 @@ def test_a_run_over_a_bad_line_sends_hardly_anything_twice(kind, tmp_path):
         shown = tacit("watch", group.run_folder("south"), "--once")
         assert shown.code == 0, shown
         states = {
-            line.split()[0]: line for line in shown.out.splitlines() if line.startswith(NAMES)
+            line.split()[0]: line
+            for line in map(str.strip, shown.out.splitlines())
+            if line.startswith(NAMES)
         }
         assert all(" done " in states[name] for name in NAMES), shown.out
 

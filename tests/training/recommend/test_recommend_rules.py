@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.algorithms.options import Options, step_size
+from tacit.algorithms import ALGORITHMS
+from tacit.algorithms.accounting import noised_sums
+from tacit.algorithms.options import Options, constant, step_size
 from tacit.config import Train
 from tacit.training.recommend.rules import (
     CLIP_SHARE,
@@ -95,3 +97,13 @@ def test_steps_of_squared_loss_come_to_rest(noise, norm, steps, beta, schedule):
     options = Options(learning_rate=found.learning_rate, learning_rate_schedule=schedule)
     lengths = [step_size(options, k, steps) for k in range(steps)]
     assert sum(lengths) / steps * norm**2 <= LONGEST_SQUARED_STEP * 1.13
+
+
+def test_there_are_rules_for_methods_that_only_step_along_noised_gradients():
+    """One made from such a row by `replace` would inherit them."""
+    plain = [row for row in ALGORITHMS.values() if row.plain]
+    assert {row.name for row in plain} == {"privsgp", "dp2-sgd", "dp-sgd"}
+    for row in plain:
+        assert row.releases.mechanism is noised_sums
+        assert row.schedules is constant
+        assert row.table(row.options()) is None

@@ -7,7 +7,7 @@ server need not be trusted.
 
 | paper | here |
 |---|---|
-| x_t | server's model, `state.x`; x_{t-1} is `state.before` |
+| x_t | server's model, `state.x`; x_{t-1} is `state.point` |
 | v_t, recursive momentum | `state.direction`, of the server |
 | B_0, the large first batch | every record of a client |
 | B_t, later batches | a client's batch, of expected size qJ |
@@ -39,24 +39,14 @@ after the first are those of DP-SGD.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from dataclasses import replace
+from typing import Annotated
 
-from torch import Tensor
-
-from tacit import privacy
-from tacit.algorithms.accounting import NodeRun
-from tacit.algorithms.base import Algorithm
-from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import Participation, Releases
-from tacit.algorithms.federated import WITH_SERVER, participants
 from tacit.algorithms.options import Idle, Schedules, Share, Size
+from tacit.algorithms.variance_reduction.ldp_prox import LDP_SPIDER
 from tacit.algorithms.variance_reduction.server_means import (
     ServerAnchorOptions,
     anchor_schedules,
-    anchored_sums,
-    mean_difference,
-    mean_refresh,
-    server_step,
 )
 
 
@@ -73,42 +63,14 @@ class RecursiveMomentumOptions(ServerAnchorOptions):
         ),
     ] = None
 
+    @property
+    def new_share(self) -> float:
+        """Beta."""
+        return self.gradient_share
 
-class RecursiveState(NamedTuple):
-    """The server's model, the one before it, and its direction, `[1, d]` each: all released."""
-
-    x: Tensor
-    before: Tensor
-    direction: Tensor
-
-
-def start(x: Tensor, options: RecursiveMomentumOptions, context: StepContext) -> RecursiveState:
-    """x_0, and no direction yet."""
-    x = x[:1].clone()
-    return RecursiveState(x, x.clone(), x.new_zeros(x.shape))
-
-
-def step(
-    state: RecursiveState, k: int, options: RecursiveMomentumOptions, context: StepContext
-) -> RecursiveState:
-    """One round: the noised gradient of all records at first, then noised recursive momentum."""
-    if _is_first(k):
-        direction = mean_refresh(state.x, k, context)
-    else:
-        beta, bound = options.gradient_share, options.clip_difference
-        direction = mean_difference(state.x, state.before, k, beta, bound, context)
-        direction = direction.add(state.direction, alpha=1 - beta)
-    x = server_step(state.x, direction, k, options, context)
-    return RecursiveState(x, state.x, direction)
-
-
-def _is_first(k: int) -> bool:
-    return k == 0
-
-
-def mechanism(run: NodeRun) -> privacy.Mechanism:
-    """What the messages leak of one record."""
-    return anchored_sums(run, _is_first, run.options.gradient_share)
+    def refreshes(self, k: int) -> bool:
+        """In the first round alone."""
+        return k == 0
 
 
 def schedules(options: RecursiveMomentumOptions, clip: float | None, steps: int) -> Schedules:
@@ -117,22 +79,14 @@ def schedules(options: RecursiveMomentumOptions, clip: float | None, steps: int)
     for _ in range(steps):
         weight = 1 + (1 - options.gradient_share) * weight
         lasting.append(weight)
-    return anchor_schedules(options, clip, lasting[::-1], _is_first, options.gradient_share)
+    return anchor_schedules(options, clip, lasting[::-1])
 
 
-DP_SRM = Algorithm(
+DP_SRM = replace(
+    LDP_SPIDER,
     name="dp-srm",
     title="DP-SRM",
     documentation=__doc__,
     options=RecursiveMomentumOptions,
     schedules=schedules,
-    start=start,
-    step=step,
-    graph=WITH_SERVER,
-    releases=Releases(
-        mechanism=mechanism,
-        cost_depends_on_step=lambda options: True,
-        no_secure_sum=None,
-    ),
-    participation=Participation(activity=participants),
 )

@@ -48,25 +48,22 @@ Mechanism: `server_means`, with share 0 and a refresh every `anchor_every` round
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
-from torch import Tensor
 
-from tacit import privacy
-from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.facets import Participation, Releases
 from tacit.algorithms.federated import WITH_SERVER, participants
 from tacit.algorithms.options import Idle, Schedules, Size
 from tacit.algorithms.variance_reduction.server_means import (
+    DirectedState,
     ServerAnchorOptions,
     anchor_schedules,
     anchored_sums,
-    mean_difference,
-    mean_refresh,
-    server_step,
+    start,
+    step,
 )
 
 _DIFFERENCES = Idle(
@@ -82,96 +79,58 @@ class RefreshedOptions(ServerAnchorOptions):
     clip_difference: Annotated[Size | None, _DIFFERENCES] = None
     anchor_share: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, _DIFFERENCES] = None
 
-
-class RefreshedState(NamedTuple):
-    """The server's model, its direction, and where differences start: `[1, d]`, all released."""
-
-    x: Tensor
-    direction: Tensor
-    point: Tensor
-
-
-def start(x: Tensor, options: RefreshedOptions, context: StepContext) -> RefreshedState:
-    """w_0, and no direction yet."""
-    x = x[:1].clone()
-    return RefreshedState(x, x.new_zeros(x.shape), x.clone())
+    def refreshes(self, k: int) -> bool:
+        """Every `anchor_every` rounds."""
+        return k % self.anchor_every == 0
 
 
 def svrg_step(
-    state: RefreshedState, k: int, options: RefreshedOptions, context: StepContext
-) -> RefreshedState:
+    state: DirectedState, k: int, options: RefreshedOptions, context: StepContext
+) -> DirectedState:
     """One round of LDP-SVRG, whose anchor stays as it is from refresh to refresh."""
-    direction = _direction(state, k, options, context)
-    x = server_step(state.x, direction, k, options, context)
-    if k % options.anchor_every == 0:
-        return RefreshedState(x, direction, state.x)
-    return state._replace(x=x)
-
-
-def spider_step(
-    state: RefreshedState, k: int, options: RefreshedOptions, context: StepContext
-) -> RefreshedState:
-    """One round of LDP-SPIDER, whose direction is carried on."""
-    direction = _direction(state, k, options, context)
-    return RefreshedState(server_step(state.x, direction, k, options, context), direction, state.x)
-
-
-def _direction(
-    state: RefreshedState, k: int, options: RefreshedOptions, context: StepContext
-) -> Tensor:
-    """h_r `[1, d]`: refreshed, or what is kept and the mean of noised differences to `point`."""
-    if k % options.anchor_every == 0:
-        return mean_refresh(state.x, k, context)
-    bound = options.clip_difference
-    return state.direction + mean_difference(state.x, state.point, k, 0.0, bound, context)
-
-
-def mechanism(run: NodeRun) -> privacy.Mechanism:
-    """What the messages leak of one record."""
-    every = run.options.anchor_every
-    return anchored_sums(run, lambda k: k % every == 0, 0.0)
+    after = step(state, k, options, context)
+    return after if options.refreshes(k) else state._replace(x=after.x)
 
 
 def svrg_schedules(options: RefreshedOptions, clip: float | None, steps: int) -> Schedules:
     """Noise of a refresh is in all directions up to the next, that of a difference in one."""
-    every = options.anchor_every
-    lasting = [float(_left(k, every, steps) if k % every == 0 else 1) for k in range(steps)]
-    return anchor_schedules(options, clip, lasting, lambda k: k % every == 0, 0.0)
+    lasting = [float(_left(k, options, steps) if options.refreshes(k) else 1) for k in range(steps)]
+    return anchor_schedules(options, clip, lasting)
 
 
 def spider_schedules(options: RefreshedOptions, clip: float | None, steps: int) -> Schedules:
     """Noise of every round is in all directions up to the next refresh."""
-    every = options.anchor_every
-    lasting = [float(_left(k, every, steps)) for k in range(steps)]
-    return anchor_schedules(options, clip, lasting, lambda k: k % every == 0, 0.0)
+    return anchor_schedules(options, clip, [float(_left(k, options, steps)) for k in range(steps)])
 
 
-def _left(k: int, every: int, steps: int) -> int:
+def _left(k: int, options: RefreshedOptions, steps: int) -> int:
     """Rounds from k to the next refresh, or to the end."""
+    every = options.anchor_every
     return min(every - k % every, steps - k)
 
 
-LDP_SVRG = Algorithm(
-    name="ldp-svrg",
-    title="LDP-SVRG",
+LDP_SPIDER: Algorithm[DirectedState, Any] = Algorithm(
+    name="ldp-spider",
+    title="LDP-SPIDER",
     documentation=__doc__,
     options=RefreshedOptions,
-    schedules=svrg_schedules,
+    schedules=spider_schedules,
     start=start,
-    step=svrg_step,
+    step=step,
+    differences=True,
     graph=WITH_SERVER,
     releases=Releases(
-        mechanism=mechanism,
+        mechanism=anchored_sums,
         cost_depends_on_step=lambda options: True,
         no_secure_sum=None,
     ),
     participation=Participation(activity=participants),
 )
 
-LDP_SPIDER = replace(
-    LDP_SVRG,
-    name="ldp-spider",
-    title="LDP-SPIDER",
-    schedules=spider_schedules,
-    step=spider_step,
+LDP_SVRG = replace(
+    LDP_SPIDER,
+    name="ldp-svrg",
+    title="LDP-SVRG",
+    schedules=svrg_schedules,
+    step=svrg_step,
 )

@@ -28,8 +28,8 @@ round's messages alone. Proof: `docs/proofs/server-differences.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 from torch import Tensor
@@ -37,7 +37,11 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.federated import FederatedOptions, average_active, average_unseen
+from tacit.algorithms.federated import (
+    FederatedOptions,
+    mean_gradient,
+    noised_mean,
+)
 from tacit.algorithms.options import Schedules, step_size
 from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 from tacit.algorithms.variance_reduction.estimators import (
@@ -45,7 +49,6 @@ from tacit.algorithms.variance_reduction.estimators import (
     anchors_and_others,
     difference_bound,
 )
-from tacit.communication.colours import Released
 
 _ROUNDING = 2.0**-48
 """Of the clipping bound, for each record: what rounding in double precision may add to a move."""
@@ -58,86 +61,80 @@ class ServerAnchorOptions(FederatedOptions, DifferenceOptions):
     regulariser: RegulariserName = "none"
     regularisation: Regularisation = 0.01
 
+    @property
+    def new_share(self) -> float:
+        """The share of new gradients in what is sent between refreshes."""
+        return 0.0
 
-def mean_refresh(x: Tensor, k: int, context: StepContext) -> Tensor:
-    """The server's mean `[1, d]` of the active clients' noised gradients of all their records.
+    def refreshes(self, k: int) -> bool:
+        """Whether the direction of round k is made anew."""
+        raise NotImplementedError
 
-    They are taken at the server's model x, `[1, d]`; `context` is that of all clients.
+
+class DirectedState(NamedTuple):
+    """The server's model, its direction, and where differences start: `[1, d]`, all released."""
+
+    x: Tensor
+    direction: Tensor
+    point: Tensor
+
+
+def start(x: Tensor, options: ServerAnchorOptions, context: StepContext) -> DirectedState:
+    """x^0, and no direction yet."""
+    x = x[:1].clone()
+    return DirectedState(x, x.new_zeros(x.shape), x.clone())
+
+
+def step(
+    state: DirectedState, k: int, options: ServerAnchorOptions, context: StepContext
+) -> DirectedState:
+    """A round whose direction is refreshed, or carried on with differences to the round before.
+
+    The server steps to prox_{eta R}(x - eta direction), of released values.
     """
-    here = context.among(k)
-    total = here.batch_gradient(x.repeat(len(here.nodes), 1), k, whole=True)
-    return _noised_mean(total, k, context, here.rate)
+    if options.refreshes(k):
+        direction = mean_gradient(state.x, k, context, whole=True)
+    else:
+        direction = _mean_difference(state, k, options, context)
+        direction = direction.add(state.direction, alpha=1 - options.new_share)
+    rate = step_size(options, k, context.steps)
+    x = state.x.sub(direction, alpha=rate)
+    x = prox(options.regulariser, x, rate, options.regularisation)
+    return DirectedState(x, direction, state.x)
 
 
-def mean_difference(
-    x: Tensor,
-    before: Tensor,
-    k: int,
-    share: float,
-    bound: float | None,
-    context: StepContext,
+def _mean_difference(
+    state: DirectedState, k: int, options: ServerAnchorOptions, context: StepContext
 ) -> Tensor:
     """The server's mean `[1, d]` of share * new + (1 - share) * (new - old), over noised batches.
 
-    New gradients are at the server's model x of now, old ones at `before`, `[1, d]` each. Each
-    record's difference is clipped to C_d = `bound`; None leaves it. `context` is that of all
-    clients.
+    New gradients are at the server's model x of now, old ones at `point`. Each record's difference
+    is clipped to C_d. `context` is that of all clients.
     """
-    here = context.among(k)
+    here, share = context.among(k), options.new_share
     clients = len(here.nodes)
-    at, old = x.repeat(clients, 1), before.repeat(clients, 1)
+    at, old = state.x.repeat(clients, 1), state.point.repeat(clients, 1)
     if share == 1:
-        return _noised_mean(here.batch_gradient(at, k), k, context)
-    total = here.batch_difference(at, old, k, bound)
+        return noised_mean(here.batch_gradient(at, k), k, context)
+    total = here.batch_difference(at, old, k, options.clip_difference)
     if share:
         total.mul_(1 - share).add_(here.batch_gradient(at, k).double(), alpha=share)
-    return _noised_mean(total, k, context)
+    return noised_mean(total, k, context)
 
 
-def _noised_mean(total: Tensor, k: int, context: StepContext, unit: Tensor | float = 1.0) -> Tensor:
-    """The server's mean `[1, d]` of the active clients' sums, noised, over their batches.
-
-    The sums are `[active, d]`; `unit`, a number or `[active, 1]`, is what a sum is multiplied by to
-    be one over a batch. `context` is that of all clients.
-    """
-    here = context.among(k)
-    if context.only_sums:
-        return average_unseen(here.divide(total.double().mul_(unit)), k, context)
-    kind = here.batch_size.dtype
-    released = here.add_noise(total, k, scale=1 / unit).mul_(unit)
-    return average_active(Released(here.divide(released).to(kind)), k, context)
-
-
-def server_step(
-    x: Tensor, direction: Tensor, k: int, options: ServerAnchorOptions, context: StepContext
-) -> Tensor:
-    """The server's next model `[1, d]`: prox_{eta R}(x - eta direction), of released values."""
-    rate = step_size(options, k, context.steps)
-    return prox(options.regulariser, x.sub(direction, alpha=rate), rate, options.regularisation)
-
-
-def anchored_sums(
-    run: NodeRun, is_anchor: Callable[[int], bool], share: float
-) -> privacy.Mechanism:
-    """What the messages leak of one record: see the docstring of the module.
-
-    `is_anchor` says of a round's number whether it is a refresh; `share` is that of new gradients
-    in other rounds.
-    """
+def anchored_sums(run: NodeRun) -> privacy.Mechanism:
+    """What the messages leak of one record: see the docstring of the module."""
+    options: ServerAnchorOptions = run.options
     rounding = run.records * _ROUNDING
-    moved = _moved(share, difference_bound(run.options, run.clip[0])) + rounding
+    moved = _moved(options, run.clip[0]) + rounding
     pairs = list(zip(run.released, run.noise_multiplier, strict=True))
-    anchors = [z / (run.rate * (1 + rounding)) for k, z in pairs if is_anchor(k)]
-    others = [z / moved for k, z in pairs if not is_anchor(k)]
+    anchors = [z / (run.rate * (1 + rounding)) for k, z in pairs if options.refreshes(k)]
+    others = [z / moved for k, z in pairs if not options.refreshes(k)]
     return anchors_and_others(run, anchors, others)
 
 
 def anchor_schedules(
-    options: ServerAnchorOptions,
-    clip: float | None,
-    lasting: Sequence[float],
-    is_anchor: Callable[[int], bool],
-    share: float,
+    options: ServerAnchorOptions, clip: float | None, lasting: Sequence[float]
 ) -> Schedules:
     """The same clipping bound in every round, and one noise for refreshes and one for the rest.
 
@@ -146,24 +143,24 @@ def anchor_schedules(
     noise in that sum `lasting[k]` times, that is s = W_a / (W_a + W_r), where W is the sensitivity
     times the root of the number of rounds and of the sum of their squares.
 
-    `lasting`, `[steps]`, is of each round how many directions its noise is in, with their weights;
-    `is_anchor` and `share` are as in `anchored_sums`.
+    `lasting`, `[steps]`, is of each round how many directions its noise is in, with their weights.
     """
     steps = len(lasting)
     bounds = None if clip is None else (clip,) * steps
-    anchors = [weight for k, weight in enumerate(lasting) if is_anchor(k)]
-    others = [weight for k, weight in enumerate(lasting) if not is_anchor(k)]
+    anchors = [weight for k, weight in enumerate(lasting) if options.refreshes(k)]
+    others = [weight for k, weight in enumerate(lasting) if not options.refreshes(k)]
     if not others:
         return Schedules(bounds, (1.0,) * steps)
-    moved = _moved(share, difference_bound(options, clip))
+    moved = _moved(options, clip)
     lengths = [math.sqrt(len(part)) * math.hypot(*part) for part in (anchors, others)]
     odds = lengths[0] / (moved * lengths[1])
     if options.anchor_share is not None:
         odds = options.anchor_share / (1 - options.anchor_share)
     ratio = math.sqrt(len(anchors) / (odds * len(others))) / moved
-    return Schedules(bounds, tuple(ratio if is_anchor(k) else 1.0 for k in range(steps)))
+    return Schedules(bounds, tuple(ratio if options.refreshes(k) else 1.0 for k in range(steps)))
 
 
-def _moved(share: float, bound: float) -> float:
+def _moved(options: ServerAnchorOptions, clip: float | None) -> float:
     """What a drawn record moves another round's sum by, over C: without rounding."""
-    return share + (1 - share) * bound
+    share = options.new_share
+    return share + (1 - share) * difference_bound(options, clip)

@@ -164,6 +164,7 @@ SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     start=start,
     step=svrg_step,
     check=check_differences,
+    differences=True,
     graph=replace(
         WITH_SERVER,
         no_faults=dict.fromkeys(

@@ -10,10 +10,10 @@ the largest over nodes and runs, of one run alone; what all cost together is in 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
+from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
@@ -27,10 +27,10 @@ from tacit.analysis.compare.figure import (
     FigureLine,
     FigureSetting,
 )
-from tacit.analysis.compare.pool import Outcome
-from tacit.analysis.compare.session import FigureRuns, LineRun, Monitor, Store
+from tacit.analysis.compare.session import RUNS, FigureRuns, LineRun
 from tacit.analysis.settings.changes import choice_text
-from tacit.analysis.settings.runs import scores_of
+from tacit.analysis.settings.processes import Monitor, Outcome, Request
+from tacit.analysis.settings.runs import run_folders, scores_of
 from tacit.analysis.settings.spent import sentences, spent_together
 from tacit.report.compare_panels import compared, is_score
 from tacit.report.documents.figure import (
@@ -52,7 +52,7 @@ _MOST_POINTS = 1000  # of a curve
 _AT_THE_END = ("train_loss", "augmented_lagrangian", "suboptimality", "consensus_distance")
 
 
-def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
+def figure_document(gathered: FigureRuns) -> CompareDocument:
     """Everything that is known of a figure; all runs in the folder count for what they cost."""
     figure, members = gathered.figure, gathered.members
     rows = [row for member in members for row in member.rows]
@@ -66,11 +66,11 @@ def figure_document(gathered: FigureRuns, store: Store) -> CompareDocument:
         score = asked[0] if asked else "test_accuracy"
     versions = {member.result.tacit_version for member in members if member.result}
     lines = tuple(
-        _line(line, runs, (y, score), store)
+        _line(line, runs, (y, score), gathered.folder)
         for line, runs in zip(figure.lines, gathered.runs, strict=True)
     )
     sites = tuple(_site_tables(gathered, [line.chosen for line in lines]))
-    together = spent_together(store.folders())
+    together = spent_together(run_folders(gathered.folder / RUNS))
     return CompareDocument(
         format_version=CompareDocument.version,
         tacit_version=__version__,
@@ -169,11 +169,11 @@ def _has_choice(figure: Figure, line: FigureLine) -> bool:
 
 
 def _line(
-    line: FigureLine, runs: Sequence[Sequence[LineRun]], names: tuple[str, str], store: Store
+    line: FigureLine, runs: Sequence[Sequence[LineRun]], names: tuple[str, str], folder: Path
 ) -> ComparedLine:
     y, score = names
     points = [
-        _point(setting, members, score, store)
+        _point(setting, members, score, folder)
         for setting, members in zip(line.settings, runs, strict=True)
     ]
     best = _best(points, score)
@@ -213,7 +213,7 @@ def _ends(
 
 
 def _point(
-    setting: FigureSetting, members: Sequence[LineRun], score: str, store: Store
+    setting: FigureSetting, members: Sequence[LineRun], score: str, folder: Path
 ) -> ComparedPoint:
     complete = [member for member in members if member.complete]
     results = [member.result for member in complete if member.result is not None]
@@ -248,7 +248,7 @@ def _point(
         ),
         runs=tuple(
             ComparedRun(
-                folder=str(member.path.relative_to(store.path)),
+                folder=str(member.path.relative_to(folder)),
                 seed=member.config.train.seed,
                 status="unfinished" if member.result is None else member.result.status,
                 cached=member.cached,
@@ -337,32 +337,32 @@ def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monit
         transient=True,
     )
     task = bar.add_task("", total=None, visible=False)
-    counts = {"ended": 0, "total": 0}
+    ended, total = 0, 0
+    shares: dict[Path, float] = {}  # of the runs that are made
 
     def say(text: str) -> None:
-        if hidden:
-            return
-        if bar.disable:
-            sys.stderr.write(f"{text}\n")
-        else:
-            bar.console.print(text, highlight=False, soft_wrap=True)
+        if not hidden:
+            console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
-    def begin(total: int, cached: int) -> None:
-        counts.update(ended=cached, total=total)
-        bar.update(task, total=total, completed=cached, visible=True, description="runs")
-        say(f"{cached} of {total} runs cached")
+    def begin(runs: int, cached: int) -> None:
+        nonlocal ended, total
+        ended, total = cached, runs
+        bar.update(task, total=runs, completed=cached, visible=True, description="runs")
+        say(f"{cached} of {runs} runs cached")
 
-    def done(name: str, seed: int, outcome: Outcome) -> None:
+    def step(request: Request, share: float) -> None:
+        bar.update(task, advance=share - shares.get(request.path, 0.0))
+        shares[request.path] = share
+
+    def done(request: Request, outcome: Outcome) -> None:
+        nonlocal ended
+        step(request, 1.0)
         if outcome.status == "cancelled":
             return
-        counts["ended"] += 1
+        ended += 1
         why = "" if outcome.message is None else f": {outcome.message}"
-        say(f"{counts['ended']}/{counts['total']} {name}, seed {seed}: {outcome.status}{why}")
+        seed = request.config.train.seed
+        say(f"{ended}/{total} {request.name}, seed {seed}: {outcome.status}{why}")
 
     with bar:
-        yield Monitor(
-            begin=begin,
-            step=lambda completed: bar.update(task, completed=completed),
-            done=done,
-            should_stop=should_stop,
-        )
+        yield Monitor(begin=begin, step=step, done=done, should_stop=should_stop)

@@ -15,28 +15,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from tacit.analysis.compare.baselines import Baseline, baseline_lines, baseline_notes, refuse_apart
 from tacit.analysis.recommend import read_facts, recommend_for
 from tacit.analysis.settings.changes import changed, flat_keys, grid_points, read_toml
 from tacit.analysis.settings.runs import run_digest
 from tacit.config import Config, load_config, read_sections
-from tacit.errors import InputError, nearest, plain_rule
+from tacit.config.schema import Section
+from tacit.errors import InputError, nearest
+from tacit.report.compare_panels import MEASURE_TITLES
 from tacit.report.measures import MEASURES
 from tacit.training.prepare import DTYPES
 from tacit.training.records import NO_TEST_RECORDS
 
-AXES = ("records", "steps", "rounds", "bytes", "epsilon", "budget")
 TOGETHER = "together"  # the experiment itself, beside its baselines
-SERIES = (
-    "test_accuracy",
-    "test_loss",
-    "train_loss",
-    "augmented_lagrangian",
-    "suboptimality",
-    "consensus_distance",
-)
+SERIES = tuple(MEASURE_TITLES)
 MOST_RUNS = 10_000
 MOST_SEEDS = 1_000
 
@@ -46,7 +40,7 @@ Seeds = (
     | Annotated[tuple[Seed, ...], Field(min_length=1)]
 )
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Model = TypeVar("Model", bound=BaseModel)
+Kind = TypeVar("Kind", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -101,10 +95,6 @@ class Figure:
     lines: tuple[FigureLine, ...]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 def _measured(name: str) -> str:
     if name in SERIES or name in MEASURES or ":" in name:
         return name
@@ -114,7 +104,7 @@ def _measured(name: str) -> str:
 _Measured = Annotated[str, AfterValidator(_measured)]
 
 
-class _LineSection(_Section):
+class _LineSection(Section):
     """`[[figure.line]]`."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -125,7 +115,7 @@ class _LineSection(_Section):
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
-class _FigureSection(_Section):
+class _FigureSection(Section):
     """`[figure]`; an empty title is that of the file."""
 
     title: str = ""
@@ -287,8 +277,7 @@ def _line(
     for point in points[:1] if options.quick else points:
         setting = _setting(line.name, raw, point, options.overrides, seeds, folder)
         settings.setdefault(run_digest(setting.runs[0]), setting)  # an override may make two one
-    published: dict[str, float] = dict(line.published.items())
-    return FigureLine(line.name, line.group, published, tuple(settings.values()))
+    return FigureLine(line.name, line.group, line.published, tuple(settings.values()))
 
 
 def _setting(
@@ -321,18 +310,13 @@ def _repeated(config: Config, seeds: int | Sequence[int]) -> tuple[Config, ...]:
     )
 
 
-def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
-    """A section of the figure, or the first thing wrong with it as one line."""
+def _validated(kind: type[Kind], values: Mapping[str, Any], where: str) -> Kind:
+    """A section of the figure, which an error calls `where`."""
     try:
-        return model(**values)
-    except ValidationError as error:
-        faults = error.errors(include_url=False)
-        key = str(faults[0]["loc"][0]) if faults[0]["loc"] else ""
-        unknown = faults[0]["type"] == "extra_forbidden"
-        hint = f"unknown key; {nearest(key, model.model_fields)}" if unknown else plain_rule(faults)
-        raise InputError(f"{where}.{key}", values.get(key), hint) from None
-    except TypeError as error:
-        raise InputError(where, values, str(error)) from None
+        return kind.model_validate(values)
+    except InputError as error:
+        _, dot, key = error.where.partition(".")
+        raise InputError(f"{where}{dot}{key}", error.value, error.expected) from None
 
 
 def _stem(file: Path) -> str:

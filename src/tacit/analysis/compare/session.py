@@ -8,122 +8,72 @@ overwritten or deleted.
 from __future__ import annotations
 
 import os
-import re
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.analysis.compare.figure import Figure
-from tacit.analysis.compare.pool import Outcome, RunRequest, run_all
-from tacit.analysis.settings.runs import FINAL, read_final, read_rows, run_digest
-from tacit.config import Config, to_toml
-from tacit.errors import FormatError, InputError
+from tacit.analysis.settings.processes import (
+    UNFINISHED,
+    UNHEARD,
+    Attempt,
+    Monitor,
+    Outcome,
+    Request,
+)
+from tacit.analysis.settings.runs import (
+    FINAL,
+    complete,
+    found_run,
+    fresh,
+    read_final,
+    read_rows,
+    run_digest,
+)
+from tacit.config import Config
+from tacit.errors import BudgetError, FormatError, InputError, TacitError, describe
 from tacit.private_files import make_private_folder, write_private
 from tacit.report.documents.base import dump, parse_file
 from tacit.report.documents.figure import CompareMark
 from tacit.report.documents.metrics import Measurement
 from tacit.report.documents.run import ResultDocument
+from tacit.training.prepare import prepare
 from tacit.training.run_folder import checkpoint as checkpoints
 
 _MARK = "format.json"
-_NAME = 60  # characters of a line's name in a folder's
+RUNS = "runs"
 
 
-@dataclass(frozen=True)
-class RunPlace:
-    """Where a run of a resolved experiment lies, or is to be made.
+def open_folder(path: Path) -> Path:
+    """Make the folder of a comparison, or take up one that an earlier comparison made.
 
-    Without a `result` it is still to be run; `resume`: from a checkpoint, where it can go on.
+    Raises:
+        InputError: it holds something else, another format version, or cannot be written.
     """
-
-    config: Config
-    path: Path
-    result: ResultDocument | None
-    resume: bool
-
-
-@dataclass(frozen=True)
-class Store:
-    """An opened comparison folder."""
-
-    path: Path
-
-    @classmethod
-    def open(cls, path: Path) -> Store:
-        """Make the folder, or take up one that an earlier comparison made.
-
-        Raises:
-            InputError: it holds something else, another format version, or cannot be written.
-        """
-        mark = path / _MARK
-        try:
-            if not os.path.lexists(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                make_private_folder(path)
-            if not mark.is_file():
-                if not path.is_dir() or any(path.iterdir()):
-                    raise InputError(
-                        "--out", str(path), "exists, and no comparison made it: name a new folder"
-                    )
-                content = CompareMark(format="tacit compare", format_version=CompareMark.version)
-                write_private(mark, dump(content, indent=None).encode())
-            (path / "runs").mkdir(mode=0o700, exist_ok=True)
-            values = parse_file(mark)
-        except OSError as error:
-            raise InputError("--out", str(path), f"cannot be used ({error.strerror})") from None
-        except InputError as error:
-            if error.where == "--out":
-                raise
-            raise InputError("--out", str(path), f"its {_MARK} is damaged") from None
-        if values.get("format_version") != CompareMark.version:
-            raise FormatError(str(mark), values.get("format_version"), CompareMark.version)
-        return cls(path)
-
-    def find(self, line: str, config: Config) -> RunPlace:
-        """A run of this experiment that has ended, else one to go on with, else a new place.
-
-        A run that another line or name than `line` made of the same experiment counts.
-        """
-        digest = run_digest(config)
-        tries = sorted(
-            (path for path in self.folders() if re.search(rf"-{digest}(\.\d+)?$", path.name)),
-            key=lambda path: (len(path.name), path.name),
-        )
-        ended = [(path, end) for path in tries if (end := read_final(path)) is not None]
-        if ended:  # a whole run before one that a kill has shortened
-            path, result = max(ended, key=lambda run: run[1].status == "done")
-            return RunPlace(config, path, result, resume=False)
-        for path in reversed(tries):
-            if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
-                return RunPlace(config, path, None, resume=True)
-        base = f"{_slug(line)}-seed{config.train.seed}-{digest}"
-        return RunPlace(config, self.fresh(self.path / "runs" / base), None, resume=False)
-
-    def fresh(self, path: Path) -> Path:
-        """The path, or one like it with a number, that nothing has yet."""
-        base = re.sub(r"\.\d+$", "", path.name)
-        number = 1
-        candidate = path.with_name(base)
-        while os.path.lexists(candidate):
-            number += 1
-            candidate = path.with_name(f"{base}.{number}")
-        return candidate
-
-    def folders(self) -> list[Path]:
-        """Every run folder, those of earlier comparisons and of unfinished runs included."""
-        return sorted(path for path in (self.path / "runs").iterdir() if path.is_dir())
-
-    def write(self, name: str, text: str) -> Path:
-        """A file of the comparison, whole or not at all; that of an earlier one is replaced."""
-        target = self.path / name
-        write_private(target, text.encode())
-        return target
-
-
-def _slug(name: str) -> str:
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_NAME].strip("-") or "line"
+    mark = path / _MARK
+    try:
+        if not os.path.lexists(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path)
+        if not mark.is_file():
+            if not path.is_dir() or any(path.iterdir()):
+                raise InputError(
+                    "--out", str(path), "exists, and no comparison made it: name a new folder"
+                )
+            content = CompareMark(format="tacit compare", format_version=CompareMark.version)
+            write_private(mark, dump(content, indent=None).encode())
+        (path / RUNS).mkdir(mode=0o700, exist_ok=True)
+        values = parse_file(mark)
+    except OSError as error:
+        raise InputError("--out", str(path), f"cannot be used ({error.strerror})") from None
+    except InputError as error:
+        if error.where == "--out":
+            raise
+        raise InputError("--out", str(path), f"its {_MARK} is damaged") from None
+    if values.get("format_version") != CompareMark.version:
+        raise FormatError(str(mark), values.get("format_version"), CompareMark.version)
+    return path
 
 
 @dataclass(frozen=True)
@@ -150,12 +100,13 @@ class LineRun:
 
 @dataclass(frozen=True)
 class FigureRuns:
-    """All runs of a figure, by line, by setting, by seed.
+    """All runs of a figure, by line, by setting, by seed, in the folder of a comparison.
 
     So many were `made` now, and so many `cached`; `stopped`: the user ended it.
     """
 
     figure: Figure
+    folder: Path
     runs: tuple[tuple[tuple[LineRun, ...], ...], ...]
     made: int
     cached: int
@@ -167,55 +118,75 @@ class FigureRuns:
         return [run for line in self.runs for setting in line for run in setting]
 
 
-@dataclass(frozen=True)
-class Monitor:
-    """What the caller hears, and is asked, while runs are made.
-
-    `begin` hears how many runs there are and how many of them have ended before, `step` how many
-    were completed, parts of running ones included, and `done` the line's name, the run's seed, and
-    how it ended. Where `should_stop` is true everything ends cleanly.
-    """
-
-    begin: Callable[[int, int], None] = lambda total, cached: None
-    step: Callable[[float], None] = lambda completed: None
-    done: Callable[[str, int, Outcome], None] = lambda name, seed, outcome: None
-    should_stop: Callable[[], bool] = lambda: False
-
-
 def gather(
-    figure: Figure, store: Store, *, jobs: int = 1, monitor: Monitor = Monitor()
+    figure: Figure, folder: Path, *, jobs: int = 1, monitor: Monitor = UNHEARD
 ) -> FigureRuns:
-    """Run what has not ended yet, in so many processes at once, and give all runs of the figure.
+    """Make the runs that have not ended yet, by so many `jobs` at once, and give all of the figure.
 
-    A run that fails does not end the others: its error is kept beside it. Runs that reserve in
-    ledgers of the nodes' data take turns, whatever `jobs` says.
+    A run that fails does not end the others: its error is kept beside it.
     """
     # All lines with the first seed, then all with the next: what is cut short still compares them.
-    wanted: dict[str, tuple[str, RunPlace]] = {}
+    requests: dict[str, Request] = {}
     settings = [(line.name, setting) for line in figure.lines for setting in line.settings]
     for turn in range(max((len(setting.runs) for _, setting in settings), default=0)):
         for name, setting in settings:
             config = setting.runs[turn]
             digest = run_digest(config)
-            if digest not in wanted:
-                wanted[digest] = name, store.find(name, config)
-    outcomes = _run(wanted, store, jobs, monitor)
-
-    def member(config: Config) -> LineRun:
-        digest = run_digest(config)
-        return _member(config, wanted[digest][1], outcomes.get(digest))
-
-    runs = tuple(
-        tuple(tuple(map(member, setting.runs)) for setting in line.settings)
-        for line in figure.lines
-    )
+            if digest not in requests:
+                path = found_run(folder / RUNS, name, config)
+                requests[digest] = Request(name, config, path)
+    outcomes = complete(list(requests.values()), make_whole, jobs=jobs, monitor=monitor)
+    ended = {
+        digest: _line_run(request.config, outcome)
+        for (digest, request), outcome in zip(requests.items(), outcomes, strict=True)
+    }
+    statuses = [outcome.status for outcome in outcomes]
     return FigureRuns(
         figure=figure,
-        runs=runs,
-        made=sum(outcome.status in FINAL for outcome in outcomes.values()),
-        cached=len(wanted) - len(outcomes),
-        stopped=any(outcome.status in ("stopped", "cancelled") for outcome in outcomes.values()),
+        folder=folder,
+        runs=tuple(
+            tuple(
+                tuple(ended[run_digest(config)] for config in setting.runs)
+                for setting in line.settings
+            )
+            for line in figure.lines
+        ),
+        made=sum(status in FINAL for status in statuses),
+        cached=statuses.count("cached"),
+        stopped=any(status in UNFINISHED for status in statuses),
     )
+
+
+def make_whole(request: Request, attempt: Attempt) -> Outcome:
+    """Make a run, or go on with it where it can; errors become its outcome.
+
+    No folder is overwritten: what cannot go on, or was shortened by what a kill had reserved, is
+    made anew in a folder beside it.
+    """
+    try:
+        job = prepare(request.config)
+        if _can_go_on(request.path, job.digest):
+            outcome = attempt(job, request.path, True)
+            if outcome.status != "budget-exhausted":
+                return outcome
+            try:
+                return attempt(job, fresh(request.path), False)
+            except BudgetError:  # of the nodes' data, which have no more for a whole one
+                return outcome
+        return attempt(job, fresh(request.path), False)
+    except TacitError as error:
+        return Outcome(request.path, "failed", str(error), error.exit_code)
+    except Exception as error:  # a defect, or what a user's own module raises
+        if os.environ.get("TACIT_TRACEBACK"):
+            raise
+        return Outcome(request.path, "failed", f"a defect of ours: {describe(error)}", 1)
+
+
+def _can_go_on(path: Path, digest: str) -> bool:
+    """Whether a checkpoint is whole, and all of them belong to the plan of this digest."""
+    with suppress(InputError, OSError):
+        return path.is_dir() and bool(checkpoints.sound(path, digest)[0])
+    return False
 
 
 def worst_code(gathered: FigureRuns) -> int:
@@ -235,45 +206,12 @@ def worst_code(gathered: FigureRuns) -> int:
     return max(codes, key=lambda code: (0, 2, 3, 4, 1).index(code))
 
 
-def _run(
-    wanted: Mapping[str, tuple[str, RunPlace]], store: Store, jobs: int, monitor: Monitor
-) -> dict[str, Outcome]:
-    """The outcomes of the runs that had not ended, by digest; `wanted` names a line of each."""
-    missing = {digest: run for digest, run in wanted.items() if run[1].result is None}
-    runs, cached = list(missing.values()), len(wanted) - len(missing)
-    monitor.begin(len(wanted), cached)
-    shares = [0.0] * len(runs)
-
-    def step(place: int, share: float) -> None:
-        shares[place] = share
-        monitor.step(cached + sum(shares))
-
-    def done(place: int, outcome: Outcome) -> None:
-        step(place, 1.0)
-        name, run = runs[place]
-        monitor.done(name, run.config.train.seed, outcome)
-
-    requests = [
-        RunRequest(to_toml(run.config), str(run.path), run.resume, str(store.fresh(run.path)))
-        for _, run in runs
-    ]
-    reserved = any(run.config.privacy.ledger is not None for _, run in runs)
-    ended = run_all(
-        requests,
-        jobs=1 if reserved else jobs,
-        on_step=step,
-        on_done=done,
-        should_stop=monitor.should_stop,
-    )
-    return dict(zip(missing, ended, strict=True))
-
-
-def _member(config: Config, place: RunPlace, outcome: Outcome | None) -> LineRun:
-    path = place.path if outcome is None else Path(outcome.folder)
-    result = read_final(path)
-    member = LineRun(config, path, outcome is None, result, read_rows(path))
+def _line_run(config: Config, outcome: Outcome) -> LineRun:
+    path, result = outcome.path, read_final(outcome.path)
+    error, code = outcome.message, outcome.code
     if result is not None:
-        return replace(member, error=result.message, code=2 if result.status == "diverged" else 0)
-    if outcome is None or outcome.status in ("stopped", "cancelled"):
-        return replace(member, error="not finished: run the comparison again to go on")
-    return replace(member, error=outcome.message, code=outcome.code)
+        error, code = result.message, 2 if result.status == "diverged" else 0
+    elif outcome.status in UNFINISHED:
+        error, code = "not finished: run the comparison again to go on", 0
+    cached = outcome.status == "cached"
+    return LineRun(config, path, cached, result, read_rows(path), error, code)

@@ -1,18 +1,37 @@
-"""Runs that are found again: how an experiment is known, and what a run of it came to."""
+"""Runs that are found again, and completed: each has a folder of its own, and none is made twice.
+
+How an experiment is known, where its run lies, how those that are missing are made, and what a run
+came to.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
+import re
+import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
+from tacit.analysis.settings.processes import (
+    UNHEARD,
+    Make,
+    Monitor,
+    Outcome,
+    Request,
+    run_in_processes,
+    run_in_turn,
+)
 from tacit.config import Config, to_toml
 from tacit.errors import InputError
 from tacit.plain_files import read_plain
 from tacit.report.documents.metrics import MOST_SERIES, Measurement, Scores, read_measurement
 from tacit.report.documents.run import ResultDocument, read_result
+from tacit.training.run_folder import checkpoint as checkpoints
 
 FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not run again
+_NAME = 60  # characters of a name in that of a folder
 
 
 def placeless(config: Config, ledger: str) -> str:
@@ -31,6 +50,69 @@ def run_digest(config: Config) -> str:
     """
     plain = config.with_keys(train={"device": "cpu", "checkpoint_every": None})
     return hashlib.blake2b(placeless(plain, "elsewhere").encode(), digest_size=6).hexdigest()
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Every run folder in a folder, those of unfinished runs included."""
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def found_run(folder: Path, name: str, config: Config) -> Path:
+    """Where a run of this experiment has ended, else where one can go on, else a new place.
+
+    It is called by the name, the seed and the digest; one of another name counts as well.
+    """
+    digest = run_digest(config)
+    tries = sorted(
+        (path for path in run_folders(folder) if re.search(rf"-{digest}(\.\d+)?$", path.name)),
+        key=lambda path: (len(path.name), path.name),
+    )
+    ended = [(path, end) for path in tries if (end := read_final(path)) is not None]
+    if ended:  # a whole run before one that a kill has shortened
+        return max(ended, key=lambda run: run[1].status == "done")[0]
+    for path in reversed(tries):
+        if (path / "config.toml").is_file() and checkpoints.latest(path) is not None:
+            return path
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_NAME].strip("-") or "line"
+    return fresh(folder / f"{slug}-seed{config.train.seed}-{digest}")
+
+
+def fresh(path: Path) -> Path:
+    """The path, or one like it with a number, that nothing has yet."""
+    base = re.sub(r"\.\d+$", "", path.name)
+    number = 1
+    candidate = path.with_name(base)
+    while os.path.lexists(candidate):
+        number += 1
+        candidate = path.with_name(f"{base}.{number}")
+    return candidate
+
+
+def complete(
+    requests: Sequence[Request], make: Make, *, jobs: int = 1, monitor: Monitor = UNHEARD
+) -> list[Outcome]:
+    """Make the runs that have not ended yet, and say how each has, in the same order.
+
+    `make` makes one, or goes on with what is in its folder. With `jobs` above 1 they are made in so
+    many processes (see `run_in_processes`), but for those that reserve in ledgers of the nodes'
+    data: these take turns.
+    """
+    ended = {
+        request.path: Outcome(request.path, "cached")
+        for request in requests
+        if read_final(request.path) is not None
+    }
+    missing = [request for request in requests if request.path not in ended]
+    monitor.begin(len(requests), len(ended))
+    reserved = any(request.config.privacy.ledger is not None for request in missing)
+    jobs = 1 if reserved else min(jobs, len(missing))
+    if jobs > 1:
+        made = run_in_processes(missing, make, jobs, monitor)
+    else:
+        made = run_in_turn(missing, make, monitor)
+    ended |= {request.path: outcome for request, outcome in zip(missing, made, strict=True)}
+    return [ended[request.path] for request in requests]
 
 
 def read_ended(path: Path) -> ResultDocument | None:

@@ -16,11 +16,11 @@ until it holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -38,6 +38,7 @@ from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
 from tacit.training.records import found_in, load_records, warn_of_private
 
+Value = TypeVar("Value")
 _LOWER = 0.999
 _CHANCE = 0.05  # of records: more are not taken to be equal by chance
 _ATTEMPTS = 60
@@ -66,7 +67,7 @@ class SearchPlan:
     reason: str | None
     steps: tuple[int, ...]
     noise: tuple[float, ...]
-    winner: BestOfTrials | None = None
+    winner: BestOfTrials | None
 
     @property
     def budgets(self) -> tuple[float, ...]:
@@ -111,9 +112,7 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
         ]
         total = _total(search, made)
         if all(spent <= (node.budget or 0.0) for spent, node in zip(total, own.nodes, strict=True)):
-            winner = _winner(search, made, total[0])
-            found = _search_plan(search, own, made, trials=trials, epsilon=budgets, total=total)
-            return replace(found, winner=winner)
+            return _search_plan(search, own, made, trials=trials, epsilon=budgets, total=total)
         budgets = [tuple(value * _LOWER for value in row) for row in budgets]
     raise BudgetError(
         "privacy.epsilon cannot be kept by so many trials: fewer settings or steps, or a larger "
@@ -143,6 +142,7 @@ def _search_plan(
         noise=tuple(
             min(plan.release.noise_multiplier(node, 0) for node in plan.nodes) for plan in plans
         ),
+        winner=_winner(search, plans, total[0]),
     )
 
 
@@ -214,26 +214,28 @@ def _mechanism(plan: Plan, node: int, factor: float = 1.0) -> Mechanism:
     return plan.release.mechanism(replace(own, noise_scale=factor * own.noise_scale))
 
 
-def _kinds(plans: Sequence[Plan]) -> dict[tuple[Any, ...], list[int]]:
-    """Nodes by what they release in all trials."""
-    kinds: dict[tuple[Any, ...], list[int]] = {}
-    for number, own in enumerate(plans[0].nodes):
-        kind = tuple(plan.release.kind(plan.nodes[number]) for plan in plans)
-        kinds.setdefault((kind, own.budget, own.delta), []).append(number)
-    return kinds
+def _per_node(plans: Sequence[Plan], value: Callable[[NodePlan], Value]) -> list[Value]:
+    """A value of each node, found once of those that release the same in all trials."""
+    known: dict[tuple[Any, ...], Value] = {}
+    values = []
+    for own in plans[0].nodes:
+        released = tuple(plan.release.kind(plan.nodes[own.node]) for plan in plans)
+        kind = (released, own.budget, own.delta)
+        if kind not in known:
+            known[kind] = value(own)
+        values.append(known[kind])
+    return values
 
 
 def _epsilons(search: Search, plans: Sequence[Plan]) -> list[tuple[float, ...]]:
     """Budgets of the trials with which all of them together keep the whole one."""
-    rows = [[0.0] * len(plans[0].nodes) for _ in plans]
-    for numbers in _kinds(plans).values():
-        own = plans[0].nodes[numbers[0]]
-        factor = _factor(search, plans, own)
-        for row, plan in zip(rows, plans, strict=True):
-            spent = privacy.epsilon(_mechanism(plan, own.node, factor), delta=own.delta or 0.0)
-            for number in numbers:
-                row[number] = min(_LARGEST, float(f"{spent * (1 - 1e-9):.12g}"))
-    return [tuple(row) for row in rows]
+
+    def of_trials(own: NodePlan) -> list[float]:
+        factor, delta = _factor(search, plans, own), own.delta or 0.0
+        spent = [privacy.epsilon(_mechanism(plan, own.node, factor), delta=delta) for plan in plans]
+        return [min(_LARGEST, float(f"{value * (1 - 1e-9):.12g}")) for value in spent]
+
+    return list(zip(*_per_node(plans, of_trials), strict=True))
 
 
 def _factor(search: Search, plans: Sequence[Plan], own: NodePlan) -> float:
@@ -280,10 +282,4 @@ def _winner(search: Search, plans: Sequence[Plan], total: float) -> BestOfTrials
 
 def _total(search: Search, plans: Sequence[Plan]) -> tuple[float, ...]:
     """Certified epsilon of everything that is released, one a node."""
-    totals = [0.0] * len(plans[0].nodes)
-    for numbers in _kinds(plans).values():
-        own = plans[0].nodes[numbers[0]]
-        spent = _spent(search, plans, own)
-        for number in numbers:
-            totals[number] = spent
-    return tuple(totals)
+    return tuple(_per_node(plans, partial(_spent, search, plans)))

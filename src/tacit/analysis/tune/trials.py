@@ -24,12 +24,22 @@ import os
 import random
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from tacit.analysis.settings.runs import read_ended, read_final, score_of
+from tacit.analysis.settings.changes import choice_text
+from tacit.analysis.settings.processes import (
+    UNFINISHED,
+    Attempt,
+    Make,
+    Monitor,
+    Outcome,
+    Request,
+)
+from tacit.analysis.settings.runs import complete, read_ended, read_final, score_of
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
 from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.words import mark, sentence
@@ -42,8 +52,6 @@ from tacit.report import write_report
 from tacit.report.documents.base import dump, load_file
 from tacit.report.documents.run import ResultDocument
 from tacit.report.documents.tune import PrivateDraws, SearchDocument, TrialDocument, TuneDocument
-from tacit.training.hooks import Progress
-from tacit.training.loop import execute
 from tacit.training.prepare import Job, prepare
 from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
 from tacit.training.shared_budgets import draws, open_shared
@@ -54,9 +62,10 @@ _SMALLER = (1.0, 0.99, 0.97, 0.9, 0.8, 0.65, 0.5)
 
 @dataclass(frozen=True)
 class SearchFolder:
-    """Paths and documents of a search's folder."""
+    """A search's folder; `reservation` is its identity in ledgers of data, which charge it once."""
 
     path: Path
+    reservation: str
 
     @classmethod
     def known(cls, path: Path, digest: str, *, resume: bool) -> SearchDocument | None:
@@ -104,54 +113,26 @@ class SearchFolder:
                 )
                 write_private(path / _MARK, dump(document).encode())
         with locked(path):
-            yield cls(path)
-
-    @property
-    def reservation(self) -> str:
-        """The identity of the search in ledgers of data: so that it is charged there once."""
-        mark = self.path / _MARK
-        return load_file(SearchDocument, mark).reservation
-
-    @property
-    def ledger(self) -> Path:
-        """Of the nodes' data, for all trials."""
-        return self.path / "ledger"
-
-    @property
-    def private(self) -> Path:
-        """What nobody else may see."""
-        return self.path / "private"
-
-    @property
-    def winner(self) -> Path:
-        """The winner's run, where it is another than a trial."""
-        return self.path / "winner"
-
-    def trial(self, place: int, *, hidden: bool) -> Path:
-        """The folder of a trial."""
-        return (self.private if hidden else self.path) / "trials" / f"{place + 1:04d}"
+            yield cls(path, load_file(SearchDocument, path / _MARK).reservation)
 
     def draws(self) -> tuple[int, ...] | None:
         """The secret settings of the trials; None before they were drawn."""
-        path = self.private / "draws.json"
-        if not path.is_file():
-            return None
-        return tuple(load_file(PrivateDraws, path).settings)
+        path = self.path / "private" / "draws.json"
+        return tuple(load_file(PrivateDraws, path).settings) if path.is_file() else None
 
     def keep_draws(self, settings: Sequence[int]) -> None:
         """Write them down, durably, before the first trial."""
+        private = self.path / "private"
         with plain_errors("--out", self.path):
-            make_private_folder(self.private)
-            make_private_folder(self.private / "trials")
+            make_private_folder(private)
+            make_private_folder(private / "trials")
             document = PrivateDraws(format_version=PrivateDraws.version, settings=tuple(settings))
-            write_private(self.private / "draws.json", dump(document).encode())
+            write_private(private / "draws.json", dump(document).encode())
 
-    def write(self, name: str, content: str) -> Path:
+    def write(self, name: str, content: str) -> None:
         """A file of the search, whole or not at all."""
-        target = self.path / name
-        with plain_errors("--out", target):
-            write_private(target, content.encode())
-        return target
+        with plain_errors("--out", self.path / name):
+            write_private(self.path / name, content.encode())
 
     def result(self) -> TuneDocument | None:
         """`tune.json` of a search that is done."""
@@ -159,53 +140,56 @@ class SearchFolder:
         return load_file(TuneDocument, path) if path.is_file() else None
 
 
-@dataclass(frozen=True)
-class SearchMonitor:
-    """What the caller hears, and is asked; of hidden trials it hears nothing.
-
-    `begin` hears the number of a trial, of how many, and its setting, `step` how far it is. Where
-    `should_stop` is true the search ends cleanly.
-    """
-
-    begin: Callable[[int, int, int], None] = lambda number, count, setting: None
-    step: Callable[[Progress], None] = lambda progress: None
-    should_stop: Callable[[], bool] = lambda: False
-
-
 def run_trials(
-    plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor
+    plan: SearchPlan, folder: SearchFolder, monitor: Monitor
 ) -> list[tuple[int, TrialDocument]] | None:
-    """Run every trial that has not ended, and give the setting of each and what came of it.
+    """Make every trial that has not ended, and give the setting of each and what came of it.
 
-    None where the user ended the search before the last one.
+    None where the user ended the search before the last one. Of hidden trials nobody hears.
     """
-    hidden = plan.search.law is not None
+    cost, hidden = plan.search.tune.cost, plan.search.law is not None
     settings = _settings(plan, folder) if hidden else tuple(range(len(plan.trials)))
-    ended: list[tuple[int, TrialDocument]] = []
-    for place, setting in enumerate(settings):
-        path = folder.trial(place, hidden=hidden)
-        known = read_final(path)
-        if known is None:
-            if watch.should_stop():
-                return None
-            if not hidden:
-                watch.begin(place + 1, len(settings), setting)
-            _run(plan, folder, place, setting, watch)
-            known = read_ended(path)
-            if known is not None and known.status == "stopped":
-                return None
-        if plan.search.tune.cost == "composed" and path.is_dir():
-            _say(plan, path, known)
-        spent = [] if known is None else [value for value in known.epsilon if value is not None]
-        trial = TrialDocument(
-            choice=dict(plan.search.choices[setting]),
-            folder=str(path.relative_to(folder.path)),
-            status="lost" if known is None else known.status,  # no budget was left for it
-            score=None if known is None else score_of(known, plan.search.score),
-            epsilon=max(spent, default=None),
+    trials = (folder.path / "private" if hidden else folder.path) / "trials"
+    requests = [
+        Request(
+            f"trial {place + 1} of {len(settings)}: {choice_text(plan.search.choices[setting])}",
+            _numbered(plan.trials[setting], place),
+            trials / f"{place + 1:04d}",
         )
-        ended.append((setting, trial))
-    return ended
+        for place, setting in enumerate(settings)
+    ]
+    if cost == "composed":  # of one that ended just before a kill nothing was said yet
+        for request in requests:
+            if read_final(request.path) is not None:
+                _say(plan, request.path)
+    rules: dict[str, Make] = {
+        "composed": partial(_composed, plan, folder.path / "ledger"),
+        "public": _gone_on,
+        "random-stopping": _anew,
+    }
+    outcomes = complete(
+        requests,
+        lambda request, attempt: rules[cost](request, _or_lost(attempt)),
+        monitor=Monitor(should_stop=monitor.should_stop) if hidden else monitor,
+    )
+    if any(outcome.status in UNFINISHED for outcome in outcomes):
+        return None
+    return [
+        (setting, _trial_document(plan, setting, request.path, folder.path))
+        for setting, request in zip(settings, requests, strict=True)
+    ]
+
+
+def _trial_document(plan: SearchPlan, setting: int, path: Path, folder: Path) -> TrialDocument:
+    known = read_ended(path)
+    spent = [] if known is None else [value for value in known.epsilon if value is not None]
+    return TrialDocument(
+        choice=dict(plan.search.choices[setting]),
+        folder=str(path.relative_to(folder)),
+        status="lost" if known is None else known.status,
+        score=None if known is None else score_of(known, plan.search.score),
+        epsilon=max(spent, default=None),
+    )
 
 
 def reserve_total(plan: SearchPlan, identity: str) -> None:
@@ -239,19 +223,13 @@ def reserve_total(plan: SearchPlan, identity: str) -> None:
         shared.reserve(0, 1)
 
 
-def run_final(config: Config, path: Path, watch: SearchMonitor) -> ResultDocument | None:
+def run_final(config: Config, path: Path, monitor: Monitor) -> ResultDocument | None:
     """The winner's own run on the private records; None where the user ended it."""
-    known = read_final(path)
-    if known is None:
-        execute(
-            prepare(config),
-            out=path,
-            resume=path.exists() or half_made(path),
-            on_step=watch.step,
-            should_stop=watch.should_stop,
-        )
-        known = read_ended(path)
-    return None if known is None or known.status == "stopped" else known
+    wanted = [Request("winner", config, path)]
+    (outcome,) = complete(wanted, _gone_on, monitor=Monitor(should_stop=monitor.should_stop))
+    if outcome.status == "diverged":
+        raise DivergenceError(outcome.message)
+    return None if outcome.status in UNFINISHED else read_ended(path)
 
 
 def _settings(plan: SearchPlan, folder: SearchFolder) -> tuple[int, ...]:
@@ -263,7 +241,7 @@ def _settings(plan: SearchPlan, folder: SearchFolder) -> tuple[int, ...]:
     if known is not None:
         if max(known, default=0) >= len(plan.trials):
             expected = "names a setting that the search does not have: it was changed"
-            raise InputError("--out", str(folder.private / "draws.json"), expected)
+            raise InputError("--out", str(folder.path / "private" / "draws.json"), expected)
         return known
     law, seed = plan.search.law, plan.search.base.privacy.noise_seed
     assert law is not None
@@ -278,31 +256,55 @@ def _settings(plan: SearchPlan, folder: SearchFolder) -> tuple[int, ...]:
     return tuple(drawn)
 
 
-def _run(
-    plan: SearchPlan, folder: SearchFolder, place: int, setting: int, watch: SearchMonitor
-) -> None:
-    """Run one trial to its end, to a stop, or not at all where no budget is left."""
-    path = folder.trial(place, hidden=plan.search.law is not None)
-    config = _numbered(plan.trials[setting], place)
-    if plan.search.law is not None:
-        if path.exists():  # cut off: nothing of it was released
-            shutil.rmtree(path)
-        # What it costs was reserved before, for all trials together.
-        hidden = SearchMonitor(should_stop=watch.should_stop)
-        _execute(prepare(without_ledger(config)), path, False, hidden)
-        return
-    if plan.search.tune.cost == "public":
-        _execute(prepare(config), path, path.exists() or half_made(path), watch)
-        return
-    if (path / "config.toml").is_file():
-        _execute(_warned(prepare(trusted_config(path, False, own=config)), plan), path, True, watch)
-        return
-    budgets = plan.epsilon[setting]
-    for share in _SMALLER:
-        smaller = with_budget(config, [value * share for value in budgets])
-        job = prepare(with_ledger(smaller, folder.ledger, plan.budgets))
-        if _execute(_warned(job, plan), path, half_made(path), watch):
-            return
+def _anew(request: Request, attempt: Attempt) -> Outcome:
+    """Make a hidden trial: of one that was cut off nothing was released."""
+    if request.path.exists():
+        shutil.rmtree(request.path)
+    # What it costs was reserved before, for all trials together.
+    return attempt(prepare(without_ledger(request.config)), request.path, False)
+
+
+def _gone_on(request: Request, attempt: Attempt) -> Outcome:
+    """Make a run, or go on with it."""
+    resume = request.path.exists() or half_made(request.path)
+    return attempt(prepare(request.config), request.path, resume)
+
+
+def _composed(plan: SearchPlan, ledger: Path, request: Request, attempt: Attempt) -> Outcome:
+    """Make a trial whose cost adds to that of the others, or go on with what is left of it.
+
+    A new one has less of its budget where that of the data does not cover it.
+    """
+    path, own = request.path, request.config
+    if path.exists():
+        configs = [trusted_config(path, False, own=own)]
+    else:
+        budgets = own.per_node(own.privacy.budget or 0.0)
+        smaller = [with_budget(own, [share * value for value in budgets]) for share in _SMALLER]
+        configs = [with_ledger(config, ledger, plan.budgets) for config in smaller]
+    for config in configs:
+        job = prepare(config)
+        cautions = (sentence(plan), *job.plan.cautions)  # what must be quoted of it
+        job = replace(job, plan=replace(job.plan, cautions=cautions))
+        outcome = attempt(job, path, path.exists() or half_made(path))
+        if outcome.status != "lost" or path.exists():
+            break
+    if path.exists() and outcome.status not in UNFINISHED:
+        _say(plan, path)
+    return outcome
+
+
+def _or_lost(attempt: Attempt) -> Attempt:
+    """An attempt after which a trial without any budget left is lost."""
+
+    def attempt_or_lose(job: Job, path: Path, resume: bool) -> Outcome:
+        try:
+            return attempt(job, path, resume)
+        except BudgetError as error:
+            known = read_ended(path)
+            return Outcome(path, "lost" if known is None else known.status, str(error))
+
+    return attempt_or_lose
 
 
 def _numbered(config: Config, place: int) -> Config:
@@ -313,27 +315,11 @@ def _numbered(config: Config, place: int) -> Config:
     return config.with_keys(privacy={"noise_seed": seed + place})
 
 
-def _execute(job: Job, path: Path, resume: bool, watch: SearchMonitor) -> bool:
-    """Whether the trial was begun: a divergence is an end, and a lack of budget may be one."""
-    try:
-        execute(job, out=path, resume=resume, on_step=watch.step, should_stop=watch.should_stop)
-    except DivergenceError:
-        return True
-    except BudgetError:
-        return (path / "config.toml").is_file()
-    return True
-
-
-def _warned(job: Job, plan: SearchPlan) -> Job:
-    """The run with what must be quoted of it, in its report and result."""
-    cautions = (sentence(plan), *job.plan.cautions)
-    return replace(job, plan=replace(job.plan, cautions=cautions))
-
-
-def _say(plan: SearchPlan, path: Path, known: ResultDocument | None) -> None:
+def _say(plan: SearchPlan, path: Path) -> None:
     """Say in the trial's result and report that its epsilon is not what choosing it costs."""
     if (path / "trial.json").is_file():
         return
+    known = read_ended(path)
     if known is not None:
         said = known.model_copy(update={"choosing": sentence(plan)})
         RunFolder(path).write_document(RESULT, said)

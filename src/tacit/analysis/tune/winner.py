@@ -9,18 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tacit import __version__
+from tacit.analysis.settings.processes import Monitor
 from tacit.analysis.settings.runs import score_of
 from tacit.analysis.settings.spent import spent_by_node
 from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan, with_ledger
 from tacit.analysis.tune.search import without_ledger
-from tacit.analysis.tune.trials import (
-    SearchFolder,
-    SearchMonitor,
-    reserve_total,
-    run_final,
-    run_trials,
-)
+from tacit.analysis.tune.trials import SearchFolder, reserve_total, run_final, run_trials
 from tacit.config import Config, to_toml
 from tacit.plain_files import read_plain
 from tacit.private_files import make_private_folder, plain_errors, sync_folder, write_private
@@ -36,7 +31,7 @@ from tacit.report.documents.run import read_result
 from tacit.report.documents.tune import TuneDocument
 
 
-def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> TuneDocument | None:
+def run_search(plan: SearchPlan, folder: SearchFolder, monitor: Monitor) -> TuneDocument | None:
     """Run the search, choose, and write what may be shown; None where the user ended it.
 
     What has ended in the folder is not run again.
@@ -45,7 +40,7 @@ def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
     if known is not None:
         return known
     reserve_total(plan, folder.reservation)
-    trials = run_trials(plan, folder, watch)
+    trials = run_trials(plan, folder, monitor)
     if trials is None:
         return None
     scored = [(setting, trial) for setting, trial in trials if trial.score is not None]
@@ -55,10 +50,10 @@ def run_search(plan: SearchPlan, folder: SearchFolder, watch: SearchMonitor) -> 
     if best is not None:  # the first trial of the best score
         config, score, path = plan.trials[setting], best.score, folder.path / best.folder
         if plan.search.tune.cost == "composed":  # whoever runs it again finds what was spent
-            config = with_ledger(config, folder.ledger, plan.budgets)
+            config = with_ledger(config, folder.path / "ledger", plan.budgets)
         if plan.search.tune.cost == "public":
-            config, path = plan.search.experiments[setting], folder.winner
-            final = run_final(config, path, watch)
+            config, path = plan.search.experiments[setting], folder.path / "winner"
+            final = run_final(config, path, monitor)
             if final is None:
                 return None
             score = score_of(final, plan.search.score)
@@ -89,7 +84,7 @@ def _shown(plan: SearchPlan, folder: SearchFolder, config: Config, run: Path) ->
 
     Its times, and the dates in its ledger, would tell how many trials there were.
     """
-    target = folder.winner
+    target = folder.path / "winner"
     if target.exists():
         return target
     result = read_result(run / "result.json")

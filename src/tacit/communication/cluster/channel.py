@@ -80,9 +80,6 @@ class TorchChannel:
     Args:
         up: the group for messages to higher ranks.
         down: the group for messages to lower ranks; over gloo the same one.
-        rank: of this process.
-        processes: how many there are.
-        device: where messages lie.
         timeout: seconds that one wait may take.
         diagnose: see `Diagnose`; called while `waiting` still names the rank.
         waiting: see `Waiting`.
@@ -245,16 +242,9 @@ def open_channel(
     No default process group is made or used. Which network interface gloo listens on, the
     environment says (GLOO_SOCKET_IFNAME), when this is called.
 
-    Args:
-        store: where the processes find each other.
-        rank: of this process.
-        processes: how many there are.
-        device: where messages lie; a CUDA device takes NCCL.
-        timeout: seconds until the others must have come, and that one wait may take.
-        diagnose: see `Diagnose`.
-        waiting: see `Waiting`.
-        name: of this channel; another name is another channel, of connections of its own.
-        patience: seconds that one wait may take, where that is not the timeout.
+    Messages lie on `device`; a CUDA device takes NCCL. Times are in seconds: one wait may take
+    `patience`, or as long as the timeout where that is None. Another name is another channel, of
+    connections of its own.
 
     Raises:
         InputError: a CUDA device, and this build of torch has no NCCL.

@@ -41,10 +41,7 @@ class Place:
     """A process' place among the others.
 
     Attributes:
-        rank: from 0.
-        processes: how many there are.
         address: of the rendezvous, as a number.
-        port: of the rendezvous.
         keeps_store: whether rank 0 keeps the store of the rendezvous, not a launcher.
         run_id: of the launcher.
         settings: to be set in the environment before a process group is made.
@@ -63,8 +60,6 @@ class Cluster:
     """The one object that a run of several processes holds; made by `connect`.
 
     Attributes:
-        place: of this process.
-        rank, processes, settings: of the place.
         timeout: seconds, `[train].timeout`.
         hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
         meets_again: never: who is lost ends the run.
@@ -108,13 +103,9 @@ class Cluster:
     def share(self, what: str, value: T, schema: Form[T], *, limit: float | None = None) -> list[T]:
         """Every rank's value, in rank order; each rank calls it, and waits for all.
 
-        The value of this rank is the one given: what stands in the store is not read back.
-
-        Args:
-            what: is shared; the same word may be used again, in the same order on every rank.
-            value: of this rank.
-            schema: what every value must be.
-            limit: seconds to wait; None: as long as starting may take.
+        The value of this rank is the one given: what stands in the store is not read back. The same
+        word for `what` is shared may be used again, in the same order on every rank. `limit` is the
+        seconds to wait; None: as long as starting may take.
 
         Raises:
             PeerError: a rank did not come in time, was lost, or gave what the schema refuses.
@@ -186,9 +177,7 @@ class Cluster:
         the chain of those that wait for one another. Takes at most 2 s or a quarter of the
         timeout, the less of both, for the heartbeats to tell.
 
-        Args:
-            waiting_for: the rank whose message did not come.
-            reason: how the wait ended, in words.
+        The message was to come from rank `waiting_for`; `reason` says how the wait ended, in words.
         """
         self.waiting(waiting_for)
         enough = self._watch.looks + _LOOKS
@@ -202,10 +191,9 @@ class Cluster:
         return self._verdict(error)
 
     def saved(self, step: int) -> int:
-        """Say that this rank has a checkpoint of a step.
+        """Say that this rank has a checkpoint of a step; the last that every rank is known to have.
 
-        Returns:
-            The last step of which every rank is known to have one; 0 before there is any.
+        It is 0 before there is any.
         """
         keys = [f"saved/{rank}" for rank in range(self.processes)]
         self._store.put(keys[self.rank], STEP.write(step))
@@ -225,9 +213,8 @@ class Cluster:
     def agreed_stop(self, step: int, asked: bool) -> bool:
         """Whether to stop before this step: the same answer on every rank; see `StopVote`.
 
-        Args:
-            step: which is next; every step after the first, in order, and after `at(step)`.
-            asked: whether this process was asked to stop.
+        Every step after the first is asked for, in order, and after `at(step)`; `asked` says
+        whether this process was asked to stop.
 
         Raises:
             PeerError: a rank or the rendezvous was lost, or sent what makes no sense.
@@ -278,11 +265,8 @@ class Cluster:
     ) -> tuple[TorchChannel, Gatherer[T]]:
         """Open what the exchange and the metrics go through; the stack closes it.
 
-        Args:
-            device: where messages of the exchange lie.
-            schema: of the documents of metrics.
-            stack: closes both.
-            unheard: never needed: all are here from the beginning.
+        Messages of the exchange lie on `device`; `schema` is of the documents of metrics. `unheard`
+        is never needed: all are here from the beginning.
         """
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -388,7 +372,6 @@ class Cluster:
 
 
 def _state(rank: int, seen: Seen) -> PeerState:
-    """What the heartbeats of another rank say."""
     heartbeat, name = seen.heartbeat, f"rank {rank}"
     if heartbeat.beat < 0:
         return PeerState(rank, name, "unknown")

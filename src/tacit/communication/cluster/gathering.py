@@ -44,12 +44,7 @@ _WHAT = "document of metrics"
 
 
 class LostError(Exception):
-    """A rank that the thread waited for in vain: blamed when the run asks, not by the thread.
-
-    Args:
-        rank: which one.
-        reason: how the wait ended, in words.
-    """
+    """A rank that the thread waited for in vain: blamed when the run asks, not by the thread."""
 
     def __init__(self, rank: int, reason: str) -> None:
         self.rank, self.reason = rank, reason
@@ -71,7 +66,6 @@ class Gatherer(Generic[T]):
 
     Args:
         channel: used by nobody else, on the CPU; with `PATIENCE`, and `LostError` as what it makes.
-        schema: of every document.
         timeout: seconds that `put` may have to wait.
         diagnose: makes the error for a rank that was waited for in vain; only called where the run
             asks (`put`, `ready`, `finish`).
@@ -95,12 +89,8 @@ class Gatherer(Generic[T]):
     def put(self, step: int, document: T, vector: Tensor) -> None:
         """This process's part of the next mark; every process puts the same steps in order.
 
-        Returns at once, unless four marks are under way: then it waits for the first of them.
-
-        Args:
-            step: at which the metrics were taken.
-            document: of this process.
-            vector: `[d]` of any dtype and device; copied. Of the same length in every process.
+        Returns at once, unless four marks are under way: then it waits for the first of them. The
+        vector, `[d]` of any dtype and device, is copied; it is of the same length in every process.
 
         Raises:
             TacitError: the document is too long.
@@ -137,8 +127,7 @@ class Gatherer(Generic[T]):
     def finish(self, limit: float) -> None:
         """Wait until all that was put has been taken by rank 0, and there, until all has come.
 
-        Args:
-            limit: seconds.
+        `limit` is in seconds.
 
         Raises:
             PeerError: a part that came was wrong.
@@ -229,13 +218,7 @@ def open_gatherer(
 ) -> Gatherer[T]:
     """A gatherer over gloo connections of its own; every process opens one.
 
-    Args:
-        store: where the processes find each other.
-        rank: of this process.
-        processes: how many there are.
-        schema: of every document.
-        timeout: seconds until the others must have come, and that `put` may have to wait.
-        diagnose: see `Diagnose`.
+    `timeout` is the seconds until the others must have come, and that `put` may have to wait.
 
     Raises:
         PeerError: the processes could not be connected.

@@ -6,9 +6,8 @@ after a signal it does not tell how the processes ended.
 
 The store, through which the processes find each other, is hosted here and bound to the loopback
 address alone: the death of rank 0 does not take it along, and one started again finds what was
-noted for it. Where this process is killed itself the
-store goes with it, by which the others know that they have been left; on Linux they are told by a
-signal as well.
+noted for it. Where this process is killed itself the store goes with it, by which the others know
+that they have been left; on Linux they are told by a signal as well.
 
 `exit_code` finds the one that stands for how all ended, and `explanation` what is printed of them.
 """
@@ -48,7 +47,6 @@ class Ended:
     """How a process ended.
 
     Args:
-        rank: its rank.
         code: its exit code; minus the signal's number where a signal ended it.
         ours: whether that signal was sent by the launcher.
         output: the last 64 KiB of its standard error; empty of rank 0, whose goes to the terminal.
@@ -81,14 +79,12 @@ def _plain(code: int) -> int:
 def explanation(ended: Sequence[Ended], code: int, *, traceback: bool = False) -> list[str]:
     """What is to be printed beside what rank 0 has printed itself, so that a cause stands once.
 
-    Where rank 0 did not end with the exit code of the whole, the error of the first rank that did;
-    else what the others have said of themselves alone, of which rank 0 may have been told the kind.
-    Of a rank that a signal ended, which one, unless an error has named the rank.
+    Where rank 0 did not end with the exit code of the whole, `code`, the error of the first rank
+    that did; else what the others have said of themselves alone, of which rank 0 may have been told
+    the kind. Of a rank that a signal ended, which one, unless an error has named the rank.
 
-    Args:
-        ended: every process, by rank.
-        code: the exit code of the whole.
-        traceback: whether all that a failed process wrote is wanted where it has no error line.
+    `ended` is every process, by rank. `traceback` says whether all that a failed process wrote is
+    wanted where it has no error line.
     """
     first = ended[0]
     told_by_first = first.code >= 0 and not first.ours and _plain(first.code) == code
@@ -245,12 +241,8 @@ def worker_environment(
 
     `OMP_NUM_THREADS` is the process's share of the cores that this one may use, unless it is set.
 
-    Args:
-        rank: of the process, from 0.
-        processes: how many there are.
-        port: of the store, on the loopback address.
-        run_id: what sets this launch apart from others.
-        restart: how many times the processes were started before.
+    The store is at `port` of the loopback address, `run_id` sets this launch apart from others, and
+    the processes were started `restart` times before.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -307,12 +299,9 @@ def _attempt(
 ) -> list[Ended]:
     """Start all processes, and wait until they have ended.
 
-    Args:
-        line: what Python is called with.
-        environments: of each rank.
-        limits: patience and grace, in seconds.
-        received: the signals that this process has got, kept up to date by their handler.
-        open_to_all: whether all write to this process's standard error.
+    Python is called with `line`; `limits` are patience and grace, in seconds, and `received` the
+    signals that this process has got, kept up to date by their handler. Where it is `open_to_all`,
+    all write to this process's standard error.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 

@@ -37,10 +37,8 @@ def network_settings(
 ) -> dict[str, str]:
     """What to set in the environment so that gloo and NCCL speak on the network of the rendezvous.
 
-    Args:
-        environment: as torchrun sets it; `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` are kept.
-        address: of the rendezvous, as a number; what `MASTER_ADDR` resolves to.
-        allow_insecure_network: whether public addresses are allowed.
+    `environment` is as torchrun sets it; `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` are kept.
+    The address is that of the rendezvous, as a number: what `MASTER_ADDR` resolves to.
 
     Returns:
         `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` where they are not set and an interface was
@@ -169,12 +167,8 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
     same, the digest of all numbers that it finds. A digest with this rank's number in it was
     written after this rank came: what earlier attempts left is not taken for an answer.
 
-    Args:
-        store: a connection to the store, which may hold what earlier attempts left.
-        rank: of this process.
-        processes: how many there are.
-        limit: seconds to wait for the others.
-        pause: seconds between looks.
+    The store may hold what earlier attempts left. The `limit` of waiting for the others and the
+    `pause` between two looks are in seconds.
 
     Raises:
         PeerError: not all ranks came in time; names those that are missing.
@@ -215,18 +209,13 @@ def connect(
 ) -> Cluster | None:
     """Meet the other processes of this run; returns when all have come.
 
-    Put `cluster.settings` into `os.environ` before a process group is made, and call
-    `cluster.close()` at the end whatever happened. A process started by hand may set the same
-    variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; rank 0 then keeps the store.
+    None where WORLD_SIZE is not set, or 1. Put `cluster.settings` into `os.environ` before a
+    process group is made, and call `cluster.close()` at the end whatever happened. A process
+    started by hand may set the same variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; rank 0
+    then keeps the store.
 
-    Args:
-        environment: of the process.
-        timeout: seconds, `[train].timeout`.
-        allow_insecure_network: whether a public address may be used.
-        start_up: seconds to wait for the other processes; at least the timeout.
-
-    Returns:
-        None where WORLD_SIZE is not set, or 1.
+    `timeout` is `[train].timeout`, in seconds; `start_up`, at least as long, is how many seconds to
+    wait for the other processes. `allow_insecure_network` allows a public address.
 
     Raises:
         InputError: a variable is missing or wrong, or an address is public.

@@ -50,7 +50,6 @@ class KeyValueStore:
         open_store: makes the connection; called in the store's own thread.
         place: of the store, `address:port`, for messages.
         keeper: who keeps the store, for messages.
-        prefix: put before every key.
         opening: seconds that making the connection may take.
         limit: seconds that a call may take.
 
@@ -150,15 +149,10 @@ class KeyValueStore:
 def open_board(
     address: str, port: int, *, prefix: str, keeper: str, opening: float, limit: float
 ) -> KeyValueStore:
-    """A connection to the store at this numeric address.
+    """A connection to the store at this numeric address; messages name its `keeper`.
 
-    Args:
-        address: as a number.
-        port: its port.
-        prefix: put before every key.
-        keeper: who keeps the store, for messages.
-        opening: seconds to wait for the store to be there.
-        limit: seconds that a later call may take.
+    `opening` is the seconds to wait for the store to be there, `limit` those that a later call may
+    take. The prefix is put before every key.
 
     Raises:
         PeerError: nothing answers there.

@@ -29,7 +29,6 @@ class Heartbeat:
     """What a heartbeat says.
 
     Attributes:
-        beat: its number.
         step: that the rank is at; -1 before the first.
         waiting: for which rank it waits; None: for nobody.
         done: whether the rank has ended as it should.
@@ -84,13 +83,10 @@ class Watch:
     Attributes:
         step, waiting: what this rank's heartbeat says; to be set.
         hosts: of each rank, the nodes that it hosts, for messages; to be set.
-        seen: of each rank.
         looks: how many times the others' heartbeats have been read.
 
     Args:
         store: a connection of its own.
-        rank: of this process.
-        processes: how many there are.
         timeout: seconds, `[train].timeout`.
         kept_by_rank_0: whether the store goes when rank 0 ends.
     """
@@ -126,8 +122,7 @@ class Watch:
     def end(self, report: str) -> TacitError:
         """Write why the run ends, unless another has; returns the reason that stands.
 
-        Args:
-            report: of `write_report`.
+        `report` is of `write_report`.
         """
         self._end = self._store.first(_END, report)
         return read_report(self._end)
@@ -135,8 +130,7 @@ class Watch:
     def close(self, linger: float) -> None:
         """Say that this rank is done, and end the thread.
 
-        Args:
-            linger: seconds to wait, at most, for the others to be done.
+        It waits `linger` seconds, at most, for the others to be done.
         """
         self._done = True
         self._wake.set()
@@ -218,12 +212,8 @@ def first_failure(
 ) -> PeerError:
     """The error of a wait that failed: A waits for B, B for C, ... until one waits for nobody.
 
-    Args:
-        rank: that waited.
-        waiting_for: whom it waited for.
-        reason: how the wait ended.
-        seen: of each rank, what is known of it.
-        hosts: of each rank, its nodes; empty where that is not known.
+    The first is `rank`, which waited for `waiting_for`; `reason` says how that wait ended. `seen`
+    and `hosts` are of each rank; its nodes are empty where they are not known.
     """
     waits = [rank, waiting_for]
     while True:

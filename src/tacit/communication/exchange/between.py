@@ -70,7 +70,6 @@ class Graphs:
     Args:
         weights: of the mixing in a round.
         period: after how many rounds weights repeat; None: never.
-        kind: what the weights are.
         active: who sends at a step; None: everybody.
         arrives: whose messages reach the server, likewise.
         rounds: gossip rounds of a step.
@@ -98,10 +97,7 @@ class BetweenProcesses:
     """Mixes rows of the nodes of this process with those that others send.
 
     Args:
-        channel: carries messages.
         ranks: of each node of the run, the process that hosts it.
-        graphs: who talks to whom.
-        dtype: of the values.
         device: of the values, and of the channel.
         tolerate: whether a bad message is dropped, with its edges, for this round; otherwise it
             raises PeerError. With column-stochastic weights the mass that it carried is lost; with
@@ -113,7 +109,6 @@ class BetweenProcesses:
             before, is dropped like a bad one.
 
     Attributes:
-        bytes_sent: see `Exchange`.
         dropped: how many rows of each node of the run were dropped here.
     """
 

@@ -32,14 +32,9 @@ class InProcessExchange:
     Args:
         weights: of one period, one for each of its graphs; or a function of the round, where no two
             need be the same.
-        dtype: of the values to be mixed.
-        device: of the values to be mixed.
         active: who sends at a step, bool `[nodes]`; None: everybody.
         arrives: whose messages reach the server at a step, likewise.
         rounds: gossip rounds of a step, for each of which there is a graph.
-
-    Attributes:
-        bytes_sent: see `Exchange`.
     """
 
     def __init__(

@@ -55,13 +55,9 @@ _DTYPES: Mapping[torch.dtype, int] = MappingProxyType(
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The rows of one message.
+    """The rows of one message: those of `nodes`, ascending; `shapes` are of one row of each value.
 
-    Args:
-        shapes: of one row of each value.
-        dtype: of all of them.
-        nodes: whose rows, ascending.
-        sizes: bytes of each node's message where they are compressed; None: whole rows.
+    `sizes` are the bytes of each node's message where they are compressed; None: whole rows.
     """
 
     shapes: tuple[torch.Size, ...]
@@ -84,15 +80,7 @@ class MessageLayout:
 
 @dataclass(frozen=True)
 class Envelope:
-    """What a header says, or must say.
-
-    Args:
-        sender: its rank.
-        kind: of exchange.
-        step: k.
-        turn: how many exchanges there were before.
-        layout: of the rows.
-    """
+    """What a header says, or must say; `turn` is how many exchanges there were before."""
 
     sender: int
     kind: Kind
@@ -134,11 +122,7 @@ def read_header(message: bytes) -> tuple[int, ...] | None:
 
 
 def check(message: Tensor, expected: Envelope) -> None:
-    """Refuse a message that is not the expected one, but for its numbers.
-
-    Args:
-        message: uint8 `[n]`, as it came.
-        expected: what it must be.
+    """Refuse a message, uint8 `[n]` as it came, that is not the expected one, but for its numbers.
 
     Raises:
         PeerError: naming the sender, and what is wrong.
@@ -208,13 +192,7 @@ class Route:
 
 
 def gossip_route(weights: Weights, ranks: Sequence[int], rank: int) -> Route:
-    """The edges of a graph that cross; a node's row goes once a process.
-
-    Args:
-        weights: of the graph.
-        ranks: of each node, where it is.
-        rank: of this process.
-    """
+    """The edges of a graph that cross, seen from `rank`; a node's row goes once a process."""
     where = np.asarray(ranks)
     to, start = where[weights.targets], where[weights.sources]
     leaving, coming = (start == rank) & (to != rank), (start != rank) & (to == rank)

@@ -23,12 +23,7 @@ Message: TypeAlias = Outgoing[Tensor]
 
 
 def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor, ...]:
-    """The plain tensors of a message that is about to be sent.
-
-    Args:
-        verb: what the algorithm asked for, such as `mix`.
-        k: the step.
-        values: of the message.
+    """The plain tensors of a message that is about to be sent, by a `verb` such as `mix`.
 
     Raises:
         LeakError: one of them is neither `Public` nor `Released`.
@@ -42,10 +37,8 @@ def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor
 def summand_rows(k: int, summands: Summand[Tensor], active: int) -> Tensor:
     """The plain rows of what is about to be added up, int64 `[active, ...]`.
 
-    Args:
-        k: the step.
-        summands: of the active clients of this process.
-        active: how many these are: what hides in a sum is counted by who takes part.
+    They are of the `active` clients of this process, so many: what hides in a sum is counted by
+    who takes part.
 
     Raises:
         LeakError: no `Summand`, or not a row of whole numbers for each of them.
@@ -61,12 +54,7 @@ def summand_rows(k: int, summands: Summand[Tensor], active: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Descent:
-    """A step along a direction that comes before the mixing: x - step direction is what is mixed.
-
-    Args:
-        direction: like x.
-        step: how far.
-    """
+    """A step along a direction that comes before the mixing: x - step direction is mixed."""
 
     direction: Tensor
     step: float
@@ -113,12 +101,10 @@ class Exchange(Protocol):
         """What a checkpoint holds of it."""
 
     def load(self, tensors: Mapping[str, Tensor], *, same_session: bool) -> None:
-        """Take up what a checkpoint holds.
+        """Take up what a checkpoint holds, as `tensors` gave it.
 
-        Args:
-            tensors: as `tensors` gave them.
-            same_session: whether the other processes go on with theirs, as they were then; else
-                all start again, and only what was counted is taken up.
+        `same_session` says whether the other processes go on with theirs, as they were then; else
+        all start again, and only what was counted is taken up.
         """
 
     def mix(
@@ -131,8 +117,8 @@ class Exchange(Protocol):
     ) -> tuple[Tensor, ...]:
         """Weighted sums over in-neighbours: row i becomes `sum_j P^t[i, j] values[j]`.
 
-        With R gossip rounds a step, the mixing matrix is that of round t = k R + `extra`: graphs
-        and simulated losses advance from round to round.
+        Tensors are new, and of the same shapes. With R gossip rounds a step, the mixing matrix is
+        that of round t = k R + `extra`: graphs and simulated losses advance from round to round.
 
         Args:
             k: the step, which says who is active.
@@ -144,24 +130,19 @@ class Exchange(Protocol):
                 first value less so much of the direction. It saves a pass over memory.
             extra: how many rounds of the step came before: 0 for the one that the algorithm's own
                 step makes. R and above are rounds that follow the last step.
-
-        Returns:
-            New tensors of the same shapes.
         """
 
     def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds: row i becomes `values[partner[i]]`.
 
-        Args:
-            k: the step.
-            partner: int64 `[nodes]`, numbers of nodes; one paired with itself sends nothing.
-            values: tensors `[nodes, ...]`, sent together as one message.
+        `partner` is int64 `[nodes]`, numbers of nodes; one paired with itself sends nothing. The
+        values, `[nodes, ...]`, are sent together as one message.
         """
 
     def average(
         self, k: int, *values: Message, latest: bool = False, coding: Coding | None = None
     ) -> tuple[Tensor, ...]:
-        """The server's mean of what clients send, which everyone gets.
+        """The server's mean of what clients send, which everyone gets: new tensors `[1, ...]`.
 
         Args:
             k: the step, which says who is active: only active clients send.
@@ -170,9 +151,6 @@ class Exchange(Protocol):
             latest: whether the mean is over every client's latest message, which the server keeps,
                 in place of those sent now.
             coding: as in `mix`.
-
-        Returns:
-            New tensors `[1, ...]`.
         """
 
     def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
@@ -212,10 +190,7 @@ class Arrival(Protocol):
 class Channel(Protocol):
     """Point-to-point messages between processes; between two of them, in order.
 
-    Attributes:
-        rank: of this process.
-        processes: how many there are.
-        bytes_sent: on the wire, so far, by this process.
+    `bytes_sent` counts what this process has sent so far, on the wire.
     """
 
     rank: int

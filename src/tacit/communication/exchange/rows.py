@@ -89,7 +89,6 @@ class _Slots:
     def into(
         self, mixed: Tensor, own: Tensor, came: Tensor | None, descent: Descent | None
     ) -> None:
-        """Write the sums to the rows of `mixed` `[nodes, ...]`."""
         here = own if descent is None else descent.of(own)
         everything = here if came is None else torch.cat([here, came])
         (first, weights), *others = self.slots
@@ -145,9 +144,7 @@ class Mixer:
     def begin(self, own: Tensor, descent: Descent | None = None) -> Tensor:
         """A new tensor like `own` `[nodes, ...]`, with all that can be computed of it alone.
 
-        Args:
-            own: what is mixed, or
-            descent: where it starts from.
+        What is mixed is `own`, or where a descent that starts from it leads.
         """
         mixed = torch.empty_like(own, memory_format=torch.contiguous_format)
         if self.product is not None:
@@ -173,14 +170,10 @@ def compile_rows(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Mixer:
-    """The cheaper way to apply some rows of a mixing matrix.
+    """The cheaper way to apply some rows of a mixing matrix: those of `nodes`, ascending.
 
-    Args:
-        weights: of all nodes: they alone decide the way, so that every process takes the same.
-        nodes: those of this process, ascending: which rows.
-        others: of whom messages come, ascending; all other in-neighbours are among `nodes`.
-        dtype: of the values.
-        device: likewise.
+    The weights of all nodes alone decide the way, so that every process takes the same. Messages
+    come of `others`, ascending; all other in-neighbours are among `nodes`.
     """
     own, near = np.asarray(nodes, np.int64), np.asarray(others, np.int64)
     if int(weights.counts.max(initial=0)) > _FEW_NEIGHBOURS:
@@ -228,7 +221,6 @@ def _few(
     dtype: torch.dtype,
     device: torch.device,
 ) -> _Few:
-    """Sums of some rows."""
     counts = weights.counts[targets]
     starts = np.concatenate([[0], np.cumsum(counts)])
     entries = np.repeat(weights.starts[targets] - starts[:-1], counts) + np.arange(starts[-1])
@@ -263,9 +255,6 @@ class Server:
     """Averages what arrives; of messages that are lost, it goes on with those it has.
 
     The first time that it is asked for a mean of latest messages, all arrive: it has no others.
-
-    Args:
-        clients: how many there are.
 
     Attributes:
         kept: every client's latest row of each value, by its position.

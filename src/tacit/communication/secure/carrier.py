@@ -59,11 +59,8 @@ class Carrier(Protocol):
     def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
         """Hand a frame over for a site; it may be lost. Waits while the way is congested.
 
-        Args:
-            rank: of the site.
-            frame: what it gets.
-            urgent: whether it overtakes what waits in the engine on the way, and may be handed
-                over while another thread hands over a long one; of 60 KiB at most.
+        An `urgent` one, of 60 KiB at most, overtakes what waits in the engine on the way, and may
+        be handed over while another thread hands over a long one.
 
         Returns:
             Whether there was a way, and the engine has taken all of it.
@@ -388,9 +385,7 @@ class _Unfinished:
     one, which holds the head that its sender has signed. A frame of one piece is not held, and may
     come between those of a long one.
 
-    Args:
-        begins: see `open_carrier`.
-        moves: called for each piece that is held.
+    `begins` is that of `open_carrier`; `moves` is called for each piece that is held.
     """
 
     def __init__(self, begins: Callable[[bytes], int], moves: Callable[[], None]) -> None:

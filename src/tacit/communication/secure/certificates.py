@@ -19,11 +19,7 @@ _REMEDY = (
 class Certificates:
     """The certificates on which a site depends: its own, every other site's, those of the relays.
 
-    Args:
-        site: this one.
-
-    Attributes:
-        until: when the run is likely to end.
+    `until` is when the run is likely to end.
     """
 
     def __init__(self, site: Site, until: datetime) -> None:

@@ -43,12 +43,9 @@ _ALERTS = {
 
 
 def explain(site: Site, address: str, timeout: float) -> str | None:
-    """Say in one line what is wrong with the way to an address.
+    """Say in one line what is wrong with the way from a site to an address, HOST:PORT.
 
-    Args:
-        site: who would connect.
-        address: HOST:PORT.
-        timeout: seconds, of all together.
+    `timeout` is in seconds, of all together.
 
     Returns:
         What is wrong; None where the connection comes about and neither end refuses the other.

@@ -55,15 +55,9 @@ class RefusedError(PeerError):
 class Frame:
     """What was sent, checked.
 
-    Args:
-        kind: `DATA` or `BEAT`.
-        sender: its rank.
-        receiver: likewise.
-        session: of the run, 16 bytes.
-        number: in the stream from the sender to the receiver; 0 of a beat.
-        topic: what reads it.
-        body: of it.
-        digest: SHA-256 of the body.
+    `kind` is `DATA` or `BEAT`; sender and receiver are ranks, and the topic says what reads it.
+    `session` is that of the run, 16 bytes; `number` is the frame's in the stream from the sender to
+    the receiver, 0 of a beat; `digest` is the SHA-256 of the body.
     """
 
     kind: int
@@ -82,12 +76,9 @@ def digest_of(body: bytes | memoryview) -> bytes:
 
 
 def pack(frame: Frame, run: bytes, sign: Sign) -> bytes:
-    """The bytes of a frame, signed.
+    """The bytes of a frame, signed by its sender with `sign`; its digest is that of its body.
 
-    Args:
-        frame: its digest is that of its body.
-        run: 16 bytes, the same at every site of the run.
-        sign: makes the sender's signature.
+    `run` is 16 bytes, the same at every site of the run.
     """
     topic = frame.topic.encode("ascii")
     header = _HEADER.pack(

@@ -165,13 +165,10 @@ class Record:
 
 
 class Journal:
-    """The files of one session.
+    """The files of one session, in a folder that is made if missing.
 
     What comes is added by one thread, what goes by another; `begin_segment` by a third, while
     neither does.
-
-    Args:
-        folder: of the session; made if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -223,9 +220,6 @@ class Journal:
 
     def take_up(self, sites: int) -> Session:
         """The session that lasts, or a new one; held from here on.
-
-        Args:
-            sites: how many there are in the consortium.
 
         Raises:
             InputError: another process holds it, or it is damaged, or of another number of sites.
@@ -321,13 +315,10 @@ class Journal:
         return sorted(step for kind, step, _ in self._files() if kind == "snapshot")
 
     def load(self, step: int | None) -> tuple[list[Record], Iterator[Record]]:
-        """The records of a snapshot, and all that happened since.
+        """The records of the snapshot of a step, and all that happened since.
 
-        Of the messages that came since, which may be more than memory holds, long bodies stay on
-        the disk.
-
-        Args:
-            step: of the snapshot; None: all that happened since the session began.
+        Without a step, all that happened since the session began. Of the messages that came since,
+        which may be more than memory holds, long bodies stay on the disk.
 
         Raises:
             InputError: the snapshot is damaged, or a segment that is not the last of its kind.
@@ -433,11 +424,9 @@ class Fresh:
         return tuple(self._records)
 
     def write(self, records: Sequence[Record], reached: int) -> None:
-        """Bring the digests of the first ones to the disk.
+        """Bring the digests of the first ones, `records` of `made`, to the disk.
 
-        Args:
-            records: of `made`.
-            reached: the last step that this site has begun.
+        `reached` is the last step that this site has begun.
         """
         if records:
             self._journal.add_sent(

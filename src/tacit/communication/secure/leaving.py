@@ -17,13 +17,10 @@ _TWO_BEATS = 2.0  # seconds
 
 
 def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView], limit: float) -> int:
-    """The site at the end of the chain of those that wait for one another.
+    """The site at the end of the chain of those that wait for one another, from `rank` on.
 
-    Args:
-        rank: of the first.
-        own: of this site.
-        peers: what is known of the others.
-        limit: seconds of the wait; what a site has said last does not count if it is away itself.
+    `own` is the rank of this site, and `limit` the seconds of the wait; what a site has said last
+    does not count if it is away itself.
     """
     seen, now, silent = {own}, time.monotonic(), _silence(limit)
     while rank not in seen:
@@ -38,14 +35,10 @@ def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView], limit: floa
 
 
 def since(view: PeerView, limit: float) -> float:
-    """From when on a site does nothing, by the monotonic clock.
+    """From when on a site does nothing, by the monotonic clock; `limit` is as in `last_awaited`.
 
     One that was waiting when it fell silent could do nothing while it was heard, and counts from
     when it was heard last: else it had no time at all where its wait was as long as the limit.
-
-    Args:
-        view: of the site.
-        limit: as in `last_awaited`.
     """
     waited = view.beat is not None and view.beat.waiting_for >= 0
     away = time.monotonic() - view.heard > _silence(limit)
@@ -73,14 +66,9 @@ def owes(outs: Mapping[int, Outgoing], views: Mapping[int, PeerView]) -> bool:
 def lost(
     rank: int, limit: float, sites: Sequence[str], view: PeerView, barred: str | None
 ) -> PeerError:
-    """The error of a site that has not come further for so many seconds.
+    """The error of a site that has not come further for `limit` seconds.
 
-    Args:
-        rank: of the site.
-        limit: the seconds.
-        sites: names, by rank.
-        view: of the site.
-        barred: why it is not believed, or this site by others; None: it is.
+    `barred` says why it is not believed, or this site by others; None: it is.
     """
     name = sites[rank]
     away = time.monotonic() - view.heard
@@ -115,13 +103,10 @@ def left_out(stated: Mapping[str, str]) -> dict[int, int]:
 
 
 def left_behind(name: str, step: int, takes_back: bool | None, here: bool) -> TacitError | None:
-    """The error of a site without which the others go on.
+    """The error of a site without which the others go on, from `step` on at the latest.
 
-    Args:
-        name: of the site.
-        step: from which on, at the latest.
-        takes_back: whether they take it back; None: it is not known yet.
-        here: whether the site is in their session still, and not in one that waits for that.
+    `takes_back` says whether they take it back; None: it is not known yet. `here` says whether the
+    site is in their session still, and not in one that waits for that.
     """
     if takes_back is None or (takes_back and not here):
         return None

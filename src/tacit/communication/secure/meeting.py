@@ -24,8 +24,6 @@ class Meeting:
 
     Args:
         sites: names of all sites, by rank.
-        own: rank of this one.
-        peers: what the others say, by rank.
         folder: of the session of this site, for messages.
         lets_begin: whether the run can begin without a site, by the settings of this one; else
             rank 0 is not believed that it does.
@@ -152,9 +150,8 @@ class Meeting:
     def checked(self, session: Session, *, has_part: bool) -> Session:
         """The session, with what it can tell of what was sent; refused where that is too little.
 
-        Args:
-            session: of this site; nobody has met in it.
-            has_part: whether this site has a folder of the run, and a ledger in it.
+        It is of this site, and nobody has met in it. `has_part` says whether this site has a folder
+        of the run, and a ledger in it.
 
         Raises:
             InputError: the others have begun without it, and it cannot tell what it has sent.
@@ -199,9 +196,7 @@ class Meeting:
     def say_unheard(self, told: Sequence[str], waited: float) -> Sequence[str]:
         """Log whom this site has not heard in this run for some seconds; their names.
 
-        Args:
-            told: of whom it has said so.
-            waited: seconds.
+        `told` are those of whom it has said so; `waited` is in seconds.
         """
         if waited < _SAY or self._unheard == told:
             return told

@@ -41,19 +41,16 @@ class Pace:
     def wait(self, size: int) -> float:
         """Seconds after which a frame that is not acknowledged is sent again.
 
-        Args:
-            size: bytes that are under way.
+        `size` is in bytes: what is under way.
         """
         seen = 0.0 if self.trip is None else self.trip + 4 * self.spread
         measured = LEAST + seen + _SLACK * size / (self.rate or SLOWEST)
         return max(measured, min(measured * 2.0**self.attempts, LONGEST))
 
     def acknowledged(self, seconds: float, size: int) -> Pace:
-        """After a frame that was sent once was acknowledged.
+        """After a frame that was sent once was acknowledged, `seconds` after it was handed over.
 
-        Args:
-            seconds: since it was handed over.
-            size: bytes that were under way then, its own included.
+        `size` is in bytes: what was under way then, its own included.
         """
         rate = self.rate
         if size >= LARGE:

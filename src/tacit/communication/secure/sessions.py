@@ -26,12 +26,9 @@ _STALLED_US = 5_000_000  # a connection on which a message has not gone out so l
 
 
 def open_listening(config: zenoh.Config, where: str, listen: Sequence[str]) -> zenoh.Session:
-    """A session at which others connect.
+    """A session at which others connect, at each HOST:PORT of `listen`.
 
-    Args:
-        config: of it.
-        where: the option that named the addresses.
-        listen: HOST:PORT of each address.
+    `where` is the option that named the addresses.
 
     Raises:
         InputError: an address cannot be had.
@@ -128,11 +125,8 @@ def notice(site: Site, name: str) -> str:
 def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]:
     """What each of the others may do here; nobody else may do anything.
 
-    Args:
-        site: whose members they are.
-        others: by the common names of their certificates.
-        own: the rank whose frames this process takes and sends; `*` at a relay, which does so for
-            all.
+    They are told by the common names of their certificates. `own` is the rank whose frames this
+    process takes and sends; `*` at a relay, which does so for all.
     """
     place = f"tacit/{site.consortium}/*/to"
     rules: list[dict[str, object]] = []

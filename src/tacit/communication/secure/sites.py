@@ -107,11 +107,8 @@ class SiteCluster:
     """The one object that a run of several sites holds; made by `join_sites`.
 
     Attributes:
-        rank, processes: of this site among all.
         hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
         timeout: seconds for which another site may not come further, `[train].patience`.
-        session: what this site remembers.
-        wire: the streams between the sites.
         meets_again: whether the run has stopped for all sites to meet in a new session.
         stopped: whether it has stopped before its end, and can be gone on with.
     """
@@ -324,9 +321,7 @@ class SiteCluster:
     def close(self, *, ended: bool, error: BaseException | None = None) -> None:
         """Leave: at the end of the run once all that was sent has arrived.
 
-        Args:
-            ended: whether it has come to its end.
-            error: what has ended it otherwise.
+        `ended` says whether it has come to its end; `error` is what has ended it otherwise.
 
         Raises:
             InputError: it was left out before it had begun, and cannot tell what it has sent.
@@ -354,11 +349,9 @@ class SiteCluster:
     def _after_stop(self, late: Set[int]) -> Session | None:
         """The session that follows a clean stop of a run that takes sites back.
 
-        It knows what this site has sent, since the others may begin it without this site.
-
-        Args:
-            late: ranks that have not come to the end of this one; where the run may begin without
-                them, they need not come.
+        It knows what this site has sent, since the others may begin it without this site. Ranks
+        that are `late` have not come to the end of this one; where the run may begin without them,
+        they need not come.
         """
         if not self.stopped or not (self._takes_back or self.wire.left):
             return None
@@ -421,7 +414,6 @@ def _key_of(what: str, number: int) -> str:
 
 
 def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState:
-    """What the beats of another site say."""
     if view is None or view.beat is None:
         return PeerState(rank, name, "unknown")
     quiet, beat = now - view.heard, view.beat
@@ -462,11 +454,9 @@ class _Votes:
         return self._wire.state_fact(f"{_VOTE} {self.number}", text, limit=self._patience)
 
     def has(self, keys: Sequence[str]) -> bool:
-        """Whether all of these places hold a vote."""
         return all(self._held(key) is not None for key in keys)
 
     def get_all(self, keys: Sequence[str]) -> list[str]:
-        """The votes in these places, which all hold one."""
         return [self._held(key) or "" for key in keys]
 
     def _held(self, key: str) -> str | None:

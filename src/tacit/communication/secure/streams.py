@@ -85,9 +85,7 @@ class PeerView:
     def meets(self, beat: Beat, here: bool) -> bool:
         """Take up the token of a beat; whether it is of another process than the last.
 
-        Args:
-            beat: of the site.
-            here: whether it was said in the session.
+        `here` says whether the beat was said in the session.
         """
         order = (beat.nonce, beat.start, beat.counter)
         if order[0] == self.order[0] and order <= self.order:
@@ -101,10 +99,7 @@ class PeerView:
     def hear(self, beat: Beat, now: float, step: int) -> bool:
         """Take up a beat that came now; False for one that is not newer than the last.
 
-        Args:
-            beat: of the site.
-            now: by the monotonic clock.
-            step: at which this site is.
+        `now` is by the monotonic clock; `step` is that at which this site is.
         """
         before = self.beat
         if before is not None and before.nonce == beat.nonce and not beat.is_after(before):
@@ -146,12 +141,7 @@ class Incoming:
         """Whether a frame is the one that is taken next, and there is room for it.
 
         Where it is not, the next beat says what is due; and it asks for that where it was lost,
-        or there is room again.
-
-        Args:
-            number: of the frame.
-            most: bytes that may wait to be read.
-            size: that it costs.
+        or there is room again. The frame costs `size` bytes, and `most` may wait to be read.
         """
         if number != self.due:
             self.missing |= number > self.due and not self.refused
@@ -236,10 +226,8 @@ class Outgoing:
         It is where the way to the site was lost, and all that was under way with it, or where the
         time to acknowledge the oldest frame that the engine took has passed.
 
-        Args:
-            now: by the monotonic clock.
-            breaks: how often the way was lost.
-            under_way: bytes to all sites, which share the line.
+        `now` is by the monotonic clock, `breaks` is how often the way was lost, and `under_way` are
+        the bytes to all sites, which share the line.
         """
         if not self.marks or now - self.marks[-1][0] >= 1.0:
             self.marks.append((now, self.arrived))
@@ -296,8 +284,6 @@ class Streams:
     """The streams of a site, the facts that it knows, and what a snapshot holds of both.
 
     Args:
-        own: rank of this site.
-        others: ranks of all others.
         whole: a record with its body, where that was left on the disk; see `Journal.whole`.
 
     Attributes:

@@ -85,7 +85,6 @@ class Wire:
 
     Args:
         sites: names of all sites, by rank.
-        own: rank of this one.
         run: 16 bytes that name the run, the same at every site.
         journal: of the session.
         sign: with this site's key.
@@ -186,9 +185,8 @@ class Wire:
     def start(self, publisher: Publisher, step: int | None = None) -> None:
         """Take up the session at a snapshot, or at its beginning, and begin to speak.
 
-        Args:
-            publisher: carries frames; it has been given `receive`, which drops what comes before.
-            step: of the snapshot; None: there is none.
+        The publisher carries frames; it has been given `receive`, which drops what comes before.
+        `step` is that of the snapshot; None: there is none.
 
         Raises:
             InputError: the snapshot is damaged.
@@ -216,10 +214,8 @@ class Wire:
         it had lost; at once, where these are known to be away. Who comes later waits to be taken
         in, or back, as long as it hears rank 0.
 
-        Args:
-            limit: seconds to wait.
-            is_new: whether the run is new; only rank 0 is asked.
-            has_part: whether this site may have taken part in the run before.
+        `limit` is the seconds to wait. `is_new` says whether the run is new; only rank 0 is asked.
+        `has_part` says whether this site may have taken part in the run before.
 
         Raises:
             PeerError: one has not come within the limit.
@@ -283,11 +279,8 @@ class Wire:
     def send(self, rank: int, topic: str, body: bytes, *, limit: float) -> None:
         """Add a message to the stream to a site; returns before it has left.
 
-        Args:
-            rank: of the site.
-            topic: what reads it there.
-            body: of the message.
-            limit: seconds to wait where too much is under way to the site already.
+        The topic says what reads it there. `limit` is the seconds to wait where too much is under
+        way to the site already.
 
         Raises:
             InputError: a process before this one has sent another message in its place.
@@ -319,10 +312,7 @@ class Wire:
     def state_fact(self, key: str, text: str, *, limit: float) -> str:
         """State a fact to all; the text that stands, which is an earlier one where there was one.
 
-        Args:
-            key: of the fact.
-            text: at most 8 MiB.
-            limit: as in `send`.
+        A text has at most 8 MiB; `limit` is as in `send`.
         """
         streams = self.streams
         if (self.own, key) in streams.facts:
@@ -361,10 +351,7 @@ class Wire:
     def take(self, rank: int, topic: str, *, limit: float) -> bytes:
         """The next message of a site on a topic, in the order in which it was sent.
 
-        Args:
-            rank: of the site.
-            topic: of the message.
-            limit: seconds for which the site, or one that it waits for, may not come further.
+        `limit` is the seconds for which the site, or one that it waits for, may come no further.
 
         Raises:
             PeerError: it has not come further in time, or has ended the run.

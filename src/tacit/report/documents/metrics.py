@@ -64,19 +64,27 @@ class PublicMeasurement(RunDocument):
         return leading(self.test_metrics, self.test_accuracy, self.test_loss)
 
 
-class Measurement(PublicMeasurement):
-    """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
+class PrivateMeasurement(RunDocument):
+    """One line of a process's own `metrics.jsonl`: what was measured on its nodes' records.
 
-    The last six are measured on private records: None where nodes are apart, whose processes have
-    files of their own for them. `suboptimality` is f(x) - f* of the common model, where asked for.
+    `suboptimality` is f(x) - f* of the common model, where asked for.
     """
 
+    step: Count
     train_loss: OptionalNumber
     gradient_norm: GradientNorms | None
     clip_rate: OptionalNumber
     records_left_out: Count | None = None
     augmented_lagrangian: OptionalNumber = None
     suboptimality: OptionalNumber = None
+
+
+class Measurement(PrivateMeasurement, PublicMeasurement):
+    """One line of `metrics.jsonl`; what was not measured or not finite is `None`.
+
+    What is measured on private records is None where nodes are apart, whose processes have files of
+    their own for it.
+    """
 
 
 def leading(
@@ -89,18 +97,6 @@ def leading(
     for name, scores in metrics.items():
         return measure_of(name), scores
     return (LOSS, loss) if accuracy is None and loss is not None else (ACCURACY, accuracy)
-
-
-class PrivateMeasurement(RunDocument):
-    """One line of a process's own `metrics.jsonl`: what was measured on its nodes' records."""
-
-    step: Count
-    train_loss: OptionalNumber
-    gradient_norm: GradientNorms | None
-    clip_rate: OptionalNumber
-    records_left_out: Count | None
-    augmented_lagrangian: OptionalNumber
-    suboptimality: OptionalNumber = None
 
 
 MOST_SERIES = 2**28  # bytes of `metrics.jsonl`: half a million evaluations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -108,24 +108,13 @@ class AuditFailure(RunDocument):
 
 
 class RunAudit(RunDocument):
-    """What goes with an audited epsilon.
+    """What goes with an audited epsilon: of an `AuditDocument` what a run's result says.
 
     Args:
-        delta: at which all epsilons here are stated.
-        confidence: that all lower bounds hold together.
-        certified_epsilon: the upper bound of what was attacked.
-        claimed_epsilon: by the paper's formula.
-        certified_violated: whether an attack exceeds the certificate at `confidence`: without a
-            failure, that is within chance.
+        confidence: None: unknown, as all that a result of an earlier version does not say.
         attacks: how many were made on records that the audit made; without one, nothing was
-            extracted.
-        verdict: in one line.
-        claim_verdict: of the published formula, in one line.
+            extracted. What is said of attacks is of these alone.
         questions: that the tests of fidelity asked.
-        failures: what accuses the program; nothing does where this is empty.
-        alarm_rate: the chance, at most, that an audit accuses a correct program.
-        smallest_excess: the epsilon from which weaker noise would have been found; None: unknown.
-        power: with which chance.
         tested: what was audited, a line each.
         earlier_alarms: how many earlier audits of the run accused the program.
     """
@@ -147,6 +136,11 @@ class RunAudit(RunDocument):
     power: OptionalNumber = None
     tested: Items[Text] = ()
     earlier_alarms: Count = 0
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The questions, each once."""
+        return tuple(dict.fromkeys(self.questions))
 
 
 class NoiseMultipliers(RunDocument):
@@ -187,46 +181,13 @@ class CalibrationBin(RunDocument):
     records: Count
 
 
-@dataclass(frozen=True)
-class NodeRow:
-    """The final numbers of one node; `first_noise` and `last_noise` are noise multipliers.
-
-    `test_score` is that of the leading measure, see `ResultDocument.leading`.
-
-    `reported_by` is the process, "rank 1", whose word epsilon is; None where it was read from a
-    ledger by the process that wrote the result.
-    """
-
-    node: int
-    records: int
-    signal_share: float
-    noise_share: float | None
-    sampling_rate: float | None
-    expected_batch: float | None
-    first_noise: float | None
-    last_noise: float | None
-    delta: float | None
-    budget: float | None
-    epsilon: float | None
-    reported_by: str | None
-    claimed_epsilon: float | None
-    test_score: float | None
-    bytes_sent: float | None
-    name: str | None
-
-    @property
-    def is_over_budget(self) -> bool:
-        """Say whether the certified epsilon lies above the budget, by more than rounding."""
-        if self.epsilon is None or self.budget is None:
-            return False
-        return self.epsilon > self.budget * (1 + 1e-9)
-
-
 class ResultDocument(RunDocument):
-    """The content of `result.json`; `nodes` gathers the lists that have one entry a node.
+    """The content of `result.json`; most of its lists have one entry a node.
 
     `node_names` are given where nodes have names. `signal_share` is how much each node's mean loss
-    counts in what was trained, p_i, and `noise_share` its part of the variance of the noise.
+    counts in what was trained, p_i, and `noise_share` its part of the variance of the noise. Each
+    `epsilon_source` is the process whose word epsilon is, "rank 1"; of a ledger that was read by
+    the process that wrote the result, other words.
     """
 
     format_version: Literal[1]
@@ -331,38 +292,21 @@ class ResultDocument(RunDocument):
         return leading(self.test_metrics, self.test_accuracy, self.test_loss)
 
     @property
-    def _leading_by_node(self) -> tuple[float | None, ...] | None:
-        by_node = self.test_metrics_by_node
-        return next(iter(by_node.values())) if by_node else self.test_accuracy_by_node
+    def leading_by_node(self) -> Sequence[float | None]:
+        """The score of each node by that measure."""
+        for by_node in self.test_metrics_by_node.values():
+            return by_node
+        return self.test_accuracy_by_node or (None,) * self.node_count
 
-    @cached_property
-    def nodes(self) -> tuple[NodeRow, ...]:
-        """The final numbers of every node."""
-        unknown = (None,) * self.node_count
-        sources = [
-            source if source is not None and source.startswith("rank ") else None
-            for source in self.epsilon_source or unknown
+    @property
+    def over_budget(self) -> list[int]:
+        """The nodes whose certified epsilon lies above their budget, by more than rounding."""
+        pairs = enumerate(zip(self.epsilon, self.epsilon_budget, strict=True))
+        return [
+            node
+            for node, (epsilon, budget) in pairs
+            if epsilon is not None and budget is not None and epsilon > budget * (1 + 1e-9)
         ]
-        columns = zip(
-            range(self.node_count),
-            self.records,
-            self.signal_share,
-            self.noise_share,
-            self.sampling_rate,
-            self.expected_batch,
-            self.noise_multiplier.first,
-            self.noise_multiplier.last,
-            self.delta,
-            self.epsilon_budget,
-            self.epsilon,
-            sources,
-            self.claimed_epsilon,
-            self._leading_by_node or unknown,
-            self.bytes_sent_by_node,
-            self.node_names or unknown,
-            strict=True,
-        )
-        return tuple(NodeRow(*column) for column in columns)
 
 
 @dataclass(frozen=True)

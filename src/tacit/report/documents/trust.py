@@ -43,6 +43,11 @@ class TrustTerms(Document):
     deviation: Number
     epsilon_by_colluders: Items[Items[OptionalNumber]]
 
+    @property
+    def simulated(self) -> bool:
+        """Whether all secrets were in one process."""
+        return len(self.nodes_by_process) == 1
+
     @model_validator(mode="after")
     def _of_one_network(self) -> Self:
         nodes = len(self.own)

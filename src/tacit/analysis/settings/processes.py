@@ -1,4 +1,4 @@
-"""Makes runs, in this process or in several at once; none that fails takes another with it.
+"""Makes runs, in this process or in several at once; none of these takes another with it.
 
 Each of several processes has a pipe. A process that is killed is seen by the end of it: its run
 alone fails, and another takes its place. On the pipe it hears its runs, and reports how far each is
@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 import time
-import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,127 +24,103 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tacit.config import load_config
-from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError, describe
-from tacit.training import loop as run
-from tacit.training.prepare import Job, prepare
-from tacit.training.run_folder import checkpoint as checkpoints
+from tacit.config import Config
+from tacit.errors import DivergenceError, PeerError, describe
+from tacit.training.loop import execute
+from tacit.training.prepare import Job
 
-OnStep = Callable[[int, float], None]
-OnDone = Callable[[int, "Outcome"], None]
 _PATIENCE = 0.2  # seconds between two looks at whether to stop
 _EVERY = 0.5  # seconds between two reports of a process
 _GONE = 5.0  # seconds in which a process has ended whose pipe has
-_LEFT = 130  # exit code of a process that was asked to stop before its run began
+_LEFT = 130  # exit code of a process that was asked to stop
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """One run to be made: a resolved `experiment`, as TOML, in a folder, where it may `resume`.
+class Request:
+    """A run that is wanted, of a resolved experiment and in a folder; `name` is for who watches."""
 
-    `instead` is a new folder, for a run that turns out not to be able to go on.
-    """
-
-    experiment: str
-    folder: str
-    resume: bool
-    instead: str
+    name: str
+    config: Config
+    path: Path
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, and where it lies.
+    """How a wanted run ended, and where it lies.
 
-    `status` is as in `result.json`; `failed` where there is none, `cancelled` before it began.
-    `message` says in one line why it did not end well, and `code` is the exit code of an error.
+    `status` is as in `result.json`; without a result it is `failed`, `lost` (no budget was left for
+    it), or `cancelled` before it began; `cached`: it had ended before. `message` says in one line
+    why it did not end well, and `code` is the exit code of an error.
     """
 
-    folder: str
+    path: Path
     status: str
     message: str | None = None
     code: int = 0
 
 
-def perform(
-    request: RunRequest,
-    on_step: Callable[[float], None] = lambda share: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Outcome:
-    """Make one run in this process; errors become its outcome.
+UNFINISHED = ("stopped", "cancelled")  # by the user
+Attempt = Callable[[Job, Path, bool], Outcome]
+Make = Callable[[Request, Attempt], Outcome]
+"""Makes a run by attempts: each of a job, in a folder, that is new or resumed."""
 
-    After every step `on_step` hears the share of the steps that are completed, and `should_stop` is
-    asked.
+
+@dataclass(frozen=True)
+class Monitor:
+    """What the caller hears, and is asked, while runs are made.
+
+    `begin` hears how many runs there are and how many of them have ended before, `start` of each
+    that begins, `step` which share of it is completed, and `done` how it ended. `should_stop` is
+    asked all the time: True ends the running ones cleanly, and begins no more.
     """
-    try:
-        job = prepare(load_config(tomllib.loads(request.experiment)))
-        if should_stop():
-            return Outcome(request.folder, "cancelled")
-        return _execute(job, request, on_step, should_stop)
-    except DivergenceError as error:
-        return Outcome(request.folder, "diverged", str(error), error.exit_code)
-    except TacitError as error:
-        return Outcome(request.folder, "failed", str(error), error.exit_code)
-    except Exception as error:  # a defect, or what a user's own module raises
-        if os.environ.get("TACIT_TRACEBACK"):
-            raise
-        return Outcome(request.folder, "failed", f"a defect of ours: {describe(error)}", 1)
+
+    begin: Callable[[int, int], None] = lambda total, cached: None
+    start: Callable[[Request], None] = lambda request: None
+    step: Callable[[Request, float], None] = lambda request, share: None
+    done: Callable[[Request, Outcome], None] = lambda request, outcome: None
+    should_stop: Callable[[], bool] = lambda: False
 
 
-def _execute(
-    job: Job,
-    request: RunRequest,
+UNHEARD = Monitor()
+
+
+def _attempt(
     on_step: Callable[[float], None],
     should_stop: Callable[[], bool],
+    job: Job,
+    path: Path,
+    resume: bool,
 ) -> Outcome:
-    def attempt(folder: str, resume: bool) -> Outcome:
-        result = run.execute(
+    """Run a job in this process; one that diverges has ended as well."""
+    if should_stop():
+        return Outcome(path, "cancelled")
+    try:
+        result = execute(
             job,
-            out=Path(folder),
+            out=path,
             resume=resume,
             on_step=lambda moment: on_step(moment.step / moment.steps),
             should_stop=should_stop,
         )
-        return Outcome(folder, result.status, result.message)
-
-    can_go_on = False
-    if request.resume:  # where a checkpoint is whole, and all of them belong to this plan
-        with suppress(InputError, OSError):
-            can_go_on = bool(checkpoints.sound(Path(request.folder), job.digest)[0])
-    if not can_go_on:
-        return attempt(request.instead if request.resume else request.folder, False)
-    outcome = attempt(request.folder, True)
-    if outcome.status != "budget-exhausted":
-        return outcome
-    try:  # what was reserved before it was cut off shortened it: whole runs are compared
-        return attempt(request.instead, False)
-    except BudgetError:  # of the nodes' data, which have no more for a whole one
-        return outcome
+    except DivergenceError as error:
+        return Outcome(path, "diverged", str(error), error.exit_code)
+    return Outcome(path, result.status, result.message)
 
 
-def run_all(
-    requests: Sequence[RunRequest],
-    *,
-    jobs: int = 1,
-    on_step: OnStep = lambda place, share: None,
-    on_done: OnDone = lambda place, outcome: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> list[Outcome]:
-    """Make all runs, and give their outcomes in the same order.
-
-    With `jobs` above 1 they run in so many processes. A program that gives it guards its main part
-    by `if __name__ == "__main__"`: `multiprocessing` imports it in each process. `on_step` hears
-    the place of a run, and the share of its steps that are completed, and `on_done` how it ended;
-    `should_stop` is asked all the time: True stops the running ones cleanly, and starts no more.
-    """
-    if jobs > 1 and len(requests) > 1:
-        return _run_in_processes(requests, min(jobs, len(requests)), on_step, on_done, should_stop)
-    outcomes = []
-    for place, request in enumerate(requests):
-        outcome = Outcome(request.folder, "cancelled")
-        if not should_stop():
-            outcome = perform(request, partial(on_step, place), should_stop)
-        on_done(place, outcome)
+def run_in_turn(requests: Sequence[Request], make: Make, monitor: Monitor) -> list[Outcome]:
+    """Make all runs in this process, one after the other; what one raises ends them."""
+    outcomes: list[Outcome] = []
+    stopping = False
+    for request in requests:
+        stopping = stopping or monitor.should_stop()
+        outcome = Outcome(request.path, "cancelled")
+        if not stopping:
+            monitor.start(request)
+            on_step = partial(monitor.step, request)
+            outcome = make(request, partial(_attempt, on_step, monitor.should_stop))
+            stopping = outcome.status in UNFINISHED
+        monitor.done(request, outcome)
         outcomes.append(outcome)
     return outcomes
 
@@ -162,73 +137,73 @@ def threads_a_process(jobs: int) -> int:
     return max(1, min(most, cores // jobs))
 
 
-def _run_in_processes(
-    requests: Sequence[RunRequest],
-    jobs: int,
-    on_step: OnStep,
-    on_done: OnDone,
-    should_stop: Callable[[], bool],
+def run_in_processes(
+    requests: Sequence[Request], make: Make, jobs: int, monitor: Monitor
 ) -> list[Outcome]:
-    outcomes: dict[int, Outcome] = {}
-    waiting = deque(range(len(requests)))
-    running: dict[_Worker, int] = {}
+    """Make all runs, each in a folder of its own, in so many processes.
+
+    `make` is a function of a module. A program that asks for processes guards its main part by `if
+    __name__ == "__main__"`: `multiprocessing` imports it in each.
+    """
+    outcomes: dict[Path, Outcome] = {}
+    waiting = deque(requests)
+    running: dict[_Worker, Request] = {}
     idle: list[_Worker] = []
     threads = threads_a_process(jobs)
     stopping = False
 
-    def end(place: int, outcome: Outcome) -> None:
-        outcomes[place] = outcome
-        on_done(place, outcome)
+    def end(request: Request, outcome: Outcome) -> None:
+        outcomes[request.path] = outcome
+        monitor.done(request, outcome)
 
     try:
         while waiting or running:
-            if not stopping and should_stop():
+            if not stopping and monitor.should_stop():
                 stopping = True
                 for worker in running:
                     worker.tell(None)
             while waiting and stopping:
-                place = waiting.popleft()
-                end(place, Outcome(requests[place].folder, "cancelled"))
+                request = waiting.popleft()
+                end(request, Outcome(request.path, "cancelled"))
             while waiting and len(running) < jobs:
-                place = waiting.popleft()
+                request = waiting.popleft()
                 idle = [worker for worker in idle if worker.process.is_alive()]
                 try:
-                    worker = idle.pop() if idle else _start_worker(threads)
+                    worker = idle.pop() if idle else _start_worker(make, threads)
                 except (OSError, ValueError) as error:
                     if running:  # the machine has room for no more
                         jobs = len(running)
-                        waiting.appendleft(place)
+                        waiting.appendleft(request)
                         break
-                    message = f"its process could not be started ({describe(error)})"
-                    end(place, _lost(requests[place], message))
+                    end(request, _lost(request, f"could not be started ({describe(error)})"))
                     continue
-                running[worker] = place
-                worker.tell(requests[place])
+                running[worker] = request
+                monitor.start(request)
+                worker.tell(request)
             wait([worker.link for worker in running], timeout=_PATIENCE)
-            for worker, place in list(running.items()):
+            for worker, request in list(running.items()):
                 share, outcome = None, None
                 try:
                     while outcome is None and worker.link.poll():
                         share, outcome = worker.link.recv()
                 except (EOFError, OSError):
-                    reason = worker.lost()
-                    outcome = _lost(requests[place], f"its process was lost ({reason})")
+                    outcome = _lost(request, f"was lost ({worker.lost()})")
                     if stopping:
-                        outcome = Outcome(requests[place].folder, "cancelled")
+                        outcome = Outcome(request.path, "cancelled")
                 if outcome is not None:
                     del running[worker]
-                    end(place, outcome)
+                    end(request, outcome)
                     idle += [] if worker.link.closed else [worker]
                 elif share is not None:
-                    on_step(place, share)
+                    monitor.step(request, share)
     finally:
         for worker in (*running, *idle):
             worker.kill()
-    return [outcomes[place] for place in range(len(requests))]
+    return [outcomes[request.path] for request in requests]
 
 
-def _lost(request: RunRequest, message: str) -> Outcome:
-    return Outcome(request.folder, "failed", message, PeerError.exit_code)
+def _lost(request: Request, how: str) -> Outcome:
+    return Outcome(request.path, "failed", f"its process {how}", PeerError.exit_code)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +213,7 @@ class _Worker:
     process: BaseProcess
     link: Connection[Any, Any]
 
-    def tell(self, request: RunRequest | None) -> None:
+    def tell(self, request: Request | None) -> None:
         """Hand it a run, or ask it to stop cleanly; one that is lost says so by its pipe."""
         with suppress(OSError):
             self.link.send(request)
@@ -256,10 +231,10 @@ class _Worker:
         self.link.close()
 
 
-def _start_worker(threads: int) -> _Worker:
+def _start_worker(make: Make, threads: int) -> _Worker:
     context = get_context("spawn")
     link, other_end = context.Pipe()
-    process = context.Process(target=_serve, args=(other_end,))
+    process = context.Process(target=_serve, args=(other_end, make))
     with _start_conditions(threads):
         process.start()
     other_end.close()  # so that its end is seen if the process dies
@@ -285,16 +260,15 @@ def _start_conditions(threads: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
 
 
-def _serve(link: Connection[Any, Any]) -> None:
+def _serve(link: Connection[Any, Any], make: Make) -> None:
     """What a process of the pool does: one run after the other, until the parent is gone."""
     for number in _SIGNALS:  # they are for the parent; those that are pending are forgotten
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.dup2(2, 1)  # what a user's module prints does not mix with what the parent prints
-    requests: SimpleQueue[RunRequest] = SimpleQueue()
-    stopping, idle = threading.Event(), threading.Event()
+    requests: SimpleQueue[Request | None] = SimpleQueue()
+    stopping = threading.Event()
     preparing = threading.Event()  # a run that has sent and reserved nothing as yet
-    idle.set()
 
     def listen() -> None:
         with suppress(EOFError, OSError):
@@ -303,10 +277,7 @@ def _serve(link: Connection[Any, Any]) -> None:
         stopping.set()
         if preparing.is_set():  # which may take minutes
             os._exit(_LEFT)
-        with suppress(EOFError, OSError):
-            link.recv()  # until the parent is gone
-        idle.wait()
-        os._exit(_LEFT)
+        requests.put(None)
 
     def should_stop() -> bool:  # first asked when all is prepared
         preparing.clear()
@@ -317,16 +288,14 @@ def _serve(link: Connection[Any, Any]) -> None:
             link.send((share, outcome))
 
     threading.Thread(target=listen, daemon=True).start()
-    while True:
-        request = requests.get()
-        idle.clear()
+    while (request := requests.get()) is not None:
         preparing.set()
-        outcome = Outcome(request.folder, "cancelled")
+        outcome = Outcome(request.path, "cancelled")
         if not stopping.is_set():
-            outcome = perform(request, _now_and_then(send), should_stop)
+            outcome = make(request, partial(_attempt, _now_and_then(send), should_stop))
         preparing.clear()
-        idle.set()
         send(None, outcome)
+    os._exit(_LEFT)  # whatever threads a user's module has begun
 
 
 def _now_and_then(send: Callable[[float], None]) -> Callable[[float], None]:

@@ -46,18 +46,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.algorithms.admm.parts import SUBGRADIENTS, Subgradient
-from tacit.algorithms.base import Algorithm, PrimalDual
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import GraphNeeds, PaperClaims, Participation, Releases, radial_clip
+from tacit.algorithms.facets import PaperClaims, Participation, Releases, radial_clip
 from tacit.algorithms.federated import (
     OWN_MESSAGES,
+    WITH_CLIENTS,
     FederatedOptions,
+    augmented_lagrangian,
     average_latest,
     participants,
 )
 from tacit.algorithms.options import Size, step_size
-from tacit.algorithms.parts import Regularisation, noised_gradient, regulariser_value
+from tacit.algorithms.parts import (
+    SUBGRADIENTS,
+    Regularisation,
+    Subgradient,
+    noised_gradient,
+)
 from tacit.communication.colours import Released
 
 
@@ -99,17 +105,6 @@ def step(state: AdmmState, k: int, options: AdmmOptions, context: StepContext) -
     return AdmmState(models, duals, server)
 
 
-def primal_dual(state: AdmmState, options: AdmmOptions) -> PrimalDual:
-    """x~_i^t, lambda_i^t and x_0, as they stand after a round."""
-    return PrimalDual(
-        state.x,
-        state.dual,
-        state.server,
-        options.penalty,
-        regulariser_value(options.regulariser, state.server, options.regularisation),
-    )
-
-
 DP_ADMM = Algorithm(
     name="dp-admm",
     title="DP-ADMM",
@@ -117,8 +112,8 @@ DP_ADMM = Algorithm(
     options=AdmmOptions,
     start=start,
     step=step,
-    primal_dual=primal_dual,
-    graph=GraphNeeds(weights="server", consensus=lambda models, state: state.server[0].clone()),
+    primal_dual=lambda state, options: augmented_lagrangian(state.x, state, options),
+    graph=WITH_CLIENTS,
     releases=Releases(
         clip_norms=radial_clip,
         bound_is_tight=True,

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,16 @@ import tomli_w
 
 from experiments import experiment, tree
 from tacit.analysis.compare.figure import load_figure
-from tacit.analysis.compare.pool import (
-    RunRequest,
+from tacit.analysis.compare.session import gather, make_whole, open_folder, worst_code
+from tacit.analysis.settings.processes import (
+    Monitor,
+    Request,
     _now_and_then,
-    _run_in_processes,
-    perform,
-    run_all,
+    run_in_processes,
     threads_a_process,
 )
-from tacit.analysis.compare.session import Monitor, Store, gather, worst_code
-from tacit.config import load_config, to_toml
+from tacit.analysis.settings.runs import complete, found_run, run_folders
+from tacit.config import load_config
 from tacit.errors import InputError
 
 pytestmark = pytest.mark.process
@@ -34,9 +33,12 @@ OVERFLOWS = {"algorithm.learning_rate": 1e38, "privacy.noise_std": 100.0}  # in 
 LONG = {"steps": 20_000, "evaluate_every": 20_000, "checkpoint_every": 50}
 
 
-def request(folder, name="run", resume=False, **changes):
-    config = load_config(experiment(**changes))
-    return RunRequest(to_toml(config), str(folder / name), resume, str(folder / f"{name}.2"))
+def request(folder, name="run", **changes):
+    return Request(name, load_config(experiment(**changes)), folder / name)
+
+
+def made(*requests, **how):
+    return complete(requests, make_whole, **how)
 
 
 def figure(folder, lines, seeds=1, **changes):
@@ -50,26 +52,26 @@ LINES = [{"name": "One & only"}, {"name": "two", "set": {"algorithm.clip": 2.0}}
 
 
 def test_a_second_time_nothing_runs(tmp_path):
-    clips, store = figure(tmp_path, LINES[:1], seeds=2), Store.open(tmp_path / "out")
-    first = gather(clips, store)
+    clips, out = figure(tmp_path, LINES[:1], seeds=2), open_folder(tmp_path / "out")
+    first = gather(clips, out)
     assert (first.made, first.cached, first.stopped, worst_code(first)) == (2, 0, False, 0)
-    names = [path.name for path in store.folders()]
+    names = [path.name for path in run_folders(out / "runs")]
     assert [name.rpartition("-")[0] for name in names] == ["one-only-seed0", "one-only-seed1"]
-    before = {name: (store.path / name).stat().st_mtime_ns for name in tree(store.path)}
-    second = gather(clips, Store.open(tmp_path / "out"))
+    before = {name: (out / name).stat().st_mtime_ns for name in tree(out)}
+    second = gather(clips, open_folder(tmp_path / "out"))
     assert (second.made, second.cached) == (0, 2)
-    assert {name: (store.path / name).stat().st_mtime_ns for name in tree(store.path)} == before
+    assert {name: (out / name).stat().st_mtime_ns for name in tree(out)} == before
     assert [member.path for member in second.members] == [member.path for member in first.members]
 
 
 def test_equal_experiments_run_once_whatever_they_are_called(tmp_path):
-    store = Store.open(tmp_path / "out")
+    out = open_folder(tmp_path / "out")
     lines = [{"name": "a"}, {"name": "b"}]
-    gathered = gather(figure(tmp_path, lines), store)
+    gathered = gather(figure(tmp_path, lines), out)
     assert (gathered.made, len(gathered.members)) == (1, 2)
-    renamed = gather(figure(tmp_path, [{"name": "c"}]), store)
+    renamed = gather(figure(tmp_path, [{"name": "c"}]), out)
     assert (renamed.made, renamed.cached) == (0, 1)
-    other = gather(figure(tmp_path, [{"name": "c"}], train={"steps": 5}), store)
+    other = gather(figure(tmp_path, [{"name": "c"}], train={"steps": 5}), out)
     assert (other.made, other.cached) == (1, 0)
 
 
@@ -79,14 +81,14 @@ def test_what_fails_does_not_take_the_others_along(tmp_path):
         {"name": "diverges", "set": OVERFLOWS},
         {"name": "good"},
     ]
-    gathered = gather(figure(tmp_path, lines), Store.open(tmp_path / "out"))
+    gathered = gather(figure(tmp_path, lines), open_folder(tmp_path / "out"))
     wrong, diverged, good = gathered.members
     assert "train.batch" in str(wrong.error)
     assert "no longer finite" in str(diverged.error)
     assert good.complete
     assert not diverged.complete
     assert worst_code(gathered) == 2
-    again = gather(figure(tmp_path, lines), Store.open(tmp_path / "out"))
+    again = gather(figure(tmp_path, lines), open_folder(tmp_path / "out"))
     assert (again.made, again.cached) == (0, 2)  # a run that diverged has ended, too
 
 
@@ -96,87 +98,82 @@ def test_a_diverging_point_of_a_grid_is_no_failure(tmp_path):
         "set": {"privacy.noise_std": 100.0},
         "grid": {"algorithm.learning_rate": [0.5, 1e38]},
     }
-    gathered = gather(figure(tmp_path, [line]), Store.open(tmp_path / "out"))
+    gathered = gather(figure(tmp_path, [line]), open_folder(tmp_path / "out"))
     assert [member.complete for member in gathered.members] == [True, False]
     assert worst_code(gathered) == 0
 
 
 def test_a_stopped_run_goes_on_where_it_stood(tmp_path):
-    clips, store = figure(tmp_path, LINES), Store.open(tmp_path / "out")
+    clips, out = figure(tmp_path, LINES), open_folder(tmp_path / "out")
     steps: list[float] = []
-    stopped = gather(
-        clips, store, monitor=Monitor(step=steps.append, should_stop=lambda: len(steps) > 1)
+    monitor = Monitor(
+        step=lambda request, share: steps.append(share), should_stop=lambda: len(steps) > 1
     )
+    stopped = gather(clips, out, monitor=monitor)
     assert stopped.stopped
     assert [member.result for member in stopped.members] == [None, None]
     assert worst_code(stopped) == 0
     assert "again" in str(stopped.members[0].error)
-    (half,) = store.folders()
+    (half,) = run_folders(out / "runs")
     assert json.loads((half / "result.json").read_text())["status"] == "stopped"
-    gathered = gather(clips, store)
+    gathered = gather(clips, out)
     assert gathered.members[0].path == half
     assert [member.complete for member in gathered.members] == [True, True]
     # Seeded noise: the same model as a run in one go.
-    whole = perform(
-        RunRequest(to_toml(clips.lines[0].settings[0].runs[0]), str(tmp_path / "w"), False, "")
-    )
-    assert (
-        Path(whole.folder, "nodes.safetensors").read_bytes()
-        == (half / "nodes.safetensors").read_bytes()
-    )
+    (whole,) = made(Request("whole", clips.lines[0].settings[0].runs[0], tmp_path / "whole"))
+    name = "nodes.safetensors"
+    assert (whole.path / name).read_bytes() == (half / name).read_bytes()
 
 
 def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path):
-    clips, store = figure(tmp_path, LINES[:1]), Store.open(tmp_path / "out")
-    (member,) = gather(clips, store).members
+    clips, out = figure(tmp_path, LINES[:1]), open_folder(tmp_path / "out")
+    (member,) = gather(clips, out).members
     (member.path / "result.json").unlink()
     (checkpoint,) = list(member.path.glob("checkpoint-*"))[-1:]
     for name in member.path.glob("checkpoint-*"):
         name.write_bytes(b"torn")
     before = tree(member.path)
-    (again,) = gather(clips, store).members
+    (again,) = gather(clips, out).members
     assert again.complete
     assert again.path == member.path.with_name(f"{member.path.name}.2")
     assert tree(member.path) == before
     for name in member.path.glob("checkpoint-*"):
         name.unlink()
     assert not checkpoint.exists()
-    assert store.find("any", again.config).path == again.path
+    assert found_run(out / "runs", "any", again.config) == again.path
 
 
 def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path):
     """What was reserved before stays in the ledger of the abandoned folder."""
     changes: Any = {"privacy": {"noise_std": None, "epsilon": 1.0, "noise_seed": None}}
     first_try = request(tmp_path, **changes)
-    assert perform(first_try).status == "done"
+    assert made(first_try)[0].status == "done"
     (tmp_path / "run" / "result.json").unlink()
     for path in sorted((tmp_path / "run").glob("checkpoint-*"))[1:]:
         path.unlink()  # the steps behind it are reserved, and would have to run again
-    outcome = perform(replace(first_try, resume=True))
-    assert (outcome.folder, outcome.status) == (first_try.instead, "done")
+    (outcome,) = made(first_try)
+    assert (outcome.path, outcome.status) == (tmp_path / "run.2", "done")
 
 
 def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path):
     requests = [request(tmp_path, f"run{seed}", train={**LONG, "seed": seed}) for seed in range(3)]
-    places: set[int] = set()
-    outcomes = run_all(
-        requests,
-        jobs=2,
-        on_step=lambda place, share: places.add(place),
-        should_stop=lambda: len(places) == 2,
+    begun: set[str] = set()
+    monitor = Monitor(
+        step=lambda request, share: begun.add(request.name), should_stop=lambda: len(begun) == 2
     )
+    outcomes = made(*requests, jobs=2, monitor=monitor)
     assert sorted(outcome.status for outcome in outcomes) == ["cancelled", "stopped", "stopped"]
     for outcome in outcomes:
         if outcome.status == "stopped":
-            assert list(Path(outcome.folder).glob("checkpoint-*"))
+            assert list(outcome.path.glob("checkpoint-*"))
     assert _children() == set()
 
 
 def test_a_lost_process_costs_its_own_run_only(tmp_path):
     killed = threading.Event()
 
-    def kill(place, share):
-        if place == 0 and not killed.is_set():
+    def kill(request, share):
+        if request.name == "long" and not killed.is_set():
             killed.set()
             for child in _children():
                 os.kill(child, signal.SIGKILL)
@@ -187,7 +184,7 @@ def test_a_lost_process_costs_its_own_run_only(tmp_path):
         request(tmp_path, "bad", train={"batch": 5000}),
     ]
     # One process at a time, so that it is the long run's that is lost.
-    outcomes = _run_in_processes(requests, 1, kill, lambda place, outcome: None, lambda: False)
+    outcomes = run_in_processes(requests, make_whole, 1, Monitor(step=kill))
     assert killed.is_set()
     assert [(outcome.status, outcome.code) for outcome in outcomes] == [
         ("failed", 4),
@@ -196,11 +193,9 @@ def test_a_lost_process_costs_its_own_run_only(tmp_path):
     ]
     assert outcomes[0].message == "its process was lost (killed by signal 9)"
     assert _children() == set()
-    same_process = perform(request(tmp_path, "here"))
+    (here,) = made(request(tmp_path, "here"))
     for name in ("nodes.safetensors", "config.toml"):
-        assert (
-            Path(same_process.folder, name).read_bytes() == (tmp_path / "short" / name).read_bytes()
-        )
+        assert (here.path / name).read_bytes() == (tmp_path / "short" / name).read_bytes()
 
 
 def _children():
@@ -235,24 +230,24 @@ def test_a_folder_is_taken_up_only_if_a_comparison_made_it(tmp_path):
     (tmp_path / "file").touch()
     for name in ("mine", "file"):
         with pytest.raises(InputError, match="no comparison made it"):
-            Store.open(tmp_path / name)
+            open_folder(tmp_path / name)
     assert tree(tmp_path / "mine") == {"thesis.tex"}
     (tmp_path / "empty").mkdir()
-    store = Store.open(tmp_path / "empty")
-    assert Store.open(tmp_path / "empty") == store
-    (store.path / "format.json").write_text('{"format_version": 2}')
+    out = open_folder(tmp_path / "empty")
+    assert open_folder(tmp_path / "empty") == out
+    (out / "format.json").write_text('{"format_version": 2}')
     with pytest.raises(InputError, match="format_version = 2"):
-        Store.open(store.path)
-    (store.path / "format.json").write_text("{")
+        open_folder(out)
+    (out / "format.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
-        Store.open(store.path)
+        open_folder(out)
 
 
 def test_runs_with_ledgers_take_turns(tmp_path, monkeypatch):
     """Two at once would find the ledgers of their data in use."""
     privacy = {"ledger": str(tmp_path / "ledgers"), "ledger_epsilon": 50.0, "noise_seed": None}
     gathered = gather(
-        figure(tmp_path, LINES, privacy=privacy), Store.open(tmp_path / "out"), jobs=2
+        figure(tmp_path, LINES, privacy=privacy), open_folder(tmp_path / "out"), jobs=2
     )
     assert [member.complete for member in gathered.members] == [True, True]
     assert _children() == set()
