@@ -200,7 +200,8 @@ class _TurnedTable(Recorded):
         self._slope, self._signs = slope, signs
 
     def replace(self, at: Tensor, k: int, difference: float | None) -> Any:
-        with self._slope.turned(float(self._signs[k])):
+        # A difference that is clipped is small, and would take away from what is kept.
+        with self._slope.turned(1.0 if difference is not None else float(self._signs[k])):
             return self._inner.replace(at, k, difference)
 
 

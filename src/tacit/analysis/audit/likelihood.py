@@ -72,10 +72,13 @@ def known_of(
     moves = [of_step(mechanism) for mechanism in mechanisms]
     drawn = np.array([one.drawn for one in moves])
     undrawn = np.array([one.undrawn for one in moves])
+    unit = np.array([1 / release.own_multiplier(node, k) for k in steps])
+    # What a table keeps of a record shows more than a clipped difference: see `_TurnedTable`.
+    kept = (undrawn > 0) & (drawn + undrawn < (2 - 1e-9) * unit)
+    drawn = np.where(kept, -undrawn, drawn)
     if not release.algorithm.releases.models:
         # The bound is of all losses, far from what constant gradients do: about one of them.
-        drawn = np.array([1 / release.own_multiplier(node, k) for k in steps])
-        undrawn = np.zeros(len(whole))
+        drawn, undrawn = unit, np.zeros(len(whole))
     bounds = np.array([release.clip.bound(k) or 1.0 for k in steps])
     longer = np.array([release.clip.attacked(k) for k in steps]) / bounds
     if colluders is not None:
@@ -85,7 +88,7 @@ def known_of(
         drawn=drawn * longer,
         undrawn=undrawn * longer,
         # A sum over all records is the whole of a release, unless that has private state as well.
-        signs=np.where(whole & (undrawn == 0), -1.0, table_signs(plan, len(whole))),
+        signs=np.where(whole & (undrawn == 0) | kept, -1.0, table_signs(plan, len(whole))),
         batch=node.expected_batch,
         alone=moves[0].alone,
         noise="laplace" if release.algorithm.releases.noise.norm == "l1" else "gaussian",
