@@ -139,9 +139,7 @@ DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     start=server_start,
     step=step,
     graph=WITH_SERVER,
-    releases=Releases(
-        mechanism=mechanism, law=lambda options: "change", falls=True, no_secure_sum=None
-    ),
+    releases=Releases(mechanism=mechanism, clips="change", falls=True, no_secure_sum=None),
     participation=Participation(activity=participants, stateless_clients=True),
 )
 

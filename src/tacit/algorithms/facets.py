@@ -32,15 +32,6 @@ FAULTS = (*LOSSES, "down")
 
 Weights = Literal["column-stochastic", "doubly-stochastic", "server"]
 
-Law = Literal["sum", "table", "snapshot", "anchors", "steps", "change", "iterates", "carried"]
-"""How a noised value depends on one record.
-
-`sum`: by its clipped gradient where it is drawn. `table`, `snapshot`, `anchors`: see
-`algorithms.variance_reduction.estimators`. `steps`: as `anchors`, but with differences to the point
-of the step before. `change`: by the clipped change of a whole model, whose gradients are not
-clipped. `iterates`: by local steps of one round, in which the value moves without gradients too.
-`carried`: by those, and by what un-noised state carries on.
-"""
 Apart = Literal["nodes", "copies", "no"]
 """Whose noised values do not depend on each other's: those of nodes; those of runs of the whole
 graph, if not; or none, where all clients of a server share it."""
@@ -179,7 +170,8 @@ class Releases:
         bound_is_tight: whether an observer sees the noised sums themselves, so that what the
             mechanism can leak at worst is what the algorithm leaks at worst.
         noise: what `StepContext.add_noise` adds.
-        law: how what it noises depends on one record.
+        clips: what is clipped: each record's gradient, or the change that a whole model makes of
+            gradients that are not.
         falls: whether what it noises falls where gradients rise.
         apart: whose noised values do not depend on each other's, given who holds which record. What
             is public, and depends on what others released, may decide only linearly over them, or
@@ -187,7 +179,8 @@ class Releases:
         hides: whether its messages hold back a part of what was noised: whoever reads them knows
             less than its noised values tell.
         models: whether the models are functions of what was noised. Where they are not, they are a
-            node's own: scores that leave it, and what stops a run, are the common model's.
+            node's own: scores that leave it, and what stops a run, are the common model's. What is
+            noised may then move without gradients, too.
         cost_depends_on_step: whether what a step costs depends on its number beyond its noise, so
             that nodes that are active at different steps are costed apart.
         not_covered: what epsilon does not cover beside what it never does.
@@ -203,7 +196,7 @@ class Releases:
     clip_norms: Callable[[Any], Sequence[ClipNorm]] = l2_clip
     bound_is_tight: bool = False
     noise: Noise = GAUSSIAN
-    law: Callable[[Any], Law] = lambda options: "sum"
+    clips: Literal["gradients", "change"] = "gradients"
     falls: bool = False
     apart: Callable[[Any], Apart] = lambda options: "nodes"
     hides: Callable[[Any], bool] = lambda options: False

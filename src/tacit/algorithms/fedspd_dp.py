@@ -647,7 +647,6 @@ FEDSPD_DP = Algorithm(
     releases=Releases(
         models=False,
         mechanism=mechanism,
-        law=lambda options: "iterates" if options.state == "public" else "carried",
         falls=True,
         # A proximal step in the iterates is not linear, unless it is that of l2.
         apart=lambda options: "nodes" if options.regulariser in ("none", "l2") else "no",

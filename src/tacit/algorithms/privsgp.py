@@ -76,7 +76,6 @@ from tacit.algorithms.variance_reduction.estimators import (
     AnchorOptions,
     TableOptions,
     anchor_ratio,
-    anchored_or,
     by_anchor,
     by_table,
     check_differences,
@@ -363,7 +362,6 @@ PRIVSGP_VR = replace(
     releases=replace(
         PRIVSGP.releases,
         mechanism=reduced_sums,
-        law=anchored_or("table"),
         clip_norms=l2_clip,
         bound_is_tight=False,
         cost_depends_on_step=lambda options: options.state == "public",

@@ -13,8 +13,8 @@ from scipy.optimize import bisect, brentq
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from tacit.analysis.audit import bounds
-from tacit.analysis.audit.bounds import Counts
+from tacit.analysis.audit import trade_off as bounds
+from tacit.analysis.audit.trade_off import Counts
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import gaussian_delta
 

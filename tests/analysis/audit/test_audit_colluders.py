@@ -11,11 +11,10 @@ from planting import Bug, planted
 
 from tacit import privacy
 from tacit.analysis.audit import AuditOptions, audit_job
-from tacit.analysis.audit.bounds import Counts, epsilon_lower
-from tacit.analysis.audit.canaries import ALONE, CANARY
 from tacit.analysis.audit.colluders import colluders_of, estimate_of
 from tacit.analysis.audit.fidelity.pair_noise import ends_finding, pair_sample
-from tacit.analysis.audit.harness import in_small, set_up
+from tacit.analysis.audit.laboratory import ALONE, CANARY, in_small, set_up
+from tacit.analysis.audit.trade_off import Counts, epsilon_lower
 from tacit.errors import InputError
 from tacit.privacy import pairwise_multipliers
 from tacit.training.pair_noise import PairNoise

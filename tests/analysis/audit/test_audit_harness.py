@@ -6,27 +6,25 @@ import torch
 from audit_bugs import job_of
 from scipy.stats import norm
 
-from tacit.analysis.audit import canaries, statistics
-from tacit.analysis.audit.bounds import epsilon_lower
-from tacit.analysis.audit.canaries import (
+from tacit.analysis.audit import attacks, laboratory
+from tacit.analysis.audit.attacks import (
+    LEARNING_SHARE,
+    epsilon_merit,
+    excess_merit,
+    fix_and_count,
+)
+from tacit.analysis.audit.laboratory import (
     ALONE,
     BARE,
     OPPOSED,
     REPLACED,
     REPLACED_IN_BATCH,
     WIDTH,
-)
-from tacit.analysis.audit.harness import (
     Observed,
     set_up,
 )
 from tacit.analysis.audit.likelihood import Known, likelihood_ratio
-from tacit.analysis.audit.statistics import (
-    LEARNING_SHARE,
-    epsilon_merit,
-    excess_merit,
-    fix_and_count,
-)
+from tacit.analysis.audit.trade_off import epsilon_lower
 from tacit.communication.colours import Released
 from tacit.communication.exchange import InProcessExchange
 from tacit.training.stacked_context import StackedContext
@@ -35,6 +33,12 @@ from tacit.training.stacked_context import StackedContext
 def harness(context=StackedContext, **settings):
     job = job_of(**{"nodes": 4, "steps": 3, "dtype": "float64", **settings})
     return set_up(job.plan, job.plan.steps, 40, context)
+
+
+def known(moved, rate, **more):
+    """A sum over batches of 2, which a drawn record moves by so much."""
+    same = np.ones_like(moved)
+    return Known(rate * same, moved, 0 * same, same, 2.0, **more)
 
 
 def test_bare_directions_show_noise_of_the_planned_size():
@@ -108,9 +112,11 @@ def test_nodes_do_not_mix_across_copies():
 
 
 def test_the_linear_model_has_constant_gradients_clipped_to_the_bound():
-    model = canaries.linear_model(torch.float64, torch.device("cpu"))
+    model = laboratory.linear_model(torch.float64, torch.device("cpu"))
     inserted = torch.tensor([True, False])
-    data = canaries.stack_records(ALONE, [3, 3], inserted, 2.0, torch.float64, torch.device("cpu"))
+    data = laboratory.stack_records(
+        ALONE, [3, 3], inserted, 2.0, torch.float64, torch.device("cpu")
+    )
     inputs, targets = data.gather(torch.tensor([[0, 1, 2], [0, 1, 1]]))
     mask = torch.tensor([[True, True, True], [True, True, False]])
     for weights in (torch.zeros(2, WIDTH), torch.full((2, WIDTH), 7.0)):
@@ -125,25 +131,25 @@ def test_the_likelihood_ratio_is_that_of_the_densities(rate):
     along = y[:, :, 0]
     on = (1 - rate) * norm.pdf(along) + rate * norm.pdf(along - mu[:, None])
     right = np.log(on / norm.pdf(along)).sum(0)
-    found = likelihood_ratio(ALONE)(y, Known(rate, 2.0, mu))
+    found = likelihood_ratio(ALONE)(y, known(mu, rate))
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
 def test_every_statistic_is_larger_where_the_canary_is_hit():
-    known = Known(0.25, 2.0, np.full(2, 3.0))
+    beforehand = known(np.full(2, 3.0), 0.25, alone=2.0)
     base = {ALONE: 0.0, REPLACED: 0.0, REPLACED_IN_BATCH: -6.0}
     for problem, centre in base.items():
         y = np.zeros((2, 2, WIDTH))
         y[:, :, 0] = centre
         y[1, 0, 0] += 3.0
-        for name, statistic in statistics.statistics_of(problem).items():
-            hit, missed = statistic(y, known)
+        for name, statistic in attacks.statistics_of(problem).items():
+            hit, missed = statistic(y, beforehand)
             assert hit > missed, name
     y = np.zeros((2, 2, WIDTH))
     y[:, :, 1] = 6.0
     y[1, 0, 1] -= 3.0
-    for name, statistic in statistics.statistics_of(OPPOSED).items():
-        hit, missed = statistic(y, known)
+    for name, statistic in attacks.statistics_of(OPPOSED).items():
+        hit, missed = statistic(y, beforehand)
         assert hit > missed, name
 
 

@@ -12,19 +12,17 @@ from audit_bugs import job_of
 from scipy.stats import laplace, norm
 
 from tacit.algorithms import ALGORITHMS
-from tacit.analysis.audit.canaries import (
+from tacit.analysis.audit.laboratory import (
     ALONE,
-    FLIPPED,
-    FLIPPED_REPLACED,
     OUTVOTED,
+    OUTVOTED_REPLACED,
     REPLACED,
     REPLACED_IN_BATCH,
     WIDTH,
     Problem,
-    law_of,
     problem_of,
+    set_up,
 )
-from tacit.analysis.audit.harness import set_up
 from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio
 from tacit.training.stacked_context import StackedContext
 
@@ -32,8 +30,6 @@ STEPS, NODES = 4, 6
 RATE = 0.3
 MU = np.array([0.5, 1.0, 2.0, 0.8])
 SIGNS = np.array([1.0, -1.0, 1.0, -1.0])
-OLDER = np.array([1.0, 1.0, -1.0, 1.0])
-TIED = ("table", "carried")  # coins of several steps are, which the ratio leaves out
 
 Outcomes = Iterator[tuple[float, np.ndarray]]
 """(chance, what is added to the releases `[steps]`) of every outcome of the coins."""
@@ -45,9 +41,10 @@ def released(y):
     return whole
 
 
-def coins(count=STEPS, rate=RATE):
-    for pattern in itertools.product((0, 1), repeat=count):
-        yield float(np.prod([rate if hit else 1 - rate for hit in pattern])), pattern
+def coins(rates):
+    for pattern in itertools.product((0, 1), repeat=STEPS):
+        pairs = zip(pattern, rates, strict=True)
+        yield float(np.prod([rate if hit else 1 - rate for hit, rate in pairs])), pattern
 
 
 def log_mean(y, outcomes, density):
@@ -58,8 +55,8 @@ def log_mean(y, outcomes, density):
     return np.asarray(np.log(total))
 
 
-def sampled(y_places):
-    for chance, pattern in coins():
+def sampled(y_places, rates=(RATE,) * STEPS):
+    for chance, pattern in coins(rates):
         yield chance, y_places(np.asarray(pattern, float))
 
 
@@ -67,41 +64,9 @@ def nothing():
     yield 1.0, np.zeros(STEPS)
 
 
-def of_a_table(side, difference=2.0):
-    """What a table of one record's gradient adds that was never drawn before the step."""
-    moved = np.clip(SIGNS - OLDER, -difference, difference)
-    return sampled(lambda hits: MU * side * (RATE * OLDER + moved * hits))
-
-
-def of_anchors(side, kept):
-    """Anchors at even steps (`kept` 0), or snapshots, whose share of a gradient is `kept`."""
-    for chance, pattern in coins():
-        places = []
-        for k, hit in enumerate(pattern):
-            at = SIGNS[k // 2 * 2]
-            if k % 2 == 0:
-                places.append(MU[k] * side * (kept * at if kept else at))
-            else:
-                places.append(MU[k] * side * (kept * at + hit * (SIGNS[k] - at)))
-        yield chance, np.asarray(places)
-
-
-def of_local_steps(side):
-    """Two mini-batches a step that share no record, of sizes 1 and 1/2."""
-    single = [(1 - 2 * RATE, 0.0), (RATE, 1.0), (RATE, 0.5)]
-    for outcome in itertools.product(single, repeat=STEPS):
-        chance = float(np.prod([each for each, _ in outcome]))
-        yield chance, side * MU * np.asarray([size for _, size in outcome])
-
-
-def of_changes(present):
-    """One end where the canary is drawn, the other one else, or nothing if nobody is."""
-    single = [(0.9, -1.0), (0.1, 0.0)]
-    if present:
-        single = [(RATE, 1.0), ((1 - RATE) * 0.9, -1.0), ((1 - RATE) * 0.1, 0.0)]
-    for outcome in itertools.product(single, repeat=STEPS):
-        chance = float(np.prod([each for each, _ in outcome]))
-        yield chance, MU * np.asarray([size for _, size in outcome])
+def kept(hits):
+    """What a record moves by private state: one way where it is drawn, the other way elsewhere."""
+    return SIGNS * MU * (1.7 * hits - 0.3 * (1 - hits))
 
 
 def of_epochs(steps):
@@ -118,24 +83,27 @@ def of_epochs(steps):
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_one_step_of_each_epoch(steps):
     y = np.random.default_rng(steps).normal(size=(STEPS, NODES)) * 2
-    known = Known(rate=1 / steps, batch=5.0, mu=MU, sizes=np.ones((STEPS, 1)), epoch=steps)
+    beforehand = known(rate=np.full(STEPS, 1 / steps), epoch=steps)
     wanted = log_mean(y, of_epochs(steps), norm.pdf) - log_mean(y, nothing(), norm.pdf)
-    found = likelihood_ratio(ALONE)(released(y), known)
+    found = likelihood_ratio(ALONE)(released(y), beforehand)
     assert found == pytest.approx(wanted, abs=1e-9)
 
 
 def known(**more):
     return Known(
-        rate=RATE, batch=2.0, mu=MU, **{"signs": SIGNS, "older": np.ones(STEPS), "every": 2, **more}
+        **{
+            "rate": np.full(STEPS, RATE),
+            "drawn": MU,
+            "undrawn": np.zeros(STEPS),
+            "signs": np.ones(STEPS),
+            "batch": 2.0,
+            **more,
+        }
     )
 
 
-LOCAL = {
-    "law": "iterates",
-    "draws": ((1 - 2 * RATE, (0, 0)), (RATE, (1, 0)), (RATE, (0, 1))),
-    "sizes": np.tile([1.0, 0.5], (STEPS, 1)),
-}
-TABLE = {"law": "table", "older": OLDER, "every": STEPS}
+STATE = {"drawn": 1.7 * MU, "undrawn": 0.3 * MU, "signs": SIGNS}
+AT_TIMES = np.array([1.0, RATE, 1.0, RATE])  # anchors are of every record
 
 CASES: Mapping[str, tuple[Problem, Known, Callable[[], Outcomes], Callable[[], Outcomes]]] = {
     "poisson": (ALONE, known(), lambda: sampled(lambda hits: MU * hits), nothing),
@@ -147,37 +115,34 @@ CASES: Mapping[str, tuple[Problem, Known, Callable[[], Outcomes], Callable[[], O
     ),
     "fixed batch": (
         REPLACED_IN_BATCH,
-        known(),
+        known(alone=2.0),
         lambda: sampled(lambda hits: MU * (2 * hits - 2)),
         lambda: iter([(1.0, -2 * MU)]),
     ),
-    "local steps": (ALONE, known(**LOCAL), lambda: of_local_steps(1), nothing),
-    "table": (FLIPPED, known(**TABLE), lambda: of_a_table(1), nothing),
-    "table, clipped difference": (
-        FLIPPED,
-        known(**TABLE, difference=0.7),
-        lambda: of_a_table(1, 0.7),
+    "private state": (ALONE, known(**STATE), lambda: sampled(kept), nothing),
+    "private state, replaced": (
+        REPLACED,
+        known(**STATE),
+        lambda: sampled(kept),
+        lambda: sampled(lambda hits: -kept(hits)),
+    ),
+    "anchors": (
+        ALONE,
+        known(rate=AT_TIMES, signs=-SIGNS),
+        lambda: sampled(lambda hits: -SIGNS * MU * hits, AT_TIMES),
         nothing,
-    ),
-    "table, replaced": (
-        FLIPPED_REPLACED,
-        known(**TABLE),
-        lambda: of_a_table(1),
-        lambda: of_a_table(-1),
-    ),
-    "snapshot": (FLIPPED, known(law="snapshot"), lambda: of_anchors(1, RATE), nothing),
-    "anchors": (FLIPPED, known(law="anchors"), lambda: of_anchors(1, 0.0), nothing),
-    "anchors, replaced": (
-        FLIPPED_REPLACED,
-        known(law="anchors"),
-        lambda: of_anchors(1, 0.0),
-        lambda: of_anchors(-1, 0.0),
     ),
     "change": (
         OUTVOTED,
-        known(law="change", nobody=0.1),
-        lambda: of_changes(True),
-        lambda: of_changes(False),
+        known(drawn=2 * MU),
+        lambda: sampled(lambda hits: MU * (2 * hits - 1)),
+        lambda: iter([(1.0, -MU)]),
+    ),
+    "change, replaced": (
+        OUTVOTED_REPLACED,
+        known(alone=2.0),
+        lambda: sampled(lambda hits: MU * (2 * hits - 1)),
+        lambda: iter([(1.0, -MU)]),
     ),
     "laplace": (ALONE, known(noise="laplace"), lambda: sampled(lambda hits: MU * hits), nothing),
 }
@@ -193,7 +158,7 @@ def test_all_coins_are_summed_over(case):
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", ["poisson", "table", "laplace"])
+@pytest.mark.parametrize("case", ["poisson", "private state", "laplace"])
 def test_what_was_not_seen_says_nothing(case):
     """A node that was silent in the last steps is one of fewer steps."""
     problem, beforehand, present, _ = CASES[case]
@@ -270,15 +235,15 @@ def test_the_ratio_is_that_of_what_is_released(name, options, sampling, batch):
         batch=batch,
         sampling="fixed" if sampling == "fixed" else "poisson",
     ).plan
-    node = plan.nodes[0]
-    in_batch = sampling == "fixed" and node.rate < 1
-    problem = problem_of(law_of(plan), zero_out=sampling == "poisson", in_batch=in_batch)
+    mechanism = plan.release.mechanism(plan.nodes[0])
+    problem = problem_of(plan, mechanism)
     observed = set_up(plan, 4, 1024, StackedContext).observe(problem, 3)
-    scores = likelihood_ratio(problem)(
-        observed.y, known_of(plan, node, observed.deviations_of(range(len(plan.nodes))))
-    )
+    beforehand = known_of(plan, plan.nodes[0], observed.whole)
+    scores = likelihood_ratio(problem)(observed.y, beforehand)
     on, off = scores[observed.inserted], scores[~observed.inserted]
-    for cut in () if law_of(plan) in TIED else (-2.0, -0.5, 0.5, 2.0):
+    # A private state ties coins, its bounds are of all losses, and a batch of nobody moves nothing.
+    other = mechanism.kind == "private-state" or name in ("fedspd-dp", "dp-fedavg")
+    for cut in () if other else (-2.0, -0.5, 0.5, 2.0):
         left, right = np.exp(np.minimum(off, cut)), np.exp(np.minimum(0.0, cut - on))
         spread = np.sqrt(left.var() / len(left) + right.var() / len(right))
         assert abs(left.mean() - right.mean()) < 5 * spread + 1e-6, cut

@@ -5,7 +5,7 @@ import pytest
 from audit_bugs import job_of
 
 from tacit.analysis.audit import AuditOptions, audit_job
-from tacit.analysis.audit.harness import in_small
+from tacit.analysis.audit.laboratory import in_small
 from tacit.training import sampling
 from tacit.training.stacked_context import StackedContext
 

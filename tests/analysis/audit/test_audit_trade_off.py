@@ -15,8 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from tacit import privacy
 from tacit.analysis.audit import trade_off as audited
-from tacit.analysis.audit.bounds import one_run_p_value
-from tacit.analysis.audit.trade_off import Guessed, TradeOff
+from tacit.analysis.audit.trade_off import Guessed, TradeOff, one_run_p_value
 from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 

@@ -32,7 +32,7 @@ Proofs: `docs/proofs/variance-reduction.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -43,7 +43,7 @@ from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.base import TableRequest
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import Law, Setup
+from tacit.algorithms.facets import Setup
 from tacit.algorithms.options import Idle, Options, Size
 from tacit.errors import InputError
 
@@ -198,11 +198,6 @@ def private_state(options: Any) -> tuple[str, ...]:
     if options.state != "private":
         return ()
     return ("un-noised gradients of state = 'private', in memory and in checkpoints",)
-
-
-def anchored_or(private: Law) -> Callable[[Any], Law]:
-    """How releases depend on a record: by anchors where the state is public, else as it is said."""
-    return lambda options: "anchors" if options.state == "public" else private
 
 
 def table_request(options: Any) -> TableRequest | None:

@@ -121,7 +121,6 @@ LDP_SPIDER: Algorithm[DirectedState, Any] = Algorithm(
     graph=WITH_SERVER,
     releases=Releases(
         mechanism=anchored_sums,
-        law=lambda options: "steps",
         cost_depends_on_step=lambda options: True,
         no_secure_sum=None,
     ),
@@ -134,5 +133,4 @@ LDP_SVRG = replace(
     title="LDP-SVRG",
     schedules=svrg_schedules,
     step=svrg_step,
-    releases=replace(LDP_SPIDER.releases, law=lambda options: "anchors"),
 )

@@ -54,7 +54,6 @@ from tacit.algorithms.variance_reduction.estimators import (
     Anchor,
     AnchorOptions,
     TableOptions,
-    anchored_or,
     by_anchor,
     by_snapshot,
     by_table,
@@ -177,7 +176,6 @@ SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(
     ),
     releases=Releases(
         mechanism=reduced_sums,
-        law=anchored_or("snapshot"),
         hides=keeps_back,
         cost_depends_on_step=lambda options: options.state == "public",
         no_secure_sum="compresses each client's message by itself, and keeps a shift for each "
@@ -197,5 +195,4 @@ SOTERIAFL_SAGA = replace(
     start=saga_start,
     step=saga_step,
     table=table_request,
-    releases=replace(SOTERIAFL_SVRG.releases, law=lambda options: "table"),
 )

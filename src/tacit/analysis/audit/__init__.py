@@ -7,7 +7,7 @@ stated confidence: statistics, not proof. It stands beside `certified`, which is
 a proof, and `claimed`, which is what a paper's formula says.
 """
 
-from tacit.analysis.audit.alignment import Canaries
+from tacit.analysis.audit.canaries import Canaries
 from tacit.analysis.audit.deployed import (
     audit_deployed,
     deployed_lines,

@@ -1,9 +1,17 @@
 """Attacks on what an experiment's own code releases, and the lower bound that each of them proves.
 
-Every attack counts guesses, and states two things with them. At the confidence of the report the
-counts bound epsilon from below. At the confidence of an alarm, which leaves all attacks of an audit
-together half of `ALARM_RATE`, they may contradict the certificate: no correct program does that
-more often.
+A statistic tends to be larger on D than on D'. None of them needs to be right for a bound to hold:
+each is one attack, and what it achieves is counted. The likelihood ratio is the best there is where
+the code does what the plan says; the others look for what a defect would leave. What was released,
+`y`, is `[steps, nodes, width]` in units of the noise of its step.
+
+An attack is fixed on one part of the repetitions, and its guesses are counted on the rest
+(`fix_and_count`). Statistic and threshold are chosen on the first part; the second part is counted
+once. So what is chosen cannot flatter what is counted.
+
+Two things are stated with the counts. At the confidence of the report they bound epsilon from
+below. At the confidence of an alarm, which leaves all attacks of an audit together half of
+`ALARM_RATE`, they may contradict the certificate: no correct program does that more often.
 """
 
 from __future__ import annotations
@@ -18,45 +26,186 @@ from numpy.typing import NDArray
 
 from tacit import privacy
 from tacit.algorithms.facets import Apart
-from tacit.analysis.audit.bounds import (
+from tacit.analysis.audit.canaries import Canary, OneRun
+from tacit.analysis.audit.colluders import colluders_of
+from tacit.analysis.audit.fidelity.finding import ALARM_RATE
+from tacit.analysis.audit.laboratory import (
+    CANARY,
+    CROWD,
+    OPPOSED,
+    Harness,
+    Problem,
+    in_small,
+    problem_of,
+    set_up,
+)
+from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio, opposed_ratio
+from tacit.analysis.audit.recorder import ContextFactory, Trace
+from tacit.analysis.audit.report import AuditOptions
+from tacit.analysis.audit.trade_off import (
+    MOST_EPSILON,
     Counts,
+    epsilon_bounds_of,
     epsilon_lower,
+    epsilon_of_family,
     epsilon_of_mu,
     error_rates,
     mu_lower,
+    of_mechanisms,
+    rate_above,
+    rate_below,
+    refutes,
 )
-from tacit.analysis.audit.canaries import OPPOSED, Problem, law_of, problem_of
-from tacit.analysis.audit.colluders import colluders_of
-from tacit.analysis.audit.fidelity.finding import ALARM_RATE
-from tacit.analysis.audit.harness import Harness, Observed, in_small, set_up
-from tacit.analysis.audit.likelihood import Known, known_of
-from tacit.analysis.audit.one_run import Canary, OneRun
-from tacit.analysis.audit.recorder import ContextFactory, Trace
-from tacit.analysis.audit.report import AuditOptions
-from tacit.analysis.audit.statistics import (
-    LIKELIHOOD_RATIO,
-    balance_merit,
-    epsilon_merit,
-    excess_merit,
-    fix_and_count,
-    statistics_of,
-)
-from tacit.analysis.audit.trade_off import epsilon_of_family, of_mechanisms, refutes
 from tacit.errors import InputError
 from tacit.privacy import Relation
 from tacit.report.documents.claims import Attack, Comparison
 from tacit.training.plan import NodePlan, Plan
 
+Array = NDArray[np.float64]
+LIKELIHOOD_RATIO = "likelihood ratio"
+
+Statistic = Callable[[Array, Known], Array]
+"""(what was released, what is known beforehand) -> scores `[nodes]`."""
+
+
+def _shortest(y: Array, known: Known) -> Array:
+    """How far the sum falls short of the batch that was expected, at most."""
+    return _highest(known.batch * known.drawn[:, None] - y[:, :, CROWD])
+
+
+def _largest(y: Array, known: Known) -> Array:
+    """The largest value at any step: what outgrows the clipping bound."""
+    return _highest(known.signs[:, None] * y[:, :, CANARY])
+
+
+def _highest(values: Array) -> Array:
+    """The largest of all steps, `[nodes]`, of those in which something was released."""
+    return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
+
+
+def statistics_of(problem: Problem) -> Mapping[str, Statistic]:
+    """The statistics that are tried on a problem, by name."""
+    if problem == OPPOSED:
+        return {LIKELIHOOD_RATIO: opposed_ratio, "largest value": _shortest}
+    return {
+        LIKELIHOOD_RATIO: likelihood_ratio(problem),
+        "largest value": _largest,
+    }
+
+
+Bools = NDArray[np.bool_]
+LEARNING_SHARE = 0.4
+MOST_THRESHOLDS = 2000
+
+Merit = Callable[[Array, Array], Array]
+"""(true positive rates, false positive rates) -> what the attack would prove, elementwise."""
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """A fixed attack, by the name of its statistic, and its counts on the repetitions kept back."""
+
+    statistic: str
+    counts: Counts
+
+
+def epsilon_merit(delta: float) -> Merit:
+    """An attack is as good as the epsilon it proves at `delta`."""
+    return lambda tpr, fpr: epsilon_bounds_of(tpr, fpr, delta)
+
+
+def excess_merit(certificate: Mapping[float, float]) -> Merit:
+    """An attack is as good as what it proves beyond a certificate, at its worst delta.
+
+    The certificate is the certified epsilon at each of some deltas.
+    """
+
+    def merit(tpr: Array, fpr: Array) -> Array:
+        beyond = [
+            epsilon_bounds_of(tpr, fpr, delta) - min(epsilon, MOST_EPSILON)
+            for delta, epsilon in certificate.items()
+        ]
+        return np.asarray(np.max(beyond, axis=0), np.float64)
+
+    return merit
+
+
+def balance_merit(tpr: Array, fpr: Array) -> Array:
+    """An attack is as good as its two errors are alike.
+
+    Between Gaussians every threshold shows the same mu; where the errors are alike it is known
+    best.
+    """
+    return np.asarray(-np.abs(tpr + fpr - 1), np.float64)
+
+
+def fix_and_count(
+    scores: Mapping[str, Array], inserted: Bools, *, merit: Merit, confidence: float
+) -> Guesses:
+    """Choose the best statistic and threshold on the first repetitions, count on the others.
+
+    Scores are `[repetitions]` for every statistic; `inserted`, bool `[repetitions]`, is True on D.
+    The confidence is that of the bound that is to be stated.
+    """
+    learning = int(LEARNING_SHARE * len(inserted))
+    chosen = [
+        (*_best_threshold(values[:learning], inserted[:learning], merit, confidence), name)
+        for name, values in scores.items()
+    ]
+    _, threshold, name = max(chosen)
+    guessed, truth = scores[name][learning:] >= threshold, inserted[learning:]
+    counts = Counts(
+        positives=int(truth.sum()),
+        true_positives=int((guessed & truth).sum()),
+        negatives=int((~truth).sum()),
+        false_positives=int((guessed & ~truth).sum()),
+    )
+    return Guesses(name, counts)
+
+
+def _best_threshold(
+    scores: Array, inserted: Bools, merit: Merit, confidence: float
+) -> tuple[tuple[float, float], float]:
+    """(merit with its confidence, merit at even odds), and the threshold that has the most."""
+    thresholds = _candidates(scores)
+    on, off = np.sort(scores[inserted]), np.sort(scores[~inserted])
+    hits = len(on) - np.searchsorted(on, thresholds, side="left")
+    false = len(off) - np.searchsorted(off, thresholds, side="left")
+    # Where a part of the repetitions proves nothing yet, the likelier attack is taken.
+    sure, likely = (
+        merit(rate_below(hits, len(on), alpha), rate_above(false, len(off), alpha))
+        for alpha in ((1 - confidence) / 2, 0.5)
+    )
+    best = max(range(len(thresholds)), key=lambda i: (sure[i], likely[i]))
+    return (float(sure[best]), float(likely[best])), float(thresholds[best])
+
+
+def _candidates(scores: Array) -> Array:
+    """Thresholds half-way between neighbouring scores; where there are many, quantiles of them."""
+    values = np.unique(scores)
+    if len(values) < 2:
+        return np.append(values, np.inf)  # all or nothing
+    middles = (values[1:] + values[:-1]) / 2
+    if len(middles) <= MOST_THRESHOLDS:
+        return np.asarray(middles, np.float64)
+    picked = np.linspace(0, len(middles) - 1, MOST_THRESHOLDS).astype(np.int64)
+    ends = np.concatenate([np.arange(100), len(middles) - 1 - np.arange(100)])
+    return np.asarray(middles[np.union1d(picked, ends)], np.float64)
+
+
+# What is attacked.
+
 RUNS = 2**24  # seeds that one problem may use
 SMALLEST_DELTA = 1e-3  # by default: a smaller one takes more repetitions than people wait for
 DELTAS = (0.02, 0.1, 0.3)  # where the certificate is put to the test as well
 
-Array = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
 Scores = tuple[dict[str, Array], Bools]
 """The value of each statistic, and whether D was there, of every repetition."""
+
+OF_SUMS = ("sampled-gaussian", "random-allocation-gaussian", "laplace")
+"""Kinds of mechanisms of sums of clipped gradients over batches."""
 
 MOST_ATTACKS = 8  # of one audit, among which confidence and alarm rate are divided
 ALARM_CONFIDENCE = 1 - ALARM_RATE / 2 / MOST_ATTACKS
@@ -170,41 +319,25 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
 
 @dataclass(frozen=True)
 class _Design:
-    """One attack with worst-case data: what is looked at, and how it becomes a bound."""
+    """One attack with worst-case data, and how its guesses become a bound."""
 
     name: str
     problem: Problem
-    look: Callable[[Observed, Known, Target], Scores]
     method: str = "clopper-pearson"
-
-
-def _every_node(
-    problem: Problem,
-) -> Callable[[Observed, Known, Target], Scores]:
-    """Every audited node of every copy is a repetition; it is judged by its own releases."""
-    statistics = statistics_of(problem)
-
-    def look(observed: Observed, known: Known, target: Target) -> Scores:
-        chosen = observed.rows(target.nodes)
-        y = observed.y[:, chosen]
-        return {name: of(y, known) for name, of in statistics.items()}, observed.inserted[chosen]
-
-    return look
 
 
 def _designs(plan: Plan, target: Target) -> tuple[_Design, ...]:
     """The attacks that suit the mechanism, the relation and the sampler."""
-    zero_out = target.relation == privacy.ADD_OR_REMOVE_ONE
-    whole, law = target.node.rate == 1, law_of(plan)
-    in_batch = plan.config.train.sampling == "fixed" and not whole
-    problem = problem_of(law, zero_out=zero_out, in_batch=in_batch)
-    name, look = "worst-case gradient", _every_node(problem)
-    designs = [_Design(name, problem, look), _Design(name, problem, look, "any-delta")]
     mechanism = plan.release.assumed_mechanism(target.node, [(0, target.steps)])
+    problem = problem_of(plan, mechanism)
+    name = "worst-case gradient"
+    designs = [_Design(name, problem), _Design(name, problem, "any-delta")]
     if mechanism.kind == "gaussian":
-        designs.append(_Design(name, problem, look, "gaussian-dp"))
-    if zero_out and not whole and law == "sum":
-        designs.append(_Design("opposed gradient", OPPOSED, _every_node(OPPOSED), "any-delta"))
+        designs.append(_Design(name, problem, "gaussian-dp"))
+    releases = plan.config.algorithm.definition.releases
+    sums = mechanism.kind in OF_SUMS and releases.models and releases.clips == "gradients"
+    if mechanism.relation == privacy.ADD_OR_REMOVE_ONE and target.node.rate < 1 and sums:
+        designs.append(_Design("opposed gradient", OPPOSED, "any-delta"))
     # Where no epsilon is certified, there is no other delta at which it could be contradicted.
     certified = plan.release.clip.enforced
     return tuple(design for design in designs if certified or design.method != "any-delta")
@@ -218,6 +351,8 @@ def worst_cases(
     progress: Progress,
 ) -> tuple[list[Attack], list[Trace], list[Trace], Harness]:
     """Attack the laboratory with all designs that suit the plan.
+
+    Every audited node of every copy is a repetition; it is judged by its own releases.
 
     Returns:
         What every attack achieves, none where no bound would be proved; traces of the first runs;
@@ -237,20 +372,20 @@ def worst_cases(
     traces: list[Trace] = []
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
-        observations: list[list[Scores]] = [[] for _ in own]
+        parts: list[Scores] = []
+        known: Known | None = None  # the same in every run
         for run in range(runs):
-            seed = seed_of(options, number, run)
-            observed = harness.observe(problem, seed)
+            observed = harness.observe(problem, seed_of(options, number, run))
             if len(traces) < KEPT_RUNS:
                 traces.append(observed.trace)
-            known = known_of(small, node, observed.deviations_of(target.nodes))
-            if colluders is not None:
-                known = replace(known, mu=known.mu / colluders.gains)
-            for design, parts in zip(own, observations, strict=True):
-                parts.append(design.look(observed, known, target))
+            known = known or known_of(small, node, observed.whole, colluders)
+            chosen = observed.rows(target.nodes)
+            y, statistics = observed.y[:, chosen], statistics_of(problem)
+            scores = {name: of(y, known) for name, of in statistics.items()}
+            parts.append((scores, observed.inserted[chosen]))
             progress(own[0].name, run + 1, runs)
-        for design, parts in zip(own, observations, strict=True):
-            attacks.append(_attack(design, *_joined(parts), target))
+        scores, inserted = _joined(parts)
+        attacks.extend(_attack(design, scores, inserted, target) for design in own)
     drawn = traces
     if small != plan:  # who is drawn is asked of as many records as there are
         steps, nodes = _drawable(plan, target.steps)

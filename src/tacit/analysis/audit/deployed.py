@@ -31,16 +31,18 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from tacit import gradients, privacy
-from tacit.analysis.audit.alignment import Alignment, Canaries, Forms
-from tacit.analysis.audit.fidelity.finding import ALARM_RATE
-from tacit.analysis.audit.one_run import (
+from tacit.analysis.audit.canaries import (
+    Alignment,
+    Canaries,
     Canary,
+    Forms,
     choose_rows,
     guess,
     in_place,
     mislabel,
     unlike,
 )
+from tacit.analysis.audit.fidelity.finding import ALARM_RATE
 from tacit.analysis.audit.trade_off import (
     TradeOff,
     epsilon_of_any,

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -25,7 +24,7 @@ from tacit.analysis.audit.attacks import (
     seed_of,
     worst_cases,
 )
-from tacit.analysis.audit.canaries import WIDTH
+from tacit.analysis.audit.canaries import run_once
 from tacit.analysis.audit.colluders import colluders_of
 from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
@@ -40,7 +39,7 @@ from tacit.analysis.audit.fidelity.pair_noise import (
 )
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.one_run import run_once
+from tacit.analysis.audit.laboratory import WIDTH
 from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
 from tacit.analysis.audit.report import AuditOptions, audit_document
 from tacit.config import Config
@@ -105,11 +104,12 @@ def audit_job(
             "leaves no noised value of one client to an observer, which audits attack: audit the "
             "same experiment with 'clear'",
         )
-    directory = getattr(job.config.algorithm.options, "table_directory", None)
-    if directory is None:
+    chosen = job.config.algorithm
+    table = chosen.definition.table(chosen.options)
+    if table is None or table.directory is None:
         return _audit(job, options, context, progress)
     # On the same disk: a table lies there because memory is too small for it.
-    place = Path(directory).absolute()
+    place = table.directory.absolute()
     disk = next(folder for folder in (place, *place.parents) if folder.is_dir())
     with tempfile.TemporaryDirectory(dir=disk) as folder:
         own = replace(job, plan=_with_table_in(job.plan, folder))
@@ -252,7 +252,7 @@ def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress)
         context=context,
         steps=steps,
         models=True,
-        on_step=lambda done, before: progress("noise of the own model", done, steps),
+        on_step=lambda k, points, trace: progress("noise of the own model", k + 1, steps),
     )
 
 

@@ -287,7 +287,15 @@ class Trace:
 
     def forget(self) -> None:
         """Drops what was recorded so far: of a long run, one step is looked at at a time."""
-        kept = (self.sent, self.releases, self.sums, self.divisions, self.drawn, self.calls)
+        kept: Sequence[list[Any]] = (
+            self.sent,
+            self.releases,
+            self.sums,
+            self.divisions,
+            self.drawn,
+            self.calls,
+            self.noise.asked,
+        )
         for one in kept:
             one.clear()
 
@@ -536,7 +544,7 @@ def run_traced(
     models: bool = False,
     calls: bool = False,
     absent: Tensor | None = None,
-    on_step: Callable[[int, Tensor], None] = lambda done, at: None,
+    on_step: Callable[[int, Tensor, Trace], None] = lambda k, points, trace: None,
 ) -> Trace:
     """Run the first steps of a plan's algorithm, and the round of gossip that sends their result.
 
@@ -544,8 +552,9 @@ def run_traced(
     `data`. `replay` is what another run of the same plan asked of the noise, which releases the
     same here; with `draws` it is drawn all the same, see `Pinned`. `models` and `calls` say whether
     to keep the models of every step, and calls of the model whole. Records whose inputs are
-    `absent` are masked wherever they are drawn. `on_step` is told how many steps are done, and the
-    models before the last of them.
+    `absent` are masked wherever they are drawn. `on_step` is told after each step its number, the
+    public points where it began, and what is recorded: the nodes' models, or the common one
+    `[1, d]` where models are a node's own.
     """
     algorithm = plan.config.algorithm.definition
     options: Any = plan.config.algorithm.options
@@ -564,8 +573,10 @@ def run_traced(
         before = algorithm.models(state).clone()
         if models:
             trace.models.append(before)
+        if not algorithm.releases.models:
+            before = algorithm.graph.consensus(before, state)[None].clone()
         state = advanced(plan, state, k, traced)
-        on_step(k + 1, before)
+        on_step(k, before, trace)
     algorithm.mix(state, steps - 1, options, traced, plan.rounds)
     if models:
         trace.models.append(algorithm.models(state).clone())

@@ -32,7 +32,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from tacit.analysis.audit.one_run import mislabel
+from tacit.analysis.audit.canaries import mislabel
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.data import StackedData, bounded_inputs
 from tacit.errors import InputError, RecordsError

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacit.analysis.audit.canaries import REPLACED, stack_records
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
-from tacit.analysis.audit.harness import set_up
+from tacit.analysis.audit.laboratory import REPLACED, linear_model, set_up, stack_records
 from tacit.analysis.audit.recorder import run_traced, seeded
 from tacit.config import load_config
 from tacit.privacy.noise import draws
@@ -71,7 +70,9 @@ def observe(job, context=StackedContext, *, nodes=64, runs=2, steps=None, absent
     data = stack_records(replace(REPLACED, instead=None), records, there, 1.0, dtype, device)
     plans = [replace(seeded(job.plan, seed + run), nodes=stacked) for run in range(runs)]
     return [
-        run_traced(plan, lab.model, data, lab.exchange, context=context, steps=lab.steps)
+        run_traced(
+            plan, linear_model(dtype, device), data, lab.exchange, context=context, steps=lab.steps
+        )
         for plan in plans
     ]
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import nn
 
-from tacit.analysis.audit.canaries import ALONE
 from tacit.analysis.audit.fidelity import noise_links as links
 from tacit.analysis.audit.fidelity import noise_sample as of_samples
 from tacit.analysis.audit.fidelity.finding import LEVEL
@@ -30,7 +29,7 @@ from tacit.analysis.audit.fidelity.noise_sample import (
     noise_sample,
     sample_of,
 )
-from tacit.analysis.audit.harness import set_up
+from tacit.analysis.audit.laboratory import ALONE, set_up
 from tacit.analysis.audit.recorder import Pinned, Trace, run_traced
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config

@@ -71,18 +71,23 @@ def accounted(plan: Plan, node: NodePlan, steps: Sequence[int]) -> dict[int, Acc
     found = {}
     for step in steps:
         mechanism = plan.release.mechanism(node, [(step, step + 1)])
-        drawn, undrawn = _SHIFTS[type(mechanism)](mechanism)
-        once = mechanism.relation == ADD_OR_REMOVE_ONE or _by_coins(mechanism)
-        found[step] = Accounted(
-            drawn=drawn,
-            undrawn=undrawn,
-            alone=1.0 if once else 2.0,
-            carried=False,
-            keeps=type(mechanism) is PrivateState,
-        )
+        found[step] = of_step(mechanism)
         if type(mechanism) is PersistentState:
             return _carried(plan, node, steps, found[step])
     return found
+
+
+def of_step(mechanism: Mechanism) -> Accounted:
+    """What the mechanism of a single step lets one record move in it."""
+    drawn, undrawn = _SHIFTS[type(mechanism)](mechanism)
+    once = mechanism.relation == ADD_OR_REMOVE_ONE or _by_coins(mechanism)
+    return Accounted(
+        drawn=drawn,
+        undrawn=undrawn,
+        alone=1.0 if once else 2.0,
+        carried=False,
+        keeps=type(mechanism) is PrivateState,
+    )
 
 
 def _by_coins(mechanism: Mechanism) -> bool:

@@ -1,0 +1,530 @@
+"""Runs the product's own code on worst-case data, many nodes at once: what it then releases.
+
+*Data.* Records have the gradients that an accountant fears most. The model is linear in a few
+weights and the loss is its output, so that a record's gradient is its feature vector, at every step
+and wherever the model is. Direction `CANARY` is used by the canary, `CROWD` by the other records,
+those of `BARE` by nobody: there an observer sees the noise alone. The canary's feature is a million
+times the clipping bound, so that clipping is put to the test.
+
+Where old gradients are kept, or subtracted from new ones, a gradient that never changes shows
+little. So old ones have the opposite sign of new ones, by what a step asks its context for
+(`Slope`). The certificates hold for gradients that depend on the step in any way, since they hold
+for every history. The sign does not depend on the model's position, because nodes that share a
+model would then depend on each other's messages, and would not be independent repetitions.
+
+Where a model's change is clipped in place of gradients, the other records push the change to one
+end, and the canary, who outweighs all of them, to the other (`OUTVOTED`).
+
+*Runs.* A repetition is one node of one run: its noise and coins come from a key of its own, and its
+noised gradients depend on nothing else, so nodes are independent repetitions whatever the graph
+does with their messages. The experiment's graph is copied until the stack is worth a step; sampler,
+clip, noise, steps, algorithm and weights are the plan's.
+
+What is attacked are the releases themselves, as they come back from the noise: every message is a
+function of them and of public values, which an exact test shows (`fidelity.interference`), so that
+no observer of messages can know more. Each copy of the graph is a run of its own, but for a
+server's mean, which is over all of them. No gradient depends on it. What a local regulariser or a
+box leaves of a gradient may depend on such public values, so that there repetitions are independent
+only given these (`Releases.apart`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import hadamard
+from torch import Tensor, nn
+
+from tacit import gradients, privacy
+from tacit.algorithms import Activity, StepContext, StepTable
+from tacit.analysis.audit.colluders import Colluders, pooled
+from tacit.analysis.audit.recorder import (
+    ContextFactory,
+    Noised,
+    Recorded,
+    Trace,
+    run_traced,
+    seeded,
+)
+from tacit.communication.exchange import InProcessExchange
+from tacit.communication.exchange.protocol import everybody
+from tacit.data import StackedData
+from tacit.gradients import Loss, StackedModel
+from tacit.training.pair_noise import PairNoise
+from tacit.training.plan import NodePlan, Plan
+from tacit.training.prepare import DTYPES
+
+CANARY, CROWD = 0, 1
+BARE = slice(2, 16)
+WIDTH = 16
+HUGE = 1e6
+
+Vector = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A pair of neighbouring data sets, gradients along `CANARY` and `CROWD`.
+
+    In units of the largest clipping bound of the schedule.
+
+    Args:
+        others: the gradient of every other record.
+        canary: the gradient of the canary in D.
+        instead: what stands in its place in D'; None: nothing does, and J, the sampling rate and
+            the denominator stay as they were (zero-out).
+    """
+
+    others: Vector
+    canary: Vector
+    instead: Vector | None
+
+
+ALONE = Problem(others=(0, 1), canary=(HUGE, 0), instead=None)
+"""Add-or-remove-one: nobody else works along the canary's direction."""
+
+OPPOSED = Problem(others=(0, 1), canary=(0, -HUGE), instead=None)
+"""Add-or-remove-one: against all the others, so that a changing denominator counts double."""
+
+REPLACED = Problem(others=(0, 1), canary=(HUGE, 0), instead=(-HUGE, 0))
+"""Replace-one: opposite contributions."""
+
+REPLACED_IN_BATCH = Problem(others=(-1, 0), canary=(HUGE, 0), instead=(-1, 0))
+"""Replace-one with a batch of fixed size: whoever the canary displaces is its opposite."""
+
+
+NOBODY = Problem(others=(0, 0), canary=(0, 0), instead=(0, 0))
+"""No gradients at all: what is released then is public."""
+
+OUTVOTED = Problem(others=(-HUGE, 0), canary=(HUGE**2, 0), instead=None)
+"""Add-or-remove-one: one change of the model becomes its opposite, 2 C apart."""
+
+OUTVOTED_REPLACED = Problem(others=(-HUGE, 0), canary=(HUGE**2, 0), instead=(-HUGE, 0))
+"""Replace-one: the same, with one more of the others in D'."""
+
+
+def problem_of(plan: Plan, mechanism: privacy.Mechanism) -> Problem:
+    """The pair of data sets that an observer of this mechanism can tell apart best."""
+    releases = plan.config.algorithm.definition.releases
+    zero_out = mechanism.relation == privacy.ADD_OR_REMOVE_ONE
+    if releases.clips == "change":
+        return OUTVOTED if zero_out else OUTVOTED_REPLACED
+    if zero_out:
+        return ALONE
+    in_batch = mechanism.kind == privacy.FixedBatchGaussian.kind and releases.models
+    return REPLACED_IN_BATCH if in_batch else REPLACED
+
+
+def table_signs(plan: Plan, steps: int) -> NDArray[np.float64]:
+    """The sign of the gradients that a table takes up in each step, `[steps]`; 1 without a table.
+
+    It is filled at the sign 1. Then the sign changes as often as a record is drawn, about.
+    """
+    chosen = plan.config.algorithm
+    if chosen.definition.table(chosen.options) is None:
+        return np.ones(steps)
+    often = max(1, round(1 / max(node.rate for node in plan.nodes)))
+    return np.where(np.arange(steps) // often % 2 == 0, -1.0, 1.0)
+
+
+def directions(plan: Plan) -> NDArray[np.float64]:
+    """The orthonormal directions of a lab's gradients, one a row, `[WIDTH, WIDTH]`: `CANARY` first.
+
+    They are the coordinates, but for a clip that bounds each coordinate: there a gradient is
+    longest that has all of them.
+    """
+    if plan.release.clip.norm == "coordinate":
+        return np.asarray(hadamard(WIDTH) / np.sqrt(WIDTH), np.float64)
+    return np.eye(WIDTH)
+
+
+class Slope:
+    """The sign of all gradients, by what they are asked for, which everybody knows.
+
+    New gradients have the sign 1. Those over all records, which anchors and snapshots are made of,
+    and those at the older point of a difference have the sign -1, and what a table takes up has
+    that of `table_signs`.
+    """
+
+    def __init__(self) -> None:
+        self._sign, self._older = 1.0, cast(Tensor | None, None)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """A loss whose gradient is the feature vector times the sign."""
+        return outputs.reshape(-1) * self._sign
+
+    @contextmanager
+    def turned(self, sign: float, older: Tensor | None = None) -> Iterator[None]:
+        """Meanwhile gradients have this sign, and at an older point, `[nodes, d]`, the other."""
+        before = self._sign, self._older
+        self._sign, self._older = sign, older
+        try:
+            yield
+        finally:
+            self._sign, self._older = before
+
+    @contextmanager
+    def at(self, point: Tensor) -> Iterator[None]:
+        """Meanwhile gradients are taken at this point, `[nodes, d]`."""
+        older = self._older
+        is_older = older is not None and older.shape == point.shape and torch.equal(older, point)
+        with self.turned(-self._sign if is_older else self._sign, older):
+            yield
+
+
+class _TurnedModel(Recorded):
+    def __init__(self, inner: StackedModel, slope: Slope) -> None:
+        super().__init__(inner)
+        self._slope = slope
+
+    def gradient(self, at: Tensor, *rest: Any, **more: Any) -> Any:
+        with self._slope.at(at):
+            return self._inner.gradient(at, *rest, **more)
+
+    def record_gradients(self, at: Tensor, *rest: Any, **more: Any) -> Any:
+        with self._slope.at(at):
+            return self._inner.record_gradients(at, *rest, **more)
+
+
+class _TurnedTable(Recorded):
+    def __init__(self, inner: StepTable, slope: Slope, signs: NDArray[np.float64]) -> None:
+        super().__init__(inner)
+        self._slope, self._signs = slope, signs
+
+    def replace(self, at: Tensor, k: int, difference: float | None) -> Any:
+        # A difference that is clipped is small, and would take away from what is kept.
+        with self._slope.turned(1.0 if difference is not None else float(self._signs[k])):
+            return self._inner.replace(at, k, difference)
+
+
+class _TurnedContext(Recorded):
+    def __init__(self, inner: StepContext, slope: Slope, signs: NDArray[np.float64]) -> None:
+        super().__init__(inner)
+        self._slope, self._signs = slope, signs
+
+    @property
+    def table(self) -> _TurnedTable:
+        return _TurnedTable(self._inner.table, self._slope, self._signs)
+
+    def among(self, k: int) -> _TurnedContext:
+        inner = self._inner.among(k)
+        same = inner is self._inner
+        return self if same else _TurnedContext(inner, self._slope, self._signs)
+
+    def batch_gradient(self, at: Tensor, k: int, *, whole: bool = False, **more: Any) -> Any:
+        with self._slope.turned(-1.0 if whole else 1.0):
+            return self._inner.batch_gradient(at, k, whole=whole, **more)
+
+    def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Any:
+        with self._slope.turned(1.0, anchor):
+            return self._inner.batch_difference(at, anchor, k, bound)
+
+
+def _anything(outputs: Tensor, targets: Tensor) -> None:
+    """Any targets will do: the loss does not read them."""
+
+
+def linear_model(
+    dtype: torch.dtype, device: torch.device, slope: Slope | None = None
+) -> StackedModel:
+    """The linear model, its weights at 0, under the product's own gradient engine."""
+    module = nn.Linear(WIDTH, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    loss = Loss("linear", (slope or Slope()).losses, None, _anything)
+    return gradients.build(
+        module, loss, torch.eye(WIDTH), torch.zeros(WIDTH, 1), dtype=dtype, device=device
+    )
+
+
+def stack_records(
+    problem: Problem,
+    records: list[int],
+    inserted: Tensor,
+    clip: float,
+    dtype: torch.dtype,
+    device: torch.device,
+    basis: NDArray[np.float64] | None = None,
+) -> StackedData:
+    """The records of all nodes; the canary, or what stands for it, is a node's last one.
+
+    `records` are J of each node, and `inserted`, bool `[nodes]`, is True where it holds D.
+    Gradients are in units of `clip`, along the directions `basis`, one a row; see `directions`.
+    None: the coordinates.
+
+    A record's target, which the loss does not read, is its number in the stack: it says who was
+    drawn. In a node that holds D' of a zero-out problem the last row is still in the stack, but is
+    none of the node's records, and the node's plan must not count it either.
+    """
+    sizes = torch.tensor(records, dtype=torch.int64, device=device)
+    ends = sizes.cumsum(0)
+    inputs = torch.zeros(int(ends[-1]), WIDTH, dtype=dtype, device=device)
+    inputs[:, : BARE.start] = torch.tensor(problem.others, dtype=dtype, device=device)
+    instead = problem.others if problem.instead is None else problem.instead
+    choice = torch.tensor([instead, problem.canary], dtype=dtype, device=device)
+    inputs[ends - 1, : BARE.start] = choice[inserted.to(device).long()]
+    inputs *= clip
+    if basis is not None:
+        inputs = inputs @ torch.from_numpy(basis).to(inputs)
+    absent = torch.zeros_like(sizes)
+    if problem.instead is None:
+        absent = (~inserted.to(device)).long()
+    return StackedData(inputs, torch.arange(len(inputs)).to(device), ends - sizes, sizes - absent)
+
+
+# Runs.
+
+Array = NDArray[np.float64]
+FEW_RECORDS, FEW_DRAWN = 40, 10  # of a node, and of its batch, where more make no difference
+MOST_NODES = 1024
+MOST_NUMBERS = 1_000_000  # of node-steps, or of records, in one stack
+# Records that all batches of one run hold together: its trace keeps who they are.
+MOST_DRAWN = 2**24
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one run released.
+
+    Args:
+        y: float64 `[steps, nodes, width]`, along the directions of the laboratory: releases in
+            units of their noise, with the sign of gradients, less what is public; NaN where a node
+            released nothing.
+        inserted: bool `[nodes]`, whether a node held D.
+        copies: of the graph; node i of copy c is number `c * (nodes / copies) + i`.
+    """
+
+    y: Array
+    inserted: NDArray[np.bool_]
+    copies: int
+    trace: Trace
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Which steps ask for a sum over all records, `[steps]`."""
+        found = np.zeros(len(self.y), np.bool_)
+        for release in self.trace.releases:
+            found[release.step] |= any(each.whole for each in self.trace.sums[release.sums])
+        return found
+
+    def rows(self, nodes: Sequence[int]) -> NDArray[np.int64]:
+        """The stacked numbers of some nodes of the graph, in all of its copies."""
+        starts = len(self.inserted) // self.copies * np.arange(self.copies)[:, None]
+        rows: NDArray[np.int64] = (starts + np.asarray(nodes)).reshape(-1)
+        return rows
+
+
+@dataclass(frozen=True)
+class Harness:
+    """An experiment made ready for canaries: some of its steps, on copies of its graph.
+
+    The exchange mixes all copies together; it is public, so the observer has it too. `context`
+    executes a step. With colluders, what is attacked is what they make of the releases, of their
+    node alone; without, it is what each node releases.
+    """
+
+    plan: Plan
+    steps: int
+    copies: int
+    exchange: InProcessExchange
+    context: ContextFactory
+    colluders: Colluders | None = None
+
+    def observe(self, problem: Problem, seed: int) -> Observed:
+        """Run once from a seed: each node holds D or D' by a fair coin of the auditor's.
+
+        The coins are independent, so that what the other nodes hold says nothing of a node.
+        """
+        rng, basis = np.random.default_rng(seed), directions(self.plan)
+        inserted = rng.random(self.copies * len(self.plan.nodes)) < 0.5
+        trace, public = self._run(problem, inserted, seed), None
+        if not self.plan.config.algorithm.definition.releases.models:  # which move by themselves
+            public = self._run(NOBODY, inserted, seed, replay=trace.noise.asked)
+        y = _released(trace, public, self.steps)
+        if self.colluders is not None:
+            y = pooled(y, trace, self.colluders, self.copies)
+        if self.plan.config.algorithm.definition.releases.falls:
+            y = -y
+        if not np.array_equal(basis, np.eye(len(basis))):
+            y = y @ basis.T
+        return Observed(y, inserted, self.copies, trace)
+
+    def _run(
+        self,
+        problem: Problem,
+        inserted: NDArray[np.bool_],
+        seed: int,
+        replay: Sequence[Noised] = (),
+    ) -> Trace:
+        train, plan = self.plan.config.train, self._stacked(problem, inserted, seed)
+        dtype, device = DTYPES[train.dtype], torch.device(train.device)
+        data = stack_records(
+            problem,
+            [node.records for node in self.plan.nodes] * self.copies,
+            torch.from_numpy(inserted).to(device),
+            max(map(self.plan.release.clip.attacked, range(self.plan.steps))),
+            dtype,
+            device,
+            directions(self.plan),
+        )
+        slope = Slope()
+        model = _TurnedModel(linear_model(dtype, device, slope), slope)
+        return run_traced(
+            plan,
+            cast(StackedModel, model),
+            data,
+            self.exchange,
+            context=partial(self._side_by_side, slope),
+            steps=self.steps,
+            replay=replay,
+        )
+
+    def _side_by_side(self, slope: Slope, *arguments: Any, **named: Any) -> StepContext:
+        """The context of all copies, each of which is a run of its own: they are not counted."""
+        context: Any = self.context(*arguments, **named)
+        context.count = len(self.plan.nodes)
+        signs = table_signs(self.plan, self.steps)
+        return cast(StepContext, _TurnedContext(context, slope, signs))
+
+    def _stacked(self, problem: Problem, inserted: NDArray[np.bool_], seed: int) -> Plan:
+        """The plan of all copies under seeded noise, without the record that D' lacks."""
+        whole, absent = self.copied(), np.zeros_like(inserted)
+        if problem.instead is None:
+            absent = ~inserted
+        nodes = tuple(
+            replace(node, records=node.records - int(gone))
+            for node, gone in zip(whole.nodes, absent, strict=True)
+        )
+        return replace(seeded(whole, seed), nodes=nodes)
+
+    def copied(self) -> Plan:
+        """The plan of all copies; node i of copy c is number `c * nodes + i`."""
+        nodes = tuple(
+            replace(node, node=node.node + copy * len(self.plan.nodes))
+            for copy in range(self.copies)
+            for node in self.plan.nodes
+        )
+        release = self.plan.release
+        activity = _copied(release.activity, self.copies)
+        pairs = _copied_pairs(release.pairs, self.copies)
+        return replace(
+            self.plan, nodes=nodes, release=replace(release, activity=activity, pairs=pairs)
+        )
+
+
+def _released(trace: Trace, public: Trace | None, steps: int) -> Array:
+    """What was released in units of its noise; see `Observed`.
+
+    `public` is of the same releases in a run without gradients, whose totals are what no record
+    moved: functions of public values and of earlier releases. None: they are zero. So they are
+    wherever what is noised is made of clipped gradients alone (of a sum, of a table, of
+    differences), and of no use where a whole change is clipped, which the records push to one end
+    or the other.
+    """
+    y = np.full((steps, *trace.start.shape), math.nan)
+    for number, release in enumerate(trace.releases):
+        moved, nodes = release.after.double(), list(release.nodes)
+        if public is not None:
+            moved = moved - public.releases[number].before.double()
+        y[release.step, nodes] = moved.cpu().numpy() / release.deviations[:, None]
+    return y
+
+
+def _copied(activity: Activity | None, copies: int) -> Activity | None:
+    """Who takes part in all copies of the graph; pairs stay within theirs."""
+    if activity is None:
+        return None
+    partner = activity.partner
+    if partner is not None:
+        nodes = partner.shape[1]
+        partner = np.concatenate([partner + copy * nodes for copy in range(copies)], axis=1)
+    return replace(activity, active=np.tile(activity.active, (1, copies)), partner=partner)
+
+
+def _copied_pairs(pairs: PairNoise | None, copies: int) -> PairNoise | None:
+    """The noise of the pairs of all copies of the graph; pairs stay within theirs."""
+    if pairs is None:
+        return None
+    nodes = len(pairs.own)
+    moved = [copy * nodes for copy in range(copies)]
+    return replace(
+        pairs,
+        pairs=tuple((i + first, j + first) for first in moved for i, j in pairs.pairs),
+        own=pairs.own * copies,
+        active=None if pairs.active is None else np.tile(pairs.active, (1, copies)),
+    )
+
+
+def in_small(plan: Plan) -> Plan:
+    """The plan with fewer records a node, wherever its mechanism is the same for so many.
+
+    What one record does to a node's releases does not depend then on how many others there are,
+    and a laboratory without them takes less time. The sampling rate stays, and so does the noise.
+    Noise of pairs is in units of the mean over a batch: all batches must shrink alike then.
+    """
+    nodes, pairs = tuple(_small(plan, node) for node in plan.nodes), plan.release.pairs
+    if pairs is None:
+        return replace(plan, nodes=nodes)
+    shares = {
+        small.expected_batch / node.expected_batch
+        for small, node in zip(nodes, plan.nodes, strict=True)
+    }
+    if len(shares) > 1:
+        return plan
+    release = replace(plan.release, pairs=pairs.scaled(1 / shares.pop()))
+    return replace(plan, nodes=nodes, release=release)
+
+
+def _small(plan: Plan, node: NodePlan) -> NodePlan:
+    records = max(FEW_RECORDS, math.ceil(FEW_DRAWN / node.rate))
+    if records >= node.records:
+        return node
+    fewer = replace(node, records=records, expected_batch=node.rate * records)
+    stated = plan.release.assumed_mechanism
+    same = stated(fewer) == stated(node)
+    return fewer if same else node
+
+
+def set_up(
+    plan: Plan,
+    steps: int,
+    repetitions: int,
+    context: ContextFactory,
+    colluders: Colluders | None = None,
+) -> Harness:
+    """Choose how many copies of the graph one run holds, and lay them out.
+
+    `repetitions` is how many nodes are wanted in all. There are no colluders without noise of
+    pairs.
+    """
+    nodes = len(plan.nodes)
+    largest = max(steps, *(node.records for node in plan.nodes))
+    drawn = steps * plan.release.local_steps * max(node.expected_batch for node in plan.nodes)
+    stack = min(MOST_NODES, MOST_NUMBERS // largest, int(MOST_DRAWN // drawn))
+    most = max(1, stack // nodes)
+    copies = min(most, -(-repetitions // nodes))
+    train = plan.config.train
+    dtype, device = DTYPES[train.dtype], torch.device(train.device)
+    together = [weights.repeated(copies) for weights in plan.mixing.weights]
+    activity = _copied(plan.release.activity, copies)
+    return Harness(
+        plan=plan,
+        steps=steps,
+        copies=copies,
+        exchange=InProcessExchange(
+            together,
+            dtype=dtype,
+            device=device,
+            active=everybody if activity is None else lambda k: activity.active[k],
+            rounds=plan.rounds,
+        ),
+        context=context,
+        colluders=colluders,
+    )
