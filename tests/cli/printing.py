@@ -152,7 +152,9 @@ _MASKS = (
     (r"new-[a-z-]+-\d+", "NEW"),
     (r"(\b\d+(\.\d+)?[ \u00a0\u202f]?(ms|s|min|h)\b ?)+ *", "SECONDS "),
     (r"─+", "─"),  # as long as the times above it
-    (r"SECONDS ago +|(?<=last seen) +", " "),
+    # Columns of times are as wide as these.
+    (r" *SECONDS ago +|(?<=last seen) +", " "),
+    (r" +(?=(SECONDS|time) *$)", " "),
     (r"\b\d+\.\d+\.\d+(\+\w+)?\b", "VERSION"),
 )
 
@@ -161,7 +163,7 @@ def masked(text):
     """Text without times, digests of what is new, versions and places."""
     text = text.replace(os.getcwd(), "HERE")
     for pattern, word in _MASKS:
-        text = re.sub(pattern, word, text)
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
     return text
 
 

@@ -1,5 +1,6 @@
 """`tacit compare`: what it prints and leaves, its exit codes, and a clean stop."""
 
+import glob
 import os
 import signal
 import subprocess
@@ -187,7 +188,8 @@ def two_processes(file):
 
 
 def _begun(runs):
-    return {path.parent for path in runs.glob("*/checkpoint-*")}
+    # Not those that are being made, which are hidden and gone at once.
+    return {Path(path).parent for path in glob.glob(f"{runs}/*/checkpoint-*")}
 
 
 def _assert_stopped_at_a_checkpoint(runs):
