@@ -28,6 +28,7 @@ round's messages alone. Proof: `docs/proofs/server-differences.md`.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
@@ -66,9 +67,9 @@ class ServerAnchorOptions(FederatedOptions, DifferenceOptions):
         """The share of new gradients in what is sent between refreshes."""
         return 0.0
 
+    @abstractmethod
     def refreshes(self, k: int) -> bool:
         """Whether the direction of round k is made anew."""
-        raise NotImplementedError
 
 
 class DirectedState(NamedTuple):

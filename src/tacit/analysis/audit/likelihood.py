@@ -73,12 +73,13 @@ def known_of(
     drawn = np.array([one.drawn for one in moves])
     undrawn = np.array([one.undrawn for one in moves])
     unit = np.array([1 / release.own_multiplier(node, k) for k in steps])
-    # What a table keeps of a record shows more than a clipped difference: see `_TurnedTable`.
-    kept = (undrawn > 0) & (drawn + undrawn < (2 - 1e-9) * unit)
-    drawn = np.where(kept, -undrawn, drawn)
     if not release.algorithm.releases.models:
         # The bound is of all losses, far from what constant gradients do: about one of them.
         drawn, undrawn = unit, np.zeros(len(whole))
+    # What a table keeps of a record shows more than a clipped difference: see `_TurnedTable`. There
+    # a record moves as much where it is drawn as elsewhere, and the same way.
+    kept = (undrawn > 0) & (drawn + undrawn < (2 - 1e-9) * unit)
+    drawn = np.where(kept, -undrawn, drawn)
     bounds = np.array([release.clip.bound(k) or 1.0 for k in steps])
     longer = np.array([release.clip.attacked(k) for k in steps]) / bounds
     if colluders is not None:
