@@ -150,7 +150,7 @@ _MASKS = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00| UTC)?", "TIME"),
     (r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b", "HEX"),
     (r"new-[a-z-]+-\d+", "NEW"),
-    (r"(\b\d+(\.\d+)?[ \u00a0\u202f]?(ms|s|min|h)\b ?)+ *", "SECONDS "),
+    (r"(\b\d+(\.\d+)?[ \u00a0\u202f]?(ms|s|min|h)\b[ \u00a0\u202f]?)+ *", "SECONDS "),
     (r"─+", "─"),  # as long as the times above it
     # Columns of times are as wide as these.
     (r" *SECONDS ago +|(?<=last seen) +", " "),
