@@ -14,7 +14,6 @@ FILES = (
     "cli/test_cli_launch.py",
     "training/test_resume.py",
 )
-CHOSEN = "signal or interrupt or terminal or nohup or real_processes or launch"
 # What stands together hides nothing of each other: on one side signals are ignored, as nohup and a
 # background do with some of them; on the other there is no terminal and no input.
 SURROUNDINGS = {
@@ -28,7 +27,7 @@ SURROUNDINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 def test_the_suite_passes_in(surroundings, tmp_path):
-    options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-k", CHOSEN]
+    options = ["-q", "-m", "surroundings", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options]
     files = [str(TESTS / file) for file in FILES]
     alone = {name: value for name, value in os.environ.items() if "XDIST" not in name}

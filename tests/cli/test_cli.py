@@ -380,6 +380,7 @@ def hangup():
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.surroundings
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("first", SIGNALS)
 def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts(first):
@@ -396,6 +397,7 @@ def test_the_first_signal_asks_for_a_stop_and_the_second_interrupts(first):
     assert list(map(signal.getsignal, SIGNALS)) == before
 
 
+@pytest.mark.surroundings
 @pytest.mark.usefixtures("hangup")
 def test_a_hangup_that_nohup_ignores_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -406,6 +408,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored():
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
+@pytest.mark.surroundings
 def test_an_interrupt_before_the_first_step_exits_with_130(file, folder):
     name = write_module(
         folder,
@@ -438,6 +441,7 @@ def test_a_defect_exits_with_1_and_asks_for_a_report(file, monkeypatch):
         tacit("plan", file, "--json")
 
 
+@pytest.mark.surroundings
 @pytest.mark.process
 def test_exit_codes_of_real_processes(file, folder):
     answers: list[Answer] = [

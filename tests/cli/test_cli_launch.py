@@ -91,6 +91,7 @@ def test_restarts_need_a_run_folder(tmp_path):
         call(write_experiment(tmp_path), "--processes", 2, "--restarts", 1)
 
 
+@pytest.mark.surroundings
 @pytest.mark.process
 def test_one_process_trains(tmp_path, capfd):
     out = tmp_path / "run"

@@ -762,6 +762,7 @@ def first_progress(process):
     pytest.fail(f"the run ended with {process.wait(10)} before its first step")
 
 
+@pytest.mark.surroundings
 def test_an_interrupt_stops_cleanly_and_costs_nothing(long, tmp_path):
     run = tmp_path / "run"
     process = start_tacit("train", long.file, "--out", run)
@@ -806,6 +807,7 @@ def wait_for_metrics(run, process, rows):
     wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= rows, process)
 
 
+@pytest.mark.surroundings
 def test_a_terminal_that_is_closed_stops_a_run_cleanly(long, tmp_path):
     run, (master, slave) = tmp_path / "run", pty.openpty()
 
@@ -833,6 +835,7 @@ def test_a_terminal_that_is_closed_stops_a_run_cleanly(long, tmp_path):
     assert checkpoint.read(kept, long.result.plan.digest()).step == steps
 
 
+@pytest.mark.surroundings
 def test_under_nohup_a_closed_terminal_stops_nothing(long, tmp_path):
     run = tmp_path / "run"
     process = subprocess.Popen(

@@ -314,6 +314,7 @@ def test_the_others_may_take_their_time_to_notice(tmp_path):
     assert (tmp_path / "noticed").exists()
 
 
+@pytest.mark.surroundings
 @pytest.mark.parametrize(
     ("sent", "arrives"),
     [
@@ -343,6 +344,7 @@ def test_the_first_signal_is_passed_on_once(tmp_path, sent, arrives):
     assert [read(tmp_path, f"heard-{rank}") for rank in range(2)] == [[int(arrives)]] * 2
 
 
+@pytest.mark.surroundings
 def test_a_closed_terminal_does_not_concern_what_nohup_started(tmp_path):
     source = """
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -361,6 +363,7 @@ def test_a_closed_terminal_does_not_concern_what_nohup_started(tmp_path):
     assert [read(tmp_path, f"heard-{rank}") for rank in range(2)] == [[True, []]] * 2
 
 
+@pytest.mark.surroundings
 def test_the_second_signal_kills_and_nothing_is_started_again(tmp_path, capfd):
     source = """
         signal.signal(signal.SIGINT, lambda *_: put(f"heard-{rank}"))
@@ -512,6 +515,7 @@ def running(number):
     return state != "Z"
 
 
+@pytest.mark.surroundings
 def test_a_killed_launcher_takes_its_processes_with_it(tmp_path):
     source = """
         def end(*_):
