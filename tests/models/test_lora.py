@@ -10,12 +10,12 @@ import tacit
 
 pytestmark = pytest.mark.slow  # the two packages take seconds to load
 
-peft = pytest.importorskip("peft", reason="peft is not installed (the extra huggingface)")
-transformers = pytest.importorskip(
-    "transformers", reason="transformers is not installed (the extra huggingface)"
-)
-
 PAD, WORDS, LENGTH = 0, 30, 6
+
+
+def loaded(name):
+    """One of the two packages, loaded by the first test: every other file is collected without."""
+    return pytest.importorskip(name, reason=f"{name} is not installed (the extra huggingface)")
 
 
 class Texts(nn.Module):
@@ -34,6 +34,7 @@ class CausalTexts(Texts):
 
 
 def bert():
+    transformers = loaded("transformers")
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=24, max_position_embeddings=LENGTH, pad_token_id=PAD,
@@ -43,6 +44,7 @@ def bert():
 
 
 def gpt2():
+    transformers = loaded("transformers")
     config = transformers.GPT2Config(
         vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=LENGTH, num_labels=2,
         pad_token_id=PAD, bos_token_id=1, eos_token_id=1, attn_pdrop=0.0,
@@ -54,6 +56,7 @@ def gpt2():
 
 
 def adapted(model, *targets, wrapper=Texts):
+    peft = loaded("peft")
     lora = peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_dropout=0.1, target_modules=[*targets])
     return wrapper(peft.get_peft_model(model, lora))
 

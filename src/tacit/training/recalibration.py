@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import least_squares
 from scipy.special import expit, logit
 from torch import Tensor
 
@@ -104,6 +103,8 @@ def histogram(odds: Array, targets: Tensor, edges: Array) -> Array:
 
 def fit(counts: Array, odds: Array, edges: Array, deviation: float) -> tuple[float, float]:
     """Slope and intercept, by counts with noise of a deviation, and log-odds of public records."""
+    from scipy.optimize import least_squares  # here, since it is slow and few runs need it
+
     place = np.searchsorted(edges, odds)
     known = np.bincount(place, minlength=len(edges) + 1)
     outside, inside = counts.reshape(2, -1)[:, known > 0]

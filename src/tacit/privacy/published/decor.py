@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 from tacit.errors import InputError
@@ -137,6 +136,7 @@ def decor_noise(
     """
     if not 1e-6 <= epsilon <= 1e3:
         raise InputError("epsilon", epsilon, "must lie between 1e-6 and 1000")
+    from scipy.optimize import brentq  # here, since it is slow and few runs need it
 
     def excess(log_multiplier: float) -> float:
         run = DecorRun(math.exp(log_multiplier), steps, batch, records, delta)
