@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import rooms
 import tacit
 from experiments import write_experiment
 from tacit.analysis.statement import check_statement, write_statement
@@ -109,6 +110,16 @@ def test_a_run_goes_the_ways_that_the_page_tells(tmp_path):
         left = iter(calls)
         missing = next((name for name in way if name not in left), None)  # uses `left` up to it
         assert missing is None, f"{missing} is not called after what stands before it"
+
+
+def test_the_rooms_are_drawn_from_their_imports():
+    """`python tests/rooms.py` draws them anew."""
+    assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.drawn()
+    page = PAGE.read_text(encoding="utf-8")
+    assert "(../images/rooms.svg)" in page
+    table, _, _ = page.partition("## The rooms\n")[2].partition("\nWhere something new goes")
+    told = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(told))) == rooms.rooms()
 
 
 def test_newcomers_are_led_to_the_page():
