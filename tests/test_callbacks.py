@@ -66,6 +66,7 @@ def test_settings_leave_out_where_a_site_keeps_its_things():
     assert outcome(result) == final(result)
 
 
+@pytest.mark.slow
 def test_mlflow_gets_what_is_public(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow = pytest.importorskip("mlflow")

@@ -109,6 +109,7 @@ def test_more_waves_begin_with_the_same_history():
     assert few == [event for event in many if event.wave < 20]
 
 
+@pytest.mark.slow
 def test_each_node_pays_for_its_own_events():
     task = oracle.problem("logistic", 6)
     config = {

@@ -62,6 +62,7 @@ def told(document, name):
     return json.loads(re.sub(rf"(?<![\w-]){name}(?![\w-])", "NAME", document))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_copied_file_does_all_that_the_built_in_does(name, tmp_path, monkeypatch):
     monkeypatch.setitem(

@@ -144,6 +144,7 @@ def planned(records, options, **sections):
     return tacit.train(config, nodes=[(draw.normal(size=(records, 2)), np.zeros((records, 1)))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("difference", "hit"), [(None, 2 - 0.1), (0.2, 0.1 + 0.9 * 0.2 / 0.8)])
 def test_theorem_a_is_the_composition_of_its_mixtures(difference, hit):
     options = {**PRIVATE, "clip": 0.8, **({"clip_difference": difference} if difference else {})}

@@ -167,6 +167,7 @@ def certified(options, batch, **more):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [2, "all"])
 @pytest.mark.parametrize("name", ["srm-clipped", "srm-sgd", "svrg-clipped", "spider"])
 def test_epsilon_is_that_of_its_rounds_composed_by_another_accountant(name, batch):

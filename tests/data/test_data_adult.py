@@ -272,6 +272,7 @@ def sections(folder, **task):
     }
 
 
+@pytest.mark.slow
 def test_training_on_it_with_the_logistic_loss(tmp_path):
     folder = write(tmp_path, people(400), people(200, seed=1))
     result = tacit.train(sections(folder, loss="logistic"))
@@ -280,6 +281,7 @@ def test_training_on_it_with_the_logistic_loss(tmp_path):
     assert result.test_accuracy["consensus"] > 0.8
 
 
+@pytest.mark.slow
 def test_training_on_it_with_cross_entropy_is_the_same_model(tmp_path):
     folder = write(tmp_path, people(400), people(200, seed=1))
     exact = {"steps": 20, "batch": "all", "dtype": "float64"}

@@ -225,6 +225,7 @@ def test_sums_are_those_of_means_over_views_one_at_a_time(name, views):
             torch.testing.assert_close(found.norms, norms, rtol=1e-8, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shape", "path"),
     [

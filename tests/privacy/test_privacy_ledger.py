@@ -111,6 +111,7 @@ def hold(path, ready):
         time.sleep(60)
 
 
+@pytest.mark.process
 def test_one_process_at_a_time_until_it_dies(path):
     new(path).close()
     receiving, sending = multiprocessing.Pipe(duplex=False)

@@ -124,6 +124,7 @@ def drawn(columns, table=TABLE):
     return rows // np.array([[2], [-2]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [1, 100, STRIP, 2 * STRIP + 13])
 def test_numbers_are_those_of_the_keystream(columns):
     assert drawn(columns).tolist() == [by_hand(0, columns), by_hand(1, columns)]

@@ -123,6 +123,7 @@ def test_keys_are_no_argument_of_a_process():
         process.start()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("make", [fresh_keys, lambda nodes: seeded_keys(11, nodes)])
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ def test_it_never_exceeds_the_exact_value(network, colluding, tight):
         assert Fraction(value) ** 2 >= square * (1 - Fraction(1, 10**12))
 
 
+@pytest.mark.slow
 @given(network=networks(), colluding=st.integers(0, 3), factor=st.floats(1, 100), data=st.data())
 @settings(deadline=None, max_examples=50)
 def test_more_noise_never_costs_and_more_colluders_never_gain(network, colluding, factor, data):

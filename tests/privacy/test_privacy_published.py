@@ -81,6 +81,7 @@ def test_dyn_d2p_inverts_its_constant_schedule(epsilon, steps):
     assert claimed == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     mus=st.lists(st.floats(0.01, 4.5), min_size=1, max_size=40),

@@ -174,6 +174,7 @@ def test_an_exponential_period_averages_exactly_for_powers_of_two(power):
     assert np.array_equal(product, np.full((n, n), 1 / n))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(schedule=connected_digraphs(), seed=st.integers(0, 2**16))
 def test_push_sum_converges_to_the_mean(schedule, seed):

@@ -228,6 +228,7 @@ def tacit_alone():
     return ALONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["privsgp", "adp2-sgd", "dp-fedavg", "privsgp-vr"])
 def test_no_record_outlives_its_run(name, tmp_path):
     """Without a collection of cycles, so that runs one after the other need the memory of one."""

@@ -19,6 +19,8 @@ from tacit.communication.secure.sessions import session_config
 from tacit.errors import InputError, PeerError
 from tacit.identities import join, revoke
 
+pytestmark = pytest.mark.process  # they wait for what does not come
+
 BLOCK = zenoh.CongestionControl.BLOCK
 WHOLE = struct.pack(">QII", 1, 0, 1)  # the place of a frame's only piece
 
@@ -40,6 +42,7 @@ def engine(site, address):
     """A session of the engine with a site's certificate, and no access control of its own."""
     config = session_config(site, "client", [], "0", connect=[address])
     config.insert_json5("access_control", '{"enabled": false}')
+    config.insert_json5("connect/timeout_ms", "3000")  # until a stranger gives up
     with zenoh.open(config) as session:
         yield session
 

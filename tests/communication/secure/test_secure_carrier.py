@@ -30,6 +30,8 @@ from tacit.communication.secure.carrier import Carrier, open_carrier
 from tacit.communication.secure.relay import run_relay
 from tacit.errors import InputError
 
+pytestmark = pytest.mark.process  # they wait for what does not come
+
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory):

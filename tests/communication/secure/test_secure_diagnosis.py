@@ -18,6 +18,8 @@ from tacit.communication.secure.diagnosis import explain
 from tacit.errors import PeerError
 from tacit.identities import join, revoke
 
+pytestmark = pytest.mark.process  # they wait for what does not come
+
 TIME = 5.0  # seconds to explain
 
 

@@ -22,6 +22,8 @@ from tacit.communication.secure.journal import Journal
 from tacit.communication.secure.wire import Wire
 from tacit.errors import InputError, PeerError
 
+pytestmark = pytest.mark.process  # they wait for what does not come
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):

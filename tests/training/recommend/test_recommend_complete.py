@@ -97,6 +97,7 @@ def sections_of(config):
     }
 
 
+@pytest.mark.slow
 def test_a_table_gets_one_model_by_every_door(tables):
     """The README's Python, the command line, the file of `tacit init`, and `--recommend`."""
     task = {"dataset": "csv:patients.csv", "test": "csv:sample.csv", "metric": ["auc"]}

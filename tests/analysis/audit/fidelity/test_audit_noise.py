@@ -483,6 +483,7 @@ def test_of_many_copies_the_first_are_taken_from_every_run(monkeypatch):
     assert np.array_equal(every.handed[taken], some.handed)
 
 
+@pytest.mark.slow
 def test_of_very_many_releases_those_that_are_the_same_are_still_found():
     sample = made(runs=1, steps=3, nodes=5, width=200).sample()
     scores = np.random.default_rng(3).standard_normal((30_000, 200))

@@ -84,6 +84,7 @@ def clean(kind, seed):
     return sampled(before, noise, kind, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 def test_p_values_of_correct_noise_are_uniform_or_larger(kind):
     seeds = 60
