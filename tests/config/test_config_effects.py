@@ -310,13 +310,34 @@ def beside(name, key):
             yield other, {}, {**option.others, other: value}
 
 
+TIMES = 2
+"""In how many algorithms, of those that have two options, one is tried beside the other."""
+
+
+@functools.cache
+def turns():
+    """(option, setting or other option) with the algorithms in which it is tried, in turn."""
+    having: dict[tuple[str, str], list[str]] = {}
+    for name, key in options_of_algorithms():
+        if not only_value(ALGORITHMS[name].options.model_fields[key]):
+            for label, _, _ in beside(name, key):
+                having.setdefault((key, label), []).append(name)
+    tried: dict[tuple[str, str], set[str]] = {}
+    for number, ((key, label), names) in enumerate(having.items()):
+        special = {row for row, *pair in WITHOUT_EFFECT if pair == [key, label]}
+        chosen = {names[(number + 7 * each) % len(names)] for each in range(TIMES)}
+        tried[key, label] = chosen | (special & set(names))
+    return tried
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "key"), options_of_algorithms())
 def test_an_option_does_something_beside_others_or_is_refused(name, key, run):
     if only_value(ALGORITHMS[name].options.model_fields[key]):
         return
     option, without = entry(name, key), set()
-    for label, sections, more in beside(name, key):
+    mine = [each for each in beside(name, key) if name in turns()[key, each[0]]]
+    for label, sections, more in mine:
         answers = []
         for value in option.values:
             options = {**option.others, **more, key: value}
@@ -331,7 +352,7 @@ def test_an_option_does_something_beside_others_or_is_refused(name, key, run):
         for row, option_key, label in WITHOUT_EFFECT
         if option_key == key and row in ("", name)
     }
-    assert without == {label for label in known if label in {b[0] for b in beside(name, key)}}
+    assert without == known & {label for label, _, _ in mine}
 
 
 def idle_options():
@@ -679,23 +700,31 @@ METHODS_WITHOUT: Mapping[tuple[str, str], str] = {
 }
 
 
-def methods():
-    """One algorithm of each step and formula: what they share is tried once."""
+def methods(key):
+    """Algorithms in which a key is tried: every third of those that differ in step or formula.
+
+    The others have other keys in their turn; and those of which something is known.
+    """
     kinds = {(row.step, row.claims.formula): name for name, row in reversed(ALGORITHMS.items())}
-    return [name for name in ALGORITHMS if name in kinds.values()]
+    differing = [name for name in ALGORITHMS if name in kinds.values()]
+    in_turn = differing[OF_METHODS.index(key) % 3 :: 3]
+    return [name for name in differing if name in in_turn or (key, name) in METHODS_WITHOUT]
+
+
+OF_METHODS = [name for name, about in KEYS.items() if not (about.elsewhere or "algorithm" in name)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name, about in KEYS.items() if not (about.elsewhere or "algorithm" in name)]
-)
-def test_a_key_does_something_or_is_refused_for_every_method(name, folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", OF_METHODS)
+def test_a_key_does_something_or_is_refused_for_methods_in_turn(
+    name, folder, tmp_path, monkeypatch
+):
     about = shown(name)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     section, _, key = name.partition(".")
     without = set()
-    for method in methods():
+    for method in methods(name):
         row, answers = ALGORITHMS[method], []
         for number, value in enumerate(about.values):
             place = tmp_path / f"{method} {number}"
@@ -711,7 +740,7 @@ def test_a_key_does_something_or_is_refused_for_every_method(name, folder, tmp_p
                 answers.append(f"refused: {error}")
         if answers[0] == answers[1] and not answers[0].startswith("refused"):
             without.add((name, method))
-    known = {pair for pair in METHODS_WITHOUT if pair[0] == name and pair[1] in methods()}
+    known = {pair for pair in METHODS_WITHOUT if pair[0] == name and pair[1] in methods(name)}
     assert without == known
 
 
