@@ -375,3 +375,15 @@ def test_impossible_bookings_are_refused(first, length):
     with pytest.raises(InputError, match="at least 0"):
         ledger.settle(length - 1)
     assert ledger.charged() == {0: (), 4: ()}
+
+
+@pytest.mark.parametrize("charged_until", [2, 6])
+def test_what_stays_charged_was_reserved_and_holds_what_was_sent(charged_until):
+    ledger = Ledger.in_memory(digest="d1", statements=STATEMENTS)
+    ledger.reserve(0, 5)
+    with pytest.raises(InputError, match="steps that are reserved, and at least 3"):
+        ledger.settle(3, charged_until)
+    assert ledger.charged() == {0: ((0, 5),), 4: ((0, 5),)}
+    assert ledger.unsent is None
+    ledger.settle(3, 5)
+    assert ledger.unsent == (3, 5)

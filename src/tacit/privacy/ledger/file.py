@@ -396,7 +396,6 @@ def verified(connection: sqlite3.Connection, path: str) -> Log:
         raise InputError("ledger", path, expected) from None
     if version != FORMAT_VERSION:
         raise FormatError(path, version, FORMAT_VERSION)
-        raise InputError("ledger", path, expected)
     head = b""
     for place, row in enumerate(connection.execute("SELECT * FROM entry ORDER BY id"), start=1):
         head = _digest(head, row[0], row[1])
