@@ -43,6 +43,16 @@ SUMS = [
 ]
 
 
+def in_turn(cases):
+    """The weights of the default, and others, each for every other case."""
+    return [
+        pytest.param(
+            case, (None, WEIGHTS)[number % 2], id=f"{case}-{('records', 'numbers')[number % 2]}"
+        )
+        for number, case in enumerate(cases)
+    ]
+
+
 def regression(sizes):
     """Records of nodes that disagree, with two inputs each."""
     draw = torch.Generator().manual_seed(4)
@@ -150,8 +160,7 @@ def test_weights_change_what_is_trained_and_not_what_it_costs(case):
         assert float((runs[one].consensus - runs[other].consensus).norm()) > 1e-3
 
 
-@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["records", "numbers"])
-@pytest.mark.parametrize("case", [case for case in NOISED if case in WEIGHED])
+@pytest.mark.parametrize(("case", "weights"), in_turn(case for case in NOISED if case in WEIGHED))
 def test_what_a_node_adds_is_n_p_i_times_its_noised_mean(case, weights):
     """The deviation that is planned for its own mean is that before the weight."""
     options = {"learning_rate": 1.0, **clipped_schedules(case, 3, 0.5)}
@@ -174,9 +183,11 @@ def test_what_a_node_adds_is_n_p_i_times_its_noised_mean(case, weights):
         np.testing.assert_allclose(weighed, counted[:, None] * alone, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("weights", "copies"), [(None, (1, 1, 1, 1)), (WEIGHTS, COPIES)])
-@pytest.mark.parametrize("case", [case for case in WEIGHED if ROWS[case].pooled])
-def test_a_step_is_that_of_one_node_with_all_records(case, weights, copies):
+@pytest.mark.parametrize(
+    ("case", "weights"), in_turn(case for case in WEIGHED if ROWS[case].pooled)
+)
+def test_a_step_is_that_of_one_node_with_all_records(case, weights):
+    copies = (1, 1, 1, 1) if weights is None else COPIES
     data, options = regression(SIZES), {**ROWS[case].smooth, **ROWS[case].one_step}
     many, one, equal = (
         train(case, nodes, given, steps=1, options=options).consensus
@@ -235,8 +246,7 @@ def test_what_is_trained_is_the_minimiser_of_the_weighted_losses(case, directed,
 # Noise that nodes share.
 
 
-@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["records", "numbers"])
-@pytest.mark.parametrize("case", PAIRWISE)
+@pytest.mark.parametrize(("case", "weights"), in_turn(PAIRWISE))
 def test_noise_of_pairs_cancels_in_what_is_weighed(case, weights):
     """After a step on a ring models differ by it, and their mean does by less than the lattice."""
     data = regression(SIZES)
@@ -252,10 +262,10 @@ def test_noise_of_pairs_cancels_in_what_is_weighed(case, weights):
     assert float(apart.max()) <= point
 
 
-@pytest.mark.parametrize(("weights", "copies"), [(None, (1, 1, 1, 1)), (WEIGHTS, COPIES)])
-@pytest.mark.parametrize("case", SUMS)
-def test_a_secure_sum_is_weighed(case, weights, copies):
+@pytest.mark.parametrize(("case", "weights"), in_turn(SUMS))
+def test_a_secure_sum_is_weighed(case, weights):
     """With next to no noise, it is the step of one node with all records."""
+    copies = (1, 1, 1, 1) if weights is None else COPIES
     data, settings = regression(SIZES), {"steps": 1}
     options = {**ROWS[case].one_step, "clip": 50.0 if ROWS[case].trains else 1.0}
     tiny = noise(noise_std=1e-7, aggregation="secure-sum", colluding=1)
