@@ -193,6 +193,7 @@ CHANGED = "UPDATE entry SET content = replace(content, '{}', '{}') WHERE {}"
         CHANGED.format('"public_key": "', '"public_key": "00', "1"),
         "UPDATE entry SET id = 99 WHERE id = 7",
         "UPDATE entry SET content = 'no JSON' WHERE id = 7",
+        "UPDATE entry SET digest = zeroblob(32) WHERE id = 6",
         "DELETE FROM entry WHERE id = 6",
         "DELETE FROM entry WHERE id = (SELECT max(id) FROM entry)",
         "DELETE FROM entry",
