@@ -34,7 +34,7 @@ def made():
     done("site", "create", "north")
     done("site", "create", "south", "--address", "localhost:7447")
     done("site", "create", "relay", "--role", "relay", "--address", "127.0.0.1:7448")
-    requests = [f"{name}.request.pem" for name in ("north", "south", "relay")]
+    requests = [f"{name}.request.json" for name in ("north", "south", "relay")]
     done("consortium", "approve", *requests)
     for name in ("north", "south", "relay"):
         done("site", "join", BUNDLE, "--folder", name)
@@ -45,7 +45,7 @@ def test_three_commands_and_the_fingerprints_that_people_compare():
     spoken = created.partition("fingerprint of north: ")[2].split("\n")[0]
     assert len(spoken.replace(" ", "")) == 32
     assert "PRIVATE" not in created
-    approved = done("consortium", "approve", "north.request.pem")
+    approved = done("consortium", "approve", "north.request.json")
     assert spoken in approved
     assert "a new consortium" in approved
     ours = approved.partition("fingerprint of the consortium: ")[2].split(",")[0]
@@ -86,11 +86,13 @@ def test_json_says_the_same():
 
 def test_a_bundle_is_written_where_one_likes_and_nothing_is_overwritten():
     done("site", "create", "north")
-    printed = done("consortium", "approve", "north.request.pem", "--out", "ours.json")
+    printed = done("consortium", "approve", "north.request.json", "--out", "ours.json")
     assert "ours.json: send it to every member" in printed
     assert Path("ours.json").read_bytes() == Path(BUNDLE).read_bytes()
     refused(
-        tacit("consortium", "approve", "north.request.pem", "--out", "ours.json"), "--out", "exists"
+        tacit("consortium", "approve", "north.request.json", "--out", "ours.json"),
+        "--out",
+        "exists",
     )
     assert strict_json(done("consortium", "show", "--json"))["issue"] == 1
     refused(tacit("site", "create", "north"), "--folder", "exists")
@@ -117,7 +119,7 @@ def test_wrong_input_is_one_line():
     made()
     refused(tacit("site", "join", BUNDLE), "--folder", "north, relay, south")
     refused(tacit("site", "join", "north/key.pem", "--folder", "north"), "bundle", "it is damaged")
-    refused(tacit("consortium", "approve", "north.request.pem", "--days", "0"), "--days")
+    refused(tacit("consortium", "approve", "north.request.json", "--days", "0"), "--days")
 
 
 def test_who_was_revoked_is_told_what_to_expect():

@@ -8,7 +8,6 @@ import os
 import pickle
 import struct
 import tarfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +18,11 @@ import torch
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.data import load
 from tacit.data.files import MIRROR_VARIABLE
-from tacit.data.formats.cifar10 import ARCHIVE, VERSIONS, binary_batch, load_cifar10, python_batch
+from tacit.data.formats.cifar10 import ARCHIVE, FOLDER, load_cifar10, python_batch
 from tacit.errors import InputError
 from tacit.training.prepare import prepare
 
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-BINARY, PYTHON = VERSIONS
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +35,6 @@ def images(batch, records=3):
     generator = np.random.default_rng(batch)
     pixels = generator.integers(0, 256, (records, 3, 32, 32), dtype=np.uint8)
     return pixels, generator.integers(0, 10, records)
-
-
-def as_binary(pixels, labels):
-    return b"".join(
-        bytes([int(label)]) + image.tobytes() for image, label in zip(pixels, labels, strict=True)
-    )
 
 
 def word(text):
@@ -95,19 +87,9 @@ def as_python(
     )
 
 
-WRITERS: dict[str, Callable[[np.ndarray, np.ndarray], bytes]] = {
-    BINARY.folder: as_binary,
-    PYTHON.folder: as_python,
-}
-
-
-def batches(version, records=3):
-    """The six files of a version, by name."""
-    write = WRITERS[version.folder]
-    return {
-        f"{name}{version.suffix}": write(*images(batch, records))
-        for batch, name in enumerate(NAMES)
-    }
+def batches(records=3):
+    """The six files of the archive, by name."""
+    return {name: as_python(*images(batch, records)) for batch, name in enumerate(NAMES)}
 
 
 def write_folder(folder, files):
@@ -116,12 +98,12 @@ def write_folder(folder, files):
         (folder / name).write_bytes(content)
 
 
-def packed(folder, files, prefix=""):
-    """A `.tar.gz` of files in a folder, as bytes."""
+def packed(files, prefix=""):
+    """An archive of files, as bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, content in files.items():
-            member = tarfile.TarInfo(f"{prefix}{folder}/{name}")
+            member = tarfile.TarInfo(f"{prefix}{FOLDER}/{name}")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
@@ -143,28 +125,26 @@ def check(folder, records=3):
         assert half.targets.tolist() == np.concatenate([batch[1] for batch in made]).tolist()
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.folder)
 @pytest.mark.parametrize("place", ["cifar10", ""])
-def test_a_folder_of_either_version_is_read(tmp_path, version, place):
-    write_folder(tmp_path / place / version.folder, batches(version))
+def test_a_folder_is_read(tmp_path, place):
+    write_folder(tmp_path / place / FOLDER, batches())
     check(tmp_path)
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.folder)
 @pytest.mark.parametrize("place", ["cifar10", ""])
 @pytest.mark.parametrize("prefix", ["", "./"])
-def test_an_archive_of_either_version_is_read_where_it_lies(tmp_path, version, place, prefix):
+def test_an_archive_is_read_where_it_lies(tmp_path, place, prefix):
     (tmp_path / place).mkdir(exist_ok=True)
-    path = tmp_path / place / version.archive
-    path.write_bytes(packed(version.folder, batches(version), prefix))
+    path = tmp_path / place / ARCHIVE.name
+    path.write_bytes(packed(batches(), prefix))
     check(tmp_path)
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == [path]
 
 
-def test_a_folder_comes_before_an_archive_and_numbers_before_pickles(tmp_path):
-    (tmp_path / PYTHON.archive).write_bytes(b"never opened")
-    write_folder(tmp_path / "cifar10" / BINARY.folder, batches(BINARY, records=2))
-    write_folder(tmp_path / PYTHON.folder, batches(PYTHON, records=4))
+def test_a_folder_comes_before_an_archive(tmp_path):
+    (tmp_path / ARCHIVE.name).write_bytes(b"never opened")
+    write_folder(tmp_path / "cifar10" / FOLDER, batches(records=2))
+    write_folder(tmp_path / FOLDER, batches(records=4))
     check(tmp_path, records=2)
 
 
@@ -197,13 +177,13 @@ def test_a_pickle_that_would_run_code_is_refused_before_it_does(
     tmp_path, monkeypatch, call, name, protocol
 ):
     monkeypatch.chdir(tmp_path)
-    files = batches(PYTHON)
+    files = batches()
     files["data_batch_2"] = pickle.dumps({"data": Evil(*call)}, protocol)
-    write_folder(tmp_path / PYTHON.folder, files)
+    write_folder(tmp_path / FOLDER, files)
     with pytest.raises(InputError, match=f"it asks for .*{name}, which no batch needs") as refused:
         load("cifar10", data_dir=tmp_path)
     assert refused.value.where == "task.data_dir"
-    assert refused.value.value == str(tmp_path / PYTHON.folder / "data_batch_2")
+    assert refused.value.value == str(tmp_path / FOLDER / "data_batch_2")
     assert not (tmp_path / "taken").exists()
 
 
@@ -248,40 +228,33 @@ def test_a_damaged_pickle_is_refused(content, words):
         python_batch(content)
 
 
-@pytest.mark.parametrize("content", [b"", as_binary(*images(0))[:-1], as_binary(*images(0)) + b"1"])
-def test_a_binary_batch_ends_with_a_record(content):
-    with pytest.raises(ValueError, match=r"a multiple of 3073 bytes was expected"):
-        binary_batch(content)
-
-
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.folder)
-def test_a_missing_batch_is_named(tmp_path, version):
-    files = batches(version)
-    del files[f"data_batch_4{version.suffix}"]
-    write_folder(tmp_path / "one" / version.folder, files)
+def test_a_missing_batch_is_named(tmp_path):
+    files = batches()
+    del files["data_batch_4"]
+    write_folder(tmp_path / "one" / FOLDER, files)
     with pytest.raises(InputError, match="FileNotFoundError") as refused:
         load("cifar10", data_dir=tmp_path / "one")
-    assert f"data_batch_4{version.suffix}" in refused.value.value
+    assert "data_batch_4" in refused.value.value
     (tmp_path / "two").mkdir()
-    (tmp_path / "two" / version.archive).write_bytes(packed(version.folder, files))
-    with pytest.raises(InputError, match=f"must hold {version.folder}/data_batch_4"):
+    (tmp_path / "two" / ARCHIVE.name).write_bytes(packed(files))
+    with pytest.raises(InputError, match=f"must hold {FOLDER}/data_batch_4"):
         load("cifar10", data_dir=tmp_path / "two")
 
 
 def test_an_archive_can_reach_nothing_outside_itself(tmp_path):
     """Links and names that leave the archive are not batches, and nothing is written."""
-    (tmp_path / "secret").write_bytes(as_binary(*images(0)))
+    (tmp_path / "secret").write_bytes(as_python(*images(0)))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name in batches(BINARY):
-            link = tarfile.TarInfo(f"{BINARY.folder}/{name}")
+        for name in batches():
+            link = tarfile.TarInfo(f"{FOLDER}/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret")
             archive.addfile(link)
             archive.addfile(tarfile.TarInfo(f"../{name}"), io.BytesIO())
     folder = tmp_path / "in" / "here"
     folder.mkdir(parents=True)
-    (folder / BINARY.archive).write_bytes(buffer.getvalue())
-    with pytest.raises(InputError, match=r"must hold cifar-10-batches-bin/data_batch_1\.bin"):
+    (folder / ARCHIVE.name).write_bytes(buffer.getvalue())
+    with pytest.raises(InputError, match=r"must hold cifar-10-batches-py/data_batch_1"):
         load("cifar10", data_dir=folder)
     assert list((tmp_path / "in").iterdir()) == [folder]
     assert len(list(folder.iterdir())) == 1
@@ -289,45 +262,45 @@ def test_an_archive_can_reach_nothing_outside_itself(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"no archive", packed(BINARY.folder, {})[:10]],
+    [b"", b"no archive", packed({})[:10]],
     ids=["empty", "text", "head of an archive"],  # which holds the time
 )
 def test_what_is_no_archive_is_refused(tmp_path, content):
-    (tmp_path / BINARY.archive).write_bytes(content)
+    (tmp_path / ARCHIVE.name).write_bytes(content)
     with pytest.raises(InputError, match="a file of CIFAR-10 was expected") as refused:
         load("cifar10", data_dir=tmp_path)
-    assert refused.value.value == str(tmp_path / BINARY.archive)
+    assert refused.value.value == str(tmp_path / ARCHIVE.name)
 
 
 def test_a_truncated_archive_is_refused(tmp_path):
-    (tmp_path / BINARY.archive).write_bytes(packed(BINARY.folder, batches(BINARY))[:20_000])
+    (tmp_path / ARCHIVE.name).write_bytes(packed(batches())[:20_000])
     with pytest.raises(InputError, match="a file of CIFAR-10 was expected"):
         load("cifar10", data_dir=tmp_path)
 
 
 def test_a_label_that_is_no_class_is_refused(tmp_path):
-    files = batches(BINARY)
-    files["test_batch.bin"] = as_binary(images(0)[0], np.array([0, 10, 1]))
-    write_folder(tmp_path / BINARY.folder, files)
+    files = batches()
+    files["test_batch"] = as_python(images(0)[0], np.array([0, 10, 1]))
+    write_folder(tmp_path / FOLDER, files)
     with pytest.raises(InputError, match=r"1 of \d+ records.*0 to 9"):
         load("cifar10", data_dir=tmp_path)
 
 
-def test_the_binary_archive_is_downloaded_once(server, tmp_path, monkeypatch):
-    content = packed(BINARY.folder, batches(BINARY))
-    server.files = {f"/cifar10/{BINARY.archive}": content}
+def test_the_archive_is_downloaded_once(server, tmp_path, monkeypatch):
+    content = packed(batches())
+    server.files = {f"/cifar10/{ARCHIVE.name}": content}
     monkeypatch.setenv(MIRROR_VARIABLE, server.url)
     archive = replace(ARCHIVE, sha256=hashlib.sha256(content).hexdigest())
     first = load_cifar10(tmp_path, archive)
     again = load_cifar10(tmp_path, archive)
-    assert server.requests == [f"/cifar10/{BINARY.archive}"]
-    assert (tmp_path / "cifar10" / BINARY.archive).read_bytes() == content
+    assert server.requests == [f"/cifar10/{ARCHIVE.name}"]
+    assert (tmp_path / "cifar10" / ARCHIVE.name).read_bytes() == content
     assert first.train.inputs.equal(again.train.inputs)
     check(tmp_path)
 
 
 def test_a_wrong_archive_is_not_kept(server, tmp_path, monkeypatch):
-    server.files = {f"/cifar10/{BINARY.archive}": packed(BINARY.folder, batches(BINARY))}
+    server.files = {f"/cifar10/{ARCHIVE.name}": packed(batches())}
     monkeypatch.setenv(MIRROR_VARIABLE, server.url)
     folder = tmp_path / "data"
     with pytest.raises(InputError, match="SHA-256") as refused:
@@ -340,7 +313,7 @@ def test_a_wrong_archive_is_not_kept(server, tmp_path, monkeypatch):
 
 def test_figure_5_of_dyn_d2p_divides_all_images_among_forty_nodes(tmp_path):
     """The experiment file as it stands, of the files' size alone smaller: three images a node."""
-    write_folder(tmp_path / BINARY.folder, batches(BINARY, 24))
+    write_folder(tmp_path / FOLDER, batches(24))
     file = Path(__file__).parents[2] / "papers" / "dyn-d2p" / "figure-5-cifar10.toml"
     options = FigureOptions(overrides=[f"task.data_dir={tmp_path}"])
     lines = {line.name: line for line in load_figure([file], options).lines}

@@ -48,7 +48,7 @@ def test_two_bundles_of_one_issue_are_not_both_joined(own):
 
 
 def test_a_bundle_of_another_consortium_is_refused(own, tmp_path):
-    other = approve(tmp_path / "other", [own / "north.request.pem"]).path
+    other = approve(tmp_path / "other", [own / "north.request.json"]).path
     with pytest.raises(InputError) as error:
         join(own / "north", other)
     refused(error, "must be of the consortium", load_site(own / "north").consortium)
@@ -59,7 +59,7 @@ def test_a_bundle_that_moves_a_rank_is_refused(own, tmp_path):
     (tmp_path / "consortium").mkdir()
     shutil.copy(own / "consortium" / AUTHORITY_FILE, tmp_path / "consortium")
     for name in ("south", "north"):
-        path = approve(tmp_path / "consortium", [own / f"{name}.request.pem"]).path
+        path = approve(tmp_path / "consortium", [own / f"{name}.request.json"]).path
     with pytest.raises(InputError) as error:
         join(own / "north", path)
     refused(error, "must leave north in its place")
@@ -73,10 +73,10 @@ def test_a_bundle_that_is_not_for_this_folder_is_refused(own, tmp_path):
     create_site(tmp_path / "south", "south")
     with pytest.raises(InputError, match="has a certificate for another key of south"):
         join(tmp_path / "south", bundle)
-    for name in ("request.pem", "key.pem"):
+    for name in ("request.json", "key.pem"):
         shutil.copy(own / "north" / name, tmp_path / "south" / name)
     key = load_site(own / "north").key
-    (tmp_path / "south" / "request.pem").write_bytes(new_request(key, "south", "site", ()))
+    (tmp_path / "south" / "request.json").write_bytes(new_request(key, "south", "site", ()))
     with pytest.raises(InputError) as error:
         join(tmp_path / "south", bundle)
     refused(error, "gives this folder's key to site north", "not what it asked for")
@@ -204,9 +204,9 @@ def test_the_bundle_of_any_member_takes_the_place_of_a_lost_one(own):
     join(own / "north", revoke(own / "consortium", "south")[1])
     (own / "consortium" / "bundle.json").write_bytes(old)
     with pytest.raises(InputError, match="must be later than issue 2"):
-        join(own / "north", approve(own / "consortium", [own / "relay.request.pem"]).path)
+        join(own / "north", approve(own / "consortium", [own / "relay.request.json"]).path)
     shutil.copy(own / "north" / "bundle.json", own / "consortium" / "bundle.json")
-    done = approve(own / "consortium", [own / "relay.request.pem"])
+    done = approve(own / "consortium", [own / "relay.request.json"])
     assert join(own / "north", done.path).bundle.issue == 3
     assert done.bundle.sites[1].revoked
 

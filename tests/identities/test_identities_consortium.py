@@ -1,22 +1,19 @@
 """What a coordinator approves: no request that is damaged or asks for more, no name twice."""
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consortia import consortium, refused
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 from tacit.identities import (
     approve,
     create_site,
@@ -24,98 +21,94 @@ from tacit.identities import (
     load_consortium,
     load_site,
 )
-from tacit.identities.certificates import MALFORMED
-from tacit.identities.requests import new_request, read_request
+from tacit.identities.requests import MemberRequest, new_request, read_request
+from tacit.identities.signing import sign_bytes, write_signed
 
 
-def signed_request(key, *extensions, name="east", unit="site"):
-    parts = [(NameOID.ORGANIZATIONAL_UNIT_NAME, unit), (NameOID.COMMON_NAME, name)]
-    subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in parts if value])
-    builder = x509.CertificateSigningRequestBuilder(subject)
-    for extension in extensions:
-        builder = builder.add_extension(extension, critical=False)
-    return builder.sign(key, None).public_bytes(Encoding.PEM)
-
-
-def names(*items):
-    return x509.SubjectAlternativeName(items)
-
-
-def uri(text):
-    return x509.UniformResourceIdentifier(f"tacit://{text}")
-
-
-LOCAL = x509.DNSName("localhost")
+def signed_request(key, **changed):
+    """A request that its key has signed, whatever it asks for."""
+    public = key.public_key().public_bytes_raw().hex()
+    plain = {"name": "east", "role": "site", "addresses": [], "public_key": public}
+    return write_signed(MemberRequest, plain | changed, key)
 
 
 @pytest.mark.parametrize(
-    ("extensions", "unit", "words"),
+    ("changed", "words"),
     [
-        ([x509.BasicConstraints(True, None)], "site", "asks to be an authority"),
-        ([x509.BasicConstraints(False, None)], "site", "asks for 2.5.29.19"),
-        ([x509.ExtendedKeyUsage([NameOID.COMMON_NAME])], "site", "asks for 2.5.29.37"),
-        ([names(LOCAL)], "site", "the host of one of its addresses"),
-        ([names(x509.DNSName("south"))], "site", "the host of one of its addresses"),
-        ([names(x509.DNSName("b"), uri("a:1"))], "site", "the host of one of its addresses"),
-        ([names(LOCAL, LOCAL, uri("localhost:1"))], "site", "the host of one of its addresses"),
-        ([names(LOCAL, *[uri("localhost:1")] * 2)], "site", "the host of one of its addresses"),
-        ([names(LOCAL, uri("LOCALHOST:1"))], "site", "the host of one of its addresses"),
-        ([names(x509.RFC822Name("a@b.org"))], "site", "the host of one of its addresses"),
-        ([names(LOCAL, uri("localhost:0"))], "site", "must be HOST:PORT"),
-        ([names(uri("*:1"))], "site", "must be HOST:PORT"),
-        ([names(LOCAL, *[uri(f"localhost:{i}") for i in range(1, 10)])], "site", "8 addresses"),
-        ([], "relay", "must have an address"),
-        ([], "authority", "site or relay as its role"),
-        ([], "", "site or relay as its role"),
+        ({"ca": True}, "ca: Extra inputs are not permitted"),
+        ({"extensions": ["2.5.29.37"]}, "extensions: Extra inputs are not permitted"),
+        ({"addresses": ["localhost:1"] * 2}, "must name every address once"),
+        ({"addresses": ["LOCALHOST:1"]}, "must be written as the program writes addresses"),
+        ({"addresses": ["localhost:0"]}, "must be HOST:PORT"),
+        ({"addresses": ["*:1"]}, "must be HOST:PORT"),
+        ({"addresses": ["localhost"]}, "must be HOST:PORT"),
+        ({"addresses": [1]}, "addresses.0: Input should be a valid string"),
+        ({"addresses": [f"localhost:{i}" for i in range(1, 10)]}, "at most 8 items"),
+        ({"addresses": [f"{'a.' * 200}b:1"]}, "at most 300 characters"),
+        ({"role": "relay"}, "must have an address"),
+        ({"role": "authority"}, "role: Input should be 'site' or 'relay'"),
+        ({"role": ""}, "role: Input should be 'site' or 'relay'"),
+        ({"name": "localhost"}, "and not be localhost"),
+        ({"name": "East"}, "must be 1 to 40 of the characters"),
+        ({"name": "a" * 41}, "at most 40 characters"),
+        ({"public_key": "0" * 62}, "public_key: String should match pattern"),
+        ({"public_key": "A" * 64}, "public_key: String should match pattern"),
+        ({"public_key": "0" * 64}, "its signature is wrong"),
     ],
 )
-def test_requests_for_what_no_member_is_given(tmp_path, extensions, unit, words):
-    path = tmp_path / "east.request.pem"
-    path.write_bytes(signed_request(Ed25519PrivateKey.generate(), *extensions, unit=unit))
+def test_requests_for_what_no_member_is_given(tmp_path, changed, words):
+    path = tmp_path / "east.request.json"
+    path.write_bytes(signed_request(Ed25519PrivateKey.generate(), **changed))
     with pytest.raises(InputError) as error:
         approve(tmp_path / "consortium", [path])
     refused(error, str(path), words)
     assert not (tmp_path / "consortium").exists()
 
 
-def test_a_request_whose_signature_is_wrong(tmp_path):
-    der = x509.load_pem_x509_csr(new_request(Ed25519PrivateKey.generate(), "east", "site", ()))
-    content = der.public_bytes(Encoding.DER).replace(b"east", b"west")
-    path = tmp_path / "east.request.pem"
-    path.write_bytes(x509.load_der_x509_csr(content).public_bytes(Encoding.PEM))
+def test_nobody_asks_for_the_key_of_another(tmp_path):
+    """A request proves that whoever made it has the key: it is signed with it."""
+    path = tmp_path / "east.request.json"
+    theirs = Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex()
+    path.write_bytes(signed_request(Ed25519PrivateKey.generate(), public_key=theirs))
     with pytest.raises(InputError, match="its signature is wrong"):
         approve(tmp_path / "consortium", [path])
 
 
-def test_a_request_of_another_kind_of_key(tmp_path):
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "east")])
-    request = x509.CertificateSigningRequestBuilder(subject).sign(
-        ec.generate_private_key(ec.SECP256R1()), SHA256()
-    )
-    with pytest.raises(InputError, match="it is damaged"):
-        read_request(request.public_bytes(Encoding.PEM), tmp_path)
+def test_a_request_whose_signature_is_wrong(tmp_path):
+    content = new_request(Ed25519PrivateKey.generate(), "east", "site", ())
+    path = tmp_path / "east.request.json"
+    path.write_bytes(content.replace(b"east", b"west"))
+    with pytest.raises(InputError, match="its signature is wrong"):
+        approve(tmp_path / "consortium", [path])
 
 
-_SIGNATURE = 2 + 5 + 3 + 64  # bytes of its algorithm and of itself, at the end of a request
+def test_a_signature_of_something_else_is_none_of_a_request(own, tmp_path):
+    key = load_site(own / "north").key
+    request = json.loads(signed_request(key))
+    unsigned = {name: value for name, value in request.items() if name != "signature"}
+    said = (json.dumps(unsigned, indent=1) + "\n").encode()
+    path = tmp_path / "east.request.json"
+    for purpose, words in (("tacit message", "its signature is wrong"), (MemberRequest.KIND, "")):
+        signed = unsigned | {"signature": sign_bytes(key, purpose, said).hex()}
+        path.write_text(json.dumps(signed, indent=1) + "\n")
+        if words:
+            with pytest.raises(InputError, match=words):
+                read_request(path.read_bytes(), path)
+        else:
+            assert read_request(path.read_bytes(), path).key == key.public_key()
 
 
 @given(data=st.data())
 def test_a_request_that_was_changed_is_refused_in_a_line(data):
     key = Ed25519PrivateKey.from_private_bytes(bytes(32))
-    der = x509.load_pem_x509_csr(new_request(key, "east", "relay", ["localhost:1", "127.0.0.1:2"]))
-    content = der.public_bytes(Encoding.DER)
+    content = new_request(key, "east", "relay", ["localhost:1", "127.0.0.1:2"])
     at = data.draw(st.integers(0, len(content) - 1))
     bits = data.draw(st.integers(1, 255))
     changed = content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :]
-    try:
-        text = x509.load_der_x509_csr(changed).public_bytes(Encoding.PEM)
-    except MALFORMED:
-        text = changed
-    if changed[:-_SIGNATURE] == content[:-_SIGNATURE] and changed[-64:] == content[-64:]:
-        return  # a byte of the encoding between what is signed and the signature
-    with pytest.raises(InputError) as error:
-        read_request(text, Path("east.request.pem"))
-    refused(error, "east.request.pem")
+    with pytest.raises((InputError, FormatError)) as error:
+        read_request(changed, Path("east.request.json"))
+    assert "\n" not in str(error.value)
+    assert "east.request.json" in str(error.value)
 
 
 def test_two_requests_of_one_name_or_key(own, tmp_path):
@@ -126,7 +119,7 @@ def test_two_requests_of_one_name_or_key(own, tmp_path):
         approve(own / "consortium", two)
     refused(error, "'east'", "the name of two requests")
     key = load_site(own / "north").key
-    path = tmp_path / "east.request.pem"
+    path = tmp_path / "east.request.json"
     path.write_bytes(new_request(key, "east", "site", ()))
     with pytest.raises(InputError, match="has the key of north"):
         approve(own / "consortium", [path])
@@ -162,7 +155,7 @@ def test_members_that_come_later_keep_all_ranks(own):
         assert done.changes == {name: "new"}
         assert not done.is_new
         assert done.bundle.issue == index
-    again = approve(own / "consortium", [own / "south.request.pem"])
+    again = approve(own / "consortium", [own / "south.request.json"])
     assert [(m.name, m.rank) for m in again.bundle.members] == [
         ("north", 0),
         ("south", 1),
@@ -177,17 +170,17 @@ def test_members_that_come_later_keep_all_ranks(own):
 @pytest.mark.parametrize("days", [0, -1, 3651])
 def test_how_long_certificates_hold_is_bounded(made, tmp_path, days):
     with pytest.raises(InputError, match="must be from 1 to 3650"):
-        approve(tmp_path / "new", [made / "north.request.pem"], days=days)
+        approve(tmp_path / "new", [made / "north.request.json"], days=days)
 
 
 def test_a_place_where_no_consortium_can_be_made(made, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError) as error:
-        approve(tmp_path / "file", [made / "north.request.pem"])
+        approve(tmp_path / "file", [made / "north.request.json"])
     refused(error, "--folder", "cannot be written")
     (tmp_path / "killed").mkdir()
     (tmp_path / "killed" / "authority.key.part").write_text("-----BEGIN")
-    assert approve(tmp_path / "killed", [made / "north.request.pem"]).is_new
+    assert approve(tmp_path / "killed", [made / "north.request.json"]).is_new
 
 
 def test_a_member_may_listen_at_a_host_of_its_own_name(tmp_path):

@@ -78,7 +78,7 @@ def test_what_a_revoked_key_signed_is_refused(own, file):
 
 
 def test_what_an_earlier_key_signed_stays_signed(own, file):
-    (own / "north.request.pem").unlink()
+    (own / "north.request.json").unlink()
     done = approve(own / "consortium", [create_site(own / "north-2", "north")])
     signed = check_signed_file(file, done.bundle)
     assert signed.fingerprint == load_site(own / "north").own.fingerprint

@@ -55,7 +55,7 @@ PRIVATE = {
     "certificate.pem",
     "key.pem",
     "lock",
-    "request.pem",
+    "request.json",
 }
 
 
@@ -273,7 +273,7 @@ def test_a_certificate_that_is_not_yet_valid_is_refused(tmp_path):
 def test_an_authority_that_has_expired_approves_and_vouches_for_nobody(own):
     site = load_site(own / "north")
     ends = site.bundle.authority.not_valid_after_utc
-    request = own / "north.request.pem"
+    request = own / "north.request.json"
     approve(own / "consortium", [request], days=400, now=ends - timedelta(days=401))
     with pytest.raises(InputError) as error:
         approve(own / "consortium", [request], days=2, now=ends - timedelta(days=1, minutes=1))
@@ -308,10 +308,10 @@ def test_a_revoked_member_is_refused_at_both_ends(own):
 def test_a_revoked_key_stays_revoked_and_another_takes_its_rank(own):
     revoke(own / "consortium", "south")
     with pytest.raises(InputError) as error:
-        approve(own / "consortium", [own / "south.request.pem"])
+        approve(own / "consortium", [own / "south.request.json"])
     refused(error, "south", "a key that was revoked")
     earlier = load_site(own / "south").own.certificate
-    (own / "south.request.pem").unlink()
+    (own / "south.request.json").unlink()
     request = create_site(own / "south-2", "south")
     done = approve(own / "consortium", [request])
     assert done.changes == {"south": "new key after it was revoked"}
@@ -354,7 +354,7 @@ def test_a_certificate_with_a_wrong_name_is_refused(made):
 
 def test_a_renewed_certificate_passes_before_all_have_the_new_bundle(own):
     north = load_site(own / "north")
-    done = approve(own / "consortium", [own / "south.request.pem"], days=700)
+    done = approve(own / "consortium", [own / "south.request.json"], days=700)
     assert done.changes == {"south": "renewed"}
     south = join(own / "south", done.path)
     assert south.own.rank == 1
@@ -369,7 +369,7 @@ def test_a_renewed_certificate_passes_before_all_have_the_new_bundle(own):
 def test_a_consortium_is_not_made_in_a_folder_of_something_else(made, tmp_path):
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(InputError, match="must be new, empty, or the folder of a consortium"):
-        approve(tmp_path, [made / "north.request.pem"])
+        approve(tmp_path, [made / "north.request.json"])
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
     with pytest.raises(InputError, match="must be the folder of a consortium"):
         load_consortium(tmp_path / "none")
@@ -380,13 +380,13 @@ def test_a_consortium_is_not_made_in_a_folder_of_something_else(made, tmp_path):
 
 def test_a_consortium_that_was_killed_before_its_first_bundle_goes_on(own):
     (own / "consortium" / "bundle.json").unlink()
-    done = approve(own / "consortium", [own / "north.request.pem"])
+    done = approve(own / "consortium", [own / "north.request.json"])
     assert done.bundle.consortium == load_site(own / "north").consortium
     assert not done.is_new
 
 
 def test_a_coordinator_s_folder_that_is_damaged_or_of_two_is_refused(own, tmp_path):
-    request = [own / "north.request.pem"]
+    request = [own / "north.request.json"]
     authority = own / "consortium" / AUTHORITY_FILE
     approve(tmp_path / "other", request)
     content = authority.read_bytes()
@@ -407,7 +407,7 @@ def test_a_coordinator_s_folder_that_is_damaged_or_of_two_is_refused(own, tmp_pa
 
 def test_only_one_process_changes_a_folder(own):
     with locked(own / "consortium"), pytest.raises(InputError, match="one is changing it now"):
-        approve(own / "consortium", [own / "north.request.pem"])
+        approve(own / "consortium", [own / "north.request.json"])
     with locked(own / "north"), pytest.raises(InputError, match="one is changing it now"):
         join(own / "north", own / "consortium" / "bundle.json")
 
@@ -463,7 +463,7 @@ def test_a_key_that_everyone_can_read_is_refused(own):
 
 
 def test_a_join_that_was_killed_is_done_again(own):
-    newer = approve(own / "consortium", [own / "north.request.pem"]).path
+    newer = approve(own / "consortium", [own / "north.request.json"]).path
     shutil.copy(newer, own / "north" / "bundle.json")  # the certificates are those of the first
     with pytest.raises(InputError, match="join the bundle again"):
         load_site(own / "north")

@@ -49,7 +49,7 @@ def create_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a site folder with a new key, and NAME.request.pem to send to the coordinator."""
+    """Make a site folder with a new key, and NAME.request.json to send to the coordinator."""
     from tacit.identities.certificates import key_fingerprint
     from tacit.identities.site import asked_for, create_site
 

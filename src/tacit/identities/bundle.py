@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from tacit.errors import InputError
 from tacit.identities.certificates import (
@@ -31,7 +31,7 @@ from tacit.identities.certificates import (
     signed_by,
     states,
 )
-from tacit.identities.names import MOST_ADDRESSES, Address, Role, check_address, check_name
+from tacit.identities.names import MOST_ADDRESSES, Address, PlainAddress, PlainName, Role
 from tacit.identities.signing import (
     Hex32,
     SignedDocument,
@@ -45,15 +45,7 @@ _MOST_REVOKED = 4000
 _MOST_BYTES = 2**22
 
 
-def _canonical_address(address: str) -> Address:
-    if check_address(address) != address:
-        raise ValueError("must be written as the program writes addresses")
-    return address
-
-
-_Name = Annotated[str, StringConstraints(max_length=40), AfterValidator(check_name)]
 _Pem = Annotated[str, StringConstraints(max_length=2**13)]
-_Address = Annotated[str, StringConstraints(max_length=300), AfterValidator(_canonical_address)]
 
 
 class _Entry(BaseModel):
@@ -61,19 +53,19 @@ class _Entry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    name: _Name
+    name: PlainName
     role: Role
     rank: Annotated[int, Field(ge=0, lt=MOST_MEMBERS)] | None
-    addresses: Annotated[tuple[_Address, ...], Field(max_length=MOST_ADDRESSES)]
+    addresses: Annotated[tuple[PlainAddress, ...], Field(max_length=MOST_ADDRESSES)]
     certificate: _Pem
 
 
-class _RevokedEntry(BaseModel):
-    """A key that was revoked, as the file has it."""
+class RevokedKey(BaseModel):
+    """A public key, in 64 hexadecimal digits, that no longer stands for the member it was of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    name: _Name
+    name: PlainName
     key: Hex32
 
 
@@ -85,7 +77,7 @@ class _BundleDocument(SignedDocument):
     issue: Annotated[int, Field(ge=1, le=10**9)]
     authority: _Pem
     members: Annotated[tuple[_Entry, ...], Field(max_length=MOST_MEMBERS)]
-    revoked: Annotated[tuple[_RevokedEntry, ...], Field(max_length=_MOST_REVOKED)]
+    revoked: Annotated[tuple[RevokedKey, ...], Field(max_length=_MOST_REVOKED)]
 
 
 @dataclass(frozen=True)
@@ -116,14 +108,6 @@ class Member:
     def fingerprint(self) -> str:
         """Of its key, in 32 hexadecimal digits, for people to compare."""
         return key_fingerprint(self.key)
-
-
-@dataclass(frozen=True)
-class RevokedKey:
-    """A public key, in 64 hexadecimal digits, that no longer stands for the member it was of."""
-
-    name: str
-    key: str
 
 
 @dataclass(frozen=True)
@@ -222,7 +206,7 @@ def bundle_text(bundle: Bundle, key: Ed25519PrivateKey) -> bytes:
         "issue": bundle.issue,
         "authority": pem(bundle.authority),
         "members": members,
-        "revoked": [{"name": entry.name, "key": entry.key} for entry in bundle.revoked],
+        "revoked": [entry.model_dump() for entry in bundle.revoked],
     }
     return write_signed(_BundleDocument, values, key)
 
@@ -261,11 +245,10 @@ def _checked(document: _BundleDocument) -> Bundle:
         raise ValueError("must have an authority that signed its own certificate")
     if not check_signature(document, public_key_of(authority)):
         raise ValueError("must be signed by its authority: it was changed or damaged")
-    revoked = tuple(RevokedKey(entry.name, entry.key) for entry in document.revoked)
-    keys = {entry.key for entry in revoked}
+    keys = {entry.key for entry in document.revoked}
     members = tuple(_member(entry, authority, keys) for entry in document.members)
     _check_unlike(members)
-    return Bundle(authority, document.issue, members, revoked)
+    return Bundle(authority, document.issue, members, document.revoked)
 
 
 def _member(entry: _Entry, authority: x509.Certificate, revoked: set[str]) -> Member:

@@ -36,7 +36,7 @@ _MOST_BYTES = 2**16  # of a file with a key, a request or a certificate
 _BACKDATED = timedelta(hours=1)  # clocks of organisations differ
 _AUTHORITY_DAYS = 3653
 
-# What `cryptography` raises where bytes from outside are no certificate, request or key of a form
+# What `cryptography` raises where bytes from outside are no certificate or key of a form
 # that it knows.
 MALFORMED = (
     ValueError,
@@ -91,8 +91,8 @@ def key_of(content: bytes, path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def public_key_of(item: x509.Certificate | x509.CertificateSigningRequest) -> Ed25519PublicKey:
-    """The public key of a certificate or request.
+def public_key_of(item: x509.Certificate) -> Ed25519PublicKey:
+    """The public key of a certificate.
 
     Raises:
         ValueError: it is none of Ed25519.
@@ -118,7 +118,7 @@ def pem(certificate: x509.Certificate) -> str:
 
 
 def subject_of(name: str, role: Role) -> x509.Name:
-    """Under which a member's requests and certificates stand."""
+    """Under which a member's certificates stand."""
     unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role)
     return x509.Name([unit, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 

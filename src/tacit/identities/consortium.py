@@ -151,7 +151,7 @@ def revoke(folder: Path, name: str) -> tuple[Bundle, Path]:
             raise InputError("NAME", name, nearest(name, (each.name for each in bundle.members)))
         if member.revoked:
             raise InputError("NAME", name, "was revoked before")
-        gone = RevokedKey(name, member.key.public_bytes_raw().hex())
+        gone = RevokedKey(name=name, key=member.key.public_bytes_raw().hex())
         bundle = replace(
             bundle,
             issue=bundle.issue + 1,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, StringConstraints
 
 from tacit.errors import InputError
 
@@ -75,6 +77,17 @@ def _canonical_host(host: str, address: str, where: str) -> str:
     if ip.version == 6 or ip.is_unspecified or ip.is_multicast or ip.compressed != host:
         raise InputError(where, address, expected)
     return host
+
+
+def _as_written(address: str) -> Address:
+    if check_address(address) != address:
+        raise ValueError("must be written as the program writes addresses")
+    return address
+
+
+# As a document has them.
+PlainName = Annotated[str, StringConstraints(max_length=40), AfterValidator(check_name)]
+PlainAddress = Annotated[str, StringConstraints(max_length=300), AfterValidator(_as_written)]
 
 
 def host_of(address: Address) -> str:

@@ -1,7 +1,7 @@
 """A member's own folder: its key, what it asked for, and the consortium that it has joined.
 
 The folder has mode 0700, its files 0600. `key.pem` is the private key, which never leaves;
-`request.pem` is what it asked for; `bundle.json` is who belongs to the consortium. From these
+`request.json` is what it asked for; `bundle.json` is who belongs to the consortium. From these
 follow `certificate.pem` and `authority.pem`, for TLS.
 """
 
@@ -30,7 +30,7 @@ from tacit.private_files import (
 )
 
 KEY_FILE = "key.pem"
-REQUEST_FILE = "request.pem"
+REQUEST_FILE = "request.json"
 BUNDLE_FILE = "bundle.json"
 _CERTIFICATE_FILE = "certificate.pem"
 _AUTHORITY_FILE = "authority.pem"
@@ -92,7 +92,7 @@ def create_site(
     The addresses are HOST:PORT at which others reach it; a relay needs one.
 
     Returns:
-        The request's path, beside the folder: `NAME.request.pem`.
+        The request's path, beside the folder: `NAME.request.json`.
 
     Raises:
         InputError: a name or address is none, or folder or request exist or cannot be written.
@@ -104,7 +104,7 @@ def create_site(
         raise InputError("--address", len(checked), f"must be {MOST_ADDRESSES} at most")
     if role == "relay" and not checked:
         raise InputError("--address", None, "a relay needs one: HOST:PORT, at which sites reach it")
-    request = folder.parent / f"{name}.request.pem"
+    request = folder.parent / f"{name}.request.json"
     for path in (folder, request):
         if os.path.lexists(path):
             raise InputError("--folder", str(path), "exists: name a new folder with --folder")

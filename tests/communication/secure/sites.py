@@ -222,7 +222,7 @@ def make_member(folder, name, *more):
 
 def approve_all(folder, names, *, days=365):
     """`tacit consortium approve` for all, and `tacit site join` by each."""
-    requests = [folder / f"{name}.request.pem" for name in names]
+    requests = [folder / f"{name}.request.json" for name in names]
     done = tacit(
         "consortium", "approve", *requests, "--folder", folder / "consortium", "--days", days
     )

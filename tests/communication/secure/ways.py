@@ -29,7 +29,7 @@ def members(folder, *, relays=1, direct=()):
 
 def approved_again(folder, name, when):
     """A member of the consortium in a folder, with a certificate of ten days from then on."""
-    request = folder / f"{name}.request.pem"
+    request = folder / f"{name}.request.json"
     bundle = approve(folder / "consortium", [request], days=10, now=when).path
     return join(folder / name, bundle, now=when + timedelta(minutes=1))
 

@@ -7,9 +7,9 @@ for each of the 99 categories that the description lists. Then every record is d
 L2 norm.
 
 None of this looks at more than one record, so none of it costs privacy: bounds, categories and what
-stands for a missing value are the fixed tables below, of what is publicly known: all of it comes
-from the description that is published with the data (`adult.names`), none of it from the records of
-a node. An encoding that was fitted to the training records would have to be paid for.
+stands for a missing value are the tables of `adult.toml`, of what is publicly known: all of it
+comes from the description that is published with the data (`adult.names`), none of it from the
+records of a node. An encoding that was fitted to the training records would have to be paid for.
 
 Records have L2 norm at most 1, so with a bias (a feature that is always 1) the gradient of the
 logistic loss has L2 norm at most sqrt(2), and the loss is smooth with L = (1 + 1) / 4 = 1/2;
@@ -18,7 +18,9 @@ without a bias, 1 and 1/4.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,164 +31,19 @@ from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import UNREADABLE, PublishedFile, obtain, read_content
 from tacit.errors import InputError
 
-#: The columns of a line, in order; the last is what is to be predicted.
-COLUMNS = (
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
-    "income",
+_DESCRIPTION = tomllib.loads(
+    (resources.files("tacit.data.formats") / "adult.toml").read_text(encoding="utf-8")
 )
-
-#: The classes by the words for them; the test file ends them with a full stop.
-LABELS: Mapping[str, int] = MappingProxyType({"<=50K": 0, ">50K": 1})
-
-#: Bounds of the numbers, which are clipped to them, and whether dollars go in by logarithm.
+COLUMNS: tuple[str, ...] = tuple(_DESCRIPTION["columns"])
+LABELS: Mapping[str, int] = MappingProxyType(_DESCRIPTION["labels"])
 NUMBERS: Mapping[str, tuple[float, float, bool]] = MappingProxyType(
-    {
-        "age": (17.0, 90.0, False),  # adults of more than 16; 90 is the census' code for older
-        "fnlwgt": (0.0, 1_500_000.0, False),  # people that a record stands for
-        "education-num": (1.0, 16.0, False),  # one for each level of education
-        "capital-gain": (0.0, 99_999.0, True),  # 99,999 is the census' code for more
-        "capital-loss": (0.0, 99_999.0, True),
-        "hours-per-week": (1.0, 99.0, False),  # 99 is the census' code for more
-    }
+    {name: tuple(bounds) for name, bounds in _DESCRIPTION["numbers"].items()}
 )
-
 MISSING = "?"
-
-#: What stands for a missing value: the most frequent one of the published training file, fixed
-#: here once and for all, so that no run looks for it in the records of its nodes.
-MOST_FREQUENT: Mapping[str, str] = MappingProxyType(
-    {
-        "workclass": "Private",
-        "occupation": "Prof-specialty",
-        "native-country": "United-States",
-    }
-)
-
-#: Every category of a column, in the order of the description.
+MOST_FREQUENT: Mapping[str, str] = MappingProxyType(_DESCRIPTION["most_frequent"])
 CATEGORIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "workclass": (
-            "Private",
-            "Self-emp-not-inc",
-            "Self-emp-inc",
-            "Federal-gov",
-            "Local-gov",
-            "State-gov",
-            "Without-pay",
-            "Never-worked",
-        ),
-        "education": (
-            "Bachelors",
-            "Some-college",
-            "11th",
-            "HS-grad",
-            "Prof-school",
-            "Assoc-acdm",
-            "Assoc-voc",
-            "9th",
-            "7th-8th",
-            "12th",
-            "Masters",
-            "1st-4th",
-            "10th",
-            "Doctorate",
-            "5th-6th",
-            "Preschool",
-        ),
-        "marital-status": (
-            "Married-civ-spouse",
-            "Divorced",
-            "Never-married",
-            "Separated",
-            "Widowed",
-            "Married-spouse-absent",
-            "Married-AF-spouse",
-        ),
-        "occupation": (
-            "Tech-support",
-            "Craft-repair",
-            "Other-service",
-            "Sales",
-            "Exec-managerial",
-            "Prof-specialty",
-            "Handlers-cleaners",
-            "Machine-op-inspct",
-            "Adm-clerical",
-            "Farming-fishing",
-            "Transport-moving",
-            "Priv-house-serv",
-            "Protective-serv",
-            "Armed-Forces",
-        ),
-        "relationship": (
-            "Wife",
-            "Own-child",
-            "Husband",
-            "Not-in-family",
-            "Other-relative",
-            "Unmarried",
-        ),
-        "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
-        "sex": ("Female", "Male"),
-        "native-country": (
-            "United-States",
-            "Cambodia",
-            "England",
-            "Puerto-Rico",
-            "Canada",
-            "Germany",
-            "Outlying-US(Guam-USVI-etc)",
-            "India",
-            "Japan",
-            "Greece",
-            "South",
-            "China",
-            "Cuba",
-            "Iran",
-            "Honduras",
-            "Philippines",
-            "Italy",
-            "Poland",
-            "Jamaica",
-            "Vietnam",
-            "Mexico",
-            "Portugal",
-            "Ireland",
-            "France",
-            "Dominican-Republic",
-            "Laos",
-            "Ecuador",
-            "Taiwan",
-            "Haiti",
-            "Columbia",
-            "Hungary",
-            "Guatemala",
-            "Nicaragua",
-            "Scotland",
-            "Thailand",
-            "Yugoslavia",
-            "El-Salvador",
-            "Trinadad&Tobago",
-            "Peru",
-            "Hong",
-            "Holand-Netherlands",
-        ),
-    }
+    {name: tuple(listed) for name, listed in _DESCRIPTION["categories"].items()}
 )
-
 
 _URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 TRAIN_FILE = PublishedFile(

@@ -1,10 +1,8 @@
 """CIFAR-10: 60,000 colour images of 32 x 32 in 10 classes (A. Krizhevsky, 2009).
 
-Both published versions are read, as a folder or as the archive: the binary one
-(`cifar-10-batches-bin`, `cifar-10-binary.tar.gz`) and the Python one (`cifar-10-batches-py`,
-`cifar-10-python.tar.gz`). An archive is read where it lies: nothing of it is unpacked to a disk.
-The Python version holds pickles, which could run any code; `python_batch` reads them without
-looking up a single name.
+The Python archive (`cifar-10-python.tar.gz`) is read where it lies, nothing of it is unpacked to a
+disk, or the folder that it unpacks to (`cifar-10-batches-py`). It holds pickles, which could run
+any code; `python_batch` reads them without looking up a single name.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import pickletools
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,6 @@ from tacit.data.files import (
     UnfitFileError,
     content,
     file_sha256,
-    find_file,
     obtain,
     read_content,
 )
@@ -38,11 +34,12 @@ from tacit.errors import InputError, describe
 
 ARCHIVE = PublishedFile(
     "cifar10",
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
     digest=file_sha256,
 )
-"""What is downloaded: the binary version, 170 MB, since it holds numbers and nothing else."""
+"""What is downloaded, of 171 MB."""
+FOLDER = "cifar-10-batches-py"
 
 _WHERE = "task.data_dir"
 _CLASSES = 10
@@ -56,38 +53,8 @@ Batch = tuple[np.ndarray, np.ndarray]
 """Pixels uint8 `[records, 3072]`, and labels int64 `[records]`."""
 
 
-@dataclass(frozen=True)
-class Version:
-    """One of the two ways in which the images are published.
-
-    Args:
-        folder: that the archive unpacks to.
-        archive: its name.
-        suffix: of the names of its batches.
-        read: the content of one batch; raises ValueError, saying what would be right.
-    """
-
-    folder: str
-    archive: str
-    suffix: str
-    read: Callable[[bytes], Batch]
-
-
-def binary_batch(content: bytes) -> Batch:
-    """A batch of the binary version: one byte of label, then 3,072 of pixels, a record.
-
-    Raises:
-        ValueError: if it is empty or does not end with a record.
-    """
-    size = 1 + _PIXELS
-    if not content or len(content) % size:
-        raise ValueError(f"a multiple of {size} bytes was expected, found {len(content)}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    return records[:, 1:], records[:, 0].astype(np.int64)
-
-
 def python_batch(content: bytes) -> Batch:
-    """A batch of the Python version: a pickled dictionary with `data` and `labels`.
+    """A batch: a pickled dictionary with `data` and `labels`.
 
     A pickle names functions and calls them. Here the three names that the published files use
     stand for others that only keep what they are given, and every other name is refused, so that
@@ -170,54 +137,36 @@ class _Restricted(pickle.Unpickler):
         return _NAMES[module, name]
 
 
-VERSIONS = (
-    Version("cifar-10-batches-bin", "cifar-10-binary.tar.gz", ".bin", binary_batch),
-    Version("cifar-10-batches-py", "cifar-10-python.tar.gz", "", python_batch),
-)
-"""Best first."""
-
-
 def load_cifar10(data_dir: Path, archive: PublishedFile = ARCHIVE) -> TaskData:
     """Read CIFAR-10: inputs float32 `[records, 3, 32, 32]` in [0, 1], targets int64 `[records]`.
 
-    A folder or archive of either version lies in the folder `cifar10` of `data_dir`, or in that
-    itself; if none does, the binary archive is downloaded to the former.
+    The folder or archive lies in the folder `cifar10` of `data_dir`, or in that itself; if neither
+    does, the archive is downloaded to the former.
 
     Raises:
         InputError: on `task.data_dir`, if a file is wrong, or missing and cannot be downloaded.
     """
     folders = [data_dir / "cifar10", data_dir]
-    for version in VERSIONS:
-        for folder in folders:
-            if os.path.isdir(folder / version.folder):
-                return _load(version, _from_folder(folder / version.folder))
-    for version in VERSIONS:
-        packed = find_file([version.archive], folders)
-        if packed is not None:
-            return _load(version, _from_archive(packed, version.folder))
-    advice = f"put the archive {VERSIONS[0].archive} or {VERSIONS[1].archive} in {folders[0]}"
-    found = obtain(archive, data_dir, folders, advice)
-    return _load(VERSIONS[0], _from_archive(found, VERSIONS[0].folder))
+    unpacked = next((folder / FOLDER for folder in folders if os.path.isdir(folder / FOLDER)), None)
+    if unpacked is not None:
+        source = _from_folder(unpacked)
+    else:
+        advice = f"put the archive {archive.name} in {folders[0]}"
+        source = _from_archive(obtain(archive, data_dir, folders, advice))
+    train, test = (_half(source, names) for names in (_TRAIN, _TEST))
+    return TaskData("cifar10", train, test, classes=_CLASSES)
 
 
 Source = Callable[[str], tuple[str, bytes]]
 """Of the name of a batch, where it lies in words, and its content."""
 
 
-def _load(version: Version, source: Source) -> TaskData:
-    train, test = (
-        _half(version, source, [f"{name}{version.suffix}" for name in names])
-        for names in (_TRAIN, _TEST)
-    )
-    return TaskData("cifar10", train, test, classes=_CLASSES)
-
-
-def _half(version: Version, source: Source, names: Iterable[str]) -> Dataset:
+def _half(source: Source, names: Iterable[str]) -> Dataset:
     pixels, labels = [], []
     for name in names:
         where, content = source(name)
         try:
-            batch = version.read(content)
+            batch = python_batch(content)
         except ValueError as error:
             raise InputError(_WHERE, where, str(error)) from error
         pixels.append(batch[0])
@@ -235,9 +184,9 @@ def _from_folder(folder: Path) -> Source:
     return read
 
 
-def _from_archive(path: Path, folder: str) -> Source:
+def _from_archive(path: Path) -> Source:
     """The batches of an archive, read in one pass: going back would decompress it again."""
-    wanted = {f"{folder}/{name}{suffix}" for name in (*_TRAIN, *_TEST) for suffix in ("", ".bin")}
+    wanted = {f"{FOLDER}/{name}" for name in (*_TRAIN, *_TEST)}
     contents: dict[str, bytes] = {}
     with (
         _readable(path),
@@ -253,9 +202,9 @@ def _from_archive(path: Path, folder: str) -> Source:
                 contents[name] = file.read()
 
     def read(name: str) -> tuple[str, bytes]:
-        if f"{folder}/{name}" not in contents:
-            raise InputError(_WHERE, str(path), f"must hold {folder}/{name}")
-        return f"{path}: {folder}/{name}", contents[f"{folder}/{name}"]
+        if f"{FOLDER}/{name}" not in contents:
+            raise InputError(_WHERE, str(path), f"must hold {FOLDER}/{name}")
+        return f"{path}: {FOLDER}/{name}", contents[f"{FOLDER}/{name}"]
 
     return read
 

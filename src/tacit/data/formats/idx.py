@@ -1,10 +1,10 @@
 """MNIST and Fashion-MNIST: four IDX files, looked for in a folder, otherwise downloaded.
 
 An IDX file is a big-endian header and an array of numbers. The header is two zero bytes, one byte
-for the type of the numbers, one for the number of dimensions, then each dimension as an unsigned
-32-bit number (Y. LeCun, the MNIST page). Whether a file is compressed is read from its content,
-since its name is not always right. No more is read than the header announces, and a byte to see
-that nothing follows.
+for the type of the numbers (08, unsigned bytes, in all of these files), one for the number of
+dimensions, then each dimension as an unsigned 32-bit number (Y. LeCun, the MNIST page). Whether a
+file is compressed is read from its content, since its name is not always right. No more is read
+than the header announces, and a byte to see that nothing follows.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tacit.data.files import UNREADABLE, PublishedFile, check_size, content, obt
 from tacit.errors import InputError
 
 _WHERE = "task.data_dir"
-_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_START = b"\0\0\x08"  # unsigned bytes
 
 
 def read_idx(path: Path, rank: int | None = None) -> np.ndarray:
-    """The array in an IDX file, plain or gzip, in native byte order.
+    """The array of unsigned bytes in an IDX file, plain or gzip.
 
     It must have `rank` dimensions; None takes any number.
 
     Raises:
-        InputError: if the file cannot be read, is no IDX file, has another rank, or holds
-            fewer or more bytes than its header says.
+        InputError: if the file cannot be read, is no IDX file of unsigned bytes, has another rank,
+            or holds fewer or more bytes than its header says.
     """
     try:
         with content(path) as (stream, packed):
@@ -46,12 +46,11 @@ def read_idx(path: Path, rank: int | None = None) -> np.ndarray:
 
 def _array(path: Path, stream: IO[bytes], packed: bool, rank: int | None) -> np.ndarray:
     first = stream.read(4)
-    if len(first) < 4 or first[:2] != b"\0\0" or first[2] not in _TYPES:
+    if len(first) < 4 or first[:3] != _START:
         found = first.hex() or "an empty file"
-        types = ", ".join(f"{code:02x}" for code in _TYPES)
-        expected = f"an IDX file starts with 0000, a type ({types}) and a rank, not {found}"
+        expected = f"an IDX file of unsigned bytes starts with 000008 and a rank, not {found}"
         raise InputError(_WHERE, str(path), expected)
-    dtype, found_rank = np.dtype(_TYPES[first[2]]), first[3]
+    found_rank = first[3]
     if rank is not None and found_rank != rank:
         expected = f"an array of {rank} dimensions was expected, found {found_rank}"
         raise InputError(_WHERE, str(path), expected)
@@ -62,7 +61,7 @@ def _array(path: Path, stream: IO[bytes], packed: bool, rank: int | None) -> np.
         expected = f"a header of {start} bytes was expected, found {4 + len(sizes)} (truncated)"
         raise InputError(_WHERE, str(path), expected)
     shape = struct.unpack(f">{found_rank}I", sizes)
-    size = dtype.itemsize * math.prod(shape)
+    size = math.prod(shape)
     there = path.stat().st_size
     if packed:
         check_size(size, there)
@@ -79,10 +78,9 @@ def _array(path: Path, stream: IO[bytes], packed: bool, rank: int | None) -> np.
         expected = f"{start + size} bytes were expected for {shown}, found {length} ({fault})"
         raise InputError(_WHERE, str(path), expected)
     try:
-        array = np.frombuffer(numbers, dtype).reshape(shape)
+        return np.frombuffer(numbers, np.uint8).reshape(shape).copy()
     except ValueError as error:  # more dimensions, or larger ones, than numpy can address
         raise InputError(_WHERE, str(path), f"an array was expected, but {error}") from error
-    return array.astype(dtype.newbyteorder("="))
 
 
 def read_labelled_images(
@@ -92,13 +90,9 @@ def read_labelled_images(
 
     Raises:
         InputError: as `read_idx`; also if the images have another height and width than
-            `shape`, the numbers are no unsigned bytes, or the two files differ in records.
+            `shape`, or the two files differ in records.
     """
     pixels, classes = read_idx(images, rank=3), read_idx(labels, rank=1)
-    for path, array in ((images, pixels), (labels, classes)):
-        if array.dtype != np.uint8:
-            expected = f"unsigned bytes were expected, found {array.dtype}"
-            raise InputError(_WHERE, str(path), expected)
     if pixels.shape[1:] != shape:
         expected = "images of {} x {} were expected, found {} x {}".format(
             *shape, *pixels.shape[1:]

@@ -18,9 +18,7 @@ from tacit.privacy.mechanisms.base import (
     TRUST_MODEL,
     Relation,
     Unit,
-    count,
     few_enough,
-    whole,
 )
 from tacit.privacy.mechanisms.steps import SILENT, Scheduled, schedule
 
@@ -59,7 +57,7 @@ class RandomAllocationGaussian(Scheduled):
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        self._freeze(epoch_steps=whole, coordinates=count)
+        super().__post_init__()
         few_enough("epoch_steps", self.epoch_steps)
         if self.relation != ADD_OR_REMOVE_ONE:
             raise InputError(

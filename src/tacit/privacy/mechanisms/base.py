@@ -35,6 +35,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -189,22 +190,51 @@ def count(where: str, value: object) -> int:
     return plain
 
 
-def word(where: str, value: object, known: Sequence[str]) -> None:
-    """Raises InputError unless the value is one of the known words."""
+def word(where: str, value: object, known: Sequence[str]) -> object:
+    """One of the known words; raises InputError on anything else."""
     if value not in known:
         raise InputError(where, value, f"must be {' or '.join(map(repr, known))}")
+    return value
 
 
-def assumed(where: str, value: object) -> None:
-    """Raises InputError unless the value is a trust model, with the number of colluders if it has.
+def assumed(where: str, value: object) -> object:
+    """A trust model, with the number of colluders if it has; raises InputError on anything else.
 
     Mechanisms that bear different numbers are of different trust models, and not composed.
     """
     plain = TRUST_MODELS[:2]
     if value in plain or (isinstance(value, str) and _COLLUDING.fullmatch(value)):
-        return
+        return value
     known = " or ".join(map(repr, (*plain, *(against(name, 1) for name in TRUST_MODELS[2:]))))
     raise InputError(where, value, f"must be {known}, or the like with another number")
+
+
+_CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    "sample_rate": share,
+    "rate": share,
+    "rounds": whole,
+    "epoch_steps": whole,
+    "batch": whole,
+    "records": whole,
+    "drawn_norm": positive,
+    "undrawn_norm": number,
+    "coordinates": count,
+    "relation": partial(word, known=(ADD_OR_REMOVE_ONE, REPLACE_ONE)),
+    "trust_model": assumed,
+    "unit": partial(word, known=UNITS),
+}
+"""What a field of a mechanism must be, by its name, in the order in which they are checked."""
+
+
+def check_fields(mechanism: Any) -> None:
+    """Check the fields of a mechanism, and keep numbers as plain ones: equal mechanisms are equal.
+
+    Raises:
+        InputError: a number or word is not what its name says.
+    """
+    for name in [name for name in _CHECKS if name in mechanism.__dataclass_fields__]:
+        value = _CHECKS[name](name, getattr(mechanism, name))
+        object.__setattr__(mechanism, name, value)
 
 
 def against(trust_model: str, colluding: int) -> str:

@@ -23,8 +23,8 @@ from tacit.privacy.mechanisms.base import (
     Mechanism,
     Relation,
     Unit,
+    check_fields,
     few_enough,
-    share,
     whole,
 )
 from tacit.privacy.mechanisms.steps import (
@@ -151,8 +151,7 @@ class ClientSampling(Mechanism):
     def __post_init__(self) -> None:
         if type(self.participation) not in MECHANISMS:
             raise InputError("participation", self.participation, "must be a mechanism")
-        object.__setattr__(self, "rate", share("rate", self.rate))
-        object.__setattr__(self, "rounds", whole("rounds", self.rounds))
+        check_fields(self)
         few_enough("rounds", self.rounds)
 
     @property

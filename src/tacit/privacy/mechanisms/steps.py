@@ -19,19 +19,13 @@ from tacit.privacy.mechanisms.base import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
     TRUST_MODEL,
-    UNITS,
     Mechanism,
     Relation,
     Unit,
-    assumed,
-    count,
+    check_fields,
     few_enough,
     fixed_size,
     multipliers,
-    number,
-    positive,
-    share,
-    whole,
     word,
 )
 
@@ -63,16 +57,9 @@ class Scheduled(Mechanism):
     unit: Unit
     coordinates: int = 0
 
-    def _freeze(self, **numbers: Callable[[str, object], float]) -> None:
-        """Check every field and keep the numbers as plain ones, so that equal mechanisms are equal.
-
-        The schedule is spelt out, one multiplier a step.
-        """
-        for name, check in numbers.items():
-            object.__setattr__(self, name, check(name, getattr(self, name)))
-        word("relation", self.relation, (ADD_OR_REMOVE_ONE, REPLACE_ONE))
-        assumed("trust_model", self.trust_model)
-        word("unit", self.unit, UNITS)
+    def __post_init__(self) -> None:
+        """Check every field, and spell out the schedule: one multiplier a step."""
+        check_fields(self)
         values = multipliers(self.noise_multiplier, self.steps)
         object.__setattr__(self, "noise_multiplier", values)
         object.__setattr__(self, "steps", len(values))
@@ -158,9 +145,6 @@ class Gaussian(Scheduled):
     unit: Unit = "record"
     coordinates: int = 0
 
-    def __post_init__(self) -> None:
-        self._freeze(coordinates=count)
-
     @property
     def rate(self) -> float:
         """Share of the records that joins a step."""
@@ -198,9 +182,6 @@ class SampledGaussian(Scheduled):
     trust_model: str = TRUST_MODEL
     unit: Unit = "record"
     coordinates: int = 0
-
-    def __post_init__(self) -> None:
-        self._freeze(sample_rate=share, coordinates=count)
 
     @property
     def rate(self) -> float:
@@ -248,7 +229,7 @@ class FixedBatchGaussian(Scheduled):
 
     def __post_init__(self) -> None:
         fixed_size(self.relation)
-        self._freeze(batch=whole, records=whole, coordinates=count)
+        super().__post_init__()
         if self.batch > self.records:
             raise InputError("batch", self.batch, f"must lie in 1..{self.records}, the records")
 
@@ -291,7 +272,7 @@ class Laplace(Scheduled):
     unit: Unit = "record"
 
     def __post_init__(self) -> None:
-        self._freeze(sample_rate=share)
+        super().__post_init__()
         if self.relation == REPLACE_ONE and self.sample_rate < 1:
             raise InputError(
                 "sample_rate",
@@ -355,7 +336,7 @@ class PrivateState(Scheduled):
     coordinates: int = 0
 
     def __post_init__(self) -> None:
-        self._freeze(sample_rate=share, drawn_norm=positive, undrawn_norm=number, coordinates=count)
+        super().__post_init__()
         word("sampling", self.sampling, tuple(_SAMPLING_WORDS))
         if not 0 <= self.undrawn_norm <= self.drawn_norm:
             expected = f"must lie between 0 and drawn_norm = {self.drawn_norm:g}"
@@ -413,9 +394,6 @@ class PersistentState(Scheduled):
     trust_model: str = TRUST_MODEL
     unit: Unit = "record"
     coordinates: int = 0
-
-    def __post_init__(self) -> None:
-        self._freeze(sample_rate=share, coordinates=count)
 
     @property
     def rate(self) -> float:

@@ -35,9 +35,7 @@ class BestOfTrials(Mechanism):
     unit: Unit = "record"
 
     def __post_init__(self) -> None:
-        base.word("relation", self.relation, (base.ADD_OR_REMOVE_ONE, base.REPLACE_ONE))
-        base.assumed("trust_model", self.trust_model)
-        base.word("unit", self.unit, base.UNITS)
+        base.check_fields(self)
         points = [tuple(pair) if isinstance(pair, list | tuple) else () for pair in self.points]
         for pair in points or [()]:
             if len(pair) != 2 or base.number("points", pair[0]) < 0 or not 0 < pair[1] < 1:

@@ -5,26 +5,21 @@ about the same mechanism. The formulas of `ClaimedRun` are printed for one recor
 and mean are one; for larger batches they are applied to the batch **mean** as printed, and the
 reading says so. The others have parameters of their own.
 
-Modules: `formula` (what a formula and a line of the table of claims are), and one for each paper
-(formulas, its experiments, the mechanism of each): `push_sum`, `do_adp`, `fedspd`, `decor`; and
-`utility` (what the papers promise of accuracy).
+Modules: `formula` (what a formula is), one for the formulas of each paper (`push_sum`, `do_adp`,
+`fedspd`, `decor`), `utility` (what the papers promise of accuracy), and `settings` (their
+experiments, each with the mechanism that was run; the numbers stand in `papers/`, a file a paper).
 """
-
-from functools import lru_cache
-from itertools import chain
 
 from tacit.privacy.published.decor import (
     DECOR,
     DECOR_USER,
     DecorRun,
     decor_noise,
-    decor_settings,
 )
 from tacit.privacy.published.do_adp import (
     DO_ADP,
     DoAdpRun,
     do_adp_noise,
-    do_adp_settings,
     do_adp_theorem_delta,
 )
 from tacit.privacy.published.fedspd import (
@@ -32,14 +27,12 @@ from tacit.privacy.published.fedspd import (
     FedspdRun,
     fedspd_round_epsilon,
     fedspd_sensitivity,
-    fedspd_settings,
     fedspd_step_parameter,
 )
 from tacit.privacy.published.formula import (
     ClaimedRun,
     Formula,
     FormulaCondition,
-    PaperSetting,
     PublishedFormula,
 )
 from tacit.privacy.published.push_sum import (
@@ -47,13 +40,12 @@ from tacit.privacy.published.push_sum import (
     DYN_GENERAL,
     PRIVSGP,
     constant_mu,
-    dyn_settings,
     general_noise_scale,
     growing_mu,
     privsgp_noise,
-    privsgp_settings,
     total_mu,
 )
+from tacit.privacy.published.settings import PaperSetting, paper_settings
 from tacit.privacy.published.utility.fedspd import fedspd_rate
 from tacit.privacy.published.utility.privsgp_vr import (
     BoundConstants,
@@ -106,22 +98,3 @@ __all__ = [
     "total_mu",
     "utility_order",
 ]
-
-
-@lru_cache(maxsize=1)
-def paper_settings() -> tuple[PaperSetting, ...]:
-    """The papers' own experiments: every private algorithm, with claim, mechanism and bounds.
-
-    Row by row, algorithm by algorithm; of one experiment, the kindest reading comes first. Building
-    the table takes a moment, and each row's bounds are computed when its `bounds` are called.
-    """
-    parts = (
-        privsgp_settings(),
-        dyn_settings(),
-        do_adp_settings(),
-        fedspd_settings(),
-        decor_settings(),
-    )
-    rows = tuple(chain.from_iterable(parts))
-    order = {row.algorithm: index for index, row in reversed(list(enumerate(rows)))}
-    return tuple(sorted(rows, key=lambda row: order[row.algorithm]))

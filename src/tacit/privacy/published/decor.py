@@ -1,5 +1,5 @@
 """DECOR (Allouah, Koloskova, El Firdoussi, Jaggi and Guerraoui, ICML 2024): its accountant, as
-published with the paper, and its experiments on MNIST and a9a.
+published with the paper.
 
 DECOR adds noise that cancels between neighbours. With Sigma the covariance of the noise of all
 nodes in a batch mean, a step of node i is a Gaussian mechanism with noise multiplier
@@ -13,35 +13,22 @@ rho differs between the two accountants of the paper's code:
   alpha is called epsilon. Neither T nor delta enters: no step but the first is counted, and the
   conversion's log(1 / delta) / (alpha - 1) is missing.
 
-The rows take the noise at which that accountant prints the epsilon of the plot. Poisson sampling is
-assumed in the kindest reading; the amplification bound is for batches without replacement; the code
-passes through shuffled records, which is neither.
+The amplification bound is for batches without replacement; the code passes through shuffled
+records, which is neither.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.base import REPLACE_ONE
-from tacit.privacy.mechanisms.steps import (
-    FixedBatchGaussian,
-    Gaussian,
-    SampledGaussian,
-    Scheduled,
-    schedule,
-)
 from tacit.privacy.published.formula import (
-    KINDEST,
     FormulaCondition,
-    PaperSetting,
     PublishedFormula,
-    certified_bounds,
     positive,
 )
 
@@ -175,72 +162,3 @@ DECOR_USER = PublishedFormula[DecorRun](
         FormulaCondition("nobody who shares a secret with the user colludes", True),
     ),
 )
-
-_PAPER = "DECOR"
-_DELTA = 1e-5
-_BATCH, _RECORDS, _STEPS = 64, 3750, 1000  # MNIST: 60,000 records at 16 nodes, J on average
-_USER_STEPS = 2000  # a9a
-
-
-def decor_settings() -> Iterator[PaperSetting]:
-    """DECOR on MNIST, at the four epsilons of the plot, and on a9a, where a user is protected."""
-    for epsilon in (0.001, 0.01, 0.1, 1.0):
-        yield from _one_record(epsilon)
-    for epsilon in (3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0):
-        noise = decor_noise(DECOR_USER, epsilon, steps=_USER_STEPS, delta=_DELTA)
-        yield _row(
-            f"a9a, n = 16, T = {_USER_STEPS}, eps = {epsilon:g}, a user",
-            "all data of one user replaced",
-            epsilon,
-            Gaussian(noise, _USER_STEPS, REPLACE_ONE, unit="client"),
-            DECOR_USER.conditions(DecorRun(noise, _USER_STEPS, delta=_DELTA)),
-        )
-
-
-def _one_record(epsilon: float) -> Iterator[PaperSetting]:
-    noise = decor_noise(DECOR, epsilon, steps=_STEPS, batch=_BATCH, records=_RECORDS, delta=_DELTA)
-    run = DecorRun(noise, _STEPS, _BATCH, _RECORDS, _DELTA)
-    readings: tuple[tuple[str, Scheduled], ...] = (
-        (KINDEST, SampledGaussian(run.rate, noise, _STEPS)),
-        (
-            "Poisson sampling, one record replaced",
-            SampledGaussian(run.rate, noise, _STEPS, REPLACE_ONE),
-        ),
-        (
-            f"{_BATCH} of J drawn, one record replaced",
-            FixedBatchGaussian(_BATCH, _RECORDS, noise, _STEPS),
-        ),
-    )
-    for text, mechanism in readings:
-        yield _row(
-            f"MNIST, n = 16, T = {_STEPS}, eps = {epsilon:g}, one record",
-            text,
-            epsilon,
-            mechanism,
-            DECOR.conditions(run),
-        )
-
-
-def _row(
-    experiment: str,
-    reading: str,
-    epsilon: float,
-    mechanism: Scheduled,
-    conditions: tuple[FormulaCondition, ...],
-) -> PaperSetting:
-    """A row of the table; linear losses at the worst node attain its pair."""
-    noise = schedule(mechanism)
-    return PaperSetting(
-        paper=_PAPER,
-        algorithm="DECOR",
-        experiment=experiment,
-        reading=reading,
-        kindest=not reading.endswith("one record replaced"),
-        claimed=epsilon,
-        delta=_DELTA,
-        noise_multiplier=(noise[0], noise[-1]),
-        relation=mechanism.relation,
-        mechanism=mechanism,
-        bounds=certified_bounds(mechanism, bound_is_tight=True),
-        conditions=conditions,
-    )
