@@ -13,8 +13,9 @@ that of `module.parameters()`, trainable parameters only; a tied parameter is on
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -121,33 +122,46 @@ def square_bounds(values: Tensor) -> Tensor:
     return squares.mul_(1 + 1.01 * share).add_(2 * count * limits.tiny)
 
 
-class Contribution(Protocol):
-    """The gradients of a batch by one parameter, in whatever form is cheapest."""
+class Contribution(ABC):
+    """The gradients of a batch by one parameter, in whatever form is cheapest.
+
+    Attributes:
+        slot: where the parameter lies in the flat vector.
+    """
+
+    slot: Slot
 
     @property
-    def slot(self) -> Slot:
-        """Where the parameter lies in the flat vector."""
+    @abstractmethod
+    def kept(self) -> tuple[Tensor, ...]:
+        """The tensors that define the gradients; the last one has their dtype."""
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the gradients."""
+        return self.kept[-1].dtype
 
     @property
     def positions(self) -> int:
         """Terms of the sum that a record's gradient is; 1 where none can cancel another."""
+        return 1
 
+    @abstractmethod
     def sizes(self) -> Sizes:
         """Bounds on squared l2 norms, and on what sums of the gradients lose to rounding."""
 
+    @abstractmethod
     def absolute_sums(self) -> Tensor:
         """The l1 norms `[nodes, b]`, in float64; not finite where the gradient is not.
 
         To a share of (numbers + 16) 2^-52. Only of gradients that are no sum over positions.
         """
 
+    @abstractmethod
     def cleaned(self, finite: Tensor) -> Contribution:
         """The same with zeros for the records where `finite` `[nodes, b]` is False."""
 
+    @abstractmethod
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
         """In `total` `[nodes, d]`, scale the own slot by beta and add sum_r factor_r gradient_r.
 
@@ -155,21 +169,25 @@ class Contribution(Protocol):
         a total in the dtype of the gradients takes all of them in one product.
         """
 
-    def exact(self) -> Contribution:
+    def exact(self) -> Self:
         """The same, in float64 where terms may cancel: products are then all but exact."""
+        return self
 
     def numel(self) -> int:
         """How many numbers this keeps."""
+        return sum(tensor.numel() for tensor in self.kept)
 
+    @abstractmethod
     def materialised(self) -> Dense:
         """The same gradients, as one vector a record."""
 
     def outer(self) -> Outer:
-        """The same gradients, as outer products."""
+        """The same gradients, as outer products: of a one, where no factors hold less."""
+        return self.materialised().outer()
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Contribution):
     """Materialised gradients, `values` `[nodes, b, size of the slot]`.
 
     `gradients_of` is the slot of the weight whose `Outer.gradients` hold the very same numbers, if
@@ -181,14 +199,9 @@ class Dense:
     gradients_of: Slot | None = None
 
     @property
-    def dtype(self) -> torch.dtype:
+    def kept(self) -> tuple[Tensor, ...]:
         """See `Contribution`."""
-        return self.values.dtype
-
-    @property
-    def positions(self) -> int:
-        """See `Contribution`."""
-        return 1
+        return (self.values,)
 
     def sizes(self) -> Sizes:
         """See `Contribution`."""
@@ -199,10 +212,6 @@ class Dense:
         sums: Tensor = torch.linalg.vector_norm(self.values, ord=1, dim=2, dtype=torch.float64)
         return sums
 
-    def exact(self) -> Dense:
-        """See `Contribution`."""
-        return self
-
     def cleaned(self, finite: Tensor) -> Dense:
         """See `Contribution`."""
         return Dense(self.slot, _zero_unless(finite, self.values), self.gradients_of)
@@ -211,10 +220,6 @@ class Dense:
         """See `Contribution`."""
         target = total[:, self.slot.start : self.slot.stop].unsqueeze(1)
         _add_product(target, factors.to(self.dtype).unsqueeze(1), self.values, beta, CHUNK)
-
-    def numel(self) -> int:
-        """See `Contribution`."""
-        return self.values.numel()
 
     def materialised(self) -> Dense:
         """See `Contribution`."""
@@ -228,7 +233,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Outer:
+class Outer(Contribution):
     """Gradients as outer products summed over positions.
 
     `inputs` `[nodes, b, groups, positions, in]`, `gradients` `[nodes, b, groups, positions, out]`;
@@ -241,9 +246,9 @@ class Outer:
     gradients_of: Slot | None = None
 
     @property
-    def dtype(self) -> torch.dtype:
+    def kept(self) -> tuple[Tensor, ...]:
         """See `Contribution`."""
-        return self.gradients.dtype
+        return self.inputs, self.gradients
 
     @property
     def positions(self) -> int:
@@ -287,10 +292,6 @@ class Outer:
             left = weighted[:, :, group].reshape(nodes, -1, height).transpose(1, 2)
             right = self.inputs[:, :, group].reshape(nodes, -1, width)
             _add_product(target[:, group], left, right, beta, CHUNK * self.positions)
-
-    def numel(self) -> int:
-        """See `Contribution`."""
-        return self.inputs.numel() + self.gradients.numel()
 
     def materialised(self) -> Dense:
         """See `Contribution`."""

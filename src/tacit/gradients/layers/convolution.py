@@ -53,7 +53,7 @@ UNFOLDED_OPERATIONS = 8_000_000
 
 
 @dataclass(frozen=True)
-class ChannelsLast:
+class ChannelsLast(Contribution):
     """Gradients by a kernel whose entries are ordered channels last within an output channel.
 
     Attributes:
@@ -67,9 +67,9 @@ class ChannelsLast:
     channels: int
 
     @property
-    def dtype(self) -> torch.dtype:
+    def kept(self) -> tuple[Tensor, ...]:
         """See `Contribution`."""
-        return self.inner.dtype
+        return self.inner.kept
 
     @property
     def positions(self) -> int:
@@ -102,10 +102,6 @@ class ChannelsLast:
             target.add_(ordered)
         else:
             target.copy_(ordered)
-
-    def numel(self) -> int:
-        """See `Contribution`."""
-        return self.inner.numel()
 
     def materialised(self) -> Dense:
         """See `Contribution`."""

@@ -31,11 +31,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import InputError
-from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot, square_bounds
+from tacit.gradients.contributions import Contribution, Dense, Sizes, Slot, square_bounds
 
 
 @dataclass(frozen=True)
-class Lookup:
+class Lookup(Contribution):
     """Gradients by a weight `[rows, size]` of which a record looks rows up.
 
     Attributes:
@@ -50,14 +50,9 @@ class Lookup:
     gradients: Tensor
 
     @property
-    def dtype(self) -> torch.dtype:
+    def kept(self) -> tuple[Tensor, ...]:
         """See `Contribution`."""
-        return self.gradients.dtype
-
-    @property
-    def positions(self) -> int:
-        """See `Contribution`; places are merged before a norm is taken."""
-        return 1
+        return self.ids, self.gradients
 
     def sizes(self) -> Sizes:
         """See `Contribution`."""
@@ -69,10 +64,6 @@ class Lookup:
             self.gradients, ord=1, dim=(2, 3), dtype=torch.float64
         )
         return sums
-
-    def exact(self) -> Lookup:
-        """See `Contribution`."""
-        return self
 
     def cleaned(self, finite: Tensor) -> Lookup:
         """See `Contribution`."""
@@ -90,10 +81,6 @@ class Lookup:
         ):
             target.index_add_(0, ids, rows)
 
-    def numel(self) -> int:
-        """See `Contribution`."""
-        return self.ids.numel() + self.gradients.numel()
-
     def materialised(self) -> Dense:
         """See `Contribution`."""
         nodes, records = self.ids.shape[:2]
@@ -101,10 +88,6 @@ class Lookup:
         values = self.gradients.new_zeros(nodes * records * count, size)
         _add_rows(values, self.ids, count, self.gradients)
         return Dense(self.slot, values.view(nodes, records, count * size))
-
-    def outer(self) -> Outer:
-        """See `Contribution`; of the whole gradient, as there are no factors that hold less."""
-        return self.materialised().outer()
 
 
 def merged(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
