@@ -417,6 +417,15 @@ def read_sections(
     return raw
 
 
+def flat(config: Config) -> dict[str, Any]:
+    """The values of a resolved experiment by their keys (`privacy.epsilon`), as TOML has them."""
+    return {
+        f"{section}.{key}": value
+        for section, values in _plain(config).items()
+        for key, value in values.items()
+    }
+
+
 def to_toml(config: Config) -> str:
     """The resolved experiment as TOML, which `load_config` reads back to the same `Config`.
 

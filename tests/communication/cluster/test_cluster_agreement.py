@@ -17,10 +17,10 @@ from planning_cases import plan_of
 from tacit import __version__
 from tacit.communication.peers import Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY
-from tacit.config import load_config
+from tacit.config import SITE_KEYS, load_config
 from tacit.data import Dataset, record_layout
 from tacit.errors import InputError, PeerError
-from tacit.training.processes.agreement import SITE_KEYS, compare, counts, identity, planned
+from tacit.training.processes.agreement import compare, counts, identity, planned
 
 LAYOUT = {"weight": (2, 3), "bias": (2,)}
 START = torch.linspace(-1, 1, 8, dtype=torch.float64)

@@ -16,7 +16,6 @@ import logging
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from tacit import __version__
 from tacit.communication.cluster import connect
 from tacit.communication.peers import Peers, Placement
 from tacit.communication.received import FOLDER, FolderName
-from tacit.config import Config, to_toml
+from tacit.config import SITE_KEYS, Config, flat
 from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError, TacitError
 from tacit.privacy.noise.gaussian import spacing
 from tacit.training.plan import Plan
@@ -231,21 +230,6 @@ def run_name(folder: Path) -> str:
 
 Scalar = str | int | float
 
-SITE_KEYS = frozenset(
-    {
-        "algorithm.table_directory",
-        "nodes.source",
-        "privacy.ledger",
-        "privacy.ledger_source",
-        "task.data_dir",
-        "task.features_cache",
-        "train.device",
-        "train.patience",
-        "train.timeout",
-    }
-)
-"""Keys that say where a site keeps its things and how it computes; all others must be equal."""
-
 _ORDER = ("tacit", "torch", ".", "record", "model", "plan")  # first words of what is compared
 _LONGEST = 200  # characters of a text; a longer one is stated by its beginning and a digest
 _MOST_PARTS = 500  # of a schema that are compared one by one
@@ -269,16 +253,11 @@ def identity(
     """
     values = start.detach().to("cpu", dtype).contiguous()
     shapes = [[name, list(shape)] for name, shape in layout.items()]
-    flat = {
-        f"{section}.{key}": value
-        for section, section_values in tomllib.loads(to_toml(config)).items()
-        for key, value in section_values.items()
-    }
     return {
         "tacit version": __version__,
         # What follows a plus says for which device torch was built.
         "torch version": torch.__version__.partition("+")[0],
-        **{key: _scalar(value) for key, value in flat.items() if key not in SITE_KEYS},
+        **{key: _scalar(value) for key, value in flat(config).items() if key not in SITE_KEYS},
         "model size": start.numel(),
         "model dtype": str(dtype).removeprefix("torch."),
         "model layout": _digest([json.dumps(shapes).encode()]),
