@@ -22,6 +22,8 @@ from tacit.config.checks import (
     check,
     check_calibration,
     check_declared,
+    check_named,
+    check_names,
     check_promise,
     check_suboptimality,
     check_views,
@@ -120,6 +122,7 @@ class Config(Section):
                 "without faults.tolerate, and add it to what it writes",
             )
         check_declared(self.task)
+        check_names(self.task, self.nodes)
         check_calibration(self.task, self.algorithm, self.privacy, self.faults)
         check_views(self.task, self.train, self.algorithm)
         if self.train.suboptimality:
@@ -391,7 +394,10 @@ def load_config(
         if name in raw:
             expected = f"is for `{command}`: run that on this file, or take the section out"
             raise InputError(f"[{name}]", "", expected)
-    return Config(**raw).with_names(names)
+    config = Config(**raw).with_names(names)
+    if config.given is None:
+        check_named(config.topology, config.algorithm, config.faults, config.nodes.count)
+    return config
 
 
 def read_sections(

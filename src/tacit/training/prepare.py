@@ -523,9 +523,6 @@ def _features(
     `where` is what an error calls the public ones.
     """
     if config.task.feature_map is None:
-        if config.task.features_cache is not None:
-            expected = "goes with task.features: name these, or leave it out"
-            raise InputError("task.features_cache", config.task.features_cache, expected)
         return None
     first, public = records.train.first, records.test
     examples = _made_inputs(first).to(device)
