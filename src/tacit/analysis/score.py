@@ -24,7 +24,7 @@ from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_me
 from tacit.plain_files import check_plain
 from tacit.report.documents.run import LET_IT_END, ModelShape, ResultDocument, read_result
 from tacit.report.measures import ACCURACY, LOSS, measure_of
-from tacit.training.prepare import DTYPES
+from tacit.training.job import DTYPES
 from tacit.training.recalibration import halves
 from tacit.training.run_folder.folder import trusted_config
 

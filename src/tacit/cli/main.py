@@ -66,9 +66,9 @@ from tacit.cli.watch import watch
 from tacit.errors import AbsentError, InputError, TacitError, is_meant, public_line
 
 if TYPE_CHECKING:
+    from tacit.communication.crew import Crew
     from tacit.config import Config
     from tacit.training.hooks import Progress
-    from tacit.training.processes.communication import Crew
     from tacit.training.run_folder.result import Result
 
 app = typer.Typer(

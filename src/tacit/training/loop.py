@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from tacit.communication.colours import Released
+from tacit.communication.crew import Crew
 from tacit.communication.peers import ALONE, Peers, gone_ranks
 from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError
@@ -49,9 +50,9 @@ from tacit.training.budget import (
 from tacit.training.calibration import calibrate
 from tacit.training.evaluation import consensus_of, models_public, share_of
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 from tacit.training.processes.agreement import do_without
-from tacit.training.processes.communication import Crew, open_communication
+from tacit.training.processes.communication import open_communication
 from tacit.training.rounds import advanced, final_rounds, finally_mixed
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders

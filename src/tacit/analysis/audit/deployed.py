@@ -66,7 +66,8 @@ from tacit.report.documents.claims import PlantedAuditDocument
 from tacit.report.documents.run import LET_IT_END, ResultDocument, read_result
 from tacit.report.protection import upper_words
 from tacit.report.wording import lower_text
-from tacit.training.prepare import DTYPES, find_augmentation
+from tacit.training.job import DTYPES
+from tacit.training.prepare import find_augmentation
 from tacit.training.run_folder.folder import MODEL, RESULT, trusted_config
 
 FORMAT_VERSION = "1"

@@ -52,7 +52,8 @@ from tacit.report import write_report
 from tacit.report.documents.base import dump, load_file
 from tacit.report.documents.run import ResultDocument
 from tacit.report.documents.tune import PrivateDraws, SearchDocument, TrialDocument, TuneDocument
-from tacit.training.prepare import Job, prepare
+from tacit.training.job import Job
+from tacit.training.prepare import prepare
 from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
 from tacit.training.shared_budgets import draws, open_shared
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from torch import Tensor
 
 from tacit import __version__
 from tacit.communication.cluster import connect
+from tacit.communication.crew import Crew
 from tacit.communication.peers import Peers, Placement
 from tacit.communication.received import FOLDER, FolderName
 from tacit.config import SITE_KEYS, Config, flat
@@ -39,25 +40,31 @@ from tacit.training.plan import Plan
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import check_new
 
-if TYPE_CHECKING:
-    from tacit.communication.secure.sites import SiteCluster
-    from tacit.training.processes.communication import Crew
-    from tacit.training.run_folder.result import Result
-
 _LOG = logging.getLogger(__name__)
 _MEETINGS = 10  # in which no step is begun, until a site that ends each of them ends the run
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
 
+class Ended(Protocol):
+    """What a run came to."""
+
+    @property
+    def status(self) -> str:
+        """`done`, `stopped`, or how else it ended."""
+
+
+E = TypeVar("E", bound=Ended)
+
+
 def with_processes(
     config: Config,
-    take_part: Callable[[Crew | None, bool], Result],
+    take_part: Callable[[Crew | None, bool], E],
     *,
     resume: bool,
     allow_insecure_network: bool = False,
     site: Path | None = None,
     out: Path | None = None,
-) -> Result:
+) -> E:
     """Take part in a run with the other processes, and go on whenever all sites meet again.
 
     They do when one comes back that was left out: the others stop at a common step for it. They do
@@ -132,9 +139,7 @@ def process_group(
 
 
 @contextmanager
-def _site_group(
-    config: Config, folder: Path, out: Path | None, is_new: bool
-) -> Iterator[SiteCluster]:
+def _site_group(config: Config, folder: Path, out: Path | None, is_new: bool) -> Iterator[Crew]:
     from tacit.communication.secure.sites import join_sites, session_folder
     from tacit.identities import load_site
 

@@ -38,8 +38,8 @@ from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
 from tacit.training import weights
 from tacit.training.consensus import consensus_distances
+from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job
 from tacit.training.run_folder import summary
 from tacit.training.run_folder.metrics import Evaluation, summaries
 from tacit.training.run_folder.not_covered import not_covered
