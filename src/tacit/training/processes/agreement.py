@@ -45,7 +45,7 @@ _MEETINGS = 10  # in which no step is begun, until a site that ends each of them
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
 
-class Ended(Protocol):
+class Finished(Protocol):
     """What a run came to."""
 
     @property
@@ -53,7 +53,7 @@ class Ended(Protocol):
         """`done`, `stopped`, or how else it ended."""
 
 
-E = TypeVar("E", bound=Ended)
+E = TypeVar("E", bound=Finished)
 
 
 def with_processes(
