@@ -18,6 +18,7 @@ import tomli_w
 from pydantic import PrivateAttr
 
 from tacit.algorithms import ALGORITHMS, DEFAULT, plain_method
+from tacit.base.plain_files import parse_toml, read_toml
 from tacit.config.checks import (
     check,
     check_calibration,
@@ -43,7 +44,6 @@ from tacit.config.schema import (
 )
 from tacit.config.tables import complete_for_table
 from tacit.errors import InputError, is_meant, nearest
-from tacit.plain_files import parse_toml, read_toml
 from tacit.privacy.mechanisms.clipping import ASSUMED
 
 Each = TypeVar("Each")

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.base.plain_files import open_plain
 from tacit.errors import InputError, nearest
-from tacit.plain_files import open_plain
 
 Edge = tuple[int, int]
 Numbers = NDArray[np.int64]

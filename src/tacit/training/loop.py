@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tacit.base.private_files import lacks_room, make_private_folder, plain_errors
 from tacit.communication.colours import Released
 from tacit.communication.crew import Crew
 from tacit.communication.peers import ALONE, Peers, gone_ranks
@@ -33,7 +34,6 @@ from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunI
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
-from tacit.private_files import lacks_room, make_private_folder, plain_errors
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.metrics import Measurement, Scores

@@ -51,6 +51,8 @@ from tacit.analysis.audit.trade_off import (
     p_value,
 )
 from tacit.analysis.ledger_report import ledger_document
+from tacit.base.plain_files import check_plain
+from tacit.base.private_files import new_private_file, plain_errors, sync_folder
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData, bounded_inputs
 from tacit.errors import FormatError, InputError
@@ -58,10 +60,8 @@ from tacit.features.maps import known_features
 from tacit.gradients import StackedModel
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
-from tacit.plain_files import check_plain
 from tacit.privacy import ADD_OR_REMOVE_ONE
 from tacit.privacy.mechanisms.steps import Scheduled, schedule
-from tacit.private_files import new_private_file, plain_errors, sync_folder
 from tacit.report.documents.claims import PlantedAuditDocument
 from tacit.report.documents.run import LET_IT_END, ResultDocument, read_result
 from tacit.report.protection import upper_words

@@ -23,9 +23,9 @@ from tacit.analysis.settings.processes import (
     run_in_processes,
     run_in_turn,
 )
+from tacit.base.plain_files import read_plain
 from tacit.config import SITE_KEYS, Config, known_as, to_toml
 from tacit.errors import InputError
-from tacit.plain_files import read_plain
 from tacit.report.documents.metrics import MOST_SERIES, Measurement, Scores, read_measurement
 from tacit.report.documents.run import ResultDocument, read_result
 from tacit.training.run_folder import checkpoint as checkpoints

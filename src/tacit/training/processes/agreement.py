@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit import __version__
+from tacit.base.version import __version__
 from tacit.communication.cluster import connect
 from tacit.communication.crew import Crew
 from tacit.communication.peers import Peers, Placement

@@ -21,11 +21,7 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import Tensor
 
-from tacit.config import FREE_KEYS, Config, flat, known_as, load_config, to_toml
-from tacit.data.sources import SOURCES
-from tacit.errors import InputError
-from tacit.models.imports import names_function
-from tacit.private_files import (
+from tacit.base.private_files import (
     append_line,
     locked,
     make_private_folder,
@@ -35,6 +31,10 @@ from tacit.private_files import (
     write_private,
     write_together,
 )
+from tacit.config import FREE_KEYS, Config, flat, known_as, load_config, to_toml
+from tacit.data.sources import SOURCES
+from tacit.errors import InputError
+from tacit.models.imports import names_function
 from tacit.report.documents.base import Document, dump
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
 from tacit.report.documents.run import NOT_THERE, ResultDocument

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
+from tacit.base.version import __version__
 from tacit.communication import compression
 from tacit.communication.colours import Outgoing, opened
 from tacit.errors import InputError, optional
