@@ -154,7 +154,7 @@ def patch(request):
     kind, number = request.get("fault") or (None, 0)
     writes = Writes(kind, number)
     files: Any = FaultyFiles(writes)
-    for name in ("tacit.private_files", "tacit.training.run_folder.folder"):
+    for name in ("tacit.base.private_files", "tacit.training.run_folder.folder"):
         importlib.import_module(name).os = files  # type: ignore[attr-defined]
     databases: Any = FaultyDatabases(writes)
     importlib.import_module("tacit.privacy.ledger.file").sqlite3 = databases  # type: ignore[attr-defined]

@@ -5,9 +5,9 @@ import tomllib
 
 import pytest
 
-from tacit import plain_files
+from tacit.base import plain_files
+from tacit.base.plain_files import check_plain, open_plain, parse_toml, read_plain, read_toml
 from tacit.errors import InputError
-from tacit.plain_files import check_plain, open_plain, parse_toml, read_plain, read_toml
 
 
 def test_a_plain_file_is_read_up_to_its_bound(tmp_path):

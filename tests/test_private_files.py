@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from tacit.errors import InputError
-from tacit.private_files import (
+from tacit.base.private_files import (
     appearing,
     append_line,
     locked,
@@ -19,6 +18,7 @@ from tacit.private_files import (
     write_private,
     write_together,
 )
+from tacit.errors import InputError
 
 
 def names(folder):
@@ -88,7 +88,7 @@ def test_errors_of_the_system_are_one_plain_line(tmp_path):
 
 def test_a_lock_is_one_processes_and_dies_with_it(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from tacit.private_files import locked\n"
+        "import sys, time; from pathlib import Path; from tacit.base.private_files import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen(

@@ -33,7 +33,8 @@ from tacit.config import load_config
 from tacit.errors import InputError, TacitError
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.report.wording import bytes_text
-from tacit.training.prepare import Job, prepare
+from tacit.training.job import Job
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 _STEPS, _SECONDS = 20, 3.0  # measured at most; at least one, after one that is not

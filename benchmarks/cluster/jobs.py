@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from tacit.config import load_config
-from tacit.training.prepare import Job, prepare
+from tacit.training.job import Job
+from tacit.training.prepare import prepare
 
 _CLASSES = 10
 

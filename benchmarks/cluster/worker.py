@@ -34,7 +34,7 @@ from tacit.communication.cluster.channel import open_channel
 from tacit.communication.colours import Released
 from tacit.communication.exchange.between import BetweenProcesses, Graphs
 from tacit.communication.peers import place
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 
 _LIMIT = 60.0  # seconds of any one wait
 

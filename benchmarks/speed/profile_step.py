@@ -42,8 +42,8 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.data import StackedData
 from tacit.gradients import StackedModel, stacked
 from tacit.training import sampling
+from tacit.training.job import Job
 from tacit.training.loop import Progress, execute
-from tacit.training.prepare import Job
 from tacit.training.sampling import DisjointBatches
 from tacit.training.stacked_context import StackedContext
 

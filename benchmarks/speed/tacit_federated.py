@@ -30,9 +30,10 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.training import sampling
 from tacit.training.budget import node_keys
+from tacit.training.job import Job
 from tacit.training.loop import execute
 from tacit.training.plan import NodePlan, Plan
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.sampling import Batch, DisjointBatches
 from tacit.training.stacked_context import StackedContext
 

@@ -13,8 +13,9 @@ from workloads import Workload, records_of
 
 import tacit
 from models import model_of
+from tacit.training.job import Job
 from tacit.training.loop import execute
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 # More than any benchmark asks for; a run is evaluated before its first step and after its last.
 MOST_STEPS = 1_000_000

@@ -6,8 +6,8 @@ import os
 from importlib import import_module
 
 import tacit_dp.alone  # noqa: F401
+from tacit.base.version import __version__
 
-__version__ = "0.1.0"
 TYPE_CHECKING = False  # for type checkers: true; to load `typing` takes as long as all else here
 
 if os.environ.get("WORLD_SIZE"):

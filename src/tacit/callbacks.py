@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import math
 import sys
-import tomllib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.config import to_toml
+from tacit.config import SITE_KEYS, flat
 from tacit.errors import optional
 from tacit.report.documents.base import as_dict
 from tacit.report.documents.metrics import PublicMeasurement
 from tacit.training.hooks import Callback, Progress
 from tacit.training.plan import Plan
-from tacit.training.processes.agreement import SITE_KEYS
 
 if TYPE_CHECKING:
     from tacit.training.run_folder.result import Result
@@ -49,12 +47,7 @@ def settings(plan: Plan) -> dict[str, Any]:
 
     Keys that say where a site keeps its things, such as `task.data_dir`, are left out.
     """
-    flat = {
-        f"{section}.{key}": value
-        for section, values in tomllib.loads(to_toml(plan.config)).items()
-        for key, value in values.items()
-    }
-    kept = {key: value for key, value in flat.items() if key not in SITE_KEYS}
+    kept = {key: value for key, value in flat(plan.config).items() if key not in SITE_KEYS}
     kept |= {"plan.parameters": plan.parameters, "plan.private": plan.not_private_reason is None}
     spent = [node.epsilon for node in plan.nodes if node.epsilon is not None]
     return kept | ({"plan.epsilon": max(spent)} if spent else {})

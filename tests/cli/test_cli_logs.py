@@ -100,7 +100,7 @@ def test_another_format_is_refused_and_plain_is_the_default(tmp_path):
 
 
 def test_a_defect_is_a_line_and_its_text_is_for_this_site(tmp_path):
-    with patch("tacit.plain_files.read_toml", side_effect=KeyError("17 of 90 patients")):
+    with patch("tacit.base.plain_files.read_toml", side_effect=KeyError("17 of 90 patients")):
         (line,) = lines(tacit("train", "x.toml", *JSON))
     assert line["exit_code"] == 1
     assert "KeyError" in line["message"]

@@ -41,8 +41,9 @@ from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, folder_key
 from tacit.report.documents.base import plain_json
 from tacit.training.budget import affordable, epsilon_spent, open_ledger
 from tacit.training.evaluation import combined, measure
+from tacit.training.job import Job
 from tacit.training.loop import _folders, _run_id
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, compare, counts
 from tacit.training.processes.communication import (
     _measured,

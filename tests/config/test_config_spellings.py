@@ -74,10 +74,13 @@ def experiments(draw):
     name = draw(st.sampled_from(sorted(ALGORITHMS)))
     rates = {key: st.floats(1e-6, 10) for key in rate(name, 1.0)}
     kept = draw(st.booleans())
+    needs = ALGORITHMS[name].graph
+    graphs = ["star"] if needs.weights == "server" else ["ring", "complete", "star"]
+    drops = {} if "drop" in needs.no_faults else {"drop": st.floats(0, 0.5)}
     sections = {
         "task": {"dataset": "digits", **draw(some(model=st.sampled_from(["mlp", "logistic"])))},
         "nodes": {"count": 4, **draw(some(partition=st.just("iid")))},
-        "topology": draw(some(graph=st.sampled_from(["ring", "complete", "star"]))),
+        "topology": draw(some(graph=st.sampled_from(graphs))),
         "algorithm": {
             **({"name": name} if kept or name != "privsgp" else {}),
             **draw(some(**rates, clip=st.floats(0.1, 10))),
@@ -91,7 +94,7 @@ def experiments(draw):
                 dtype=st.sampled_from(["float32", "float64"]),
             )
         ),
-        "faults": draw(some(drop=st.floats(0, 0.5), slow=st.just([[1, 0.5]]))),
+        "faults": draw(some(**drops, slow=st.just([[1, 0.5]]))),
     }
     if name == "privsgp-vr":
         sections["promise"] = draw(some(smoothness=st.floats(0.1, 100), initial_gap=st.just(0)))

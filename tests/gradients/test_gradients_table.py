@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tacit.base.free_memory import in_words
 from tacit.data import StackedData
 from tacit.errors import InputError
-from tacit.free_memory import in_words
 from tacit.gradients import LOSSES, StackedModel, build
 from tacit.gradients.table import GradientTable
 from tacit.gradients.table_storage import available_bytes, entries_of, table_need

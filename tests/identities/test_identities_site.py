@@ -26,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consortia import consortium, refused
+from tacit.base.private_files import locked
 from tacit.errors import InputError
 from tacit.identities import (
     Bundle,
@@ -44,7 +45,6 @@ from tacit.identities import (
 from tacit.identities.certificates import issue_certificate, key_of, key_pem, new_authority, pem
 from tacit.identities.consortium import AUTHORITY_FILE
 from tacit.identities.names import check_address, check_name
-from tacit.private_files import locked
 
 NOW = datetime.now(UTC)
 MINUTE = timedelta(minutes=1)

@@ -572,10 +572,10 @@ def test_any_sequence_of_graphs_has_links_of_its_own():
     assert not gone.any()
 
 
-def test_a_plan_refuses_before_anything_runs():
-    config = load_config({"algorithm": {"name": "choco-sgd"}, "faults": {"drop": 0.1}}, count=4)
+def test_what_was_not_read_of_a_file_a_plan_refuses():
+    config = load_config({"algorithm": {"name": "choco-sgd"}}, count=4)
     with pytest.raises(InputError, match="apart for ever"):
-        build_plan(config, [100] * 4, 3)
+        build_plan(config.with_keys(faults={"drop": 0.1}), [100] * 4, 3)
 
 
 @pytest.mark.parametrize("graph", ["ring", "directed-ring", "complete", "exponential"])

@@ -25,8 +25,9 @@ from fork_server import Ended, ForkServer, exchanged
 from tacit.config import load_config
 from tacit.privacy.ledger.ledger import read_ledger, step_runs
 from tacit.training.budget import epsilon_spent
+from tacit.training.job import Job
 from tacit.training.loop import execute
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.run_folder import checkpoint
 from tacit.training.run_folder.folder import half_made
 

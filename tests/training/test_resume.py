@@ -528,6 +528,9 @@ def test_another_experiment_is_refused_by_the_key_that_differs(stopped, override
         "train.evaluate_records=10",
         "train.checkpoint_every=1",
         "task.data_dir=elsewhere",
+        "train.suboptimality=true",
+        "train.patience=60.0",
+        "nodes.placement=[0, 0, 0, 0]",
     ],
 )
 def test_what_releases_nothing_else_may_differ(stopped, override):
@@ -537,6 +540,28 @@ def test_what_releases_nothing_else_may_differ(stopped, override):
     )  # fmt: skip
     assert (answer.code, answer.err) == (0, "")
     assert charged(stopped / "run") == Counter(range(6))
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("task.features_cache", {"task": {"features": "scattering:1"}}),
+        (
+            "algorithm.table_directory",
+            {"algorithm": {"name": "privsgp-vr", "state": "private"}, "train": {"batch": 20}},
+        ),
+    ],
+)
+def test_folders_may_be_others_than_before(key, changes, tmp_path):
+    file = write_experiment(tmp_path, **changes)
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    execute(prepare(load_config(file)), out=whole)
+    execute(prepare(load_config(file)), out=run, should_stop=after(3))
+    for place in ("one", "another"):
+        moved = load_config(file, overrides=[f"{key}={tmp_path / place}"])
+        execute(prepare(moved), out=run, resume=True, should_stop=after(1))
+    execute(prepare(load_config(file)), out=run, resume=True)
+    assert torch.equal(models(run), models(whole))
 
 
 def test_a_folder_that_is_no_run_is_refused(stopped):

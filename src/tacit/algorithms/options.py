@@ -45,6 +45,23 @@ _RATES: Mapping[RateSchedule, Callable[[float], float]] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True)
+class Scope:
+    """Marks a key that is no part of what a run is known by: it changes nothing that is released.
+
+    `local` says that each site has its own, where all others are the same at every site; `resumed`
+    that a run may go on with another. `known_as` stands for a value that is given, in what the run
+    is known by; None: the default of the key does.
+    """
+
+    local: bool = False
+    resumed: bool = True
+    known_as: Any = None
+
+
+LOCAL, FREE = Scope(local=True), Scope()
+
+
 class Options(BaseModel):
     """Options that every algorithm has; an algorithm adds its own in a subclass of its file.
 

@@ -29,10 +29,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tacit import __version__
 from tacit.analysis.colluders import epsilon_against
+from tacit.base.plain_files import read_toml
+from tacit.base.version import __version__
 from tacit.errors import InputError
-from tacit.plain_files import read_toml
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import EnteredRun, Snapshot, StepRun, read_ledger, step_runs

@@ -16,8 +16,8 @@ from tacit.algorithms.promise import PromisedRun
 from tacit.analysis.settings.noise import noise_variances, unit_noise
 from tacit.privacy.published import Budget, FormulaCondition
 from tacit.report.documents.plan import PlannedPromise
+from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job
 
 
 def planned_promise(job: Job) -> PlannedPromise | None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tacit import data
+from tacit.base.plain_files import check_plain
 from tacit.config import GIVEN, Config
 from tacit.data.formats.svmlight import Declared
 from tacit.data.tables import find_schema, is_table
@@ -21,10 +22,9 @@ from tacit.gradients import with_output
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
-from tacit.plain_files import check_plain
 from tacit.report.documents.run import LET_IT_END, ModelShape, ResultDocument, read_result
 from tacit.report.measures import ACCURACY, LOSS, measure_of
-from tacit.training.prepare import DTYPES
+from tacit.training.job import DTYPES
 from tacit.training.recalibration import halves
 from tacit.training.run_folder.folder import trusted_config
 

@@ -23,16 +23,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit import __version__
 from tacit.analysis.ledger_report import check_contained, confirm, ledger_document, whole
+from tacit.base.plain_files import read_plain
+from tacit.base.private_files import plain_errors, write_private
+from tacit.base.version import __version__
 from tacit.config import Config
 from tacit.errors import FormatError, InputError
-from tacit.plain_files import read_plain
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import lacking_steps
 from tacit.privacy.mechanisms.base import against, observer
-from tacit.private_files import plain_errors, write_private
 from tacit.report.documents.base import as_dict, dump, load_file, parse_file, plain_json, read
 from tacit.report.documents.ledger import (
     ConfirmedStatement,

@@ -49,7 +49,7 @@ def compare(
     from tacit.analysis.compare.document import figure_document, watching
     from tacit.analysis.compare.figure import FigureOptions, load_figure
     from tacit.analysis.compare.session import gather, open_folder, worst_code
-    from tacit.private_files import write_private
+    from tacit.base.private_files import write_private
     from tacit.report.compare_page import compare_page, figure_blocks
     from tacit.report.compare_panels import panels, picture_note
     from tacit.report.documents.base import dump, plain_json

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer import Argument, Option
 
-from tacit import __version__
+from tacit.base.version import __version__
 from tacit.cli.compare import compare
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
@@ -66,9 +66,9 @@ from tacit.cli.watch import watch
 from tacit.errors import AbsentError, InputError, TacitError, is_meant, public_line
 
 if TYPE_CHECKING:
+    from tacit.communication.crew import Crew
     from tacit.config import Config
     from tacit.training.hooks import Progress
-    from tacit.training.processes.communication import Crew
     from tacit.training.run_folder.result import Result
 
 app = typer.Typer(
@@ -552,7 +552,7 @@ def _no_room(error: OSError) -> None:
 
     Often that is standard output.
     """
-    from tacit.private_files import lacks_room
+    from tacit.base.private_files import lacks_room
 
     if not lacks_room(error):
         return

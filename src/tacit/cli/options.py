@@ -154,7 +154,7 @@ def write_new(flag: str, path: Path, content: bytes, *, private: bool = False) -
     Raises:
         InputError: the file exists, or cannot be written.
     """
-    from tacit.private_files import plain_errors, write_private
+    from tacit.base.private_files import plain_errors, write_private
 
     check_new(flag, path)
     with plain_errors(flag, path):
@@ -179,7 +179,7 @@ def check_files(file: Path, overrides: Sequence[str]) -> None:
         InputError: naming the key, the file, and where it was looked for; or what the file is
             in place of an experiment.
     """
-    from tacit.plain_files import read_toml
+    from tacit.base.plain_files import read_toml
 
     experiment = read_toml(file, "experiment file", "experiment")
     task = experiment.get("task", {})

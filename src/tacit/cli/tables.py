@@ -12,8 +12,8 @@ from tacit.report.plan_page import PlanNames
 from tacit.report.view import Block, Table
 from tacit.training import weights
 from tacit.training.budget import epsilon_by_colluders
+from tacit.training.job import Job
 from tacit.training.plan import NodePlan, Plan
-from tacit.training.prepare import Job
 from tacit.training.run_folder.result import bytes_per_step, mechanism_line, message_bytes
 
 

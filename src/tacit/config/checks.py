@@ -6,9 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tacit.algorithms import ALGORITHMS
+from tacit.algorithms import ALGORITHMS, plain_method
 from tacit.algorithms.accounting import noised_sums
 from tacit.config.schema import (
+    GIVEN,
     LEDGER_KEYS,
     PER_NODE,
     AlgorithmSection,
@@ -20,8 +21,11 @@ from tacit.config.schema import (
     Topology,
     Train,
 )
+from tacit.data.partitions import partition_kind
 from tacit.errors import InputError, nearest
+from tacit.models.architectures import check_name
 from tacit.privacy.mechanisms.clipping import ASSUMED
+from tacit.topology.graphs import graph_kind
 
 _MOST_RATIO = 1_000_000  # of two weights: noise of both is then an ordinary number beside each
 
@@ -82,6 +86,84 @@ def check_declared(task: Task) -> None:
             else f"must be {wanted} labels, as many as the other keys of [task] say"
         )
         raise InputError("task.labels", list(labels), expected)
+
+
+def check_names(task: Task, nodes: Nodes) -> None:
+    """Refuse models and partitions that there are not, and keys that these do not take.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+    if task.features_cache is not None and task.feature_map is None:
+        expected = "goes with task.features: name these, or leave it out"
+        raise InputError("task.features_cache", task.features_cache, expected)
+    if task.model != GIVEN:
+        check_name(task.model)
+    partition_kind(nodes.partition, {"alpha": nodes.alpha, "per_node": nodes.per_node})
+
+
+def check_named(
+    topology: Topology, algorithm: AlgorithmSection, faults: Faults, nodes: int
+) -> None:
+    """Refuse what contradicts itself in an experiment whose algorithm is named.
+
+    A plan refuses the same of one that was open; of a graph in a file, when that has been read.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+    keys = ("degree", "shape", "probability")
+    kind = graph_kind(str(topology.graph), {key: getattr(topology, key) for key in keys})
+    if kind is not None:
+        check_graph(topology, algorithm, kind.is_directed(nodes), kind.changes_with(nodes))
+    check_messages(topology, algorithm, faults)
+
+
+def check_graph(
+    topology: Topology, algorithm: AlgorithmSection, directed: bool, changes: bool
+) -> None:
+    """Refuse a graph on which the algorithm is not what it is, and weights that it cannot have.
+
+    `directed` and `changes` say whether a link goes one way only, and whether there are others at
+    another step.
+
+    Raises:
+        InputError: on `topology.graph` or `topology.mixing`.
+    """
+    graph, mixing = topology.graph, topology.mixing
+    name, needs = algorithm.name, algorithm.definition.graph
+    server = needs.weights == "server"
+    averages = f"{name} has a server, which averages: leave it out (graph = 'star')"
+    reasons = {
+        f"is directed, and {name} needs symmetric weights: choose an undirected graph (ring, "
+        "complete, k-regular, star) or a push-sum method, such as "
+        f"{plain_method('column-stochastic')}": directed and needs.weights == "doubly-stochastic",
+        averages: server and graph != "star",
+        f"changes from step to step, and {name} needs the same neighbours at every step: choose a "
+        "fixed graph (ring, complete, k-regular, torus)": changes and needs.fixed,
+    }
+    _refuse("topology.graph", graph, reasons)
+    if mixing is not None:
+        split = f"is for undirected graphs; {graph} is directed and splits equally: leave it out"
+        _refuse("topology.mixing", mixing, {averages: server, split: directed})
+
+
+def check_messages(topology: Topology, algorithm: AlgorithmSection, faults: Faults) -> None:
+    """Refuse gossip rounds and faults after which an algorithm would no longer be what it is.
+
+    Raises:
+        InputError: on `topology.rounds`, or the key of `[faults]` that it cannot take.
+    """
+    row, rounds = algorithm.definition, topology.rounds
+    if rounds not in (None, "auto", 1) and row.no_rounds:
+        raise InputError("topology.rounds", rounds, f"{row.name} {row.no_rounds}; leave it out")
+    for key, reason in row.graph.no_faults.items():
+        if given := getattr(faults, key):
+            raise InputError(f"faults.{key}", given, f"{row.name} {reason}: leave it out")
+    momentum: float = getattr(algorithm.options, "momentum", 0.0)
+    if faults.down and momentum:
+        expected = "a node that is away would go on along its momentum: set algorithm.momentum = 0"
+        raise InputError("faults.down", faults.down, expected)
 
 
 CONVEX_MODELS, CONVEX_LOSSES = ("logistic", "linear"), ("cross-entropy", "logistic", "mse")

@@ -18,10 +18,13 @@ import tomli_w
 from pydantic import PrivateAttr
 
 from tacit.algorithms import ALGORITHMS, DEFAULT, plain_method
+from tacit.base.plain_files import parse_toml, read_toml
 from tacit.config.checks import (
     check,
     check_calibration,
     check_declared,
+    check_named,
+    check_names,
     check_promise,
     check_suboptimality,
     check_views,
@@ -41,7 +44,6 @@ from tacit.config.schema import (
 )
 from tacit.config.tables import complete_for_table
 from tacit.errors import InputError, is_meant, nearest
-from tacit.plain_files import parse_toml, read_toml
 from tacit.privacy.mechanisms.clipping import ASSUMED
 
 Each = TypeVar("Each")
@@ -120,6 +122,7 @@ class Config(Section):
                 "without faults.tolerate, and add it to what it writes",
             )
         check_declared(self.task)
+        check_names(self.task, self.nodes)
         check_calibration(self.task, self.algorithm, self.privacy, self.faults)
         check_views(self.task, self.train, self.algorithm)
         if self.train.suboptimality:
@@ -391,7 +394,10 @@ def load_config(
         if name in raw:
             expected = f"is for `{command}`: run that on this file, or take the section out"
             raise InputError(f"[{name}]", "", expected)
-    return Config(**raw).with_names(names)
+    config = Config(**raw).with_names(names)
+    if config.given is None:
+        check_named(config.topology, config.algorithm, config.faults, config.nodes.count)
+    return config
 
 
 def read_sections(
@@ -415,6 +421,15 @@ def read_sections(
         _apply(raw, override)
     _place_ledger(raw, here)
     return raw
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """The values of a resolved experiment by their keys (`privacy.epsilon`), as TOML has them."""
+    return {
+        f"{section}.{key}": value
+        for section, values in _plain(config).items()
+        for key, value in values.items()
+    }
 
 
 def to_toml(config: Config) -> str:

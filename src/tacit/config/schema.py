@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from tacit.algorithms import ALGORITHMS, DEFAULT, Algorithm, Options, Size
-from tacit.algorithms.options import refuse_idle
+from tacit.algorithms.options import FREE, LOCAL, Scope, refuse_idle
 from tacit.config.values import Whole, average_rule, plain_values, whole_number
 from tacit.data.formats.svmlight import Declared
 from tacit.errors import InputError, nearest, plain_rule
@@ -55,6 +55,7 @@ Text = Annotated[str, Field(min_length=1)]
 Features = Count | Text | tuple[Count, Text]
 Label = Annotated[int, Field(ge=-(2**31), lt=2**31, strict=True), Whole]  # as a file has it
 Chance = Annotated[float, Field(ge=0, lt=1)]
+Constant = Annotated[float, Field(ge=0, le=1e100)]  # of a promise
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS, strict=True), Whole]  # of gossip, in a step
 SourceNames = Annotated[
     str, Field(pattern=r"^[^\s\x00-\x1f]+([ ][^\s\x00-\x1f]+)*$", max_length=400)
@@ -132,7 +133,7 @@ class Task(TableKeys):
     features: Features | None = None
     labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=10_000)] | None = None
     index_base: Annotated[int, Field(ge=0, le=1, strict=True), Whole] | None = None
-    features_cache: Annotated[str, Field(min_length=1)] | None = None
+    features_cache: Annotated[Text | None, LOCAL] = None
     outputs: Count | None = None
     output: Number | Annotated[str, Field(min_length=1)] | None = None
     input_bound: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
@@ -141,7 +142,7 @@ class Task(TableKeys):
     augmentation: str | None = None
     metric: tuple[str, ...] | None = None
     calibrate: Literal["none", "public", "private"] = "none"
-    data_dir: str = "data"
+    data_dir: Annotated[str, Scope(local=True, known_as="")] = "data"
 
     @field_validator("features")
     @classmethod
@@ -248,12 +249,14 @@ class Nodes(Section):
     ) = None
     without_records: Annotated[tuple[Number | Text, ...], Field(min_length=1)] | None = None
     data: Literal["split", "by-rank"] = "split"
-    source: Annotated[str, Field(min_length=1)] | None = None
+    source: Annotated[Text | None, Scope(local=True, known_as="{node}")] = None
     weights: Literal["records", "equal", "noise"] | tuple[float, ...] | dict[str, float] | None = (
         None
     )
     part: tuple[Number, Count | tuple[Text, ...]] | None = None
-    placement: Literal["blocks"] | Annotated[tuple[Number, ...], Field(fail_fast=True)] = "blocks"
+    placement: Annotated[
+        Literal["blocks"] | Annotated[tuple[Number, ...], Field(fail_fast=True)], FREE
+    ] = "blocks"
 
     @field_validator("weights", mode="before")
     @classmethod
@@ -399,8 +402,12 @@ class Privacy(Section):
     aggregation: Literal["clear", "secure-sum"] = "clear"
     noise_seed: Seed | None = None
     calibrate_share: Probability | None = None
-    ledger: Annotated[str, Field(min_length=1)] | None = None
-    ledger_source: SourceNames | tuple[SourceNames, ...] | dict[str, SourceNames] | None = None
+    # The ledgers may lie elsewhere than before (they know a run again), but not come or go.
+    ledger: Annotated[Text | None, Scope(local=True, known_as="a folder")] = None
+    ledger_source: Annotated[
+        SourceNames | tuple[SourceNames, ...] | dict[str, SourceNames] | None,
+        Scope(local=True, resumed=False),
+    ] = None
     ledger_epsilon: PerNode | None = None
     ledger_delta: PerNode | None = None
 
@@ -474,15 +481,15 @@ class Train(Section):
     average: str = "none"
     seed: Seed = 0
     dtype: Literal["float32", "float64"] = "float32"
-    device: str = "cpu"
-    evaluate_every: Count | None = None
-    evaluate_records: Count = 1000
-    suboptimality: bool = False
-    checkpoint_every: Count | None = None
+    device: Annotated[str, LOCAL] = "cpu"
+    evaluate_every: Annotated[Count | None, FREE] = None
+    evaluate_records: Annotated[Count, Scope(known_as=1)] = 1000
+    suboptimality: Annotated[bool, FREE] = False
+    checkpoint_every: Annotated[Count | None, FREE] = None
     # Seconds that a process waits for another before it gives up; 10 days at most.
-    timeout: Annotated[float, Field(gt=0, le=864_000, allow_inf_nan=False)] = 60.0
+    timeout: Annotated[float, Field(gt=0, le=864_000, allow_inf_nan=False), LOCAL] = 60.0
     # Seconds for which sites of a consortium wait for one that is away; 100 days at most.
-    patience: Annotated[float, Field(gt=0, le=8_640_000, allow_inf_nan=False)] = 3600.0
+    patience: Annotated[float, Field(gt=0, le=8_640_000, allow_inf_nan=False), LOCAL] = 3600.0
 
     @property
     def settled_batch(self) -> int | Literal["all"]:
@@ -513,11 +520,11 @@ class Promise(Section):
     `heterogeneity` b^2, `push_sum_constant` C and `push_sum_rate` q.
     """
 
-    smoothness: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
-    initial_gap: Annotated[float, Field(ge=0, le=1e100)] | None = None
-    heterogeneity: Annotated[float, Field(ge=0, le=1e100)] | None = None
-    push_sum_constant: Annotated[float, Field(ge=0, le=1e100)] | None = None
-    push_sum_rate: Chance | None = None
+    smoothness: Annotated[Annotated[float, Field(ge=1e-100, le=1e100)] | None, FREE] = None
+    initial_gap: Annotated[Constant | None, FREE] = None
+    heterogeneity: Annotated[Constant | None, FREE] = None
+    push_sum_constant: Annotated[Constant | None, FREE] = None
+    push_sum_rate: Annotated[Chance | None, FREE] = None
 
 
 class Faults(Section):
@@ -537,9 +544,11 @@ class Faults(Section):
     drop_edges: Annotated[tuple[tuple[Number, Number, Chance], ...], Field(fail_fast=True)] = ()
     down: Annotated[tuple[tuple[Number, Number, Count], ...], Field(fail_fast=True)] = ()
     slow: Annotated[
-        tuple[tuple[Number, Annotated[float, Field(ge=0, le=3600)]], ...], Field(fail_fast=True)
+        tuple[tuple[Number, Annotated[float, Field(ge=0, le=3600)]], ...],
+        Field(fail_fast=True),
+        FREE,
     ] = ()
-    tolerate: Annotated[bool, Field(strict=True)] = False
+    tolerate: Annotated[bool, Field(strict=True), FREE] = False
 
     @property
     def simulated(self) -> bool:

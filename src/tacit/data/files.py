@@ -37,9 +37,9 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from tacit.base.free_memory import host_bytes, in_words
+from tacit.base.plain_files import open_plain
 from tacit.errors import InputError
-from tacit.free_memory import host_bytes, in_words
-from tacit.plain_files import open_plain
 
 #: What reading and decompressing raise, `UnfitFileError` included.
 UNREADABLE = (OSError, EOFError, zlib.error)

@@ -7,7 +7,7 @@ that draws for one never move another's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -100,19 +100,29 @@ def partition(
         InputError: on `nodes.partition`, `nodes.count`, `nodes.alpha` or `nodes.per_node`.
         RecordsError: records have none of the names; says how many.
     """
-    name, colon, column = kind.partition(":")
-    row = PARTITIONS.get(f"{name}:COLUMN" if colon else name)
-    if row is None:
-        raise InputError("nodes.partition", kind, nearest(kind, PARTITIONS))
-    for key, value in (("alpha", alpha), ("per_node", per_node)):
-        if value is not None and row.parameter != key:
-            raise InputError(f"nodes.{key}", value, f"partition {kind!r} does not take it")
+    row, column = partition_kind(kind, {"alpha": alpha, "per_node": per_node})
     if not 1 <= nodes <= len(data.train):
         expected = f"must be 1 to {len(data.train)}, the number of training records"
         raise InputError("nodes.count", nodes, expected)
     generator = public_generator(seed, PARTITION)
     parts = row.divide(Division(kind, column, data, nodes, generator, alpha, per_node, names))
     return tuple(np.sort(part).astype(np.int64) for part in parts)
+
+
+def partition_kind(kind: str, keys: Mapping[str, object]) -> tuple[PartitionKind, str]:
+    """The row of `PARTITIONS`, and the column that stands after a colon.
+
+    Raises:
+        InputError: on `nodes.partition`, or one of the keys of `[nodes]` that it does not take.
+    """
+    name, colon, column = kind.partition(":")
+    row = PARTITIONS.get(f"{name}:COLUMN" if colon else name)
+    if row is None:
+        raise InputError("nodes.partition", kind, nearest(kind, PARTITIONS))
+    for key, value in keys.items():
+        if value is not None and row.parameter != key:
+            raise InputError(f"nodes.{key}", value, f"partition {kind!r} does not take it")
+    return row, column
 
 
 def _iid(division: Division) -> list[np.ndarray]:

@@ -29,9 +29,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from tacit.base.plain_files import check_plain
+from tacit.base.private_files import make_private_folder, plain_errors, remove_files, write_private
 from tacit.features.maps import FeatureMap
-from tacit.plain_files import check_plain
-from tacit.private_files import make_private_folder, plain_errors, remove_files, write_private
 
 _WHERE = "task.features_cache"
 _FORMAT = "1"

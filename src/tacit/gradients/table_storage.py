@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.base.free_memory import host_bytes, in_words
 from tacit.errors import InputError
-from tacit.free_memory import host_bytes, in_words
 from tacit.gradients.contributions import Contribution, Outer, Slot
 from tacit.gradients.stacked import StackedModel
 
@@ -365,7 +365,7 @@ def available_bytes(
 ) -> int:
     """Bytes that could be allocated now without swapping, at most; an estimate, not a promise.
 
-    On a CUDA device, its free memory; else the host's, see `tacit.free_memory`.
+    On a CUDA device, its free memory; else the host's, see `tacit.base.free_memory`.
     """
     device = torch.device(device)
     if device.type == "cuda":

@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tacit.base.plain_files import read_plain
 from tacit.errors import InputError
 from tacit.identities.names import Address, Role, host_of, is_name
-from tacit.plain_files import read_plain
 
 _MOST_BYTES = 2**16  # of a file with a key, a request or a certificate
 _BACKDATED = timedelta(hours=1)  # clocks of organisations differ

@@ -15,6 +15,13 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tacit.base.private_files import (
+    LOCK,
+    locked,
+    make_private_folder,
+    plain_errors,
+    write_private,
+)
 from tacit.errors import InputError, nearest
 from tacit.identities.bundle import (
     MOST_MEMBERS,
@@ -37,13 +44,6 @@ from tacit.identities.certificates import (
 )
 from tacit.identities.names import host_of
 from tacit.identities.requests import MemberRequest, read_request
-from tacit.private_files import (
-    LOCK,
-    locked,
-    make_private_folder,
-    plain_errors,
-    write_private,
-)
 
 AUTHORITY_FILE = "authority.key"
 BUNDLE_FILE = "bundle.json"

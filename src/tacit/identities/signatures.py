@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import StringConstraints
 
+from tacit.base.private_files import plain_errors, write_private
 from tacit.errors import InputError
 from tacit.identities.bundle import Bundle
 from tacit.identities.certificates import (
@@ -35,7 +36,6 @@ from tacit.identities.signing import (
     write_signed,
 )
 from tacit.identities.site import Site
-from tacit.private_files import plain_errors, write_private
 
 _MOST_BYTES = 2**28  # of a file that is signed
 _WRITER = "tacit privacy statement --site"

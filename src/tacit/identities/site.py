@@ -16,18 +16,18 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tacit.base.private_files import (
+    locked,
+    make_private_folder,
+    plain_errors,
+    write_private,
+)
 from tacit.errors import InputError
 from tacit.identities.bundle import Bundle, Member, read_bundle
 from tacit.identities.certificates import key_of, key_pem, pem, read_file
 from tacit.identities.names import MOST_ADDRESSES, Role, check_address, check_name
 from tacit.identities.requests import MemberRequest, new_request, read_request
 from tacit.identities.signing import is_signed, sign_bytes
-from tacit.private_files import (
-    locked,
-    make_private_folder,
-    plain_errors,
-    write_private,
-)
 
 KEY_FILE = "key.pem"
 REQUEST_FILE = "request.json"

@@ -223,9 +223,7 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
         InputError: on `task.model` for an unknown name, data the model cannot take, or a factory
             that cannot be found, fails, or does not return an `nn.Module`.
     """
-    if ":" not in name and name not in MODELS:
-        expected = f"not a model; {nearest(name, MODELS)} (or 'module:factory' for your own)"
-        raise InputError("task.model", name, expected)
+    check_name(name)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if name in MODELS:
@@ -236,6 +234,17 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
         expected = f"the factory must return a torch.nn.Module; it returned a {found}"
         raise InputError("task.model", name, expected)
     return model
+
+
+def check_name(name: str) -> None:
+    """Refuse what names no model.
+
+    Raises:
+        InputError: on `task.model`.
+    """
+    if ":" not in name and name not in MODELS:
+        expected = f"not a model; {nearest(name, MODELS)} (or 'module:factory' for your own)"
+        raise InputError("task.model", name, expected)
 
 
 def find_loss(

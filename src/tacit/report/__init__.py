@@ -15,7 +15,7 @@ def write_report(run_folder: Path) -> Path:
     Raises `InputError` where the folder cannot be read or written, or has another format.
     """
     # Loaded only now: what draws charts takes 20 MB, and a run needs it at its end.
-    from tacit.private_files import plain_errors, write_private
+    from tacit.base.private_files import plain_errors, write_private
     from tacit.report.documents.run import read_run_folder
     from tacit.report.run_page import run_page
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.base.plain_files import open_plain
 from tacit.errors import InputError, nearest
-from tacit.plain_files import open_plain
 
 Edge = tuple[int, int]
 Numbers = NDArray[np.int64]
@@ -342,39 +343,50 @@ class GraphRequest:
 
 @dataclass(frozen=True)
 class GraphKind:
-    """A named graph: its builder, and the keys of `[topology]` that it takes."""
+    """A named graph: its builder, and the keys of `[topology]` that it needs, each as in words.
+
+    Of more than two nodes it may be `directed`, and `periodic`: another one from step to step.
+    """
 
     build: Callable[[GraphRequest], tuple[Graph, ...]]
-    takes: frozenset[str] = frozenset()
+    takes: Mapping[str, str] = field(default_factory=dict)
+    directed: bool = False
+    periodic: bool = False
+
+    def is_directed(self, nodes: int) -> bool:
+        """Whether some link of so many nodes goes one way only."""
+        return self.directed and nodes > 2
+
+    def changes_with(self, nodes: int) -> bool:
+        """Whether so many nodes have other neighbours at another step."""
+        return self.periodic and nodes > 2
 
 
 def _k_regular(request: GraphRequest) -> tuple[Graph, ...]:
-    if request.degree is None:
-        raise InputError("topology.degree", None, "k-regular needs it: an even number, such as 4")
+    assert request.degree is not None
     return (k_regular(request.nodes, request.degree),)
 
 
 def _torus(request: GraphRequest) -> tuple[Graph, ...]:
-    if request.shape is None:
-        raise InputError("topology.shape", None, "torus needs it: [rows, columns], such as [4, 4]")
+    assert request.shape is not None
     return (torus(request.nodes, request.shape),)
 
 
 def _erdos_renyi(request: GraphRequest) -> tuple[Graph, ...]:
-    if request.probability is None:
-        expected = "erdos-renyi needs it: that of a link, such as 0.3"
-        raise InputError("topology.probability", None, expected)
+    assert request.probability is not None
     return (erdos_renyi(request.nodes, request.probability, request.seed),)
 
 
 GRAPHS: Mapping[str, GraphKind] = {
-    "exponential": GraphKind(lambda request: exponential(request.nodes)),
+    "exponential": GraphKind(
+        lambda request: exponential(request.nodes), directed=True, periodic=True
+    ),
     "ring": GraphKind(lambda request: (ring(request.nodes),)),
-    "directed-ring": GraphKind(lambda request: (directed_ring(request.nodes),)),
+    "directed-ring": GraphKind(lambda request: (directed_ring(request.nodes),), directed=True),
     "complete": GraphKind(lambda request: (complete(request.nodes),)),
-    "k-regular": GraphKind(_k_regular, frozenset({"degree"})),
-    "torus": GraphKind(_torus, frozenset({"shape"})),
-    "erdos-renyi": GraphKind(_erdos_renyi, frozenset({"probability"})),
+    "k-regular": GraphKind(_k_regular, {"degree": "an even number, such as 4"}),
+    "torus": GraphKind(_torus, {"shape": "[rows, columns], such as [4, 4]"}),
+    "erdos-renyi": GraphKind(_erdos_renyi, {"probability": "that of a link, such as 0.3"}),
     "star": GraphKind(lambda request: (star(request.nodes),)),
 }
 _FILE = "file:"
@@ -400,14 +412,26 @@ def build_schedule(
             `topology.shape` or `topology.probability`.
     """
     request = GraphRequest(nodes, degree, shape, probability, seed)
-    if graph.startswith(_FILE):
+    kind = graph_kind(graph, {"degree": degree, "shape": shape, "probability": probability})
+    if kind is None:
         path = Path(graph.removeprefix(_FILE))
-        kind = GraphKind(lambda wanted: read_graph_file(path, wanted.nodes))
-    elif graph in GRAPHS:
-        kind = GRAPHS[graph]
-    else:
-        raise InputError("topology.graph", graph, nearest(graph, [*GRAPHS, "file:PATH"]))
-    for key, value in (("degree", degree), ("shape", shape), ("probability", probability)):
-        if value is not None and key not in kind.takes:
-            raise InputError(f"topology.{key}", value, f"{graph} takes none: leave it out")
+        return GraphSchedule(graph, read_graph_file(path, nodes))
     return GraphSchedule(graph, kind.build(request))
+
+
+def graph_kind(graph: str, keys: Mapping[str, Any]) -> GraphKind | None:
+    """The row of a named graph, whose keys of `[topology]` are there; None: it is in a file.
+
+    Raises:
+        InputError: as `build_schedule`, as far as no graph needs to be made to see it.
+    """
+    if graph not in GRAPHS and not graph.startswith(_FILE):
+        raise InputError("topology.graph", graph, nearest(graph, [*GRAPHS, "file:PATH"]))
+    kind = GRAPHS.get(graph)
+    takes = {} if kind is None else kind.takes
+    for key, value in keys.items():
+        if value is not None and key not in takes:
+            raise InputError(f"topology.{key}", value, f"{graph} takes none: leave it out")
+        if value is None and key in takes:
+            raise InputError(f"topology.{key}", None, f"{graph} needs it: {takes[key]}")
+    return kind

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from tacit.communication.crew import Crew
 from tacit.communication.peers import ALONE, Peers
 from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
@@ -20,7 +21,6 @@ from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import Function, prepare
 from tacit.training.processes.agreement import agreed_folder, with_processes
-from tacit.training.processes.communication import Crew
 from tacit.training.records import node_records
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result

@@ -25,7 +25,7 @@ from tacit.errors import PeerError
 from tacit.models.probabilities import Array, log_odds
 from tacit.training.budget import covers_calibration, node_keys
 from tacit.training.evaluation import models_public
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 from tacit.training.recalibration import edges_of, fit, histogram
 from tacit.training.state import RunState, keep_calibration
 

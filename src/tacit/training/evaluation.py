@@ -18,7 +18,7 @@ from tacit.algorithms.facets import common_mean
 from tacit.communication.colours import Private, Released
 from tacit.communication.exchange import Exchange
 from tacit.errors import PeerError
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.metrics import Evaluation
 

@@ -166,11 +166,9 @@ def fault_plan(config: Config, mixing: Mixing, rounds: int = 1) -> FaultPlan | N
     There are `rounds` gossip rounds in a step.
 
     Raises:
-        InputError: on the key of `[faults]` that the algorithm cannot take, or `drop_edges` that
-            are no edges of the graph.
+        InputError: on `drop_edges` that are no edges of the graph.
     """
     faults = config.faults
-    _check_algorithm(config)
     if not faults.simulated and not any(seconds for _, seconds in faults.slow):
         return None
     server = mixing.kind == "server"
@@ -236,22 +234,6 @@ def _apart(partner: Numbers, faults: FaultPlan) -> Numbers:
         alone = targets[row[targets] == sources]
         row[alone] = alone
     return partners
-
-
-def _check_algorithm(config: Config) -> None:
-    """Refuse faults after which an algorithm would no longer be what it is."""
-    chosen, faults = config.algorithm, config.faults
-    for refused, reason in chosen.definition.graph.no_faults.items():
-        value = getattr(faults, refused)
-        if value:
-            raise InputError(f"faults.{refused}", value, f"{chosen.name} {reason}: leave it out")
-    momentum: float = getattr(chosen.options, "momentum", 0.0)
-    if faults.down and momentum:
-        raise InputError(
-            "faults.down",
-            faults.down,
-            "a node that is away would go on along its momentum: set algorithm.momentum = 0",
-        )
 
 
 def _chances(faults: Faults, mixing: Mixing) -> dict[tuple[int, int], float]:

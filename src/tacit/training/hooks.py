@@ -26,14 +26,12 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tacit.errors import InputError, describe
 from tacit.report.documents.metrics import PublicMeasurement
 from tacit.training.plan import Plan
-
-if TYPE_CHECKING:
-    from tacit.training.run_folder.result import Result
+from tacit.training.run_folder.result import Result
 
 LOG = logging.getLogger("tacit")
 """The logger of all of tacit. It has no handler: what is shown of it is for the program to say."""

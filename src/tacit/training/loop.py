@@ -26,13 +26,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tacit.base.private_files import lacks_room, make_private_folder, plain_errors
 from tacit.communication.colours import Released
+from tacit.communication.crew import Crew
 from tacit.communication.peers import ALONE, Peers, gone_ranks
 from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
-from tacit.private_files import lacks_room, make_private_folder, plain_errors
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.metrics import Measurement, Scores
@@ -49,9 +50,9 @@ from tacit.training.budget import (
 from tacit.training.calibration import calibrate
 from tacit.training.evaluation import consensus_of, models_public, share_of
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 from tacit.training.processes.agreement import do_without
-from tacit.training.processes.communication import Crew, open_communication
+from tacit.training.processes.communication import open_communication
 from tacit.training.rounds import advanced, final_rounds, finally_mixed
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.config import Config, Promise, to_toml
+from tacit.config import Config, known_as, to_toml
 from tacit.privacy.published import FormulaCondition
 from tacit.report.protection import epsilon_words, protection
 from tacit.topology import Mixing
@@ -141,22 +141,8 @@ class Plan:
         together = self.release.pairs is not None or self.release.sums is not None
         counted = range(len(self.nodes)) if hosted is None or together else hosted
         nodes = [self.nodes[number] for number in counted]
-        config = self.config
-        measured = {"evaluate_every": None, "evaluate_records": 1, "suboptimality": False}
-        elsewhere = {"device": "cpu", "timeout": 60.0, "checkpoint_every": None}
-        source = None if config.nodes.source is None else "{node}"
-        plain = config.with_keys(
-            train=measured | elsewhere,
-            task={"data_dir": "", "features_cache": None},
-            nodes={"placement": "blocks", "source": source},
-            faults={"slow": (), "tolerate": False},
-            promise=dict.fromkeys(Promise.model_fields),
-            # Where the ledgers of the data lie is free, and what a site calls its own, but not
-            # whether there are any.
-            privacy={"ledger": config.privacy.ledger and "a folder", "ledger_source": None},
-        )
         return {
-            "experiment": to_toml(plain),
+            "experiment": to_toml(known_as(self.config)),
             "parameters": self.parameters,
             "records": [node.records for node in nodes],
             "noise_scale": [node.noise_scale for node in nodes],

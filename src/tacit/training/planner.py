@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit import privacy
-from tacit.algorithms import Activity, Schedules, Setup, plain_method
+from tacit.algorithms import Activity, Schedules, Setup
 from tacit.config import Config, Privacy
-from tacit.config.checks import CONVEX_MODELS
+from tacit.config.checks import CONVEX_MODELS, check_graph, check_messages
 from tacit.config.schema import CALIBRATE_SHARE
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
@@ -83,6 +83,7 @@ def build_plan(
         InputError: the settings contradict each other or the data.
         BudgetError: a node's budget cannot be met.
     """
+    check_messages(config.topology, config.algorithm, config.faults)
     weights.check_empty(config, records)
     config, notes = _with_batch(config, records, linear, notes)
     config, rule = with_rate(config)
@@ -230,29 +231,9 @@ def _mixing(config: Config) -> Mixing:
         probability=topology.probability,
         seed=config.train.seed,
     )
-    if algorithm.graph.weights == "doubly-stochastic" and schedule.directed:
-        raise InputError(
-            "topology.graph",
-            graph,
-            f"is directed, and {algorithm.name} needs symmetric weights: choose an undirected "
-            "graph (ring, complete, k-regular, star) or a push-sum method, such as "
-            f"{plain_method('column-stochastic')}",
-        )
+    check_graph(topology, config.algorithm, schedule.directed, schedule.period > 1)
     if algorithm.graph.weights == "server":
-        if graph != "star" or topology.mixing is not None:
-            raise InputError(
-                "topology.graph" if graph != "star" else "topology.mixing",
-                graph if graph != "star" else topology.mixing,
-                f"{algorithm.name} has a server, which averages: leave it out (graph = 'star')",
-            )
         return server_averaging(config.nodes.count)
-    if algorithm.graph.fixed and schedule.period > 1:
-        raise InputError(
-            "topology.graph",
-            graph,
-            f"changes from step to step, and {algorithm.name} needs the same neighbours at every "
-            "step: choose a fixed graph (ring, complete, k-regular, torus)",
-        )
     check_strongly_connected(schedule)
     mixing = build_mixing(schedule, topology.mixing)
     check = _CHECKS[algorithm.graph.weights]

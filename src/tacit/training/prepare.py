@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +26,8 @@ from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.models.imports import import_function
 from tacit.models.lightning import lightning_loss, lightning_notes
-from tacit.models.metrics import Baselines, Metric, baselines, check_metrics, find_metrics
+from tacit.models.metrics import Baselines, baselines, check_metrics, find_metrics
+from tacit.training.job import DTYPES, Job, bounded, bounded_records
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import (
@@ -37,11 +38,10 @@ from tacit.training.processes.agreement import (
     planned,
     stated_parts,
 )
-from tacit.training.recalibration import Recalibration, find_recalibration, halves
+from tacit.training.recalibration import find_recalibration, halves
 from tacit.training.recommend import facts_of, with_settings, with_task
 from tacit.training.records import (
     TrainingRecords,
-    features_of,
     load_records,
     warn_of_private,
     with_features,
@@ -59,81 +59,7 @@ _DROWNED = 0.1  # of the sum of all eigenvalues, which noise alone may reach
 _IMBALANCED = 0.8  # the share of one class above which accuracy says little
 
 
-@dataclass(frozen=True)
-class Job:
-    """A run that could start now.
-
-    Args:
-        test: public test data on the run's device, or None.
-        metrics: of the task, the leading one first; none were asked for where there are none.
-        baselines: what a model that ignores its inputs scores on the public test records.
-        outputs: numbers that the model gives for a record.
-        authenticated: whether what processes tell each other is signed with their identities.
-        hosted: the nodes of this process, whose records `train` holds, ascending.
-        loaded: `train` as it was before `features` and `input_bound`: what ledgers tell records by,
-            so that no other map or bound makes other records of them. Without a ledger: `train`.
-        features: of the records, which `train` and `test` hold in place of inputs; None: inputs.
-        raw: the records that features were made of, for an audit; None: there are no features, or
-            the records were let go.
-        recalibration: of the trained model, where `task.calibrate` asks for it.
-        again: prepares the same experiment as `prepare` did, with other records in the place of
-            those that are read (None: with these), among given peers; what is public of it must be
-            the same.
-    """
-
-    plan: Plan
-    model: StackedModel
-    train: StackedData
-    test: Dataset | None
-    loss: Loss
-    metrics: tuple[Metric, ...]
-    baselines: Baselines
-    outputs: int
-    placement: Placement
-    authenticated: bool
-    hosted: tuple[int, ...]
-    loaded: StackedData
-    features: FeatureMap | None
-    raw: StackedData | None
-    recalibration: Recalibration | None
-    again: Callable[[StackedData | None, Peers], Job] = field(repr=False, compare=False)
-
-    @property
-    def config(self) -> Config:
-        """The experiment, as the plan has it."""
-        return self.plan.config
-
-    @property
-    def digest(self) -> str:
-        """Identifies what runs here: the plan, and which of its nodes."""
-        own = self.plan.digest(self.hosted)
-        everyone = len(self.hosted) == len(self.plan.nodes)
-        return own if everyone else f"{own} {' '.join(map(str, self.hosted))}"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The floating-point type of parameters and inputs."""
-        return DTYPES[self.config.train.dtype]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the run computes."""
-        return torch.device(self.config.train.device)
-
-    def train_of(self, raw: StackedData) -> StackedData:
-        """What `train` would be of other records: their features, if there are any, in bounds.
-
-        Raises:
-            RecordsError: features of some records are not finite.
-        """
-        if self.features is not None:
-            raw = features_of(self.features, raw, [f"node {node}" for node in self.hosted])
-        return _bounded_records(self.config, raw)
-
-
 _LOG = logging.getLogger("tacit")
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def prepare(
@@ -274,7 +200,7 @@ def prepare(
     if not train.bytes:
         train = replace(train, stored=train.stored.to(kind))
     loaded = train if features is None else raw
-    train = _bounded_records(config, train)
+    train = bounded_records(config, train)
     _check_records(model, loss, outputs, train, records.whose)
     ignorant = Baselines()
     if held_out is None:  # of made-up targets, once it is known that those of the nodes will do
@@ -523,9 +449,6 @@ def _features(
     `where` is what an error calls the public ones.
     """
     if config.task.feature_map is None:
-        if config.task.features_cache is not None:
-            expected = "goes with task.features: name these, or leave it out"
-            raise InputError("task.features_cache", config.task.features_cache, expected)
         return None
     first, public = records.train.first, records.test
     examples = _made_inputs(first).to(device)
@@ -551,7 +474,7 @@ def _held_out(
 ) -> Dataset:
     """Public test records as they are scored."""
     records = _on_device(public, kind, dtype, device)
-    return replace(records, inputs=_bounded(config, records.inputs))
+    return replace(records, inputs=bounded(config, records.inputs))
 
 
 def _check_outputs(config: Config, outputs: Tensor) -> None:
@@ -619,25 +542,6 @@ def _on_device(
     """Records on the run's device, inputs in the type that the model takes."""
     alone = data.stack([records], dtype, device)
     return data.Dataset(alone.inputs.to(kind), alone.targets)
-
-
-def _bounded_records(config: Config, loaded: StackedData) -> StackedData:
-    """Records whose inputs are within the public bound; the same where all are."""
-    if config.input_bound is None:
-        return loaded
-    inputs = loaded.inputs
-    bounded = _bounded(config, inputs)
-    return loaded if bounded is inputs else replace(loaded, stored=bounded, bytes=False)
-
-
-def _bounded(config: Config, inputs: Tensor) -> Tensor:
-    """Inputs within the public bound, if there is one."""
-    bound = config.input_bound
-    if bound is None:
-        return inputs
-    if not inputs.is_floating_point():
-        raise InputError("task.input_bound", bound, "is for numbers; these records are ids")
-    return data.bounded_inputs(inputs, bound)
 
 
 def _check_records(

@@ -13,25 +13,14 @@ from typing import Any
 
 from tacit.algorithms import StepContext
 from tacit.config import Config
-from tacit.errors import InputError
 from tacit.topology import Mixing, contraction
 from tacit.training.plan import Plan
 
 
 def planned_rounds(config: Config) -> int:
-    """Gossip rounds of a step, R, that an experiment has; "auto" is 1 with independent noise.
-
-    Raises:
-        InputError: on `topology.rounds`, more than 1 for an algorithm whose steps have one round.
-    """
+    """Gossip rounds of a step, R, that an experiment has; "auto" is 1 with independent noise."""
     asked = config.topology.rounds
-    if asked is None or asked == "auto" or asked == 1:
-        return 1
-    row = config.algorithm.definition
-    reason = row.no_rounds
-    if reason:
-        raise InputError("topology.rounds", asked, f"{row.name} {reason}; leave it out")
-    return int(asked)
+    return asked if isinstance(asked, int) else 1
 
 
 def contraction_of_rounds(mixing: Mixing, rounds: int) -> float | None:

@@ -44,8 +44,8 @@ from tacit.training.evaluation import (
     share_of,
 )
 from tacit.training.hooks import LOG
+from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job
 from tacit.training.processes.agreement import do_without
 from tacit.training.processes.communication import Communication
 from tacit.training.release import Interval

@@ -28,7 +28,7 @@ from torch import Tensor
 from tacit.communication.peers import ALONE
 from tacit.data import StackedData
 from tacit.gradients import Loss
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 
 _RECORDS_AT_ONCE = 8192
 _HELD = 2**25  # numbers of records that are kept in float64 while f* is looked for

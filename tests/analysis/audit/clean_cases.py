@@ -8,7 +8,7 @@ from typing import Any
 from audit_cases import ALLOCATION, PAIRED, SAMPLERS, WHOLE, job
 
 from tacit.algorithms import ALGORITHMS
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 
 PRIVATE = tuple(name for name, row in ALGORITHMS.items() if row.private)
 

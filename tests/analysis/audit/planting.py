@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from audit_cases import forget
 
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 from tacit.training.stacked_context import StackedContext
 
 Make = Callable[[Any], Any]

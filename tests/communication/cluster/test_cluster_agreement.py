@@ -17,10 +17,10 @@ from planning_cases import plan_of
 from tacit import __version__
 from tacit.communication.peers import Placement, place
 from tacit.communication.received import EXPERIMENT, IDENTITY
-from tacit.config import load_config
+from tacit.config import SITE_KEYS, load_config
 from tacit.data import Dataset, record_layout
 from tacit.errors import InputError, PeerError
-from tacit.training.processes.agreement import SITE_KEYS, compare, counts, identity, planned
+from tacit.training.processes.agreement import compare, counts, identity, planned
 
 LAYOUT = {"weight": (2, 3), "bias": (2,)}
 START = torch.linspace(-1, 1, 8, dtype=torch.float64)
@@ -29,7 +29,7 @@ SITE: dict[str, dict[str, Any]] = {
     "algorithm": {"table_directory": "/scratch/here"},
     "nodes": {"data": "by-rank", "source": "/data/here.npz"},
     "privacy": {"ledger": "/var/ledger-here.sqlite", "ledger_source": "here"},
-    "task": {"data_dir": "/data", "features_cache": "/scratch/features"},
+    "task": {"data_dir": "/data", "features": "scattering", "features_cache": "/scratch/features"},
     "train": {"device": "cuda:1", "timeout": 7.0, "patience": 60.0},
 }
 
@@ -82,14 +82,14 @@ def test_what_a_process_says_is_flat_and_resolved():
 def test_each_site_keeps_its_own_things_where_it_likes():
     algorithm = {**TABLE, "table_directory": "/mnt/a"}
     sites = [
-        said(algorithm=algorithm),
+        said(algorithm=algorithm, task={"features": "scattering"}),
         said(**{**SITE, "algorithm": {**TABLE, **SITE["algorithm"]}, "nodes": {}}),
     ]
     compare(sites)
     own = [{"data": "by-rank", "source": f"/data/{site}.npz"} for site in "ab"]
     compare([said(nodes=nodes) for nodes in own])
     keys = {f"{section}.{key}" for section, values in SITE.items() for key in values}
-    assert keys - {"nodes.data"} == SITE_KEYS
+    assert keys - {"nodes.data", "task.features"} == SITE_KEYS
     for whole in sites:
         assert not SITE_KEYS & whole.keys()
 

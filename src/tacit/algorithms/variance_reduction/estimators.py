@@ -44,7 +44,7 @@ from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.base import TableRequest
 from tacit.algorithms.context import StepContext
 from tacit.algorithms.facets import Setup
-from tacit.algorithms.options import Idle, Options, Size
+from tacit.algorithms.options import LOCAL, Idle, Options, Size
 from tacit.errors import InputError
 
 Count = Annotated[int, Field(ge=1)]
@@ -83,7 +83,9 @@ class TableOptions(DifferenceOptions):
     """Options of a gradient table."""
 
     table_batch: Annotated[Count | None, _WITH_TABLE] = None
-    table_directory: Annotated[Annotated[str, Field(min_length=1)] | None, _WITH_TABLE] = None
+    table_directory: Annotated[Annotated[str, Field(min_length=1)] | None, _WITH_TABLE, LOCAL] = (
+        None
+    )
 
 
 class Anchor(NamedTuple):

@@ -38,8 +38,8 @@ from tacit.gradients import StackedModel, record_coins
 from tacit.models.architectures import failures
 from tacit.privacy import ADD_OR_REMOVE_ONE, Relation
 from tacit.privacy.mechanisms.clipping import ClipNorm
+from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job
 from tacit.training.processes.communication import local_exchange
 
 CHUNK = 2_000_000  # numbers of the canaries' gradients that are taken at a time

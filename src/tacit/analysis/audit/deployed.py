@@ -51,6 +51,8 @@ from tacit.analysis.audit.trade_off import (
     p_value,
 )
 from tacit.analysis.ledger_report import ledger_document
+from tacit.base.plain_files import check_plain
+from tacit.base.private_files import new_private_file, plain_errors, sync_folder
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData, bounded_inputs
 from tacit.errors import FormatError, InputError
@@ -58,15 +60,14 @@ from tacit.features.maps import known_features
 from tacit.gradients import StackedModel
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
-from tacit.plain_files import check_plain
 from tacit.privacy import ADD_OR_REMOVE_ONE
 from tacit.privacy.mechanisms.steps import Scheduled, schedule
-from tacit.private_files import new_private_file, plain_errors, sync_folder
 from tacit.report.documents.claims import PlantedAuditDocument
 from tacit.report.documents.run import LET_IT_END, ResultDocument, read_result
 from tacit.report.protection import upper_words
 from tacit.report.wording import lower_text
-from tacit.training.prepare import DTYPES, find_augmentation
+from tacit.training.job import DTYPES
+from tacit.training.prepare import find_augmentation
 from tacit.training.run_folder.folder import MODEL, RESULT, trusted_config
 
 FORMAT_VERSION = "1"

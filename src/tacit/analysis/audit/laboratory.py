@@ -58,9 +58,9 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
 from tacit.data import StackedData
 from tacit.gradients import Loss, StackedModel
+from tacit.training.job import DTYPES
 from tacit.training.pair_noise import PairNoise
 from tacit.training.plan import NodePlan, Plan
-from tacit.training.prepare import DTYPES
 
 CANARY, CROWD = 0, 1
 BARE = slice(2, 16)

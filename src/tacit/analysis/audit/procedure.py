@@ -45,8 +45,9 @@ from tacit.analysis.audit.report import AuditOptions, audit_document
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.report.documents.claims import AuditDocument, AuditedModel
+from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 from tacit.training.processes.communication import local_exchange
 from tacit.training.run_folder.result import mechanism_line
 from tacit.training.stacked_context import StackedContext

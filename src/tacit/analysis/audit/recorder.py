@@ -38,8 +38,8 @@ from tacit.privacy.noise.independent import Noise
 from tacit.privacy.noise.lattice import Offsets
 from tacit.privacy.noise.pairwise import PairKeys
 from tacit.training.budget import node_keys
+from tacit.training.job import DTYPES
 from tacit.training.plan import Plan
-from tacit.training.prepare import DTYPES
 from tacit.training.rounds import advanced
 
 ContextFactory = Callable[..., StepContext]

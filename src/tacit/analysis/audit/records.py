@@ -37,7 +37,7 @@ from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_mode
 from tacit.data import StackedData, bounded_inputs
 from tacit.errors import InputError, RecordsError
 from tacit.models.architectures import failures
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 
 LARGER = 1e3
 OUTLIER = 1e10

@@ -19,7 +19,6 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tacit import __version__
 from tacit.analysis.compare.figure import (
     SERIES,
     TOGETHER,
@@ -32,6 +31,7 @@ from tacit.analysis.settings.changes import choice_text
 from tacit.analysis.settings.processes import Monitor, Outcome, WantedRun
 from tacit.analysis.settings.runs import run_folders, scores_of
 from tacit.analysis.settings.spent import sentences, spent_together
+from tacit.base.version import __version__
 from tacit.report.compare_panels import compared, is_score
 from tacit.report.documents.figure import (
     ComparedLine,

@@ -26,7 +26,7 @@ from tacit.config.schema import Section
 from tacit.errors import InputError, nearest
 from tacit.report.compare_panels import MEASURE_TITLES
 from tacit.report.measures import MEASURES
-from tacit.training.prepare import DTYPES
+from tacit.training.job import DTYPES
 from tacit.training.records import NO_TEST_RECORDS
 
 TOGETHER = "together"  # the experiment itself, beside its baselines

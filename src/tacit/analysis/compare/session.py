@@ -31,9 +31,9 @@ from tacit.analysis.settings.runs import (
     read_rows,
     run_digest,
 )
+from tacit.base.private_files import make_private_folder, write_private
 from tacit.config import Config
 from tacit.errors import BudgetError, FormatError, InputError, TacitError, describe
-from tacit.private_files import make_private_folder, write_private
 from tacit.report.documents.base import dump, parse_file
 from tacit.report.documents.figure import CompareMark
 from tacit.report.documents.metrics import Measurement

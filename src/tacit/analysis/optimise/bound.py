@@ -36,7 +36,7 @@ from tacit.errors import InputError, describe, nearest
 from tacit.gradients import Loss, record_coins, with_output
 from tacit.privacy.published import BoundConstants
 from tacit.report.documents.plan import OptimiseConstant
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 
 Source = Literal["test", "train"]
 Kind = Literal["given", "exact", "public", "private"]

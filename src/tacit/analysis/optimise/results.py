@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tacit.analysis.optimise.bound import Source
 from tacit.report.documents.plan import OptimisedRun, PublishedRun
 from tacit.report.wording import number_text
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 
 MOST_STEPS = 100_000
 

@@ -44,9 +44,10 @@ from tacit.report.documents.plan import (
     OptimisedRun,
     PublishedRun,
 )
+from tacit.training.job import Job
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
-from tacit.training.prepare import Job, prepare
+from tacit.training.prepare import prepare
 
 GRID = 9  # calibrated numbers of steps of the file's own batch
 COARSE = 5  # and of each other batch

@@ -14,8 +14,8 @@ from tacit.config import Config, load_config, read_sections
 from tacit.errors import BudgetError, InputError, nearest
 from tacit.models.architectures import build_model
 from tacit.report.documents.plan import ForecastNoise, ProposedKey, RecommendDocument
+from tacit.training.job import DTYPES
 from tacit.training.plan import Plan
-from tacit.training.prepare import DTYPES
 from tacit.training.recommend.choices import (
     LINEAR,
     Given,

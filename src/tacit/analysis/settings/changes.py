@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tacit import plain_files
+from tacit.base import plain_files
 from tacit.errors import InputError
 
 UNSET = "unset"

@@ -26,8 +26,8 @@ from typing import Any
 
 from tacit.config import Config
 from tacit.errors import DivergenceError, PeerError, describe
+from tacit.training.job import Job
 from tacit.training.loop import execute
-from tacit.training.prepare import Job
 
 _PATIENCE = 0.2  # seconds between two looks at whether to stop
 _EVERY = 0.5  # seconds between two reports of a process

@@ -23,9 +23,9 @@ from tacit.analysis.settings.processes import (
     run_in_processes,
     run_in_turn,
 )
-from tacit.config import Config, to_toml
+from tacit.base.plain_files import read_plain
+from tacit.config import SITE_KEYS, Config, known_as, to_toml
 from tacit.errors import InputError
-from tacit.plain_files import read_plain
 from tacit.report.documents.metrics import MOST_SERIES, Measurement, Scores, read_measurement
 from tacit.report.documents.run import ResultDocument, read_result
 from tacit.training.run_folder import checkpoint as checkpoints
@@ -34,13 +34,17 @@ FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not r
 _NAME = 60  # characters of a name in that of a folder
 
 
-def placeless(config: Config, ledger: str) -> str:
-    """A resolved experiment without where its data and ledgers lie; `ledger` stands for these.
+_PLACES = SITE_KEYS - {"nodes.source"}  # which is what the data are
 
-    Searches are known by it, and runs by `run_digest`: folders of earlier versions are found by it.
+
+def placeless(config: Config, ledger: str) -> str:
+    """A resolved experiment without where its things lie and how it computes.
+
+    `ledger` stands for where ledgers lie. Searches are known by it, and runs by `run_digest`:
+    folders of earlier versions are found by it.
     """
     given = config.privacy.ledger and ledger
-    return to_toml(config.with_keys(task={"data_dir": ""}, privacy={"ledger": given}))
+    return to_toml(known_as(config, _PLACES).with_keys(privacy={"ledger": given}))
 
 
 def run_digest(config: Config) -> str:
@@ -48,8 +52,8 @@ def run_digest(config: Config) -> str:
 
     What files and modules that it names contain is not part of it.
     """
-    plain = config.with_keys(train={"device": "cpu", "checkpoint_every": None})
-    return hashlib.blake2b(placeless(plain, "elsewhere").encode(), digest_size=6).hexdigest()
+    plain = placeless(config.with_keys(train={"checkpoint_every": None}), "elsewhere")
+    return hashlib.blake2b(plain.encode(), digest_size=6).hexdigest()
 
 
 def run_folders(folder: Path) -> list[Path]:

@@ -43,16 +43,17 @@ from tacit.analysis.settings.runs import complete, read_ended, read_final, score
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
 from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.words import mark, sentence
+from tacit.base.private_files import locked, make_private_folder, plain_errors, write_private
 from tacit.config import Config
 from tacit.errors import BudgetError, DivergenceError, InputError
 from tacit.privacy import to_statement
 from tacit.privacy.accounting.choosing import draw_trials
-from tacit.private_files import locked, make_private_folder, plain_errors, write_private
 from tacit.report import write_report
 from tacit.report.documents.base import dump, load_file
 from tacit.report.documents.run import ResultDocument
 from tacit.report.documents.tune import PrivateDraws, SearchDocument, TrialDocument, TuneDocument
-from tacit.training.prepare import Job, prepare
+from tacit.training.job import Job
+from tacit.training.prepare import prepare
 from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
 from tacit.training.shared_budgets import draws, open_shared
 

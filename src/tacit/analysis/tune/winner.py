@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit import __version__
 from tacit.analysis.settings.processes import Monitor
 from tacit.analysis.settings.runs import score_of
 from tacit.analysis.settings.spent import spent_by_node
@@ -16,9 +15,10 @@ from tacit.analysis.tune import words
 from tacit.analysis.tune.costs import SearchPlan, with_ledger
 from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.trials import SearchFolder, reserve_total, run_final, run_trials
+from tacit.base.plain_files import read_plain
+from tacit.base.private_files import make_private_folder, plain_errors, sync_folder, write_private
+from tacit.base.version import __version__
 from tacit.config import Config, to_toml
-from tacit.plain_files import read_plain
-from tacit.private_files import make_private_folder, plain_errors, sync_folder, write_private
 from tacit.report import write_report
 from tacit.report.documents.base import dump
 from tacit.report.documents.metrics import (

@@ -37,10 +37,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tacit.communication.secure.frames import digest_of
-from tacit.errors import InputError
-from tacit.plain_files import read_plain
-from tacit.private_files import (
+from tacit.base.plain_files import read_plain
+from tacit.base.private_files import (
     LOCK,
     locked,
     make_private_folder,
@@ -49,6 +47,8 @@ from tacit.private_files import (
     sync_folder,
     write_private,
 )
+from tacit.communication.secure.frames import digest_of
+from tacit.errors import InputError
 
 NOTES, RECEIVED, SENT, FACT, UNSENT, STATED = range(6)
 """Kinds of records: notes of a snapshot (JSON), a message that came, the digest of one that was

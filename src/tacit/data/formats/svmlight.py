@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.base.free_memory import host_bytes, in_words
 from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import UnfitFileError, content, find_file
 from tacit.data.tables.fields import NUMBER
 from tacit.errors import InputError, RecordsError
-from tacit.free_memory import host_bytes, in_words
 
 _WHERE = "task.dataset"
 _PACKED = (".gz", ".bz2")

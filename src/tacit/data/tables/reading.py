@@ -17,11 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tacit.base.free_memory import host_bytes, in_words
+from tacit.base.plain_files import check_plain
 from tacit.data.files import UNREADABLE, UnfitFileError, content
 from tacit.data.tables.fields import Table, field_text
 from tacit.errors import InputError, RecordsError, optional
-from tacit.free_memory import host_bytes, in_words
-from tacit.plain_files import check_plain
 
 SEPARATORS = (",", ";", "\t")
 _FIELD_BYTES = 80  # of a text without its characters, and of its places in lists

@@ -29,13 +29,13 @@ from pydantic import (
 )
 from torch import Tensor
 
+from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
 from tacit.data.tables.fields import Table
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target
 from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, is_meant, nearest, plain_rule
-from tacit.plain_files import read_toml
 
 ENDING = ".schema.toml"
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")

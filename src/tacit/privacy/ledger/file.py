@@ -40,10 +40,10 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from tacit import __version__
+from tacit.base.plain_files import read_plain
+from tacit.base.private_files import appearing
+from tacit.base.version import __version__
 from tacit.errors import FormatError, InputError
-from tacit.plain_files import read_plain
-from tacit.private_files import appearing
 
 KEY_FILE = "ledger.key"
 _KEY_BYTES = 32

@@ -39,8 +39,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from tacit.base.plain_files import check_plain
+from tacit.base.private_files import appearing
 from tacit.errors import InputError
-from tacit.plain_files import check_plain
 from tacit.privacy.ledger.file import (
     LedgerKey,
     Log,
@@ -56,7 +57,6 @@ from tacit.privacy.ledger.file import (
     write_new,
     write_records,
 )
-from tacit.private_files import appearing
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.base.private_files import make_private_folder, new_private_file
 from tacit.errors import InputError
 from tacit.privacy.ledger.file import KEY_FILE, LedgerKey, find_key, make_key
 from tacit.privacy.ledger.ledger import (
@@ -46,7 +47,6 @@ from tacit.privacy.ledger.ledger import (
     Snapshot,
     read_ledger,
 )
-from tacit.private_files import make_private_folder, new_private_file
 
 _WAIT = 60.0  # seconds; an admission takes as long as to read the ledgers
 _PAUSE = 0.02

@@ -21,8 +21,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
+from tacit.base.plain_files import read_plain
 from tacit.errors import FormatError, InputError, plain_rule
-from tacit.plain_files import read_plain
 
 Item = TypeVar("Item")
 AnyDocument = TypeVar("AnyDocument", bound="Document")

@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tacit.base.plain_files import parse_toml, read_plain
 from tacit.errors import InputError
-from tacit.plain_files import parse_toml, read_plain
 from tacit.report.documents.base import (
     MOST_BYTES,
     Count,

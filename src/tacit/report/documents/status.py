@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from tacit.base.plain_files import read_plain
 from tacit.errors import InputError
-from tacit.plain_files import read_plain
 from tacit.report.documents.base import (
     Count,
     Document,

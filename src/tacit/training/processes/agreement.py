@@ -16,49 +16,55 @@ import logging
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit import __version__
+from tacit.base.version import __version__
 from tacit.communication.cluster import connect
+from tacit.communication.crew import Crew
 from tacit.communication.peers import Peers, Placement
 from tacit.communication.received import FOLDER, FolderName
-from tacit.config import Config, to_toml
+from tacit.config import SITE_KEYS, Config, flat
 from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError, TacitError
 from tacit.privacy.noise.gaussian import spacing
 from tacit.training.plan import Plan
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import check_new
 
-if TYPE_CHECKING:
-    from tacit.communication.secure.sites import SiteCluster
-    from tacit.training.processes.communication import Crew
-    from tacit.training.run_folder.result import Result
-
 _LOG = logging.getLogger(__name__)
 _MEETINGS = 10  # in which no step is begun, until a site that ends each of them ends the run
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
 
+class Finished(Protocol):
+    """What a run came to."""
+
+    @property
+    def status(self) -> str:
+        """`done`, `stopped`, or how else it ended."""
+
+
+E = TypeVar("E", bound=Finished)
+
+
 def with_processes(
     config: Config,
-    take_part: Callable[[Crew | None, bool], Result],
+    take_part: Callable[[Crew | None, bool], E],
     *,
     resume: bool,
     allow_insecure_network: bool = False,
     site: Path | None = None,
     out: Path | None = None,
-) -> Result:
+) -> E:
     """Take part in a run with the other processes, and go on whenever all sites meet again.
 
     They do when one comes back that was left out: the others stop at a common step for it. They do
@@ -133,9 +139,7 @@ def process_group(
 
 
 @contextmanager
-def _site_group(
-    config: Config, folder: Path, out: Path | None, is_new: bool
-) -> Iterator[SiteCluster]:
+def _site_group(config: Config, folder: Path, out: Path | None, is_new: bool) -> Iterator[Crew]:
     from tacit.communication.secure.sites import join_sites, session_folder
     from tacit.identities import load_site
 
@@ -231,21 +235,6 @@ def run_name(folder: Path) -> str:
 
 Scalar = str | int | float
 
-SITE_KEYS = frozenset(
-    {
-        "algorithm.table_directory",
-        "nodes.source",
-        "privacy.ledger",
-        "privacy.ledger_source",
-        "task.data_dir",
-        "task.features_cache",
-        "train.device",
-        "train.patience",
-        "train.timeout",
-    }
-)
-"""Keys that say where a site keeps its things and how it computes; all others must be equal."""
-
 _ORDER = ("tacit", "torch", ".", "record", "model", "plan")  # first words of what is compared
 _LONGEST = 200  # characters of a text; a longer one is stated by its beginning and a digest
 _MOST_PARTS = 500  # of a schema that are compared one by one
@@ -269,16 +258,11 @@ def identity(
     """
     values = start.detach().to("cpu", dtype).contiguous()
     shapes = [[name, list(shape)] for name, shape in layout.items()]
-    flat = {
-        f"{section}.{key}": value
-        for section, section_values in tomllib.loads(to_toml(config)).items()
-        for key, value in section_values.items()
-    }
     return {
         "tacit version": __version__,
         # What follows a plus says for which device torch was built.
         "torch version": torch.__version__.partition("+")[0],
-        **{key: _scalar(value) for key, value in flat.items() if key not in SITE_KEYS},
+        **{key: _scalar(value) for key, value in flat(config).items() if key not in SITE_KEYS},
         "model size": start.numel(),
         "model dtype": str(dtype).removeprefix("torch."),
         "model layout": _digest([json.dumps(shapes).encode()]),

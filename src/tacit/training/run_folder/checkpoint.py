@@ -23,9 +23,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from tacit.base.plain_files import check_plain
+from tacit.base.private_files import plain_errors, remove_files, sync_folder, write_private
 from tacit.errors import InputError
-from tacit.plain_files import check_plain
-from tacit.private_files import plain_errors, remove_files, sync_folder, write_private
 
 FORMAT_VERSION = 1
 KEPT = 2

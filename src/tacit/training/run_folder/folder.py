@@ -13,21 +13,15 @@ import glob
 import os
 import secrets
 import shutil
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
 
-from tacit.config import Config, Promise, load_config, to_toml
-from tacit.data.sources import SOURCES
-from tacit.errors import InputError
-from tacit.models.imports import names_function
-from tacit.private_files import (
+from tacit.base.private_files import (
     append_line,
     locked,
     make_private_folder,
@@ -37,6 +31,10 @@ from tacit.private_files import (
     write_private,
     write_together,
 )
+from tacit.config import FREE_KEYS, Config, flat, known_as, load_config, to_toml
+from tacit.data.sources import SOURCES
+from tacit.errors import InputError
+from tacit.models.imports import names_function
 from tacit.report.documents.base import Document, dump
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
 from tacit.report.documents.run import NOT_THERE, ResultDocument
@@ -47,20 +45,6 @@ MODEL, NODES, RESULT, REPORT, KNOWN = (
     "result.json",
     "report.html",
     "result-known",
-)
-
-# Keys that change what is recorded or how fast it is computed, never what is released.
-FREE_KEYS = (
-    ("train", "evaluate_every"),
-    ("train", "evaluate_records"),
-    ("train", "checkpoint_every"),
-    ("train", "device"),
-    ("train", "timeout"),
-    ("task", "data_dir"),
-    ("nodes", "source"),
-    ("faults", "slow"),
-    ("faults", "tolerate"),
-    *(("promise", key) for key in Promise.model_fields),
 )
 
 
@@ -208,12 +192,14 @@ def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
         if not os.path.lexists(path):
             expected = "holds no run to resume, it is not there: begin it without --resume"
         raise InputError("out", str(path), expected)
-    before, now = _flat(load_config(saved, saved=True)), _flat(config)
+    before, now = (
+        flat(known_as(one, FREE_KEYS)) for one in (load_config(saved, saved=True), config)
+    )
     said = now.keys() if config.given is not None else before.keys() | now.keys()
     for key in sorted(said):
-        if key not in FREE_KEYS and before.get(key) != now.get(key):
+        if before.get(key) != now.get(key):
             raise InputError(
-                ".".join(key),
+                key,
                 now.get(key),
                 f"the run in {path} has {before.get(key)!r}: a run resumes as it began",
             )
@@ -229,19 +215,6 @@ def half_made(path: Path) -> bool:
 def _half_made(path: Path) -> list[Path]:
     pattern = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.new"
     return sorted(path.parent.glob(pattern))
-
-
-def _flat(config: Config) -> dict[tuple[str, str], Any]:
-    """What a resumed run must have in common with the first one, and what it may change.
-
-    The ledgers of the data may have moved (they know the run again), but not have come or gone.
-    """
-    config = config.with_keys(privacy={"ledger": config.privacy.ledger and "a folder"})
-    return {
-        (section, key): value
-        for section, values in tomllib.loads(to_toml(config)).items()
-        for key, value in values.items()
-    }
 
 
 def read_config(path: Path) -> Config:

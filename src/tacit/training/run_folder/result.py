@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit import __version__
 from tacit.algorithms.accounting import noised_sums
+from tacit.base.version import __version__
 from tacit.communication import compression
 from tacit.communication.colours import Outgoing, opened
 from tacit.errors import InputError, optional
@@ -38,8 +38,8 @@ from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
 from tacit.training import weights
 from tacit.training.consensus import consensus_distances
+from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job
 from tacit.training.run_folder import summary
 from tacit.training.run_folder.metrics import Evaluation, summaries
 from tacit.training.run_folder.not_covered import not_covered

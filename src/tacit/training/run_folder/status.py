@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from tacit.base.private_files import write_passing
 from tacit.communication.peers import Peers, PeerState
 from tacit.errors import InputError, public_line
-from tacit.private_files import write_passing
 from tacit.report.documents.base import dump
 from tacit.report.documents.status import (
     FINAL,

@@ -16,7 +16,8 @@ from tacit.analysis.audit.recorder import run_traced, seeded
 from tacit.config import load_config
 from tacit.privacy.noise import draws
 from tacit.training import sampling
-from tacit.training.prepare import DTYPES, prepare
+from tacit.training.job import DTYPES
+from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
 
 FIXED: Mapping[str, Any] = {

@@ -10,8 +10,8 @@ from torch import Tensor
 from tacit.analysis.audit.recorder import ContextFactory, Noised, Trace, run_traced, seeded
 from tacit.analysis.audit.records import Candidate
 from tacit.data import StackedData
+from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job
 from tacit.training.processes.communication import local_exchange
 
 

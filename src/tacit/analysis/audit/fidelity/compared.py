@@ -12,7 +12,7 @@ from torch import Tensor
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
 from tacit.analysis.audit.records import CHANGES, Change, other_records
 from tacit.data import StackedData
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 
 Items = tuple[tuple[str, str], ...]
 """What each thing is, for people, and a digest of it, in the order in which they came."""

@@ -36,7 +36,7 @@ from tacit.analysis.audit.recorder import ContextFactory, Noised, Sent, Trace, r
 from tacit.analysis.audit.records import CHANGES
 from tacit.communication.compression import Coding
 from tacit.data import StackedData
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 from tacit.training.processes.communication import local_exchange
 
 

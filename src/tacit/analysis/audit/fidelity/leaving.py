@@ -41,9 +41,9 @@ from tacit.report.documents.metrics import PrivateMeasurement, PublicMeasurement
 from tacit.report.documents.run import RecordedRun, read_run_folder
 from tacit.report.run_page import run_page
 from tacit.training.hooks import Callback, Progress
+from tacit.training.job import Job
 from tacit.training.loop import execute
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job
 from tacit.training.run_folder.folder import MODEL, NODES, REPORT, RESULT
 from tacit.training.run_folder.result import Result
 from tacit.training.stacked_context import StackedContext

@@ -30,8 +30,8 @@ from tacit.communication.peers import Alone
 from tacit.config.schema import LEDGER_KEYS
 from tacit.privacy.noise.pairwise import LEAST_POINTS
 from tacit.training import budget
+from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.prepare import Job
 
 Array = NDArray[np.float64]
 

@@ -34,7 +34,7 @@ from tacit.analysis.audit.recorder import Call, ContextFactory, Trace, TracedRel
 from tacit.analysis.audit.records import Candidate, candidates, marker
 from tacit.data import StackedData
 from tacit.report.wording import figure_down, figure_up
-from tacit.training.prepare import Job
+from tacit.training.job import Job
 from tacit.training.stacked_context import StackedContext
 
 _TOLERANCE = 1e-12

@@ -16,8 +16,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from tacit.base.free_memory import host_bytes, in_words
 from tacit.errors import InputError
-from tacit.free_memory import host_bytes, in_words
 
 
 def open_plain(path: str | Path, most: int | None = None) -> io.BufferedReader:

@@ -1,0 +1,1 @@
+"""What everything else stands on: the version, memory that is free, and files."""
