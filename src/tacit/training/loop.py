@@ -29,10 +29,10 @@ from torch import Tensor
 from tacit.communication.colours import Released
 from tacit.communication.peers import ALONE, Peers, gone_ranks
 from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
-from tacit.errors import BudgetError, DivergenceError, InputError, PeerError
+from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
-from tacit.private_files import lacks_room, make_private_folder, plain_errors
+from tacit.private_files import lacks_room, make_private_folder, plain_errors, write_private
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.metrics import Measurement, Scores
@@ -561,11 +561,10 @@ def _document(
     rank. `consensus` is the common model `[d]`, None of a run that has none.
     """
     run_evaluation, job = run.measured, run.job
-    sent = (
-        run.communication.exchange.bytes_sent.tolist()
-        if run_evaluation is None
-        else run_evaluation.bytes_sent
-    )
+    own = dict(zip(job.hosted, run.communication.exchange.bytes_sent.tolist(), strict=True))
+    sent = list(map(own.get, range(len(job.plan.nodes))))
+    if run_evaluation is not None:
+        sent = list(run_evaluation.bytes_sent)
     hosts = enumerate(job.placement.ranks)
     gone = gone_ranks(run.peers)
     sources = [
@@ -634,6 +633,8 @@ def _check_models(run: RunState, models: Tensor, released: bool) -> None:
 
 def _diverged(run: RunState, message: str) -> None:
     """Write down that the run diverged, here or in another process."""
+    with suppress(TacitError):  # another may have ended before it told what it measured
+        take_rows(run)
     run.status, run.message, run.measured = "diverged", message, None
     if run.ledger is not None and run.reserved > run.first:  # of its own model, or of another's
         _reserve_all(run, run.ledger)
@@ -648,6 +649,8 @@ def _diverged(run: RunState, message: str) -> None:
     )
     document = _document(run, epsilon, against, run.seconds, others="not asked")
     run.common_folder.write_document(folders.RESULT, document)
+    if not run.rows:
+        write_private(run.common_folder.metrics, b"")
     write_report(run.common_folder.path)
 
 

@@ -197,7 +197,7 @@ def result_document(
     epsilon_by_colluders: Sequence[Sequence[float | None]],
     claimed: Sequence[float | None],
     evaluation: Outgoing[Evaluation] | None,
-    bytes_sent: Sequence[int],
+    bytes_sent: Sequence[int | None],
     seconds: float,
     notes: Sequence[str] = (),
     epsilon_source: Sequence[str] | None = None,
@@ -216,6 +216,7 @@ def result_document(
     scores = None if evaluation is None else opened(evaluation, "the scores of a result")
     formula = algorithm.claims.formula if plan.release.claims else None
     last = max(steps - 1, 0)
+    known = [count for count in bytes_sent if count is not None]
     schedule = plan.mixing.schedule
     if config.nodes.names is not None:
         more["node_names"] = config.nodes.names
@@ -256,7 +257,7 @@ def result_document(
         **summaries(scores, job.metrics, job.baselines),
         test_accuracy_by_node=None if scores is None else scores.accuracy,
         test_metrics_by_node=_metrics_by_node(job, scores),
-        bytes_sent=sum(bytes_sent) / len(bytes_sent),
+        bytes_sent=sum(known) / len(known) if len(known) == len(bytes_sent) else None,
         bytes_sent_by_node=tuple(bytes_sent),
         seconds=seconds,
         steps_per_second=steps / seconds if seconds > 0 else 0.0,
