@@ -94,7 +94,6 @@ def _reason(error: ValidationError) -> str:
 _Step = Annotated[int, Field(ge=0, le=2**53)]
 _Beat = Annotated[int, Field(ge=-1, le=2**53)]
 _Rank = Annotated[int, Field(ge=0, lt=_MOST_RANKS)]
-_Node = Annotated[int, Field(ge=0, lt=_MOST_NODES)]
 _Count = Annotated[int, Field(ge=1, le=2**53)]
 _Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -109,7 +108,6 @@ _ScoreSummary = Annotated[dict[_Key, _Finite | None], Field(max_length=20)]
 
 # A list is given up at its first wrong entry: the errors of millions would take all memory.
 _of_nodes = Field(max_length=_MOST_NODES, fail_fast=True)
-_Numbers = Annotated[list[_Finite | None], _of_nodes]
 _Sizes = Annotated[list[_Step], _of_nodes]
 
 
@@ -150,32 +148,6 @@ class Summary(_Model):
     test_loss: _ScoreSummary | None
     test_metrics: Annotated[list[_ScoreSummary], Field(max_length=_MOST_METRICS)] | None
     bytes_sent_by_node: _Sizes | None
-
-
-class ReportedScores(_Model):
-    """Of a process's nodes, on public test records; None where a number is not finite.
-
-    `metrics` has a list for each metric of the experiment, in its order.
-    """
-
-    accuracy: _Numbers | None
-    loss: _Numbers
-    consensus_accuracy: _Finite | None
-    consensus_loss: _Finite | None
-    metrics: Annotated[list[_Numbers], Field(max_length=_MOST_METRICS)]
-    consensus_metrics: Annotated[list[_Finite | None], Field(max_length=_MOST_METRICS)]
-
-
-class Metrics(_Model):
-    """What a process measured of its nodes; see `tacit.training.evaluation.measure`."""
-
-    nodes: Annotated[list[_Node], _of_nodes]
-    bytes: _Sizes
-    dropped: _Step
-    mass: Annotated[float, Field(ge=0, le=2**53)] | None
-    scores: ReportedScores | None
-    equal: bool
-    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 
 
 class Report(_Model):
@@ -256,7 +228,6 @@ RUN_ID = Form(TypeAdapter(RunId), 200)
 SESSION_ID = Form(TypeAdapter[str](_Id, config=_LATER), 40)
 FOLDER = Form(TypeAdapter(FolderName), 1000)
 SUMMARY = Form(TypeAdapter(Summary))
-METRICS = Form(TypeAdapter(Metrics), 16 * 2**20)
 REPORT = Form(TypeAdapter(Report), 2**14)
 BEAT = Form(TypeAdapter(Beat), 2**17)
 HEARTBEAT = Form(

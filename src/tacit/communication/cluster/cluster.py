@@ -257,17 +257,9 @@ class Cluster:
         return lambda step: frozenset()
 
     def connect(
-        self,
-        device: torch.device,
-        schema: Form[T],
-        stack: ExitStack,
-        unheard: Callable[[T, int], T] | None = None,
-    ) -> tuple[TorchChannel, Gatherer[T]]:
-        """Open what the exchange and the metrics go through; the stack closes it.
-
-        Messages of the exchange lie on `device`; `schema` is of the documents of metrics. `unheard`
-        is never needed: all are here from the beginning.
-        """
+        self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
+    ) -> tuple[TorchChannel, Gatherer]:
+        """See `Crew.connect`. Messages of the exchange lie on `device`."""
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
         from tacit.communication.cluster.channel import open_channel
@@ -277,7 +269,7 @@ class Cluster:
         # Where the process groups of this attempt find each other.
         token, *_ = self.share("process group", secrets.token_hex(8), TOKEN)
 
-        def connected() -> tuple[TorchChannel, Gatherer[T]]:
+        def connected() -> tuple[TorchChannel, Gatherer]:
             own = TCPStore(
                 self.place.address,
                 self.place.port,
@@ -294,7 +286,7 @@ class Cluster:
                 self.waiting,
                 patience=self.timeout - self.to_blame,
             )
-            return channel, open_gatherer(*place, schema, self.timeout, self.diagnose)
+            return channel, open_gatherer(*place, numbers, self.timeout, self.diagnose)
 
         channel, gatherer = self._watched(connected)
         stack.callback(channel.close)

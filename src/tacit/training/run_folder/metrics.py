@@ -40,6 +40,28 @@ class Evaluation:
     metrics: tuple[tuple[float, ...], ...] = ()
     consensus_metrics: tuple[float, ...] = ()
 
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[float]], metrics: int) -> Evaluation:
+        """Of the scores by each measure, the common model's last: loss, accuracy if any, metrics.
+
+        `rows` are `[measures, nodes + 1]`, and the last `metrics` of them are of the task's own.
+        """
+        own, last = [tuple(row[:-1]) for row in rows], [row[-1] for row in rows]
+        first = len(rows) - metrics
+        accuracy = (own[1], last[1]) if first > 1 else (None, None)
+        return cls(
+            accuracy[0], own[0], accuracy[1], last[0], tuple(own[first:]), tuple(last[first:])
+        )
+
+    @property
+    def rows(self) -> list[tuple[float, ...]]:
+        """What `of` takes."""
+        rows = [(*self.loss, self.consensus_loss)]
+        if self.accuracy is not None and self.consensus_accuracy is not None:
+            rows.append((*self.accuracy, self.consensus_accuracy))
+        pairs = zip(self.metrics, self.consensus_metrics, strict=True)
+        return rows + [(*own, last) for own, last in pairs]
+
     def accuracy_summary(self, baseline: float | None = None) -> Scores | None:
         """Mean over nodes, worst node, and consensus model, beside their baseline."""
         if self.accuracy is None or self.consensus_accuracy is None:
@@ -134,19 +156,7 @@ def evaluate(
             for values, measure in zip(found, measures, strict=True):
                 values.append(measure(outputs, targets))
     scores = [[float(value) for value in values] for values in found]
-    own, last = [tuple(values[:-1]) * copies for values in scores], [row[-1] for row in scores]
-    first = len(scores) - len(metrics)  # of the metrics
-    accuracy = (own[1], last[1]) if first > 1 else (None, None)
-    return Released(
-        Evaluation(
-            accuracy[0],
-            own[0],
-            accuracy[1],
-            last[0],
-            metrics=tuple(own[first:]),
-            consensus_metrics=tuple(last[first:]),
-        )
-    )
+    return Released(Evaluation.of([row[:-1] * copies + row[-1:] for row in scores], len(metrics)))
 
 
 def _mean_over_records(
