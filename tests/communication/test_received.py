@@ -286,9 +286,9 @@ def beaten(seat):
 def summed_up(seat):
     """What rank 0 says of the result has the form of a result."""
     own = received.Summary(
-        test_accuracy={"mean": 0.5},
+        test_accuracy=received.ReportedScores(mean=0.5, worst=None, consensus=0.5),
         test_loss=None,
-        test_metrics=[{"mean": 0.7, "baseline": None}],
+        test_metrics=[received.ReportedScores(mean=0.7, worst=0.1, consensus=0.7, baseline=0.2)],
         bytes_sent_by_node=[1] * 4,
     )
     assert seat.cluster.share("summary", own, received.SUMMARY)[0] is own

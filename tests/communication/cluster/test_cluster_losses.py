@@ -172,10 +172,10 @@ def _die_after(run, step):
     raise_signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("place", "after"), [("_folders", True), ("_finish", False)])
+@pytest.mark.parametrize(("place", "after"), [("_folders", True), ("finish", False)])
 def test_a_rank_killed_before_the_first_step_or_after_the_last(place, after, tmp_path):
     file, run = write_experiment(tmp_path, **CHANGES), tmp_path / "run"
-    die = partial(_die_after, run, 8 if place == "_finish" else 0)
+    die = partial(_die_after, run, 8 if place == "finish" else 0)
     tamper = {1: partial(around, "tacit.training.loop", place, die, after=after)}
     answers = train(tmp_path, file, run, 3, "--set", "train.timeout=30", tamper=tamper)
     assert codes(answers) == [4, -signal.SIGKILL, 4]
