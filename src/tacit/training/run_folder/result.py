@@ -169,16 +169,7 @@ class Result:
         return summary.html_table(self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        return summary.facts(
-            self.plan,
-            epsilon=self.epsilon,
-            accuracy=self.test_accuracy,
-            loss=self.test_loss,
-            metrics=self.test_metrics,
-            steps=self.steps,
-            seconds=self.seconds,
-            ended=self.status if self.message is None else f"{self.status}: {self.message}",
-        )
+        return summary.facts(self.plan, self.document, self.test_accuracy, self.test_loss)
 
     def to_pandas(self, *, private: bool = False) -> Any:
         """The recorded series as a `pandas.DataFrame`, a row an evaluation, indexed by step.

@@ -162,7 +162,7 @@ def test_an_end_by_private_norms_is_found(monkeypatch):
         if run.context.last is not None and float(run.context.last.norms.max()) > 1e3:
             raise DivergenceError("a gradient is too large")
 
-    monkeypatch.setattr(loop, "_check_finite", check)
+    monkeypatch.setattr(loop, "check_finite", check)
     assert SHOWN in failed(job_of("privsgp", train={"batch": "all"}))
 
 
