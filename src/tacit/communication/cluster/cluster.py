@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from tacit.communication.blame import awaited, describe_rank, first_failure
 from tacit.communication.cluster.store import SharedFacts
-from tacit.communication.cluster.watch import Seen, Watch, first_failure
+from tacit.communication.cluster.watch import Seen, Watch
 from tacit.communication.peers import FreshSession, PeerState, SessionMemory
 from tacit.communication.received import STEP, TOKEN, Form
-from tacit.communication.reports import describe_rank, write_report
+from tacit.communication.reports import write_report
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import PeerError, TacitError
 
@@ -187,8 +188,10 @@ class Cluster:
             if failure is not None:
                 return failure
             time.sleep(self._watch.beat / 5)
-        error = first_failure(self.rank, waiting_for, reason, self._watch.seen, self.hosts)
-        return self._verdict(error)
+        words = {rank: seen.word for rank, seen in enumerate(self._watch.seen)}
+        names = [describe_rank(rank, self.hosts) for rank in words]
+        waits = awaited(self.rank, waiting_for, words)
+        return self._verdict(first_failure(waits, reason, words, names))
 
     def saved(self, step: int) -> int:
         """Say that this rank has a checkpoint of a step; the last that every rank is known to have.
