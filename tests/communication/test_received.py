@@ -379,7 +379,7 @@ def test_wrong_metrics_name_their_sender_and_change_no_own_figure(seat):
         else:
             assert found.evaluation is not None
             scores = opened(found.evaluation, "scores")
-            figures.add((scores.loss[:2], found.bytes_sent[:2]))
+            figures.add((scores.rows[0][:2], found.bytes_sent[:2]))
             assert all(0 <= count <= 2**53 for count in found.bytes_sent)
     assert len(figures) == 1
     assert 300 < refused < 1200
@@ -388,7 +388,7 @@ def test_wrong_metrics_name_their_sender_and_change_no_own_figure(seat):
 def test_a_part_is_what_it_was_after_it_travelled(seat):
     own = part_of(seat.job)
     assert own.evaluation is not None
-    odd = replace(own.evaluation, loss=(math.inf, math.nan), consensus_loss=-math.inf)
+    odd = replace(own.evaluation, rows=((math.inf, math.nan, -math.inf), *own.evaluation.rows[1:]))
     for part in (own, replace(own, evaluation=odd), replace(own, mass=None, spread=math.inf)):
         vector = packed(part)
         numbers, added = numbers_of(seat.job)

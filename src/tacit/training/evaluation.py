@@ -163,7 +163,7 @@ def unpacked(vector: Tensor, job: Job, rank: int) -> Part:
         mass=None if math.isnan(mass) else mass,
         equal=bool(equal),
         spread=spread,
-        evaluation=Evaluation.of(rows, len(job.metrics)) if rows else None,
+        evaluation=Evaluation(tuple(map(tuple, rows)), len(job.metrics)) if rows else None,
         total=total,
     )
 
@@ -172,8 +172,7 @@ def of_server(job: Job, own: Part, rank: int) -> Part:
     """The part of a process that has never come: of the server's model, which is every node's."""
     nodes, found = len(job.placement.hosted(rank)), own.evaluation
     if found is not None:
-        rows = [(*row[:1] * nodes, row[-1]) for row in found.rows]
-        found = Evaluation.of(rows, len(job.metrics))
+        found = replace(found, rows=tuple((*row[:1] * nodes, row[-1]) for row in found.rows))
     no_models = own.total.new_empty(0)
     return replace(own, bytes_sent=(0,) * nodes, dropped=0, evaluation=found, total=no_models)
 
@@ -218,10 +217,10 @@ def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> RunEvaluation:
     if own is None:
         return RunEvaluation(None, distance, sent, notes, common)
     scores = [part.evaluation.rows for part in parts if part.evaluation is not None]
-    rows = [
+    rows = tuple(
         (*by_node([theirs[m][:-1] for theirs in scores]), row[-1]) for m, row in enumerate(own.rows)
-    ]
-    evaluation = Evaluation.of(rows, len(job.metrics))
+    )
+    evaluation = replace(own, rows=rows)
     return RunEvaluation(Released(evaluation), distance, sent, notes, common)
 
 

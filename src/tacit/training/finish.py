@@ -47,7 +47,7 @@ from tacit.training.prepare import Job
 from tacit.training.release import Interval
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders
-from tacit.training.run_folder.metrics import Evaluation, summaries
+from tacit.training.run_folder.metrics import summaries
 from tacit.training.run_folder.not_covered import not_covered
 from tacit.training.run_folder.result import Result, mechanism_line, shared_conditions
 from tacit.training.state import RunState, drawn_again, record, take_rows, together
@@ -312,6 +312,8 @@ def result_document(
     scores = None
     if measured is not None and measured.evaluation is not None:
         scores = opened(measured.evaluation, "the scores of a result")
+    accuracy = None if scores is None else scores.accuracy
+    own_scores = zip(job.metrics, scores.own, strict=True) if scores is not None else ()
     formula = algorithm.claims.formula if plan.release.claims else None
     last, schedule = max(run.step - 1, 0), plan.mixing.schedule
     claimed = claimed_spent(plan, run.charged)
@@ -350,8 +352,8 @@ def result_document(
         audited_epsilon=None,
         audit=None,
         **summaries(scores, job.metrics, job.baselines),
-        test_accuracy_by_node=None if scores is None else scores.accuracy,
-        test_metrics_by_node=_metrics_by_node(job, scores),
+        test_accuracy_by_node=None if accuracy is None else accuracy[:-1],
+        test_metrics_by_node={metric.name: row[:-1] for metric, row in own_scores},
         bytes_sent=sum(counts) / len(counts) if len(counts) == len(nodes) else None,
         bytes_sent_by_node=sent,
         seconds=seconds,
@@ -443,12 +445,3 @@ def _trust_terms(
         deviation=0.0 if pairs is None else pairs.deviation,
         epsilon_by_colluders=tuple(map(known, against)),
     )
-
-
-def _metrics_by_node(
-    job: Job, evaluation: Evaluation | None
-) -> dict[str, tuple[float | None, ...]]:
-    if evaluation is None:
-        return {}
-    rows = zip(job.metrics, evaluation.metrics, strict=True)
-    return {metric.name: values for metric, values in rows}
