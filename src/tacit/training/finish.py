@@ -300,7 +300,7 @@ def result_document(
     more: dict[str, Any] = {}
     if run.charged > run.step:
         more["charged_steps"] = run.charged
-    if plan.release.pairs is not None:
+    if plan.release.pairs is not None and run.rows:
         measured_at = [row.step for row in run.rows]
         forecast = consensus_distances(plan, measured_at)
         more["consensus_forecast"] = tuple(zip(measured_at, forecast, strict=True))
@@ -433,7 +433,6 @@ def _trust_terms(
     if shared is None or not plan.accounted:
         return None
     pairs, hosts = plan.release.pairs, job.placement.ranks
-    against = () if run.peers.rank else epsilon_by_colluders(plan, charged)
     return TrustTerms(
         colluding=shared.colluding,
         nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
@@ -443,5 +442,5 @@ def _trust_terms(
         absent=tuple(n.node for n in plan.nodes if not plan.release.active_steps(n)),
         pairs=() if pairs is None else pairs.pairs,
         deviation=0.0 if pairs is None else pairs.deviation,
-        epsilon_by_colluders=tuple(map(known, against)),
+        epsilon_by_colluders=tuple(map(known, epsilon_by_colluders(plan, charged))),
     )
