@@ -252,10 +252,8 @@ def ran(job, seat):
         state = chosen.definition.step(state, k, chosen.options, context)
         models = chosen.definition.models(state)
         common = marks.consensus_of(job, models, state)
-        said, total = opened(
-            marks.measure(job, models, common, state, exchange, whole=True), "a part"
-        )
-        told.append((json.dumps(said), written(total)))
+        part = marks.measure(job, models, common, state, exchange, whole=True)
+        told.append(written(marks.packed(opened(part, "a part"))))
     state = chosen.definition.mix(state, STEPS - 1, chosen.options, context, 1)
     if marks.models_public(job):
         exchange.mean_of_all(Released(chosen.definition.models(state)))

@@ -637,7 +637,7 @@ def test_who_has_come_back_and_falls_silent_before_a_step_ends_the_session_and_n
     Journal(tmp_path / "own").write_session(Session.new(sent=9, without=(2,)))
     with facing_puppets(Mesh(3), tmp_path, lets_begin=True) as (wire, _):
         sites = cluster(wire)
-        with pytest.raises(MeetAnewError, match="west was away") as refusal:
+        with pytest.raises(MeetAnewError, match="west was lost") as refusal:
             wire.wait_for(2, lambda: False, 0.5)
         assert refusal.value.without == {2}
         assert sites.can_spare({2})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tacit.communication.blame import Word, first_failure
 from tacit.communication.secure.streams import AWAY, Outgoing, PeerView
@@ -69,14 +70,16 @@ def lost(
 
     `barred` says why it is not believed, or this site by others; None: it is.
     """
-    said, away = words({rank: view}, limit), time.monotonic() - view.heard
-    reason = f"it has not come further for {limit:g} s"
-    if said[rank].silent:
-        reason = f"it was away for {away:.0f} s"
-    if (awaited := said[rank].waiting) is not None and awaited < len(sites):
+    away = time.monotonic() - view.heard
+    silent = away > min(AWAY, limit / 2)
+    reason = (
+        f"it was away for {away:.0f} s" if silent else f"it has not come further for {limit:g} s"
+    )
+    said = replace(words({rank: view}, limit)[rank], silent=silent)
+    if (awaited := said.waiting) is not None and awaited < len(sites):
         reason += f", and says that it waits for {sites[awaited]}"
     reason += "" if barred is None else f"; {barred}"
-    return first_failure((own, rank), reason, said, sites, "every site")
+    return first_failure((own, rank), reason, {rank: said}, sites, "every site")
 
 
 def differs(name: str, receiver: str, step: int) -> InputError:
