@@ -711,7 +711,7 @@ def test_who_is_barred_is_named_where_it_is_shown_and_where_it_is_lost(tmp_path)
         states = cluster(wire).seen()
         assert [state.last_error for state in states] == [None, None, wire.barred(2)]
         with pytest.raises(
-            PeerError, match=r"west .*\(the certificate of west expired on ...\); what"
+            PeerError, match=r"west .*; the certificate of west expired on ...\); what"
         ):
             wire.take(2, "exchange", limit=0.3)
 
