@@ -32,7 +32,7 @@ from tacit.report.documents.base import plain_json
 from tacit.report.documents.run import read_run_folder
 from tacit.report.run_page import run_page
 from tacit.training import evaluation as marks
-from tacit.training import loop as run
+from tacit.training import finish
 from tacit.training import state as run_state
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import planned
@@ -93,7 +93,7 @@ def closed_gate(monkeypatch):
     same = lambda plan, hosted, session: seeded_keys(1, hosted)  # noqa: E731
     monkeypatch.setattr(run_state, "node_keys", same)
     # A report takes longer than the run; see `page_for_others`.
-    monkeypatch.setattr(run, "write_report", lambda path: path)
+    monkeypatch.setattr(finish, "write_report", lambda path: path)
 
 
 def config_of(case, model):
@@ -252,10 +252,8 @@ def ran(job, seat):
         state = chosen.definition.step(state, k, chosen.options, context)
         models = chosen.definition.models(state)
         common = marks.consensus_of(job, models, state)
-        said, total = opened(
-            marks.measure(job, models, common, state, exchange, whole=True), "a part"
-        )
-        told.append((json.dumps(said), written(total)))
+        part = marks.measure(job, models, common, state, exchange, whole=True)
+        told.append(written(marks.packed(opened(part, "a part"))))
     state = chosen.definition.mix(state, STEPS - 1, chosen.options, context, 1)
     if marks.models_public(job):
         exchange.mean_of_all(Released(chosen.definition.models(state)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from experiments import experiment
 from tacit import privacy
@@ -19,7 +21,7 @@ from tacit.report.documents.run import ResultDocument, read_result, read_run_fol
 from tacit.report.run_charts import run_charts
 from tacit.training.budget import epsilon_by_colluders
 from tacit.training.consensus import consensus_distances
-from tacit.training.evaluation import _notes
+from tacit.training.evaluation import Part, _notes
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from web_pages import drawn
@@ -190,9 +192,10 @@ def test_a_result_has_the_forecast_of_every_measurement(tmp_path):
 
 def test_dropped_messages_say_that_noise_stays():
     job = prepare(load_config(pairwise()))
-    (note,) = _notes(job, [{"dropped": 3}])
+    part = Part((0,) * 6, 3, None, False, 0.0, None, torch.zeros(0))
+    (note,) = _notes(job, [part])
     assert "3 (noise of pairs that was in them is left in the mean; privacy stands)" in note
-    assert _notes(job, [{"dropped": 0}]) == ()
+    assert _notes(job, [replace(part, dropped=0)]) == ()
 
 
 @pytest.mark.parametrize(

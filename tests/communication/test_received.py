@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,22 +32,19 @@ from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
 from tacit.communication.peers import Alone
-from tacit.communication.received import METRICS, Metrics
 from tacit.communication.reports import read_report, write_report
 from tacit.communication.stop_vote import StopVote
 from tacit.config import load_config
 from tacit.errors import InputError, PeerError, TacitError
 from tacit.privacy import Gaussian, to_statement
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, folder_key
-from tacit.report.documents.base import plain_json
 from tacit.training.budget import affordable, epsilon_spent, open_ledger
-from tacit.training.evaluation import combined, measure
+from tacit.training.evaluation import combined, measure, numbers_of, packed, unpacked
 from tacit.training.job import Job
 from tacit.training.loop import _folders, _run_id
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, compare, counts
 from tacit.training.processes.communication import (
-    _measured,
     graphs_of,
     local_exchange,
     open_communication,
@@ -289,9 +287,9 @@ def beaten(seat):
 def summed_up(seat):
     """What rank 0 says of the result has the form of a result."""
     own = received.Summary(
-        test_accuracy={"mean": 0.5},
+        test_accuracy=received.ReportedScores(mean=0.5, worst=None, consensus=0.5),
         test_loss=None,
-        test_metrics=[{"mean": 0.7, "baseline": None}],
+        test_metrics=[received.ReportedScores(mean=0.7, worst=0.1, consensus=0.7, baseline=0.2)],
         bytes_sent_by_node=[1] * 4,
     )
     assert seat.cluster.share("summary", own, received.SUMMARY)[0] is own
@@ -353,57 +351,97 @@ def part_of(job):
     state: Any = None
     models = job.model.start(2, job.dtype, job.device)
     part = measure(job, models, models.mean(0), state, local_exchange(job), whole=False)
-    said, total = opened(part, "a part")
-    bytes_sent = said["bytes"][:2]
-    return Metrics.model_validate(plain_json({**said, "bytes": bytes_sent})), total
+    said = opened(part, "a part")
+    return replace(said, bytes_sent=said.bytes_sent[:2], mass=2.0)
+
+
+ODD = (math.nan, math.inf, -math.inf, -1.0, 0.5, 2.0**53 + 2, 2.0**60, 1e300, -1e308, 5e-324)
 
 
 @pytest.mark.usefixtures("limited")
 def test_wrong_metrics_name_their_sender_and_change_no_own_figure(seat):
-    draw, (own, total) = random.Random(5), part_of(seat.job)
-    right = METRICS.write(own.model_copy(update={"nodes": [2, 3]}))
+    draw, own = random.Random(5), part_of(seat.job)
+    right, refused = packed(own), 0
     figures = set()
     for _ in range(1500):
-        text = mutated(right, draw)
+        vector = right.clone()
+        for _ in range(draw.randrange(3)):
+            vector[draw.choice([*range(8), draw.randrange(len(vector))])] = draw.choice(ODD)
+        if draw.random() < 0.2:
+            vector = vector[: draw.randrange(len(vector))]
+        if draw.random() < 0.2:
+            vector[len(vector) // 2 :] *= draw.choice([1e300, -1e308])
         try:
-            theirs = METRICS.read(text, 1, "document of metrics")
-            scale = draw.choice([1.0, 1.0, 1e300, -1e308])
-            parts = [(_measured(own), total), (_measured(theirs), (total + 1).double() * scale)]
-            found = combined(seat.job, parts, whole=False)
+            theirs = unpacked(vector, seat.job, 1)
+            found = combined(seat.job, [own, theirs], whole=False)
         except PeerError as error:
             check_line(error, "rank 1 sent ")
+            refused += 1
         else:
             assert found.evaluation is not None
             scores = opened(found.evaluation, "scores")
-            figures.add((scores.loss[:2], found.bytes_sent[:2]))
+            figures.add((scores.rows[0][:2], found.bytes_sent[:2]))
+            assert all(0 <= count <= 2**53 for count in found.bytes_sent)
     assert len(figures) == 1
+    assert 300 < refused < 1200
+
+
+def test_a_part_is_what_it_was_after_it_travelled(seat):
+    own = part_of(seat.job)
+    assert own.evaluation is not None
+    odd = replace(own.evaluation, rows=((math.inf, math.nan, -math.inf), *own.evaluation.rows[1:]))
+    for part in (own, replace(own, evaluation=odd), replace(own, mass=None, spread=math.inf)):
+        vector = packed(part)
+        numbers, added = numbers_of(seat.job)
+        assert (len(vector), added) == (numbers[1], len(part.total))
+        assert torch.equal(packed(unpacked(vector, seat.job, 1)).isnan(), vector.isnan())
+        again = packed(unpacked(vector, seat.job, 1))
+        assert torch.equal(again.nan_to_num(7.0), vector.nan_to_num(7.0))
+    gone = unpacked(packed(own)[: numbers[1] - added], seat.job, 1)
+    assert (len(gone.total), gone.evaluation) == (0, own.evaluation)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (0, 0.5, "counts in its metrics that are none"),
+        (0, -1.0, "counts in its metrics that are none"),
+        (1, -1.0, "metrics out of their range"),
+        (1, math.inf, "metrics out of their range"),
+        (2, 0.5, "metrics out of their range"),
+        (2, math.nan, "metrics out of their range"),
+        (3, -1e-300, "metrics out of their range"),
+        (4, math.nan, "counts in its metrics that are none"),
+        (5, 2.0**53 + 2, "counts in its metrics that are none"),
+        (-1, math.inf, "metrics with a sum of models that is not finite"),
+        (-1, math.nan, "metrics with a sum of models that is not finite"),
+    ],
+)
+def test_a_number_out_of_its_range_names_its_sender(seat, place, value, said):
+    vector = packed(part_of(seat.job))
+    vector[place] = value
+    with pytest.raises(PeerError, match=f"rank 1 sent {said}"):
+        unpacked(vector, seat.job, 1)
 
 
 @pytest.mark.usefixtures("limited")
-def test_wrong_parts_on_their_way_end_in_a_peer_error(seat):
-    draw, (own, _) = random.Random(6), part_of(seat.job)
-    right = METRICS.write(own).encode()
+def test_wrong_parts_on_their_way_end_in_a_peer_error():
+    draw, due = random.Random(6), [3, 3]
     for _ in range(300):
-        text = mutated(right.decode(), draw).encode("utf-8", "surrogatepass")
-        head = [7, len(text), 3]
-        if draw.random() < 0.3:
-            head[draw.randrange(3)] = draw.choice([-1, 0, 2**62, -(2**63), 5])
-        body = (
-            text
-            + bytes(-len(text) % 8)
-            + struct.pack("<3d", 1, 2, draw.choice([3, 1e308, float("nan")]))
-        )
+        numbers = [draw.choice([7.0, 7.0, *ODD]), 1.0, 2.0, 3.0]
+        body = struct.pack("<4d", *numbers)[: draw.choice([32, draw.randrange(33)])]
         hub = Hub(2)
         here, there = (ThreadChannel(hub, rank, 5.0, LostError) for rank in (0, 1))
-        for part in (struct.pack("<qqq", *head), body[: draw.choice([len(body), len(body) // 2])]):
-            there.send(0, torch.frombuffer(bytearray(part), dtype=torch.uint8))
+        there.send(0, torch.tensor(list(body), dtype=torch.uint8))
         there.close()
-        gatherer = Gatherer(here, METRICS, 5.0, lost)
-        gatherer.put(7, own, torch.zeros(3))
+        gatherer = Gatherer(here, due, 5.0, lost)
+        gatherer.put(7, torch.zeros(3, dtype=torch.float64))
         try:
             gatherer.finish(5.0)
         except PeerError as error:
-            check_line(error, "rank 1 ")
+            check_line(error, "rank 1 sent ")
+        else:
+            assert (len(body), numbers[0]) == (32, 7.0)
         gatherer.close()
 
 
@@ -473,10 +511,10 @@ def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat):
         ("[1, 2, null, 0]", received.HEARTBEAT, "valid boolean"),
         ("9" * 100, received.STEP, "it has 100 bytes, and 20 are allowed"),
         ('"' + "x" * 17 + '"', received.TOKEN, "match pattern"),
-        ("x" * 2**23, received.METRICS, "Invalid JSON"),
-        ("x" * 2**25, received.METRICS, "are allowed"),
+        ("x" * 2**22, received.SUMMARY, "Invalid JSON"),
+        ("x" * 2**23, received.SUMMARY, "are allowed"),
         # Told of one by one, these take gigabytes.
-        ("{" + '"" : 0,' * 2_000_000 + '"":0}', received.METRICS, "more than 10000 names"),
+        ("{" + '"" : 0,' * 500_000 + '"":0}', received.SUMMARY, "more than 10000 names"),
         ('{"identity":{' + '"":[],' * 690_000 + '"":[]}}', received.EXPERIMENT, "10000 names"),
         ('{"identity":{"a":"' + '\\":' * 10_001 + '"}}', received.EXPERIMENT, "10000 names"),
     ],

@@ -16,6 +16,7 @@ from tacit.communication.colours import Private, Public, Released
 from tacit.data import Dataset
 from tacit.errors import LeakError
 from tacit.gradients import LOSSES, BatchGradient, build
+from tacit.models.metrics import Baselines
 from tacit.report.documents.base import as_dict, read
 from tacit.report.documents.metrics import GradientNorms, Measurement, Scores
 from tacit.training.run_folder.metrics import (
@@ -23,8 +24,8 @@ from tacit.training.run_folder.metrics import (
     consensus_distance,
     evaluate,
     private_metrics,
-    private_row,
     series,
+    summaries,
 )
 
 NODES, RECORDS, FEATURES, CLASSES = 4, 11, 3, 5
@@ -73,18 +74,17 @@ def test_evaluation_is_that_of_a_loop_over_nodes(loss, records):
         outputs = vector[: -module.out_features].view(-1, FEATURES)
         expected.append(plain(loss, inputs @ outputs.T + vector[-module.out_features :], targets))
     losses, accuracies = zip(*expected, strict=True)
-    assert [*found.loss, found.consensus_loss] == pytest.approx(losses)
-    summary = found.loss_summary()
+    assert found.rows[0] == pytest.approx(losses)
+    told = summaries(found, (), Baselines(0.5, None, ()))
+    summary = told["test_loss"]
     assert summary.mean == pytest.approx(np.mean(losses[:-1]))
     assert summary.worst == pytest.approx(max(losses[:-1]))
     assert summary.consensus == pytest.approx(losses[-1])
     if loss == "mse":
-        assert (found.accuracy, found.consensus_accuracy) == (None, None)
-        assert found.accuracy_summary() is None
+        assert (found.accuracy, told["test_accuracy"]) == (None, None)
         return
-    assert found.accuracy is not None
-    assert [*found.accuracy, found.consensus_accuracy] == pytest.approx(accuracies)
-    summary = found.accuracy_summary(0.5)
+    assert found.accuracy == pytest.approx(accuracies)
+    summary = told["test_accuracy"]
     assert summary is not None
     assert as_dict(summary) == pytest.approx(
         {
@@ -113,7 +113,7 @@ def batch(norms, losses):
 
 
 def measured(*arguments, **rest):
-    found = private_metrics(*arguments, **rest)
+    found = private_metrics(3, *arguments, **rest)
     assert type(found) is Private
     return found.value
 
@@ -132,7 +132,7 @@ def test_private_metrics_are_over_the_records_of_the_batch_alone():
         {"median": 2.0, "p90": np.quantile([1, 2, 3], 0.9), "max": 3.0}
     )
     assert found.records_left_out == 0
-    assert as_dict(private_row(3, Private(found))).keys() == {
+    assert as_dict(found).keys() == {
         "step",
         "train_loss",
         "gradient_norm",
@@ -199,7 +199,7 @@ def test_a_model_that_all_nodes_share_is_evaluated_once_and_told_of_each():
     found = evaluate(engine, loss, Released(shared), common, test, nodes=NODES).value
     repeated = Released(shared.repeat(NODES, 1))
     assert found == evaluate(engine, loss, repeated, common, test).value
-    assert len(found.loss) == NODES
+    assert len(found.rows[0]) == NODES + 1
 
 
 def test_private_models_are_not_scored():
@@ -222,7 +222,7 @@ def test_private_models_are_not_scored():
     ],
 )
 def test_means_over_nodes_are_of_any_numbers(values, mean):
-    found = Evaluation(values, values, 1.0, 1.0)
-    for summary in (found.loss_summary(), found.accuracy_summary()):
+    found = summaries(Evaluation(((*values, 1.0),) * 2), (), Baselines(None, None, ()))
+    for summary in (found["test_loss"], found["test_accuracy"]):
         assert summary is not None
         assert summary.mean == pytest.approx(mean, nan_ok=True)

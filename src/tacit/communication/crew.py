@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tacit.communication.exchange.protocol import Channel
 from tacit.communication.peers import Peers
-from tacit.communication.received import Form
-
-T = TypeVar("T")
 
 
-class Marks(Protocol[T]):
+class Marks(Protocol):
     """Gathers what processes measured at rank 0; see `tacit.communication.cluster.gathering`."""
 
-    def put(self, step: int, document: T, vector: Tensor) -> None:
-        """This process's part of the next mark."""
+    def put(self, step: int, part: Tensor) -> None:
+        """This process's part of the next mark, one vector."""
 
-    def ready(self) -> list[tuple[int, list[tuple[T, Tensor]]]]:
-        """The marks that are complete, at rank 0."""
+    def ready(self) -> list[tuple[int, list[Tensor]]]:
+        """The marks that are complete, at rank 0.
+
+        Of a process that is gone stands its last part without the sum of its models, and nothing
+        where there was none.
+        """
 
     def finish(self, limit: float) -> None:
         """Wait until all that was put is safe with rank 0."""
@@ -49,17 +50,12 @@ class Crew(Peers, Protocol):
         """
 
     def connect(
-        self,
-        device: torch.device,
-        schema: Form[T],
-        stack: ExitStack,
-        unheard: Callable[[T, int], T] | None = None,
-    ) -> tuple[Channel, Marks[T]]:
+        self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
+    ) -> tuple[Channel, Marks]:
         """Open what the exchange and the metrics go through; `stack` closes it.
 
-        `schema` is of what is measured. `unheard` gives what stands at a mark for a rank of which
-        no part has ever come, given the part of this process; None: the run cannot go on without
-        such a rank.
+        A part of a mark has so many `numbers` by rank, the last `added` of which are a sum of
+        models.
         """
 
     def let_leave(

@@ -1,6 +1,6 @@
 """The one border for what comes from other processes: every value is parsed into a bounded type.
 
-What stands in the store, what peers share and what is gathered came over a network, from whoever
+What stands in the store and what peers share came over a network, from whoever
 can reach its ports. Here it becomes a value of a known type whose numbers are bounded, whose
 floats are finite and whose texts and lists are short, or a `PeerError` that names the rank. JSON
 only: nothing is unpickled, and nothing is nested deeper than the parser allows. What a value must
@@ -94,7 +94,6 @@ def _reason(error: ValidationError) -> str:
 _Step = Annotated[int, Field(ge=0, le=2**53)]
 _Beat = Annotated[int, Field(ge=-1, le=2**53)]
 _Rank = Annotated[int, Field(ge=0, lt=_MOST_RANKS)]
-_Node = Annotated[int, Field(ge=0, lt=_MOST_NODES)]
 _Count = Annotated[int, Field(ge=1, le=2**53)]
 _Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -105,11 +104,9 @@ _PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Interval = tuple[_Step, _Step]
 _Identity = Annotated[dict[_Key, _Short | _Integer | _Finite], Field(max_length=1000)]
-_ScoreSummary = Annotated[dict[_Key, _Finite | None], Field(max_length=20)]
 
 # A list is given up at its first wrong entry: the errors of millions would take all memory.
 _of_nodes = Field(max_length=_MOST_NODES, fail_fast=True)
-_Numbers = Annotated[list[_Finite | None], _of_nodes]
 _Sizes = Annotated[list[_Step], _of_nodes]
 
 
@@ -140,42 +137,25 @@ class FolderName(_Model):
     resume: bool
 
 
+class ReportedScores(_Model):
+    """Of the whole run; None where a number is not finite, or a baseline is not known."""
+
+    mean: _Finite | None
+    worst: _Finite | None
+    consensus: _Finite | None
+    baseline: _Finite | None = None
+
+
 class Summary(_Model):
-    """What rank 0 wrote down of the whole run; None from the others.
+    """What rank 0 wrote down of the whole run.
 
     `test_metrics` stand in the order of the experiment, which all have.
     """
 
-    test_accuracy: _ScoreSummary | None
-    test_loss: _ScoreSummary | None
-    test_metrics: Annotated[list[_ScoreSummary], Field(max_length=_MOST_METRICS)] | None
-    bytes_sent_by_node: _Sizes | None
-
-
-class ReportedScores(_Model):
-    """Of a process's nodes, on public test records; None where a number is not finite.
-
-    `metrics` has a list for each metric of the experiment, in its order.
-    """
-
-    accuracy: _Numbers | None
-    loss: _Numbers
-    consensus_accuracy: _Finite | None
-    consensus_loss: _Finite | None
-    metrics: Annotated[list[_Numbers], Field(max_length=_MOST_METRICS)]
-    consensus_metrics: Annotated[list[_Finite | None], Field(max_length=_MOST_METRICS)]
-
-
-class Metrics(_Model):
-    """What a process measured of its nodes; see `tacit.training.evaluation.measure`."""
-
-    nodes: Annotated[list[_Node], _of_nodes]
-    bytes: _Sizes
-    dropped: _Step
-    mass: Annotated[float, Field(ge=0, le=2**53)] | None
-    scores: ReportedScores | None
-    equal: bool
-    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    test_accuracy: ReportedScores | None
+    test_loss: ReportedScores | None
+    test_metrics: Annotated[list[ReportedScores], Field(max_length=_MOST_METRICS)]
+    bytes_sent_by_node: _Sizes
 
 
 class Report(_Model):
@@ -255,8 +235,7 @@ EXPERIMENT = Form(TypeAdapter(Experiment))
 RUN_ID = Form(TypeAdapter(RunId), 200)
 SESSION_ID = Form(TypeAdapter[str](_Id, config=_LATER), 40)
 FOLDER = Form(TypeAdapter(FolderName), 1000)
-SUMMARY = Form(TypeAdapter(Summary))
-METRICS = Form(TypeAdapter(Metrics), 16 * 2**20)
+SUMMARY = Form(TypeAdapter[Summary | None](Summary | None, config=_LATER))
 REPORT = Form(TypeAdapter(Report), 2**14)
 BEAT = Form(TypeAdapter(Beat), 2**17)
 HEARTBEAT = Form(

@@ -9,14 +9,10 @@ A report is JSON, `{"kind": ..., "line": ...}`; whatever else is read is a lost 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from tacit.communication.received import REPORT, Report, plain
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
-
-_LISTED = 8  # nodes that a message lists
-
-RESUME = "what was done is kept: start all processes again with --resume"
 
 
 class ReportedInputError(InputError):
@@ -75,28 +71,3 @@ def read_report(text: str) -> TacitError:
         return error_of(REPORT.read(text, 0, "report"))
     except PeerError:
         return PeerError("another process ended the run, with a reason that cannot be read")
-
-
-def lost(rank: int, hosts: Sequence[Sequence[int]], what: str) -> PeerError:
-    """The error of a rank that failed the others; `what` happened follows the rank's name.
-
-    `hosts` are the nodes of each rank; empty where that is not known.
-    """
-    return PeerError(plain(f"{describe_rank(rank, hosts)} {what}; {RESUME}"))
-
-
-def describe_rank(rank: int, hosts: Sequence[Sequence[int]]) -> str:
-    """A rank with its nodes.
-
-    >>> describe_rank(1, [[0, 1, 2], [3, 4, 5]])
-    'rank 1 (nodes 3 to 5)'
-    """
-    nodes = list(hosts[rank]) if rank < len(hosts) else []
-    if not nodes:
-        return f"rank {rank}"
-    if len(nodes) == 1:
-        return f"rank {rank} (node {nodes[0]})"
-    if nodes == list(range(nodes[0], nodes[-1] + 1)):
-        return f"rank {rank} (nodes {nodes[0]} to {nodes[-1]})"
-    listed = ", ".join(map(str, nodes[:_LISTED])) + (", ..." if len(nodes) > _LISTED else "")
-    return f"rank {rank} (nodes {listed})"

@@ -7,9 +7,10 @@ What is measured on private records never leaves its process: of a run of many, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,8 +23,34 @@ from tacit.training.job import Job
 from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.metrics import Evaluation
 
-MetricsPart = tuple[Mapping[str, Any], Tensor]
-"""What one process says at a mark: a JSON object, and the sum of its nodes' models, `[d]`."""
+T = TypeVar("T")
+
+_HEAD = 4  # numbers of a vector before those of single nodes
+_MOST = 2**53  # of a count: larger ones are not exact in float64
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process says of its nodes at a mark.
+
+    Args:
+        bytes_sent: by each of its nodes.
+        dropped: rows of bad messages.
+        mass: of push-sum, over its nodes; None of a method without.
+        equal: whether its nodes have one model.
+        spread: sum over its nodes of the squared distance to their mean.
+        evaluation: on public test records; None without any.
+        total: the sum of its nodes' models, `[d]`; empty where they are not added up, and of a
+            process that is gone.
+    """
+
+    bytes_sent: tuple[int, ...]
+    dropped: int
+    mass: float | None
+    equal: bool
+    spread: float
+    evaluation: Evaluation | None
+    total: Tensor
 
 
 @dataclass(frozen=True)
@@ -49,7 +76,7 @@ class RunEvaluation:
 
 def measure(
     job: Job, models: Tensor, consensus: Tensor, state: Any, exchange: Exchange, *, whole: bool
-) -> Released[MetricsPart]:
+) -> Released[Part]:
     """What this process may tell of its nodes.
 
     Models are `[nodes, d]`, or `[1, d]` where all have the same. Those that are private are not
@@ -60,41 +87,94 @@ def measure(
     count, weights = len(job.hosted), getattr(state, "w", None)
     if not job.config.algorithm.definition.releases.models:
         models = consensus.unsqueeze(0)
-    report: dict[str, Any] = {
-        "nodes": list(job.hosted),
-        "bytes": exchange.bytes_sent.tolist(),
-        "dropped": sum(exchange.dropped.values()),
-        "mass": None if weights is None else float(weights.sum()),
-        "scores": None,
-        "equal": len(models) == 1,
-    }
-    if job.test is not None:
-        records = None if whole else job.config.train.evaluate_records
-        scores = measured.evaluate(
-            job.model,
-            job.loss,
-            Released(models),
-            Released(consensus),
-            job.test,
-            records,
-            nodes=count,
-            metrics=job.metrics,
-        ).value
-        report["scores"] = {
-            "accuracy": scores.accuracy,
-            "loss": scores.loss,
-            "consensus_accuracy": scores.consensus_accuracy,
-            "consensus_loss": scores.consensus_loss,
-            "metrics": scores.metrics,
-            "consensus_metrics": scores.consensus_metrics,
-        }
-    alone, total = job.placement.processes == 1, models.new_empty(0)
-    report["spread"] = 0.0
+    alone, total, spread = job.placement.processes == 1, models.new_empty(0), 0.0
     if alone or models_public(job):
-        report["spread"] = measured.consensus_distance(models) ** 2 * count
+        spread = measured.consensus_distance(models) ** 2 * count
     if models_public(job) and not alone:
         total = models.sum(0) * (count / len(models))
-    return Released((report, total))
+    part = Part(
+        bytes_sent=tuple(exchange.bytes_sent.tolist()),
+        dropped=sum(exchange.dropped.values()),
+        mass=None if weights is None else float(weights.sum()),
+        equal=len(models) == 1,
+        spread=spread,
+        evaluation=_scores(job, models, consensus, whole),
+        total=total,
+    )
+    return Released(part)
+
+
+def _scores(job: Job, models: Tensor, consensus: Tensor, whole: bool) -> Evaluation | None:
+    """Of this process's nodes, `[nodes, d]` or `[1, d]`, and the common model; None: no records."""
+    if job.test is None:
+        return None
+    return measured.evaluate(
+        job.model,
+        job.loss,
+        Released(models),
+        Released(consensus),
+        job.test,
+        None if whole else job.config.train.evaluate_records,
+        nodes=len(job.hosted),
+        metrics=job.metrics,
+    ).value
+
+
+def numbers_of(job: Job) -> tuple[list[int], int]:
+    """How many numbers the part of each rank has as a vector, and how many of these are `total`."""
+    measures = 0
+    if job.test is not None:
+        measures = 1 + (job.loss.accuracy is not None) + len(job.metrics)
+    counts = [len(job.placement.hosted(rank)) for rank in range(job.placement.processes)]
+    added = job.plan.parameters if models_public(job) else 0
+    return [_HEAD + count + measures * (count + 1) + added for count in counts], added
+
+
+def packed(part: Part) -> Tensor:
+    """A part as one vector, float64, in which what is not there is no number."""
+    rows = [] if part.evaluation is None else part.evaluation.rows
+    mass = math.nan if part.mass is None else part.mass
+    head = [part.dropped, mass, part.equal, part.spread, *part.bytes_sent]
+    said = torch.tensor([*head, *(value for row in rows for value in row)], dtype=torch.float64)
+    return torch.cat([said, part.total.detach().to("cpu", torch.float64)])
+
+
+def unpacked(vector: Tensor, job: Job, rank: int) -> Part:
+    """What such a vector of a rank says; one without `total` is of a process that is gone.
+
+    Raises:
+        PeerError: it is no part of its nodes.
+    """
+    nodes, (due, added) = len(job.placement.hosted(rank)), numbers_of(job)
+    said = due[rank] - added
+    if len(vector) not in (said, due[rank]):
+        raise PeerError(f"rank {rank} sent {len(vector)} metrics, where {due[rank]} were due")
+    (dropped, mass, equal, spread, *sent), total = vector[: _HEAD + nodes].tolist(), vector[said:]
+    if not all(0 <= value <= _MOST and value.is_integer() for value in (dropped, *sent)):
+        raise PeerError(f"rank {rank} sent counts in its metrics that are none")
+    if not (math.isnan(mass) or 0 <= mass <= _MOST) or equal not in (0, 1) or spread < 0:
+        raise PeerError(f"rank {rank} sent metrics out of their range")
+    if not bool(torch.isfinite(total).all()):
+        raise PeerError(f"rank {rank} sent metrics with a sum of models that is not finite")
+    rows = vector[_HEAD + nodes : said].reshape(-1, nodes + 1).tolist()
+    return Part(
+        bytes_sent=tuple(map(int, sent)),
+        dropped=int(dropped),
+        mass=None if math.isnan(mass) else mass,
+        equal=bool(equal),
+        spread=spread,
+        evaluation=Evaluation(tuple(map(tuple, rows)), len(job.metrics)) if rows else None,
+        total=total,
+    )
+
+
+def of_server(job: Job, own: Part, rank: int) -> Part:
+    """The part of a process that has never come: of the server's model, which is every node's."""
+    nodes, found = len(job.placement.hosted(rank)), own.evaluation
+    if found is not None:
+        found = replace(found, rows=tuple((*row[:1] * nodes, row[-1]) for row in found.rows))
+    no_models = own.total.new_empty(0)
+    return replace(own, bytes_sent=(0,) * nodes, dropped=0, evaluation=found, total=no_models)
 
 
 def augmented_lagrangian(job: Job, state: Any) -> Private[float | None]:
@@ -115,47 +195,33 @@ def augmented_lagrangian(job: Job, state: Any) -> Private[float | None]:
     return Private(made.terms(torch.stack(losses), len(job.plan.nodes)))
 
 
-def combined(job: Job, parts: Sequence[MetricsPart], *, whole: bool) -> RunEvaluation:
-    """What all processes' parts come to; in the process that writes them down.
+def combined(job: Job, parts: Sequence[Part], *, whole: bool) -> RunEvaluation:
+    """What all processes' parts come to; in the process that writes them down."""
+    every = [node for rank in range(len(parts)) for node in job.placement.hosted(rank)]
 
-    Raises:
-        PeerError: a part does not speak of the nodes of its process.
-    """
-    for rank, (report, _) in enumerate(parts):
-        _check(rank, report, job)
-    scores = [report["scores"] for report, _ in parts]
-    bytes_sent = _by_node([(report["nodes"], report["bytes"]) for report, _ in parts])
-    distance: float | None = None
+    def by_node(values: Iterable[Sequence[T]]) -> tuple[T, ...]:
+        found = dict(zip(every, chain.from_iterable(values), strict=True))
+        return tuple(found[node] for node in sorted(found))
+
+    common, own, distance = None, parts[0].evaluation, None
     if job.config.algorithm.definition.releases.models:
-        distance = math.sqrt(parts[0][0]["spread"] / len(job.hosted))
-    own, common = scores[0], None
+        distance = math.sqrt(parts[0].spread / len(job.hosted))
     if len(parts) > 1:
-        equal = distance is not None and all(report.get("equal") for report, _ in parts)
+        equal = distance is not None and all(part.equal for part in parts)
         distance = 0.0 if equal else None
         if models_public(job):
-            distance, common, own = _around(job, parts, whole)
-    notes = _notes(job, [report for report, _ in parts])
-    if job.test is None:
-        return RunEvaluation(None, distance, tuple(bytes_sent), notes, common)
-    loss = _by_node([(report["nodes"], report["scores"]["loss"]) for report, _ in parts])
-    accuracy = None
-    if own["accuracy"] is not None:
-        accuracy = tuple(
-            _by_node([(report["nodes"], report["scores"]["accuracy"]) for report, _ in parts])
-        )
-    metrics = tuple(
-        tuple(_by_node([(report["nodes"], report["scores"]["metrics"][m]) for report, _ in parts]))
-        for m in range(len(job.metrics))
+            distance, common = _around(parts)
+            model = common.to(job.device, job.dtype)
+            own = _scores(job, model.unsqueeze(0), model, whole)
+    sent, notes = by_node([part.bytes_sent for part in parts]), _notes(job, parts)
+    if own is None:
+        return RunEvaluation(None, distance, sent, notes, common)
+    scores = [part.evaluation.rows for part in parts if part.evaluation is not None]
+    rows = tuple(
+        (*by_node([theirs[m][:-1] for theirs in scores]), row[-1]) for m, row in enumerate(own.rows)
     )
-    evaluation = Evaluation(
-        accuracy,
-        tuple(loss),
-        own["consensus_accuracy"],
-        own["consensus_loss"],
-        metrics=metrics,
-        consensus_metrics=tuple(own["consensus_metrics"]),
-    )
-    return RunEvaluation(Released(evaluation), distance, tuple(bytes_sent), notes, common)
+    evaluation = replace(own, rows=rows)
+    return RunEvaluation(Released(evaluation), distance, sent, notes, common)
 
 
 def consensus_of(job: Job, models: Tensor, state: Any) -> Tensor:
@@ -169,76 +235,33 @@ def models_public(job: Job) -> bool:
     return job.config.algorithm.definition.graph.consensus is common_mean
 
 
-def _around(
-    job: Job, parts: Sequence[MetricsPart], whole: bool
-) -> tuple[float, Tensor, Mapping[str, Any] | None]:
-    """Distance of all models to their mean, that mean, and what it scores."""
-    here = [(report, total) for report, total in parts if len(total)]  # of those that are not gone
-    counts = [len(report["nodes"]) for report, _ in here]
+def _around(parts: Sequence[Part]) -> tuple[float, Tensor]:
+    """Distance of all models to their mean, and that mean."""
+    here = [part for part in parts if len(part.total)]  # of those that are not gone
+    counts = [len(part.bytes_sent) for part in here]
     every = sum(counts)
-    means = [total.double() / count for (_, total), count in zip(here, counts, strict=True)]
+    means = [part.total.double() / count for part, count in zip(here, counts, strict=True)]
     mean = torch.stack([m * c for m, c in zip(means, counts, strict=True)]).sum(0) / every
     between = [
         count * float((own - mean).square().sum()) for own, count in zip(means, counts, strict=True)
     ]
-    within = [float(report["spread"]) for report, _ in here]
-    distance = math.sqrt(sum([*between, *within]) / every)  # of what is huge, infinity
-    if job.test is None:
-        return distance, mean, None
-    records = None if whole else job.config.train.evaluate_records
-    model = mean.to(job.device, job.dtype)
-    scores = measured.evaluate(
-        job.model,
-        job.loss,
-        Released(model.unsqueeze(0)),
-        Released(model),
-        job.test,
-        records,
-        metrics=job.metrics,
-    ).value
-    of_mean = {
-        "consensus_accuracy": scores.consensus_accuracy,
-        "consensus_loss": scores.consensus_loss,
-        "consensus_metrics": scores.consensus_metrics,
-    }
-    return distance, mean, {**parts[0][0]["scores"], **of_mean}
+    within = [part.spread for part in here]
+    return math.sqrt(sum([*between, *within]) / every), mean  # of what is huge, infinity
 
 
-def _notes(job: Job, reports: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _notes(job: Job, parts: Sequence[Part]) -> tuple[str, ...]:
     """What bad messages that were dropped have cost."""
-    dropped = sum(own["dropped"] for own in reports)
-    masses = [mass for own in reports if (mass := own.get("mass")) is not None]
+    dropped = sum(part.dropped for part in parts)
+    masses = [part.mass for part in parts if part.mass is not None]
     if not dropped:
         return ()
     note = f"rows of bad messages that were dropped: {dropped:,}"
     if job.plan.release.pairs is not None:
         note += " (noise of pairs that was in them is left in the mean; privacy stands)"
-    if len(masses) < len(reports):
+    if len(masses) < len(parts):
         return (note,)
     every = len(job.plan.nodes)
     return (f"{note}; the push-sum mass is {math.fsum(masses):.6g} of {every} since",)
-
-
-def _by_node(rows: Sequence[tuple[Sequence[int], Sequence[Any]]]) -> list[Any]:
-    """Values in the order of nodes."""
-    values = {node: value for nodes, own in rows for node, value in zip(nodes, own, strict=True)}
-    return [values[node] for node in sorted(values)]
-
-
-def _check(rank: int, report: Mapping[str, Any], job: Job) -> None:
-    """Refuse what is not of the nodes of its process; its form was checked when it came."""
-    own, scores = list(job.placement.hosted(rank)), report["scores"] or {}
-    lists = [report["bytes"]]
-    if job.test is not None:
-        lists.append(scores.get("loss"))
-        if job.loss.accuracy is not None:
-            lists.append(scores.get("accuracy"))
-        every = (scores.get("metrics") or (), scores.get("consensus_metrics") or ())
-        lists += every[0]
-        if any(len(values) != len(job.metrics) for values in every):
-            raise PeerError(f"rank {rank} sent other metrics than those of the task")
-    if report["nodes"] != own or any(values is None or len(values) != len(own) for values in lists):
-        raise PeerError(f"rank {rank} sent metrics that are not those of its nodes")
 
 
 def share_of(steps: int, parts: int) -> int:

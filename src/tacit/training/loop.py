@@ -1,10 +1,8 @@
 """Runs a plan: steps, metrics, checkpoints, resume, and the ledger.
 
 Order of what is durable: a block of steps is reserved in the ledger, then they run, then a
-checkpoint may be written. A clean stop settles the ledger at the step reached; one that follows
-from what was released, a callback's or that of a run that diverges, keeps all planned steps charged
-(`tacit.training.hooks`). After a kill the whole block counts, and the repeated steps are charged
-again.
+checkpoint may be written. How it ends, and what that costs, `tacit.training.finish` knows. After a
+kill the whole block counts, and the repeated steps are charged again.
 
 Of a run of many processes each has a folder of its own, `rank-0000` and so on, inside that of the
 run: with the ledger and the checkpoints of its nodes, their models, and what was measured on their
@@ -14,51 +12,44 @@ records. A process that loses another leaves its ledger as it is: what was sent,
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from tacit.base.private_files import lacks_room, make_private_folder, plain_errors
-from tacit.communication.colours import Released
+from tacit.base.private_files import make_private_folder, plain_errors
 from tacit.communication.crew import Crew
-from tacit.communication.peers import ALONE, Peers, gone_ranks
-from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, SUMMARY, RunId, Summary
-from tacit.errors import BudgetError, DivergenceError, InputError, PeerError
+from tacit.communication.peers import ALONE, Peers
+from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, RunId
+from tacit.errors import InputError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
-from tacit.report import write_report
-from tacit.report.documents.base import plain_json
-from tacit.report.documents.metrics import Measurement, Scores
-from tacit.report.documents.run import ResultDocument
+from tacit.report.documents.metrics import Measurement
 from tacit.training.allocator import retain_allocations
 from tacit.training.budget import (
-    RunLedger,
-    claimed_spent,
-    epsilon_by_colluders,
-    epsilon_spent,
     extremes,
     open_ledger,
 )
-from tacit.training.calibration import calibrate
-from tacit.training.evaluation import consensus_of, models_public, share_of
+from tacit.training.evaluation import share_of
+from tacit.training.finish import (
+    check_finite,
+    cut_short,
+    failed,
+    finish,
+    settle,
+    stopped,
+)
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.job import Job
 from tacit.training.processes.agreement import do_without
 from tacit.training.processes.communication import open_communication
 from tacit.training.rounds import advanced, final_rounds, finally_mixed
-from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders
-from tacit.training.run_folder import metrics as measured
 from tacit.training.run_folder.folder import RunFolder
-from tacit.training.run_folder.result import Claim, Result, result_document
+from tacit.training.run_folder.result import Result
 from tacit.training.run_folder.status import Standing, begun_by, written_status
 from tacit.training.shared_budgets import check_shared, open_shared
 from tacit.training.stacked_context import StackedContext
@@ -70,16 +61,12 @@ from tacit.training.state import (
     record,
     save,
     take_rows,
-    together,
 )
 
 CHECKPOINTS = 10  # by default, over a run
 BLOCKS = 100  # of steps, reserved one at a time
 DATA_BLOCKS = 20  # where each node has a file of its own to write
 FINITE_CHECK_EVERY = 8
-LARGEST = 1e15  # of a model's numbers: beyond, no data set that is scaled at all leads there
-# What cannot be written in the middle of a run.
-_WRITTEN = ("out", "checkpoint", "ledger", "session", "RUN")
 
 
 def _ignore(progress: Progress) -> None:
@@ -160,35 +147,16 @@ def execute(
             LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
             hooks.start(run.plan)
             _train(run, on_step, should_stop, hooks)
-            hooks.raise_failure(_cut_short(run))
-            result = _finish(run, hooks)
+            hooks.raise_failure(cut_short(run))
+            result = finish(run, hooks)
         except BaseException as error:
             hooks.error(error)
-            _failed(run, error)
+            failed(run, error)
             raise
         if status is not None:
             status.end("stopped" if run.status == "stopped" else "done")
     hooks.end(result)
     return result
-
-
-def _failed(run: RunState, error: BaseException) -> None:
-    """Write down that the run diverged; say what is safe where something could not be written."""
-    if isinstance(error, DivergenceError):
-        _diverged(run, str(error))
-    if isinstance(error, InputError) and error.where in _WRITTEN:
-        more = "; when there is room to write, go on with --resume"
-        expected = error.expected + _cut_short(run) + more
-        raise InputError(error.where, error.value, expected) from error
-    if isinstance(error, OSError) and lacks_room(error):
-        # Of a file that is no part of the run folder, or of a user's own.
-        more = "; when there is room to write, go on with --resume"
-        expected = f"cannot be written ({error.strerror}){_cut_short(run)}{more}"
-        raise InputError("out", str(error.filename), expected) from error
-    unlike = isinstance(error, PeerError | BudgetError | KeyboardInterrupt)
-    if not unlike and run.ledger is not None and run.reserved > run.first:
-        # A model or loss that fails does so because of records and of what was released.
-        _reserve_all(run, run.ledger)
 
 
 def _folders(
@@ -281,15 +249,6 @@ def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
     return run_id
 
 
-def _cut_short(run: RunState) -> str:
-    """Where a run ended, what is safe, and how to go on."""
-    kept = None
-    with suppress(OSError):  # the folder itself may be gone
-        kept = run.folder and checkpoints.latest(run.folder.path)
-    where = f"the last checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
-    return f"; the run ended after step {run.step}: what was sent is in the ledger, and {where}"
-
-
 def _train(
     run: RunState,
     on_step: Callable[[Progress], None],
@@ -308,8 +267,8 @@ def _train(
     if amid and peers.agreed_stop(run.step, False):  # the vote that it had cast, and its outcome
         called = _any_callback(peers, hooks)
         if run.ledger is not None:
-            _settle(run, run.ledger, adaptive=True)
-        run.status, run.message = "stopped", _stopped(run, hooks, False, called)
+            settle(run, run.ledger, adaptive=True)
+        run.status, run.message = "stopped", stopped(run, hooks, False, called)
     while run.step < run.until and run.status != "stopped":
         k = run.step
         peers.at(k)
@@ -323,7 +282,7 @@ def _train(
         run.average()
         evaluated = run.step in run.evaluation_steps and run.step < run.until
         if evaluated or run.step % FINITE_CHECK_EVERY == 0:
-            _check_finite(run)
+            check_finite(run)
         hooks.metrics(record(run) if evaluated else take_rows(run))
         hooks.step(_public(_progress(run), run.rows[-1] if run.rows else None))
         asked = should_stop()
@@ -334,21 +293,21 @@ def _train(
         adaptive = called or (stop and peers.processes > 1)
         saved = last or run.step % saves == 0
         if saved:
-            _check_finite(run)
+            check_finite(run)
         try:
             if saved:
                 save(run)
         finally:
             # After the checkpoint: steps that were given back, but not kept, cost their repeat.
             if last and run.ledger is not None:
-                _settle(run, run.ledger, adaptive)
+                settle(run, run.ledger, adaptive)
         on_step(_progress(run))
         if stop and run.step < run.until:
-            run.status, run.message = "stopped", _stopped(run, hooks, asked, called)
+            run.status, run.message = "stopped", stopped(run, hooks, asked, called)
             break
     if run.status != "stopped":
         _mix_finally(run)
-    _check_finite(run)
+    check_finite(run)
 
 
 def _begin_reserving(run: RunState) -> None:
@@ -392,264 +351,10 @@ def _stop_wanted(run: RunState, hooks: Hooks) -> bool:
     return hooks.failure is not None or (hooks.ask_for_stop and run.until == run.plan.steps)
 
 
-def _settle(run: RunState, ledger: RunLedger, adaptive: bool) -> None:
-    """Give back what was reserved and not sent; nothing, where what was released chose the end.
-
-    The run is at its last step. It is `adaptive` if what was released may have chosen that: a
-    callback, another process, or a model that left the finite numbers; `tacit.training.hooks` has
-    the reason.
-    """
-    if adaptive:
-        _reserve_all(run, ledger)
-    ledger.settle(run.step, max(run.step, run.own_paid))
-
-
-def _reserve_all(run: RunState, ledger: RunLedger) -> None:
-    """Reserve all planned steps, made or not."""
-    if run.reserved < run.until:
-        ledger.reserve(run.reserved, run.until)
-    run.paid, run.own_paid = max(run.paid, run.until), max(run.own_paid, run.until)
-    run.book(max(run.reserved, run.until))
-
-
-def _stopped(run: RunState, hooks: Hooks, asked: bool, called: bool) -> str:
-    """Who stopped the run, and what that means for its epsilon."""
-    by = "by the user" if asked else "by the user of another process"
-    if called:
-        by = f"by a callback ({hooks.stopped_by})" if hooks.stopped_by else "by a callback"
-    if run.ledger is None or run.charged == run.step:
-        return by
-    if not called and run.peers.processes == 1:
-        return f"{by}; an earlier stop by a callback keeps all {run.charged} steps charged"
-    more = "going on costs no more"
-    if drawn_again(run.job, run.job.hosted, run.step):
-        more = "who goes on draws the epoch under way anew, and is charged for it again"
-    return (
-        f"{by}: such a stop may depend on what was released, so that all {run.charged} planned "
-        f"steps are charged and epsilon is that of the whole plan; {more}"
-    )
-
-
 def _delay(run: RunState, k: int) -> None:
     """Take as long as the slowest node of this process is said to, where that is simulated."""
     if run.plan.faults is not None:
         time.sleep(run.plan.faults.delay(k, run.job.hosted))
-
-
-def _left_out(name: str) -> str:
-    """What a result says of a site without which the run went on."""
-    return (
-        f"{name} was left out, since it was away for longer than train.patience: for its nodes "
-        "stand the scores that it sent last, and an epsilon as if they had gone on; its own "
-        "ledger holds what it spent"
-    )
-
-
-def _finish(run: RunState, hooks: Hooks) -> Result:
-    """Measure, write down, and hand over."""
-    job, plan, communication = run.job, run.plan, run.communication
-    seconds = run.seconds
-    communication.finish()
-    hooks.metrics(take_rows(run))
-    calibrate(run)
-    hooks.metrics(record(run, whole=True))
-    communication.finish()
-    hooks.metrics(take_rows(run, whole=True))
-    run.notes = (*run.notes, *map(_left_out, gone_ranks(run.peers).values()))
-    models = run.models.expand(len(job.hosted), -1).contiguous()
-    own_models = {folders.NODES: {"parameters": models}}
-    if run.folder is not None and run.folder is not run.common_folder:
-        run.folder.write_tensors(folders.NODES, own_models.pop(folders.NODES))
-    # From here on each process has its models, so that none needs another once rank 0 has the rest.
-    own = {} if run.ledger is None else run.ledger.charged()
-    charged = together(run.peers, "list of steps reserved at the end", job, own)
-    epsilon = epsilon_spent(plan, charged)
-    consensus = run.consensus
-    if run.peers.processes > 1 and models_public(job):
-        consensus = communication.mean(Released(run.models))
-    document = None
-    if run.peers.rank == 0:
-        against = epsilon_by_colluders(plan, charged)
-        document = _document(
-            run, epsilon, against, seconds, others="rank {rank}", consensus=Released(consensus)
-        )
-    if run.common_folder is not None and document is not None:
-        state_dict = job.model.module(consensus).state_dict()
-        run.common_folder.write_result(document, {**own_models, folders.MODEL: state_dict})
-        write_report(run.common_folder.path)
-    # Nobody leaves before rank 0 has written everything down.
-    summary, *_ = run.peers.share("summary of the result", _summary(document), SUMMARY)
-    if run.folder is not None and run.folder is not run.common_folder and run.status != "stopped":
-        run.folder.write_known()
-        # Whoever is lost before it has heard of the result finds all the others again.
-        run.peers.share("sign that the result is known", True, FLAG)
-    sent = list(summary.bytes_sent_by_node or ())
-    if len(sent) != len(plan.nodes):
-        raise PeerError(f"rank 0 gave bytes of {len(sent)} nodes, and there are {len(plan.nodes)}")
-    for node, count in zip(job.hosted, communication.exchange.bytes_sent.tolist(), strict=True):
-        sent[node] = count
-    claimed = claimed_spent(plan, run.charged)
-    LOG.info("the run is %s after step %d of %d", run.status, run.step, plan.steps)
-    return Result(
-        parameters=models,
-        consensus=consensus,
-        metrics=measured.series(run.rows),
-        epsilon=epsilon,
-        claims=tuple(
-            Claim(node.node, claim, spent, None, node.budget, node.delta)
-            for node, claim, spent in zip(plan.nodes, claimed, epsilon, strict=True)
-        ),
-        test_accuracy=_scores(summary.test_accuracy),
-        test_loss=_scores(summary.test_loss),
-        test_metrics=_metric_scores(job, summary),
-        private=plan.not_private_reason is None,
-        bytes_sent=tuple(sent),
-        steps=run.step,
-        seconds=seconds,
-        status=run.status,
-        message=run.message,
-        notes=run.notes,
-        out=None if run.common_folder is None else run.common_folder.path,
-        job=job,
-    )
-
-
-def _summary(document: ResultDocument | None) -> Summary:
-    """What the other processes are told of the result, which rank 0 alone has made."""
-    told = {key: plain_json(getattr(document, key, None)) for key in Summary.model_fields}
-    metrics = told["test_metrics"]
-    told["test_metrics"] = None if metrics is None else list(metrics.values())
-    return Summary.model_validate(told)
-
-
-def _metric_scores(job: Job, summary: Summary) -> dict[str, Scores]:
-    """As rank 0 has measured them, by name.
-
-    Raises:
-        PeerError: rank 0 gave others than the task has.
-    """
-    found = summary.test_metrics or ()
-    if found and len(found) != len(job.metrics):
-        raise PeerError(f"rank 0 gave {len(found)} metrics, and the task has {len(job.metrics)}")
-    rows = zip(job.metrics, map(_scores, found), strict=False)
-    try:
-        return {metric.name: Scores(**(scores or {})) for metric, scores in rows}
-    except ValueError as error:  # a field is missing, or there is one too many
-        raise PeerError("rank 0 gave metrics of another form") from error
-
-
-def _scores(summary: Mapping[str, float | None] | None) -> dict[str, float] | None:
-    """As rank 0 has measured them: what was not finite is no number again."""
-    if summary is None:
-        return None
-    told = {key: value for key, value in summary.items() if key != "baseline" or value is not None}
-    return {key: math.nan if value is None else value for key, value in told.items()}
-
-
-def _document(
-    run: RunState,
-    epsilon: Sequence[float | None],
-    against: Sequence[Sequence[float | None]],
-    seconds: float,
-    *,
-    others: str,
-    consensus: Released[Tensor] | None = None,
-) -> ResultDocument:
-    """The content of `result.json`.
-
-    `epsilon` is of every node, and `against` likewise, against 0, 1, 2 ... colluders where nodes
-    share noise; `others` says where that of another process's node is from, with `{rank}` for its
-    rank. `consensus` is the common model `[d]`, None of a run that has none.
-    """
-    run_evaluation, job = run.measured, run.job
-    sent = (
-        run.communication.exchange.bytes_sent.tolist()
-        if run_evaluation is None
-        else run_evaluation.bytes_sent
-    )
-    hosts = enumerate(job.placement.ranks)
-    gone = gone_ranks(run.peers)
-    sources = [
-        "own ledger"
-        if n in job.hosted
-        else f"rank {rank}, left out: as if it had gone on"
-        if rank in gone
-        else others.format(rank=rank)
-        for n, rank in hosts
-    ]
-    return result_document(
-        job,
-        status=run.status,
-        message=run.message,
-        steps=run.step,
-        epsilon=epsilon,
-        epsilon_by_colluders=against,
-        claimed=claimed_spent(run.plan, run.charged),
-        evaluation=None if run_evaluation is None else run_evaluation.evaluation,
-        bytes_sent=sent,
-        seconds=seconds,
-        notes=(*run.notes, *(() if run_evaluation is None else run_evaluation.notes)),
-        epsilon_source=sources if job.plan.accounted else None,
-        charged_steps=run.charged if run.charged > run.step else None,
-        measured_at=[row.step for row in run.rows],
-        consensus=consensus,
-    )
-
-
-def _check_finite(run: RunState) -> None:
-    """Stop at a model that is not finite, or absurdly large, before it is saved over a good one.
-
-    Only at one that is released: a stop says something of what it looks at, and everyone sees it.
-    """
-    released = run.job.config.algorithm.definition.releases.models
-    iterates = run.iterates
-    if not released:
-        iterates = consensus_of(run.job, iterates, run.state).unsqueeze(0)
-    _check_models(run, iterates, released)
-    if run.averages is not None:
-        _check_models(run, run.models if released else run.consensus.unsqueeze(0), released)
-
-
-def _check_models(run: RunState, models: Tensor, released: bool) -> None:
-    """The same of some models, `[nodes, d]` or `[1, d]`."""
-    # One pass; what is no number is not below any.
-    if bool(torch.linalg.vector_norm(models, math.inf) <= LARGEST):
-        return
-    finite = bool(torch.isfinite(models).all())
-    rows = (~(models.abs() <= LARGEST).all(1)).nonzero().flatten().tolist()
-    of_nodes = len(models) == len(run.job.hosted) and released
-    bad = f"the model of node {run.job.hosted[rows[0]]}" if of_nodes else "the server's model"
-    kept = None if run.folder is None else checkpoints.latest(run.folder.path)
-    where = "nothing was saved" if kept is None else f"the last good state is {kept}"
-    if run.ledger is not None and run.step > run.first:
-        _settle(run, run.ledger, adaptive=True)
-        where += f"; all {run.charged} planned steps stay charged, since what was released ended it"
-    raise DivergenceError(
-        bad
-        + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
-        + (f" has numbers above {LARGEST:g}" if finite else " is no longer finite")
-        + f" after step {run.step}: lower algorithm.learning_rate "
-        + f"(now {run.job.config.algorithm.options.settled_rate:g}); {where}"
-    )
-
-
-def _diverged(run: RunState, message: str) -> None:
-    """Write down that the run diverged, here or in another process."""
-    run.status, run.message, run.measured = "diverged", message, None
-    if run.ledger is not None and run.reserved > run.first:  # of its own model, or of another's
-        _reserve_all(run, run.ledger)
-    if run.common_folder is None:
-        return
-    own = {} if run.ledger is None else run.ledger.charged()
-    hosted = run.job.hosted
-    # Of other processes' nodes nothing is known: they are not asked what they have reserved.
-    epsilon, *against = (
-        [value if node in hosted else None for node, value in enumerate(spent)]
-        for spent in (epsilon_spent(run.plan, own), *epsilon_by_colluders(run.plan, own))
-    )
-    document = _document(run, epsilon, against, run.seconds, others="not asked")
-    run.common_folder.write_document(folders.RESULT, document)
-    write_report(run.common_folder.path)
 
 
 def _standing(run: RunState) -> Standing:

@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
-from tacit.communication.colours import Private, Released, opened
+from tacit.communication.colours import Released, opened
 from tacit.communication.peers import READY, Peers, SessionMemory, gone_ranks
 from tacit.communication.received import CHARGED, FLAG, STEP, STEPS, Form
 from tacit.config import Config
@@ -686,17 +686,17 @@ def _private(run: RunState, step: int) -> PrivateMeasurement:
     """What is measured on private records, of this process's nodes: for their own file."""
     clip = run.plan.release.clip.applied(max(step - 1, 0))
     own = run.job.model.moments is None  # else gradients are of another function
-    seen = measured.private_metrics(run.context.last, run.context.last_mask, clip, losses=own)
+    last, mask = run.context.last, run.context.last_mask
+    seen = measured.private_metrics(step, last, mask, clip, losses=own).value
     lagrangian = augmented_lagrangian(run.job, run.state).value
-    every = replace(seen.value, augmented_lagrangian=lagrangian)
-    return measured.private_row(step, Private(every))
+    return seen.model_copy(update={"augmented_lagrangian": lagrangian})
 
 
 def _shown(run: RunState, step: int) -> PrivateMeasurement:
     """The private part of a row that all share: shown in a simulation, empty across processes."""
     if run.peers.processes == 1:
         return _private(run, step)
-    return measured.private_row(step, Private(measured.NOTHING_MEASURED))
+    return measured.private_metrics(step).value
 
 
 def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[dict[str, Any]]:

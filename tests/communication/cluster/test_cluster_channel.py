@@ -35,14 +35,13 @@ from torch import Tensor
 from tacit.communication.cluster import channel as module
 from tacit.communication.cluster.channel import HEAD, TorchChannel, open_channel
 from tacit.communication.cluster.gathering import open_gatherer
-from tacit.communication.received import METRICS, Metrics
 from tacit.errors import PeerError
 
 pytestmark = pytest.mark.process
 
 SIZES = [0, 1, 10**6, 17, 0, 4096]
 LARGE = 30 * 10**6
-NOTHING = Metrics(nodes=[], bytes=[], dropped=0, mass=None, scores=None, equal=True, spread=0.0)
+NUMBERS = [3, 3, 3]  # of a part of metrics, by rank
 
 
 def bytes_of(label, size):
@@ -158,8 +157,10 @@ def survive(port):
     """Rank 0, which loses rank 1 (killed) and then rank 2 (stopped), and ends with code 4."""
     killing = take_seat(0, 3, port, 30.0)
     stopping = take_seat(0, 3, port, 2.0, name="stopping")
-    gatherer = open_gatherer(stopping.store, 0, 3, METRICS, 30.0, lost)
-    gatherer.put(0, NOTHING, torch.zeros(3))  # its thread waits for rank 2 until the very end
+    gatherer = open_gatherer(stopping.store, 0, 3, NUMBERS, 30.0, lost)
+    gatherer.put(
+        0, torch.zeros(3, dtype=torch.float64)
+    )  # its thread waits for rank 2 until the very end
 
     def tell(action):
         try:
@@ -190,9 +191,9 @@ def survive(port):
 def be_lost(seat):
     """Ranks 1 and 2 of `survive`; they take nothing of what is sent to them."""
     again = take_seat(seat.rank, 3, seat.store.port, 30.0, name="stopping")
-    gatherer = open_gatherer(seat.store, seat.rank, 3, METRICS, 30.0, lost)
+    gatherer = open_gatherer(seat.store, seat.rank, 3, NUMBERS, 30.0, lost)
     if seat.rank == 1:
-        gatherer.put(0, NOTHING, torch.zeros(3))
+        gatherer.put(0, torch.zeros(3, dtype=torch.float64))
         gatherer.finish(30.0)
         seat.store.wait(["sent"])
         time.sleep(0.3)

@@ -95,7 +95,7 @@ def test_who_was_killed_before_it_could_say_that_it_is_done_is_done(tmp_path):
 @pytest.mark.parametrize(
     ("victim", "place", "others"),
     [
-        (0, ("tacit.training.loop", "write_report"), {4}),
+        (0, ("tacit.training.finish", "write_report"), {4}),
         (0, ("tacit.training.run_folder.status", "StatusWriter.end"), {0}),
         (1, ("tacit.training.run_folder.folder", "RunFolder.write_tensors"), {4}),
         (1, ("tacit.training.run_folder.status", "StatusWriter.end"), {0}),

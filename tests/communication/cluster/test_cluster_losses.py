@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -44,6 +45,7 @@ from communication.cluster.tampering import (
 )
 from communication.cluster.test_cluster_runs import SAME_EPSILON, close
 from experiments import write_experiment, write_module
+from tacit.training import loop
 
 pytestmark = pytest.mark.process
 
@@ -170,10 +172,10 @@ def _die_after(run, step):
     raise_signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("place", "after"), [("_folders", True), ("_finish", False)])
+@pytest.mark.parametrize(("place", "after"), [("_folders", True), ("finish", False)])
 def test_a_rank_killed_before_the_first_step_or_after_the_last(place, after, tmp_path):
     file, run = write_experiment(tmp_path, **CHANGES), tmp_path / "run"
-    die = partial(_die_after, run, 8 if place == "_finish" else 0)
+    die = partial(_die_after, run, 8 if place == "finish" else 0)
     tamper = {1: partial(around, "tacit.training.loop", place, die, after=after)}
     answers = train(tmp_path, file, run, 3, "--set", "train.timeout=30", tamper=tamper)
     assert codes(answers) == [4, -signal.SIGKILL, 4]
@@ -284,6 +286,41 @@ def test_one_rank_that_is_asked_to_stop_stops_all_at_the_same_step(rank, number,
     assert_ends_as(run, alone, {steps})
     assert charged(run) == charged(alone)
     assert close(result_of(run)["epsilon"], result_of(alone)["epsilon"], SAME_EPSILON)
+
+
+# Models that are not finite any more.
+
+
+@pytest.mark.parametrize("who", ["all", "rank 0", "rank 1"])
+def test_a_run_that_diverges_says_so_whichever_process_finds_it(who, tmp_path):
+    rate = 1e38 if who == "all" else 0.5  # the noise of one such step leaves the range of numbers
+    train_keys = {**CHANGES["train"], "dtype": "float32", "evaluate_every": 8}
+    changes = {**CHANGES, "train": train_keys}
+    file = write_experiment(
+        tmp_path, algorithm={"learning_rate": rate}, privacy={"noise_std": 1000.0}, **changes
+    )
+    tamper = {} if who == "all" else {int(who[-1]): partial(overflow, 4)}
+    answers = train(tmp_path, file, tmp_path / "run", 2, tamper=tamper)
+    assert codes(answers) == [2, 2], answers
+    content = result_of(tmp_path / "run")
+    assert (content["status"], content["charged_steps"]) == ("diverged", 8)
+    assert content["message"] in answers[0].refusal
+    assert "finite" in content["message"]
+    assert content["test_accuracy"] is None
+    assert (tmp_path / "run" / "report.html").is_file()
+    every = dict.fromkeys(range(8), 1)
+    assert charged(tmp_path / "run") == dict.fromkeys(range(5), every)
+
+
+def overflow(step):
+    """The models of this process leave the range of numbers in a step."""
+    advanced = loop.advanced
+
+    def overflowing(plan, state, k, context):
+        made = advanced(plan, state, k, context)
+        return made._replace(x=made.x * math.inf) if k == step else made
+
+    loop.advanced = overflowing
 
 
 # Messages that are not what they must be.

@@ -65,7 +65,7 @@ def test_a_site_that_is_away_for_too_long_is_named_and_all_go_on_later(tmp_path)
         for name in ("north", "south"):
             answer = group.running[name].end()
             assert answer.code == 4, answer
-            assert "west was away for " in answer.refusal  # found, or told
+            assert "west was lost" in answer.refusal  # found, or told
             assert "--resume" in answer.refusal
             status = status_of(group.rank_folder(name))
             assert status["state"] == "failed"

@@ -583,7 +583,7 @@ def test_a_run_whose_graph_falls_apart_without_a_site_ends(tmp_path):
         for name in ("north", "south"):
             answer = group.running[name].end()
             assert answer.code == 4, answer
-            assert "west was away for" in answer.refusal
+            assert "west was lost" in answer.refusal
 
 
 def models_of(run, ranks=(0, 1)):

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from tacit.communication.blame import awaited, describe_rank, first_failure
 from tacit.communication.cluster.store import SharedFacts
-from tacit.communication.cluster.watch import Seen, Watch, first_failure
+from tacit.communication.cluster.watch import Seen, Watch
 from tacit.communication.peers import FreshSession, PeerState, SessionMemory
 from tacit.communication.received import STEP, TOKEN, Form
-from tacit.communication.reports import describe_rank, write_report
+from tacit.communication.reports import write_report
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import PeerError, TacitError
 
@@ -187,8 +188,10 @@ class Cluster:
             if failure is not None:
                 return failure
             time.sleep(self._watch.beat / 5)
-        error = first_failure(self.rank, waiting_for, reason, self._watch.seen, self.hosts)
-        return self._verdict(error)
+        words = {rank: seen.word for rank, seen in enumerate(self._watch.seen)}
+        names = [describe_rank(rank, self.hosts) for rank in words]
+        waits = awaited(self.rank, waiting_for, words)
+        return self._verdict(first_failure(waits, reason, words, names))
 
     def saved(self, step: int) -> int:
         """Say that this rank has a checkpoint of a step; the last that every rank is known to have.
@@ -257,17 +260,9 @@ class Cluster:
         return lambda step: frozenset()
 
     def connect(
-        self,
-        device: torch.device,
-        schema: Form[T],
-        stack: ExitStack,
-        unheard: Callable[[T, int], T] | None = None,
-    ) -> tuple[TorchChannel, Gatherer[T]]:
-        """Open what the exchange and the metrics go through; the stack closes it.
-
-        Messages of the exchange lie on `device`; `schema` is of the documents of metrics. `unheard`
-        is never needed: all are here from the beginning.
-        """
+        self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
+    ) -> tuple[TorchChannel, Gatherer]:
+        """See `Crew.connect`. Messages of the exchange lie on `device`."""
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
         from tacit.communication.cluster.channel import open_channel
@@ -277,7 +272,7 @@ class Cluster:
         # Where the process groups of this attempt find each other.
         token, *_ = self.share("process group", secrets.token_hex(8), TOKEN)
 
-        def connected() -> tuple[TorchChannel, Gatherer[T]]:
+        def connected() -> tuple[TorchChannel, Gatherer]:
             own = TCPStore(
                 self.place.address,
                 self.place.port,
@@ -294,7 +289,7 @@ class Cluster:
                 self.waiting,
                 patience=self.timeout - self.to_blame,
             )
-            return channel, open_gatherer(*place, schema, self.timeout, self.diagnose)
+            return channel, open_gatherer(*place, numbers, self.timeout, self.diagnose)
 
         channel, gatherer = self._watched(connected)
         stack.callback(channel.close)

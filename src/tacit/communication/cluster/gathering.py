@@ -2,11 +2,7 @@
 
 One thread in each process, over a channel of its own. Rank 0 takes the parts of a mark (a step at
 which there are metrics) in the order of the ranks, once it has put its own; the others' wait with
-their senders. A part is two messages: a head of three numbers (int64: the step, the length of the
-document, the length of the vector), then the document as JSON, padded to a multiple of 8 bytes,
-and the vector as float64. The head says how long the body is; both lengths are checked before
-anything is received, the document is parsed into the type that its schema says, and nothing is
-unpickled.
+their senders. How long each is, the plan says (`tacit.communication.marks`).
 
 The threads wait as long as the channel lets them: a rank may lag behind rank 0 by more than one
 wait of a step. That a rank is *lost*, the exchange of the steps finds out, and the heartbeat. The
@@ -18,29 +14,24 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from tacit.communication import marks
 from tacit.communication.cluster.channel import Diagnose, open_channel
 from tacit.communication.exchange.protocol import Channel
-from tacit.communication.received import Form
-from tacit.errors import PeerError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
-
-T = TypeVar("T")
 
 PATIENCE = 86400.0
 """Seconds that a thread waits for one message; nothing else waits for the thread this long."""
 
 _PENDING = 4
-_HEAD_BYTES = 24
-_WHAT = "document of metrics"
 
 
 class LostError(Exception):
@@ -61,7 +52,7 @@ class Pipe(Channel, Protocol):
         """Let go of the connections, at once."""
 
 
-class Gatherer(Generic[T]):
+class Gatherer:
     """Collects marks; `put` and `finish` in every process, `ready` on rank 0.
 
     Args:
@@ -69,50 +60,46 @@ class Gatherer(Generic[T]):
         timeout: seconds that `put` may have to wait.
         diagnose: makes the error for a rank that was waited for in vain; only called where the run
             asks (`put`, `ready`, `finish`).
+        numbers: that the part of each rank has.
     """
 
-    def __init__(self, channel: Pipe, schema: Form[T], timeout: float, diagnose: Diagnose) -> None:
-        self._channel, self._schema = channel, schema
+    def __init__(
+        self, channel: Pipe, numbers: Sequence[int], timeout: float, diagnose: Diagnose
+    ) -> None:
+        self._channel, self._numbers = channel, numbers
         self._timeout, self._diagnose = timeout, diagnose
         self._changed = threading.Condition()  # of what the thread and the run both touch:
         self._pending = 0  # marks that were put and are not taken, or on rank 0 not complete
-        self._complete: list[tuple[int, list[tuple[T, Tensor]]]] = []
+        self._complete: list[tuple[int, list[Tensor]]] = []
         self._failure: Callable[[], Exception] | None = None
         self._awaited = 1 if channel.rank == 0 else 0
-        self._queue: queue.SimpleQueue[tuple[int, bytes, Tensor] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Tensor] | None] = queue.SimpleQueue()
         handle = self._collect if channel.rank == 0 else self._deliver
         self._thread = threading.Thread(
             target=self._run, args=(handle,), name="tacit-gatherer", daemon=True
         )
         self._thread.start()
 
-    def put(self, step: int, document: T, vector: Tensor) -> None:
+    def put(self, step: int, part: Tensor) -> None:
         """This process's part of the next mark; every process puts the same steps in order.
 
         Returns at once, unless four marks are under way: then it waits for the first of them. The
-        vector, `[d]` of any dtype and device, is copied; it is of the same length in every process.
+        vector is float64, and is not changed afterwards.
 
         Raises:
-            TacitError: the document is too long.
-            ValueError: the vector is none.
             PeerError: a part that came was wrong.
             Exception: what `diagnose` makes, if a rank was lost or nothing moves within the
             timeout.
         """
-        text = self._schema.write(document).encode()
-        if vector.ndim != 1:
-            raise ValueError(f"a vector is [d], not {list(vector.shape)}")
-        copied = vector.detach().to("cpu", torch.float64, copy=True)
         self._wait(lambda: self._pending < _PENDING, self._timeout)
         with self._changed:
             self._pending += 1
-        self._queue.put((step, text, copied))
+        self._queue.put((step, part))
 
-    def ready(self) -> list[tuple[int, list[tuple[T, Tensor]]]]:
+    def ready(self) -> list[tuple[int, list[Tensor]]]:
         """The marks whose parts have all come since it was last asked, in order; on rank 0.
 
-        Each is a step and, in the order of ranks, the documents and the vectors, float64 `[d]` on
-        the CPU.
+        Each is a step and the vectors in the order of ranks.
 
         Raises:
             PeerError: a part that came was wrong.
@@ -158,7 +145,7 @@ class Gatherer(Generic[T]):
             failure = self._failure or late
         raise failure()  # outside the lock: diagnose may take its time
 
-    def _run(self, handle: Callable[[int, bytes, Tensor], None]) -> None:
+    def _run(self, handle: Callable[[int, Tensor], None]) -> None:
         try:
             while (item := self._queue.get()) is not None:
                 handle(*item)
@@ -175,47 +162,28 @@ class Gatherer(Generic[T]):
             self._failure = failure
             self._changed.notify_all()
 
-    def _deliver(self, step: int, text: bytes, vector: Tensor) -> None:
-        head = torch.tensor([step, len(text), len(vector)], dtype=torch.int64)
-        body = torch.zeros(_body_bytes(len(text), len(vector)), dtype=torch.uint8)
-        body[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        body[len(body) - 8 * len(vector) :] = vector.view(torch.uint8)
-        self._channel.send(0, head.view(torch.uint8))
-        self._channel.send(0, body)
+    def _deliver(self, step: int, part: Tensor) -> None:
+        self._channel.send(0, marks.written(step, part))
         self._channel.finish()
 
-    def _collect(self, step: int, text: bytes, vector: Tensor) -> None:
-        parts = [(self._schema.read(text, 0, _WHAT), vector)]
+    def _collect(self, step: int, part: Tensor) -> None:
+        parts = [part]
         for rank in range(1, self._channel.processes):
-            self._awaited = rank
-            parts.append(self._part_of(rank, step, len(vector)))
+            self._awaited, numbers = rank, self._numbers[rank]
+            message = self._channel.receive(rank, marks.message_bytes(numbers)).wait()
+            parts.append(marks.read(message, step, numbers, f"rank {rank}"))
         with self._changed:
             self._complete.append((step, parts))
 
-    def _part_of(self, rank: int, step: int, length: int) -> tuple[T, Tensor]:
-        head = _whole(rank, self._channel.receive(rank, _HEAD_BYTES).wait(), _HEAD_BYTES)
-        theirs, text_bytes, theirs_length = head.view(torch.int64).tolist()
-        if theirs != step:
-            raise PeerError(f"rank {rank} sent metrics of step {theirs}, where {step} was due")
-        if theirs_length != length:
-            raise PeerError(
-                f"rank {rank} sent metrics of {theirs_length} parameters; rank 0 has {length}"
-            )
-        if not 0 <= text_bytes <= self._schema.longest:
-            raise PeerError(
-                f"rank {rank} sent metrics of {text_bytes} bytes; at most {self._schema.longest}"
-            )
-        size = _body_bytes(text_bytes, length)
-        body = _whole(rank, self._channel.receive(rank, size).wait(), size)
-        vector = body[size - 8 * length :].view(torch.float64).clone()
-        if not bool(torch.isfinite(vector).all()):
-            raise PeerError(f"rank {rank} sent metrics with a sum of models that is not finite")
-        return self._schema.read(body[:text_bytes].numpy().tobytes(), rank, _WHAT), vector
-
 
 def open_gatherer(
-    store: Store, rank: int, processes: int, schema: Form[T], timeout: float, diagnose: Diagnose
-) -> Gatherer[T]:
+    store: Store,
+    rank: int,
+    processes: int,
+    numbers: Sequence[int],
+    timeout: float,
+    diagnose: Diagnose,
+) -> Gatherer:
     """A gatherer over gloo connections of its own; every process opens one.
 
     `timeout` is the seconds until the others must have come, and that `put` may have to wait.
@@ -239,7 +207,7 @@ def open_gatherer(
         )
     except LostError as lost:
         raise diagnose(lost.rank, lost.reason) from None
-    return Gatherer(channel, schema, timeout, diagnose)
+    return Gatherer(channel, numbers, timeout, diagnose)
 
 
 def _nobody_asks(rank: int | None) -> None:
@@ -248,13 +216,3 @@ def _nobody_asks(rank: int | None) -> None:
 
 def _same(error: Exception) -> Exception:
     return error
-
-
-def _body_bytes(text: int, vector: int) -> int:
-    return (text + 7) // 8 * 8 + 8 * vector
-
-
-def _whole(rank: int, message: Tensor, size: int) -> Tensor:
-    if len(message) != size:
-        raise PeerError(f"rank {rank} sent {len(message)} bytes of metrics, where {size} were due")
-    return message

@@ -5,8 +5,6 @@ loads data beats all the same, and one whose process ended, was stopped or lost 
 not. The first rank to be sure writes why the run ends; all others read it, and so agree.
 
 Every rank reads every heartbeat: n^2 short texts each beat, 128 KB/s for 64 ranks.
-
-`first_failure` tells from what the heartbeats say whose fault it is that a message did not come.
 """
 
 from __future__ import annotations
@@ -16,12 +14,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tacit.communication.blame import Word, describe_rank, lost
 from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.received import HEARTBEAT
-from tacit.communication.reports import describe_rank, lost, read_report, write_report
+from tacit.communication.reports import read_report, write_report
 from tacit.errors import PeerError, TacitError
 
 _END = "end"
+_MISSED = 2  # looks in a row without a new heartbeat: one may be missed by chance
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,12 @@ class Seen:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     missed: int = 0
     quiet: float = 0.0
+
+    @property
+    def word(self) -> Word:
+        """What it said last."""
+        said = self.heartbeat
+        return Word(said.step, said.waiting, said.done, silent=self.missed >= _MISSED)
 
 
 def beat_of(timeout: float) -> float:
@@ -197,45 +203,8 @@ class Watch:
         step = self.seen[rank].heartbeat.step
         at = f", last seen at step {step}" if step >= 0 else ""
         state = f"was lost{at}: it has given no sign of life for {limit:g} s"
-        return lost(rank, self.hosts, state)
+        return lost(describe_rank(rank, self.hosts), state)
 
 
 def _heart(rank: int) -> str:
     return f"heartbeat/{rank}"
-
-
-_MISSED = 2  # looks in a row without a new heartbeat: one may be missed by chance
-
-
-def first_failure(
-    rank: int, waiting_for: int, reason: str, seen: Sequence[Seen], hosts: Sequence[Sequence[int]]
-) -> PeerError:
-    """The error of a wait that failed: A waits for B, B for C, ... until one waits for nobody.
-
-    The first is `rank`, which waited for `waiting_for`; `reason` says how that wait ended. `seen`
-    and `hosts` are of each rank; its nodes are empty where they are not known.
-    """
-    waits = [rank, waiting_for]
-    while True:
-        last = waits[-1]
-        heartbeat = seen[last].heartbeat
-        at = _at(heartbeat)
-        seen_at = f", last seen{at}" if at else ""
-        because = reason if last == waiting_for else f"rank {waits[-2]} waits for it"
-        if heartbeat.done:
-            return lost(last, hosts, f"has ended{at}, but rank {waits[-2]} waits for it")
-        if seen[last].missed >= _MISSED:
-            return lost(last, hosts, f"was lost{seen_at}: it gives no sign of life ({because})")
-        following = heartbeat.waiting
-        if following is None or not 0 <= following < len(seen):
-            return lost(last, hosts, f"is alive{at}, but has sent nothing ({because})")
-        if following in waits:  # in a circle: the fault lies between two that both live
-            first = describe_rank(rank, hosts)
-            near = _at(seen[waiting_for].heartbeat)
-            state = f"is alive{near}, but nothing comes from it to {first} ({reason})"
-            return lost(waiting_for, hosts, state)
-        waits.append(following)
-
-
-def _at(heartbeat: Heartbeat) -> str:
-    return f" at step {heartbeat.step}" if heartbeat.step >= 0 else ""

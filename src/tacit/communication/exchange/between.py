@@ -56,7 +56,7 @@ from tacit.communication.exchange.protocol import (
 )
 from tacit.communication.exchange.rows import Mixer, Server, compile_rows
 from tacit.communication.masks import PairMasks, wrapped_sum
-from tacit.errors import GoneError, InputError, PeerError
+from tacit.errors import DivergenceError, GoneError, InputError, PeerError
 from tacit.topology.mixing import Weights
 
 SERVER = 0  # the rank whose process does a server's work
@@ -379,7 +379,20 @@ class BetweenProcesses:
         rows_of: Nodes,
         coding: Coding | None,
     ) -> _Post:
-        """Begin to receive, then begin to send: rows of `values`, which are those of `rows_of`."""
+        """Begin to receive, then begin to send: rows of `values`, which are those of `rows_of`.
+
+        Raises:
+            DivergenceError: a number to be sent is not finite, and nobody tolerates that.
+        """
+        if route.sends and not self._tolerate:
+            sent = {node for nodes in route.sends.values() for node in nodes}
+            if wrong := sorted(sent & {rows_of[row] for row in unfinite(values)}):
+                what = (
+                    f"the model of node {wrong[0]}" if kind in _DISPENSABLE else "the common model"
+                )
+                raise DivergenceError(
+                    f"{what} is no longer finite at step {k}: lower algorithm.learning_rate"
+                )
         shapes = tuple(value.shape[1:] for value in values)
         dtype = values[0].dtype
 
@@ -395,11 +408,11 @@ class BetweenProcesses:
         expected = {rank: envelope(rank, nodes) for rank, nodes in sorted(route.receives.items())}
         arrivals = {rank: self._channel.receive(rank, e.size) for rank, e in expected.items()}
         for rank, nodes in sorted(route.sends.items()):
-            sent = envelope(self._channel.rank, nodes)
-            message = self._channel.envelope(sent.size)
-            header = torch.frombuffer(bytearray(write_header(sent)), dtype=torch.uint8)
+            own = envelope(self._channel.rank, nodes)
+            message = self._channel.envelope(own.size)
+            header = torch.frombuffer(bytearray(write_header(own)), dtype=torch.uint8)
             message[:HEADER_BYTES] = header.to(message.device)
-            _fill(message[HEADER_BYTES:], values, self._rows(nodes, rows_of), sent.layout, coding)
+            _fill(message[HEADER_BYTES:], values, self._rows(nodes, rows_of), own.layout, coding)
             self._channel.send(rank, message)
         self._turn += 1
         return _Post(route, expected, arrivals, coding)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from tacit.communication.blame import Word, first_failure
 from tacit.communication.secure.streams import AWAY, Outgoing, PeerView
 from tacit.errors import InputError, LeftOutError, PeerError, TacitError
 
@@ -16,26 +18,24 @@ GRACE = 3  # times as long other sites wait until rank 0 has said without whom t
 _TWO_BEATS = 2.0  # seconds
 
 
-def last_awaited(rank: int, own: int, peers: Mapping[int, PeerView], limit: float) -> int:
-    """The site at the end of the chain of those that wait for one another, from `rank` on.
-
-    `own` is the rank of this site, and `limit` the seconds of the wait; what a site has said last
-    does not count if it is away itself.
-    """
-    seen, now, silent = {own}, time.monotonic(), _silence(limit)
-    while rank not in seen:
-        seen.add(rank)
-        beat = peers[rank].beat
-        heard = beat is not None and now - peers[rank].heard <= silent
-        following = beat.waiting_for if beat is not None and heard else -1
-        if following in seen or following not in peers:
-            break
-        rank = following
-    return rank
+def words(peers: Mapping[int, PeerView], limit: float) -> dict[int, Word]:
+    """What sites said last, where a wait has a limit of so many seconds."""
+    heard_since = time.monotonic() - _silence(limit)
+    return {
+        rank: Word(silent=True)
+        if view.beat is None
+        else Word(
+            view.beat.step,
+            None if view.beat.waiting_for < 0 else view.beat.waiting_for,
+            view.done,
+            silent=view.heard < heard_since,
+        )
+        for rank, view in peers.items()
+    }
 
 
 def since(view: PeerView, limit: float) -> float:
-    """From when on a site does nothing, by the monotonic clock; `limit` is as in `last_awaited`.
+    """From when on a site does nothing, by the monotonic clock; `limit` is as in `words`.
 
     One that was waiting when it fell silent could do nothing while it was heard, and counts from
     when it was heard last: else it had no time at all where its wait was as long as the limit.
@@ -64,26 +64,22 @@ def owes(outs: Mapping[int, Outgoing], views: Mapping[int, PeerView]) -> bool:
 
 
 def lost(
-    rank: int, limit: float, sites: Sequence[str], view: PeerView, barred: str | None
+    rank: int, own: int, limit: float, sites: Sequence[str], view: PeerView, barred: str | None
 ) -> PeerError:
     """The error of a site that has not come further for `limit` seconds.
 
     `barred` says why it is not believed, or this site by others; None: it is.
     """
-    name = sites[rank]
     away = time.monotonic() - view.heard
-    step = -1 if view.beat is None else view.beat.step
-    awaited = -1 if view.beat is None else view.beat.waiting_for
-    at = f", last seen at step {step}" if step >= 0 else ""
-    if 0 <= awaited < len(sites):
-        at += f", and says that it waits for {sites[awaited]}"
-    what = (
-        f"was away for {away:.0f} s{at}"
-        if away > min(AWAY, limit / 2)
-        else f"answers, but has not come further for {limit:g} s{at}"
+    silent = away > min(AWAY, limit / 2)
+    reason = (
+        f"it was away for {away:.0f} s" if silent else f"it has not come further for {limit:g} s"
     )
-    what += "" if barred is None else f" ({barred})"
-    return PeerError(f"{name} {what}; what was done is kept: start every site again with --resume")
+    said = replace(words({rank: view}, limit)[rank], silent=silent)
+    if (awaited := said.waiting) is not None and awaited < len(sites):
+        reason += f", and says that it waits for {sites[awaited]}"
+    reason += "" if barred is None else f"; {barred}"
+    return first_failure((own, rank), reason, {rank: said}, sites, "every site")
 
 
 def differs(name: str, receiver: str, step: int) -> InputError:

@@ -8,7 +8,6 @@ was (`tacit.communication.secure.journal`).
 from __future__ import annotations
 
 import hashlib
-import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence, Set
@@ -17,15 +16,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
+from tacit.communication import marks
 from tacit.communication.peers import READY, PeerState, SessionMemory
-from tacit.communication.received import FLAG, METRICS, VOTE, VOTES, Form
+from tacit.communication.received import FLAG, VOTE, VOTES, Form
 from tacit.communication.reports import report_of
 from tacit.communication.secure.certificates import Certificates, refuse_in_vain
 from tacit.communication.secure.journal import Journal, Session
@@ -54,8 +54,7 @@ T = TypeVar("T")
 _EXCHANGE, _METRICS, _VOTE, _COUNT = "exchange", "metrics", "vote", "count"
 _LEAVING, _MEETING = "whether sites may leave", "meet again"
 
-_HEAD = struct.Struct("<QQQ")  # of a part of a mark: step, bytes of the document, numbers
-_DOCUMENTS = METRICS.longest + 2**20  # bytes that a message may have beside numbers
+_DOCUMENTS = 17 * 2**20  # bytes that a message may have beside numbers
 _CONNECTING = 60.0  # seconds until a way to the others must be open
 _AT_LEAST = timedelta(days=1)  # that a run is likely to last, as far as nothing is known of it
 # What starting again does not mend; of any other error the others hear nothing, and wait.
@@ -138,7 +137,7 @@ class SiteCluster:
         self._stop_vote: StopVote | None = None
         self._goes_on: Callable[[frozenset[int]], bool] | None = None
         self._takes_back = self._calls = False
-        self._gatherer: SiteGatherer[Any] | None = None
+        self._gatherer: SiteGatherer | None = None
 
     def expect(self, *, steps: int, largest: int) -> None:
         """What the plan says; see `Crew.expect`."""
@@ -396,15 +395,13 @@ class SiteCluster:
         return session.model_copy(update=kept | {"rejoins": rejoins, "absent": tuple(absent)})
 
     def connect(
-        self,
-        device: torch.device,
-        schema: Form[T],
-        stack: ExitStack,
-        unheard: Callable[[T, int], T] | None = None,
-    ) -> tuple[SiteChannel, SiteGatherer[T]]:
+        self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
+    ) -> tuple[SiteChannel, SiteGatherer]:
         """What the exchange and the metrics go through; the same wire carries both."""
         channel = SiteChannel(self.wire, device, self.timeout)
-        self._gatherer = SiteGatherer(self.wire, schema, self.timeout, unheard)
+        self._gatherer = SiteGatherer(
+            self.wire, numbers, added, self.timeout, needs_all=not self._takes_back
+        )
         return channel, self._gatherer
 
 
@@ -562,32 +559,32 @@ def _last(rank: int) -> str:
     return f"last metrics of {rank}"
 
 
-class SiteGatherer(Generic[T]):
-    """Collects what all sites measured at rank 0, without waiting for anybody; see `Gatherer`."""
+class SiteGatherer:
+    """Collects what all sites measured at rank 0, without waiting for anybody; see `Gatherer`.
+
+    Args:
+        numbers: that the part of each rank has.
+        added: how many of these, the last, are a sum of models: of a site that is left out, the
+            others of its last part stand.
+        needs_all: whether the run cannot go on without a site of which no part has ever come.
+    """
 
     def __init__(
-        self,
-        wire: Wire,
-        schema: Form[T],
-        patience: float,
-        unheard: Callable[[T, int], T] | None = None,
+        self, wire: Wire, numbers: Sequence[int], added: int, patience: float, *, needs_all: bool
     ) -> None:
-        self._wire, self._schema, self._patience = wire, schema, patience
-        self._unheard = unheard
-        self._own: deque[tuple[int, T, Tensor]] = deque()
+        self._wire, self._numbers, self._added = wire, numbers, added
+        self._patience, self._needs_all = patience, needs_all
+        self._own: deque[tuple[int, Tensor]] = deque()
 
-    def put(self, step: int, document: T, vector: Tensor) -> None:
-        """This process's part of the next mark; `vector` `[d]` is copied."""
-        copied = vector.detach().to("cpu", torch.float64, copy=True)
+    def put(self, step: int, part: Tensor) -> None:
+        """This process's part of the next mark."""
         if self._wire.own == 0:
-            self._own.append((step, document, copied))
+            self._own.append((step, part))
             return
-        text = self._schema.write(document).encode()
-        head = _HEAD.pack(step, len(text), len(copied))
-        body = head + text + copied.numpy().tobytes()
+        body = marks.written(step, part).numpy().tobytes()
         self._wire.send(0, _METRICS, body, limit=self._patience)
 
-    def ready(self) -> list[tuple[int, list[tuple[T, Tensor]]]]:
+    def ready(self) -> list[tuple[int, list[Tensor]]]:
         """The marks of which all parts have come since it was last asked, in order; at rank 0.
 
         Raises:
@@ -595,7 +592,9 @@ class SiteGatherer(Generic[T]):
         """
         complete = []
         while self._own and all(map(self._here, self._wire.others)):
-            complete.append(self._next())
+            step, own = self._own.popleft()
+            others = [self._part_of(rank, step) for rank in self._wire.others]
+            complete.append((step, [own, *others]))
         return complete
 
     def finish(self, limit: float) -> None:
@@ -610,7 +609,7 @@ class SiteGatherer(Generic[T]):
 
     def knows(self, rank: int) -> bool:
         """Whether something stands for the parts of this site if it is left out."""
-        if self._unheard is not None or _last(rank) in self._wire.streams.notes:
+        if not self._needs_all or _last(rank) in self._wire.streams.notes:
             return True
         return self._wire.messages(rank, _METRICS) > 0
 
@@ -620,42 +619,18 @@ class SiteGatherer(Generic[T]):
     def close(self) -> None:
         """Nothing is its own."""
 
-    def _next(self) -> tuple[int, list[tuple[T, Tensor]]]:
-        step, document, vector = self._own.popleft()
-        parts = [(document, vector)]
-        for rank in self._wire.others:
-            try:
-                body = self._wire.take(rank, _METRICS, limit=self._patience)
-            except GoneError:  # its last scores stand, and it has no model any more
-                text = self._wire.streams.notes.get(_last(rank))
-                if text is None:
-                    assert self._unheard is not None, "left out of a run that needs it"
-                    theirs = self._unheard(document, rank)
-                else:
-                    theirs = self._schema.read(text, rank, "document of metrics")
-                parts.append((theirs, vector.new_empty(0)))
-                continue
-            parts.append(self._part_of(rank, body, step, len(vector)))
-            if self._wire.may_leave is not None:
-                self._wire.streams.note(_last(rank), self._schema.write(parts[-1][0]))
-        return step, parts
-
-    def _part_of(self, rank: int, body: bytes, step: int, length: int) -> tuple[T, Tensor]:
-        name = self._wire.sites[rank]
-        theirs, text_bytes, theirs_length = (
-            _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (-1, 0, 0)
-        )
-        if (theirs, theirs_length, len(body)) != (
-            step,
-            length,
-            _HEAD.size + text_bytes + 8 * length,
-        ):
-            raise PeerError(f"{name} sent metrics that are not those of step {step}")
-        text, rest = body[_HEAD.size :][:text_bytes], body[_HEAD.size + text_bytes :]
-        vector = torch.frombuffer(bytearray(rest or bytes(8)), dtype=torch.float64)[:length]
-        if not bool(torch.isfinite(vector).all()):
-            raise PeerError(f"{name} sent metrics with a sum of models that is not finite")
-        return self._schema.read(text, rank, "document of metrics"), vector
+    def _part_of(self, rank: int, step: int) -> Tensor:
+        try:
+            body = self._wire.take(rank, _METRICS, limit=self._patience)
+        except GoneError:  # its last scores stand, and it has no model any more
+            kept = bytearray.fromhex(self._wire.streams.notes.get(_last(rank), ""))
+            return torch.frombuffer(kept or bytearray(8), dtype=torch.float64)[: len(kept) // 8]
+        message = torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)[: len(body)]
+        part = marks.read(message, step, self._numbers[rank], self._wire.sites[rank])
+        if self._wire.may_leave is not None:
+            scores = part[: len(part) - self._added].numpy().tobytes()
+            self._wire.streams.note(_last(rank), scores.hex())
+        return part
 
 
 def join_sites(

@@ -36,6 +36,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
+from tacit.communication.blame import awaited
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
 from tacit.communication.reports import error_of
@@ -389,7 +390,7 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    culprit = leaving.last_awaited(rank, self.own, self._here(), limit)
+                    culprit = awaited(self.own, rank, leaving.words(self._here(), limit))[-1]
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
@@ -402,7 +403,8 @@ class Wire:
                             out = frozenset({*self.left, late})
                             if self.may_leave is None or not self.may_leave(out):
                                 why = self.barred(self.own) or self.barred(late)
-                                error = leaving.lost(late, most, self.sites, self._peers[late], why)
+                                view = self._peers[late]
+                                error = leaving.lost(late, self.own, most, self.sites, view, why)
                                 raise spared(str(error), late) if self.can_spare({late}) else error
                             self._leave(late, self.step + len(self.sites) + 1)
                             break

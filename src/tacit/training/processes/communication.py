@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -18,11 +17,9 @@ from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InP
 from tacit.communication.exchange.protocol import Active, everybody
 from tacit.communication.masks import PairMasks
 from tacit.communication.pair_keys import agreed_pair_keys
-from tacit.communication.received import METRICS, Metrics
 from tacit.errors import InputError
-from tacit.report.documents.base import plain_json
 from tacit.topology.graphs import reached
-from tacit.training.evaluation import MetricsPart
+from tacit.training.evaluation import Part, numbers_of, of_server, packed, unpacked
 from tacit.training.faults import effective
 from tacit.training.job import Job
 
@@ -36,10 +33,10 @@ class Communication(Protocol):
     def exchange(self) -> Exchange:
         """For the algorithm."""
 
-    def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
+    def put(self, step: int, part: Outgoing[Part]) -> None:
         """Hand over what this process measured after `step` steps; returns at once."""
 
-    def ready(self) -> list[tuple[int, list[MetricsPart]]]:
+    def ready(self) -> list[tuple[int, list[Part]]]:
         """Steps of which all processes' parts have come, in order; only at rank 0."""
 
     def finish(self) -> None:
@@ -57,12 +54,12 @@ class _LocalCommunication:
 
     def __init__(self, job: Job) -> None:
         self.exchange: Exchange = local_exchange(job)
-        self._parts: list[tuple[int, list[MetricsPart]]] = []
+        self._parts: list[tuple[int, list[Part]]] = []
 
-    def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
+    def put(self, step: int, part: Outgoing[Part]) -> None:
         self._parts.append((step, [opened(part, _MEASURED)]))
 
-    def ready(self) -> list[tuple[int, list[MetricsPart]]]:
+    def ready(self) -> list[tuple[int, list[Part]]]:
         parts, self._parts = self._parts, []
         return parts
 
@@ -79,20 +76,23 @@ class _LocalCommunication:
 class _ProcessCommunication:
     """Nodes are in several processes: a thread sends parts to rank 0, and means go by way of it."""
 
-    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Marks[Metrics]) -> None:
+    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Marks) -> None:
         self.exchange: Exchange = exchange
         self._mean, self.from_server = exchange.mean_of_all, exchange.from_server
-        self._gatherer = gatherer
+        self._job, self._gatherer = job, gatherer
         self._limit = job.config.train.timeout
 
-    def put(self, step: int, part: Outgoing[MetricsPart]) -> None:
-        values, total = opened(part, _MEASURED)
-        self._gatherer.put(step, Metrics.model_validate(plain_json(values)), total)
+    def put(self, step: int, part: Outgoing[Part]) -> None:
+        self._gatherer.put(step, packed(opened(part, _MEASURED)))
 
-    def ready(self) -> list[tuple[int, list[MetricsPart]]]:
+    def ready(self) -> list[tuple[int, list[Part]]]:
+        return [(step, self._parts(vectors)) for step, vectors in self._gatherer.ready()]
+
+    def _parts(self, vectors: Sequence[Tensor]) -> list[Part]:
+        own = unpacked(vectors[0], self._job, 0)
         return [
-            (step, [(_measured(document), total) for document, total in parts])
-            for step, parts in self._gatherer.ready()
+            unpacked(vector, self._job, rank) if len(vector) else of_server(self._job, own, rank)
+            for rank, vector in enumerate(vectors)
         ]
 
     def finish(self) -> None:
@@ -112,10 +112,8 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
         cluster.hosts = [job.placement.hosted(number) for number in range(cluster.processes)]
         cluster.expect(steps=job.plan.steps, largest=_largest_message(job, cluster.hosts))
         goes_on = _goes_on_without(job)
-        taken = job.config.takes_back
-        absent = cluster.let_leave(goes_on, takes_back=taken)
-        unheard = partial(_of_server, job) if taken else None
-        channel, gatherer = cluster.connect(job.device, METRICS, stack, unheard)
+        absent = cluster.let_leave(goes_on, takes_back=job.config.takes_back)
+        channel, gatherer = cluster.connect(job.device, *numbers_of(job), stack)
         exchange = BetweenProcesses(
             channel,
             job.placement.ranks,
@@ -130,13 +128,14 @@ def open_communication(job: Job, cluster: Crew | None) -> Iterator[Communication
 
 
 def _largest_message(job: Job, hosts: Sequence[Sequence[int]]) -> int:
-    """A bound on the bytes of what one process sends another: rows of all its nodes in one message.
+    """A bound on the bytes of what one process sends another: rows of all its nodes, or a part.
 
     Numbers have 8 bytes at most, and as many for their places where they are compressed.
     """
     chosen, d = job.config.algorithm, job.plan.parameters
     numbers = max(d, math.ceil(chosen.definition.graph.message_numbers(chosen.options, d)))
-    return max(map(len, hosts)) * (16 * numbers + 2**12)
+    part = 8 * (1 + max(numbers_of(job)[0]))
+    return max(part, max(map(len, hosts)) * (16 * numbers + 2**12))
 
 
 def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
@@ -166,25 +165,6 @@ def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
         return bool((onward & back)[here].all())
 
     return goes_on
-
-
-def _of_server(job: Job, own: Metrics, rank: int) -> Metrics:
-    """What a process measures that has never come: of the server's model, which is every node's."""
-    nodes = job.placement.hosted(rank)
-
-    def of_each(values: Sequence[float | None]) -> list[float | None]:
-        return [values[0]] * len(nodes)
-
-    scores = own.scores
-    if scores is not None:
-        found = {
-            "accuracy": None if scores.accuracy is None else of_each(scores.accuracy),
-            "loss": None if scores.loss is None else of_each(scores.loss),
-            "metrics": [of_each(values) for values in scores.metrics],
-        }
-        scores = scores.model_copy(update=found)
-    sent = {"nodes": list(nodes), "bytes": [0] * len(nodes), "dropped": 0, "scores": scores}
-    return own.model_copy(update=sent)
 
 
 def _masks(job: Job, cluster: Crew) -> PairMasks | None:
@@ -238,28 +218,6 @@ def graphs_of(job: Job) -> Graphs:
         arrives=_arrives(job),
         rounds=plan.rounds,
     )
-
-
-def _measured(document: Metrics) -> dict[str, Any]:
-    """As `tacit.training.evaluation.measure` makes it: what was not finite is no number again."""
-    report = document.model_dump()
-    if report["spread"] is None:
-        report["spread"] = math.inf
-    scores = report["scores"]
-    if scores is not None:
-        for name in ("accuracy", "loss"):
-            values = scores[name]
-            if values is not None:
-                scores[name] = _numbers(values)
-        if scores["consensus_loss"] is None:
-            scores["consensus_loss"] = math.nan
-        scores["metrics"] = [_numbers(values) for values in scores["metrics"]]
-        scores["consensus_metrics"] = _numbers(scores["consensus_metrics"])
-    return report
-
-
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    return [math.nan if value is None else value for value in values]
 
 
 def _arrives(job: Job) -> Active:

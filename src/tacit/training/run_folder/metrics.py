@@ -27,63 +27,33 @@ from tacit.report.measures import ACCURACY, LOSS, Measure
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy (None where the loss has none), loss and metrics on public test data.
+    """Scores on public test data: loss, accuracy if the loss has one, then `metrics` of the task.
 
-    `accuracy`, shares in [0, 1], and `loss` are `[nodes]`; `metrics` are `[nodes]` for each metric
-    of the task, in their order. What begins with `consensus` is of the common model.
+    `rows` are `[measures, nodes + 1]`, and what stands last is of the common model. An accuracy is
+    a share in [0, 1].
     """
 
-    accuracy: tuple[float, ...] | None
-    loss: tuple[float, ...]
-    consensus_accuracy: float | None
-    consensus_loss: float
-    metrics: tuple[tuple[float, ...], ...] = ()
-    consensus_metrics: tuple[float, ...] = ()
+    rows: tuple[tuple[float, ...], ...]
+    metrics: int = 0
 
-    def accuracy_summary(self, baseline: float | None = None) -> Scores | None:
-        """Mean over nodes, worst node, and consensus model, beside their baseline."""
-        if self.accuracy is None or self.consensus_accuracy is None:
-            return None
-        return _summary(ACCURACY, self.accuracy, self.consensus_accuracy, baseline)
+    @property
+    def accuracy(self) -> tuple[float, ...] | None:
+        """Its row."""
+        return self.rows[1] if len(self.rows) - self.metrics > 1 else None
 
-    def loss_summary(self, baseline: float | None = None) -> Scores:
-        """Mean over nodes, worst node, and consensus model, beside their baseline."""
-        return _summary(LOSS, self.loss, self.consensus_loss, baseline)
-
-    def metric_summaries(
-        self, metrics: Sequence[Metric], baselines: Sequence[float | None]
-    ) -> dict[str, Scores]:
-        """Likewise of each of the task's metrics, by name."""
-        rows = zip(metrics, self.metrics, self.consensus_metrics, baselines, strict=True)
-        return {
-            metric.name: _summary(metric.measure, own, common, baseline)
-            for metric, own, common, baseline in rows
-        }
+    @property
+    def own(self) -> tuple[tuple[float, ...], ...]:
+        """The rows of the task's metrics, in their order."""
+        return self.rows[len(self.rows) - self.metrics :]
 
 
-@dataclass(frozen=True)
-class BatchStatistics:
-    """Measured on the private records of one step's batches, over all nodes.
-
-    The augmented Lagrangian is over all records, where a method has one. Records that are left out
-    have no bound on their gradient, and contributed nothing.
-    """
-
-    train_loss: float | None
-    gradient_norm: GradientNorms | None = None
-    clip_rate: float | None = None
-    records_left_out: int | None = None
-    augmented_lagrangian: float | None = None
-
-
-def _summary(
-    measure: Measure, values: tuple[float, ...], consensus: float, baseline: float | None
-) -> Scores:
+def _summary(measure: Measure, row: tuple[float, ...], baseline: float | None) -> Scores:
+    values = row[:-1]
     known = not any(math.isnan(value) for value in values)
     return Scores(
         mean=_mean(values),
         worst=min(values, key=measure.worth) if known else math.nan,
-        consensus=consensus,
+        consensus=row[-1],
         baseline=baseline,
     )
 
@@ -94,9 +64,6 @@ def _mean(values: tuple[float, ...]) -> float:
         return math.fsum(values) / len(values)
     except (OverflowError, ValueError):
         return sum(value / len(values) for value in values)
-
-
-NOTHING_MEASURED = BatchStatistics(None)
 
 
 def evaluate(
@@ -134,19 +101,8 @@ def evaluate(
             for values, measure in zip(found, measures, strict=True):
                 values.append(measure(outputs, targets))
     scores = [[float(value) for value in values] for values in found]
-    own, last = [tuple(values[:-1]) * copies for values in scores], [row[-1] for row in scores]
-    first = len(scores) - len(metrics)  # of the metrics
-    accuracy = (own[1], last[1]) if first > 1 else (None, None)
-    return Released(
-        Evaluation(
-            accuracy[0],
-            own[0],
-            accuracy[1],
-            last[0],
-            metrics=tuple(own[first:]),
-            consensus_metrics=tuple(last[first:]),
-        )
-    )
+    made = tuple((*row[:-1] * copies, row[-1]) for row in scores)
+    return Released(Evaluation(made, len(metrics)))
 
 
 def _mean_over_records(
@@ -171,41 +127,50 @@ def summaries(
     """What a result and a row of metrics say of the scores, by field; None: no test records."""
     if evaluation is None:
         return {"test_accuracy": None, "test_loss": None, "test_metrics": {}}
+    row, rows = evaluation.accuracy, zip(metrics, evaluation.own, baselines.metrics, strict=True)
     return {
-        "test_accuracy": evaluation.accuracy_summary(baselines.accuracy),
-        "test_loss": evaluation.loss_summary(baselines.loss),
-        "test_metrics": evaluation.metric_summaries(metrics, baselines.metrics),
+        "test_accuracy": None if row is None else _summary(ACCURACY, row, baselines.accuracy),
+        "test_loss": _summary(LOSS, evaluation.rows[0], baselines.loss),
+        "test_metrics": {one.name: _summary(one.measure, own, base) for one, own, base in rows},
     }
 
 
 def private_metrics(
-    batch: BatchGradient | None,
-    mask: Tensor | None,
-    clip: float | None,
+    step: int,
+    batch: BatchGradient | None = None,
+    mask: Tensor | None = None,
+    clip: float | None = None,
     *,
     losses: bool = True,
-) -> Private[BatchStatistics]:
+) -> Private[PrivateMeasurement]:
     """Loss, gradient norms, share of clipped records and left out ones of a step's batches.
 
+    It is the private part of a row of metrics: for a node's own file, or that of a simulation.
     `mask` says which slots of the batch, the step's last one, hold records; `losses`, whether its
-    losses are those of the task.
+    losses are those of the task. Records that are left out have no bound on their gradient, and
+    contributed nothing.
     """
-    if batch is None or mask is None or not bool(mask.any()):
-        return Private(NOTHING_MEASURED)
-    loss = float(batch.losses[mask].double().mean()) if losses else None
-    if clip is None or not batch.norms.numel():  # not of single records: see `BatchGradient`
-        return Private(BatchStatistics(loss))
-    every = batch.norms[mask].double()
-    norms = every[torch.isfinite(every)]
-    left_out = len(every) - len(norms)
-    if not len(norms):
-        return Private(BatchStatistics(loss, records_left_out=left_out))
-    middle, high = torch.quantile(
-        norms, torch.tensor([0.5, 0.9], dtype=norms.dtype, device=norms.device)
-    ).tolist()
-    summary = GradientNorms(median=middle, p90=high, max=float(norms.max()))
-    clipped = float((norms > clip).double().mean())
-    return Private(BatchStatistics(loss, summary, clipped, left_out))
+    found: dict[str, Any] = {
+        "train_loss": None,
+        "gradient_norm": None,
+        "clip_rate": None,
+        "records_left_out": None,
+        "augmented_lagrangian": None,
+    }
+    if batch is not None and mask is not None and bool(mask.any()):
+        if losses:
+            found["train_loss"] = float(batch.losses[mask].double().mean())
+        if clip is not None and batch.norms.numel():  # of single records: see `BatchGradient`
+            every = batch.norms[mask].double()
+            norms = every[torch.isfinite(every)]
+            found["records_left_out"] = len(every) - len(norms)
+            if len(norms):
+                ends = torch.tensor([0.5, 0.9], dtype=norms.dtype, device=norms.device)
+                middle, high = torch.quantile(norms, ends).tolist()
+                largest = float(norms.max())
+                found["gradient_norm"] = GradientNorms(median=middle, p90=high, max=largest)
+                found["clip_rate"] = float((norms > clip).double().mean())
+    return Private(PrivateMeasurement(step=step, **found))
 
 
 def consensus_distance(models: Tensor) -> float:
@@ -219,16 +184,3 @@ def series(rows: Iterable[Measurement]) -> dict[str, list[Any]]:
     listed = [as_dict(row) for row in rows]
     keys = dict.fromkeys(key for row in listed for key in row)
     return {key: [row.get(key) for row in listed] for key in keys}
-
-
-def private_row(step: int, statistics: Private[BatchStatistics]) -> PrivateMeasurement:
-    """The private part of a row of metrics: for a node's own file, or that of a simulation."""
-    measured = statistics.value
-    return PrivateMeasurement(
-        step=step,
-        train_loss=measured.train_loss,
-        gradient_norm=measured.gradient_norm,
-        clip_rate=measured.clip_rate,
-        records_left_out=measured.records_left_out,
-        augmented_lagrangian=measured.augmented_lagrangian,
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,36 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from tacit.algorithms.accounting import noised_sums
-from tacit.base.version import __version__
 from tacit.communication import compression
-from tacit.communication.colours import Outgoing, opened
 from tacit.errors import InputError, optional
 from tacit.features.maps import WithFeatures
-from tacit.models.metrics import majority
-from tacit.models.probabilities import calibration_bins
 from tacit.privacy.published import FormulaCondition
-from tacit.report.documents.metrics import Scores, leading
+from tacit.report.documents.base import plain_json
+from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import (
-    AlgorithmNames,
-    CalibrationBin,
-    ClaimCondition,
-    CommunicationGraph,
-    ModelShape,
-    NoiseMultipliers,
-    PublishedClaim,
     ResultDocument,
     Status,
-    TaskNames,
 )
-from tacit.report.documents.trust import TrustTerms
 from tacit.report.measures import Measure
-from tacit.training import weights
-from tacit.training.consensus import consensus_distances
 from tacit.training.job import Job
 from tacit.training.plan import Plan
 from tacit.training.run_folder import summary
-from tacit.training.run_folder.metrics import Evaluation, summaries
-from tacit.training.run_folder.not_covered import not_covered
+from tacit.training.run_folder.metrics import series
 from tacit.training.secure_sums import SUMMAND_BYTES
 
 
@@ -70,47 +56,98 @@ class Result:
     """A finished, stopped or ended run.
 
     Args:
+        document: what `result.json` says of it, in this process's own words: epsilon of its nodes
+            is from its own ledger.
         parameters: models of this process's nodes, de-biased, `[nodes, d]`, in the order of
             `model.parameters()` (those that are trained); averages, where `[train] average` asks
             for them. Of an algorithm whose nodes' models are not released they are private: each
             is for the eyes of its node only.
         consensus: their mean, `[d]`.
-        metrics: the recorded series, a list a name, all of one length.
-        epsilon: certified, spent, one a node; None where nothing is accounted.
-        claims: claimed, certified and audited epsilon, one row a node.
-        test_accuracy: mean over nodes, worst node, consensus model (all of the consensus model
-            where nodes' models are private) and baseline; None without test records.
-        test_loss: likewise.
-        test_metrics: those that were asked for, by name and in their order: each with `mean`,
-            `worst`, `consensus` and `baseline`, which a model that ignores its inputs scores.
-        private: whether epsilon means anything: noise from secret keys, and accounted.
-        bytes_sent: by each node.
-        steps: completed.
-        seconds: of training.
-        status: `done`, `stopped`, or `budget-exhausted`.
-        message: why it ended early, if it did.
+        rows: what was measured on the way, step by step.
         notes: what else happened to it, each one line.
         out: the run folder, if one was written.
         job: what was run.
     """
 
+    document: ResultDocument
     parameters: Tensor
     consensus: Tensor
-    metrics: Mapping[str, list[Any]]
-    epsilon: tuple[float | None, ...]
-    claims: tuple[Claim, ...]
-    test_accuracy: Mapping[str, float] | None
-    test_loss: Mapping[str, float] | None
-    test_metrics: dict[str, Scores]
-    private: bool
-    bytes_sent: tuple[int, ...]
-    steps: int
-    seconds: float
-    status: Status
-    message: str | None
+    rows: Sequence[Measurement]
     notes: tuple[str, ...]
     out: Path | None
     job: Job
+
+    @cached_property
+    def metrics(self) -> Mapping[str, list[Any]]:
+        """The recorded series, a list a name, all of one length."""
+        return series(self.rows)
+
+    @property
+    def epsilon(self) -> tuple[float | None, ...]:
+        """Certified, spent, one a node; None where nothing is accounted."""
+        return self.document.epsilon
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Claimed, certified and audited epsilon, one row a node."""
+        said, audited = self.document, self.document.audited_epsilon
+        columns = (said.claimed_epsilon, said.epsilon, said.epsilon_budget, said.delta)
+        return tuple(
+            Claim(node, claimed, spent, audited, budget, delta)
+            for node, (claimed, spent, budget, delta) in enumerate(zip(*columns, strict=True))
+        )
+
+    @property
+    def test_accuracy(self) -> Mapping[str, float] | None:
+        """Mean over nodes, worst node, consensus model, and baseline if known.
+
+        All are of the consensus model where nodes' models are private; None without test records.
+        """
+        return _numbers(self.document.test_accuracy)
+
+    @property
+    def test_loss(self) -> Mapping[str, float] | None:
+        """Likewise."""
+        return _numbers(self.document.test_loss)
+
+    @property
+    def test_metrics(self) -> dict[str, Scores]:
+        """Those that were asked for, by name and in their order.
+
+        Each has `mean`, `worst`, `consensus` and `baseline`, which a model that ignores its inputs
+        scores.
+        """
+        return self.document.test_metrics
+
+    @property
+    def private(self) -> bool:
+        """Whether epsilon means anything: noise from secret keys, and accounted."""
+        return self.document.private
+
+    @property
+    def bytes_sent(self) -> tuple[int, ...]:
+        """By each node."""
+        return tuple(int(count or 0) for count in self.document.bytes_sent_by_node)
+
+    @property
+    def steps(self) -> int:
+        """Completed."""
+        return self.document.steps
+
+    @property
+    def seconds(self) -> float:
+        """Of training."""
+        return self.document.seconds or 0.0
+
+    @property
+    def status(self) -> Status:
+        """`done`, `stopped`, or `budget-exhausted`."""
+        return self.document.status
+
+    @property
+    def message(self) -> str | None:
+        """Why it ended early, if it did."""
+        return self.document.message
 
     @property
     def leading(self) -> tuple[Measure, Scores | None]:
@@ -118,11 +155,7 @@ class Result:
 
         Without one the accuracy, or the loss where there is none.
         """
-        accuracy, loss = (
-            None if scores is None else Scores(**scores)
-            for scores in (self.test_accuracy, self.test_loss)
-        )
-        return leading(self.test_metrics, accuracy, loss)
+        return self.document.leading
 
     @property
     def plan(self) -> Plan:
@@ -136,16 +169,7 @@ class Result:
         return summary.html_table(self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        return summary.facts(
-            self.plan,
-            epsilon=self.epsilon,
-            accuracy=self.test_accuracy,
-            loss=self.test_loss,
-            metrics=self.test_metrics,
-            steps=self.steps,
-            seconds=self.seconds,
-            ended=self.status if self.message is None else f"{self.status}: {self.message}",
-        )
+        return summary.facts(self.plan, self.document, self.test_accuracy, self.test_loss)
 
     def to_pandas(self, *, private: bool = False) -> Any:
         """The recorded series as a `pandas.DataFrame`, a row an evaluation, indexed by step.
@@ -187,161 +211,16 @@ class Result:
         return WithFeatures(self.job.features, self.job.config.input_bound, module).eval()
 
 
-def result_document(
-    job: Job,
-    *,
-    status: Status,
-    message: str | None,
-    steps: int,
-    epsilon: Sequence[float | None],
-    epsilon_by_colluders: Sequence[Sequence[float | None]],
-    claimed: Sequence[float | None],
-    evaluation: Outgoing[Evaluation] | None,
-    bytes_sent: Sequence[int],
-    seconds: float,
-    notes: Sequence[str] = (),
-    epsilon_source: Sequence[str] | None = None,
-    charged_steps: int | None = None,
-    measured_at: Sequence[int] = (),
-    consensus: Outgoing[Tensor] | None = None,
-) -> ResultDocument:
-    """The content of `result.json`, from which the report is drawn too."""
-    more: dict[str, Any] = {} if charged_steps is None else {"charged_steps": charged_steps}
-    if job.plan.release.pairs is not None:
-        forecast = consensus_distances(job.plan, measured_at)
-        more["consensus_forecast"] = tuple(zip(measured_at, forecast, strict=True))
-    plan, config = job.plan, job.config
-    algorithm = config.algorithm.definition
-    reason = plan.not_private_reason
-    scores = None if evaluation is None else opened(evaluation, "the scores of a result")
-    formula = algorithm.claims.formula if plan.release.claims else None
-    last = max(steps - 1, 0)
-    schedule = plan.mixing.schedule
-    if config.nodes.names is not None:
-        more["node_names"] = config.nodes.names
-    return ResultDocument(
-        format_version=1,
-        tacit_version=__version__,
-        status=status,
-        message=message,
-        private=reason is None,
-        not_private_reason=reason,
-        algorithm=AlgorithmNames(name=algorithm.name, title=algorithm.title, paper=algorithm.paper),
-        task=_task(job),
-        model=_shape(job),
-        nodes=len(plan.nodes),
-        parameters=plan.parameters,
-        steps=steps,
-        planned_steps=plan.steps,
-        relation=config.privacy.relation if plan.accounted else None,
-        trust_model=plan.release.trust_model if plan.accounted else None,
-        trust=_trust_terms(job, epsilon_by_colluders),
-        accounting=config.privacy.accounting,
-        mechanism=mechanism_line(plan),
-        epsilon=tuple(epsilon),
-        epsilon_budget=tuple(node.budget for node in plan.nodes),
-        delta=tuple(node.delta for node in plan.nodes),
-        claimed_epsilon=tuple(claimed),
-        claim=PublishedClaim(
-            formula=None if formula is None else f"{formula.statement} ({formula.source})",
-            reading=None if formula is None else formula.reading,
-            conditions=tuple(
-                ClaimCondition(text=condition.text, holds=condition.holds)
-                for condition in shared_conditions(plan)
-            ),
-            infinite=math.inf in claimed,
-        ),
-        audited_epsilon=None,
-        audit=None,
-        **summaries(scores, job.metrics, job.baselines),
-        test_accuracy_by_node=None if scores is None else scores.accuracy,
-        test_metrics_by_node=_metrics_by_node(job, scores),
-        bytes_sent=sum(bytes_sent) / len(bytes_sent),
-        bytes_sent_by_node=tuple(bytes_sent),
-        seconds=seconds,
-        steps_per_second=steps / seconds if seconds > 0 else 0.0,
-        records=tuple(node.records for node in plan.nodes),
-        signal_share=tuple(share.signal for share in weights.shares(plan.nodes)),
-        noise_share=tuple(share.noise for share in weights.shares(plan.nodes)),
-        sampling_rate=tuple(node.rate for node in plan.nodes),
-        expected_batch=tuple(node.expected_batch for node in plan.nodes),
-        noise_multiplier=NoiseMultipliers(
-            first=tuple(plan.release.noise_multiplier(node, 0) for node in plan.nodes),
-            last=tuple(plan.release.noise_multiplier(node, last) for node in plan.nodes),
-        ),
-        topology=CommunicationGraph(
-            graph=schedule.name,
-            directed=schedule.directed,
-            period=schedule.period,
-            contraction=plan.contraction,
-            edges=tuple(
-                tuple(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))
-                for graph in schedule.graphs
-            ),
-        ),
-        gradient_path=job.model.path,
-        warnings=plan.warnings,
-        notes=(*plan.notes, *notes),
-        not_covered=not_covered(config) if plan.accounted else (),
-        epsilon_source=None if epsilon_source is None else tuple(epsilon_source),
-        calibration=() if consensus is None else _calibration(job, consensus),
-        **more,
-    )
-
-
-def _calibration(job: Job, consensus: Outgoing[Tensor]) -> tuple[CalibrationBin, ...]:
-    """The calibration curve of the common model on the public test records, if they are classes."""
-    if job.test is None:
-        return ()
-    model = opened(consensus, "the common model").to(job.device, job.dtype).unsqueeze(0)
-    pair = job.model.outputs(model, job.test.inputs)[0], job.test.targets
-    if majority(job.loss, *pair) is None or not bool(torch.isfinite(pair[0]).all()):
-        return ()
-    rows = calibration_bins(*pair)
-    return tuple(CalibrationBin(predicted=p, observed=o, records=r) for p, o, r in rows)
-
-
-def _task(job: Job) -> TaskNames:
-    task = job.config.task
-    more = {} if job.features is None else {"features": job.features.words()}
-    return TaskNames(dataset=task.dataset, model=task.model, loss=task.loss, **more)
-
-
-def _shape(job: Job) -> ModelShape:
-    own = tuple(job.train.first.inputs.shape[1:])
-    if job.features is None:
-        return ModelShape(input_shape=own, outputs=job.outputs)
-    return ModelShape(input_shape=own, outputs=job.outputs, record_shape=job.features.record_shape)
-
-
-def _trust_terms(
-    job: Job, epsilon_by_colluders: Sequence[Sequence[float | None]]
-) -> TrustTerms | None:
-    """What nodes hide behind beside their own noise; None where each relies on itself alone."""
-    plan, shared = job.plan, job.plan.release.shared
-    if shared is None or not plan.accounted:
+def _numbers(scores: Scores | None) -> dict[str, float] | None:
+    """As JSON has them, where what is not finite is none; here it is no number."""
+    if scores is None:
         return None
-    pairs, hosts = plan.release.pairs, job.placement.ranks
-    return TrustTerms(
-        colluding=shared.colluding,
-        nodes_by_process=tuple(hosts.count(rank) for rank in range(job.placement.processes)),
-        keys_signed=job.authenticated,
-        own=tuple(node.noise_scale / node.divisor for node in plan.nodes),
-        expected_batch=tuple(n.divisor if n.records else 0.0 for n in plan.nodes),
-        absent=tuple(n.node for n in plan.nodes if not plan.release.active_steps(n)),
-        pairs=() if pairs is None else pairs.pairs,
-        deviation=0.0 if pairs is None else pairs.deviation,
-        epsilon_by_colluders=tuple(map(tuple, epsilon_by_colluders)),
-    )
-
-
-def _metrics_by_node(
-    job: Job, evaluation: Evaluation | None
-) -> dict[str, tuple[float | None, ...]]:
-    if evaluation is None:
-        return {}
-    rows = zip(job.metrics, evaluation.metrics, strict=True)
-    return {metric.name: values for metric, values in rows}
+    told = plain_json(scores)
+    return {
+        key: math.nan if value is None else value
+        for key, value in told.items()
+        if key != "baseline" or value is not None
+    }
 
 
 def mechanism_line(plan: Plan) -> str | None:

@@ -7,7 +7,8 @@ from html import escape
 from typing import Any
 
 from tacit.report.documents.base import as_dict
-from tacit.report.documents.metrics import PublicMeasurement, Scores
+from tacit.report.documents.metrics import PublicMeasurement
+from tacit.report.documents.run import ResultDocument
 from tacit.report.measures import measure_of
 from tacit.report.wording import epsilon_text, number_text, percent_text
 from tacit.training.plan import Plan
@@ -17,23 +18,18 @@ Facts = Sequence[tuple[str, str]]
 
 def facts(
     plan: Plan,
-    *,
-    epsilon: Sequence[float | None],
+    result: ResultDocument,
     accuracy: Mapping[str, float] | None,
     loss: Mapping[str, float] | None,
-    metrics: Mapping[str, Scores],
-    steps: int,
-    seconds: float,
-    ended: str,
 ) -> list[tuple[str, str]]:
     """What there is to say of a result first, as names and values.
 
-    `epsilon` is certified, one a node. `accuracy` and `loss` have mean over nodes, worst node and
-    consensus model, and are None where there are none; the `metrics` that were asked for come
-    first. `ended` says how it ended, in words.
+    `accuracy` and `loss` are its scores without an unknown baseline.
     """
-    rows = [("run", f"{_title(plan)}, {steps} of {plan.steps} steps in {seconds:.1f} s, {ended}")]
-    for name, scores in metrics.items():
+    steps = f"{result.steps} of {plan.steps} steps in {result.seconds or 0.0:.1f} s"
+    ended = result.status if result.message is None else f"{result.status}: {result.message}"
+    rows = [("run", f"{_title(plan)}, {steps}, {ended}")]
+    for name, scores in result.test_metrics.items():
         measure = measure_of(name)
         told = {key: measure.text(value) for key, value in as_dict(scores).items()}
         rows.append((f"test {measure.title}", _scores(told)))
@@ -41,7 +37,9 @@ def facts(
         rows.append(("test accuracy", _scores({k: percent_text(v) for k, v in accuracy.items()})))
     if loss is not None:
         rows.append(("test loss", _scores({k: number_text(v) for k, v in loss.items()})))
-    rows.append(("privacy", _privacy(plan, [value for value in epsilon if value is not None])))
+    rows.append(
+        ("privacy", _privacy(plan, [value for value in result.epsilon if value is not None]))
+    )
     return rows
 
 

@@ -162,7 +162,7 @@ def test_an_end_by_private_norms_is_found(monkeypatch):
         if run.context.last is not None and float(run.context.last.norms.max()) > 1e3:
             raise DivergenceError("a gradient is too large")
 
-    monkeypatch.setattr(loop, "_check_finite", check)
+    monkeypatch.setattr(loop, "check_finite", check)
     assert SHOWN in failed(job_of("privsgp", train={"batch": "all"}))
 
 
@@ -193,7 +193,7 @@ def test_an_error_on_the_jobs_own_records_is_no_finding_that_passes(monkeypatch)
     job = job_of("privsgp")
     with pytest.raises(OSError, match="no such device"):
         found(replace(job, again=broken))
-    monkeypatch.setattr(loop, "_finish", broken)
+    monkeypatch.setattr(loop, "finish", broken)
     with pytest.raises(OSError, match="no such device"):
         found(job)
 
@@ -202,7 +202,7 @@ def test_a_refusal_of_the_jobs_own_records_is_told(monkeypatch):
     def refused(*_):
         raise InputError("task", "it", "no such task")
 
-    monkeypatch.setattr(loop, "_finish", refused)
+    monkeypatch.setattr(loop, "finish", refused)
     findings = found(job_of("privsgp"))
     assert findings[SHOWN].saw.startswith("Only what came before an error was compared, InputError")
 
