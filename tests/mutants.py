@@ -213,6 +213,7 @@ MUTANTS = (
         "                self._journal.add_sent([Record(STATED, self.own, 0, key, text.encode())])",
         "                pass",
         "tests/communication/secure/test_secure_wire_returns.py",
+        "fact_that_was_stated or on_the_disk",
     ),
     Mutant(
         "frames that are ahead are taken",
@@ -220,6 +221,7 @@ MUTANTS = (
         "        if number != self.due:\n",
         "        if number < self.due:\n",
         OF_WIRE,
+        "harms_itself or not_taken or cut_off",
     ),
     Mutant(
         "a fact is stated twice",
@@ -233,7 +235,8 @@ MUTANTS = (
         STREAMS,
         "and not beat.is_after(before):",
         "and False:",
-        f"{OF_WIRE} tests/communication/secure/test_secure_hostile.py",
+        f"{OF_WIRE} tests/communication/secure/test_secure_wire_returns.py",
+        "beat or left_out or cut_off or comes_further",
     ),
     Mutant(
         "what was not acknowledged is forgotten",
@@ -267,7 +270,7 @@ MUTANTS = (
     Mutant(
         "a model that is not finite is saved",
         LOOP,
-        "        if saved:\n            _check_finite(run)\n",
+        "        if saved:\n            check_finite(run)\n",
         "",
         OF_LOOP,
     ),
@@ -283,7 +286,7 @@ MUTANTS = (
         BUDGET,
         "charged = {node: (*intervals, *again) for node, intervals in before.items()}",
         "charged = {node: tuple(intervals) for node, intervals in before.items()}",
-        f"{OF_LOOP} tests/training/test_random_allocation.py",
+        "tests/training/test_random_allocation.py tests/training/test_budget.py",
     ),
     # Refusals.
     Mutant(
