@@ -335,8 +335,8 @@ MUTANTS = (
     Mutant(
         "a text of any length is parsed",
         RECEIVED,
-        "if len(text) > self.longest:",
-        "if False:",
+        "if len(text) > self.longest:\n            raise PeerError(",
+        "if False:\n            raise PeerError(",
         "tests/communication/test_received.py",
     ),
 )

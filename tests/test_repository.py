@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import mutants
 import tacit
 from environments import tracked
 
@@ -179,3 +180,14 @@ def test_the_project_has_a_name_of_its_own_and_does_not_require_the_other():
     assert PROJECT["scripts"] == {"tacit": "tacit_dp:main"}
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert not re.search(r"^tacit\b", constraints, re.MULTILINE)
+
+
+def test_defects_of_the_script_can_be_planted():
+    """`python tests/mutants.py` plants each, and runs the tests that must find it."""
+    assert len(mutants.MUTANTS) >= 40
+    assert len({mutant.name for mutant in mutants.MUTANTS}) == len(mutants.MUTANTS)
+    for mutant in mutants.MUTANTS:
+        text = (ROOT / "src" / "tacit" / mutant.file).read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1, mutant.name
+        assert mutant.new != mutant.old, mutant.name
+        assert all((ROOT / file).is_file() for file in mutant.tests.split()), mutant.name
