@@ -42,7 +42,6 @@ from tacit.communication.cluster.channel import open_channel
 from tacit.communication.exchange.between import BetweenProcesses, Graphs
 from tacit.communication.exchange.protocol import Channel
 from tacit.communication.peers import place
-from tacit.communication.received import METRICS
 from tacit.communication.secure.sites import SiteCluster, join_sites
 from tacit.identities import approve, create_site, join, load_site
 
@@ -198,7 +197,7 @@ def _worker(task: dict[str, Any]) -> dict[str, Any]:
         for one in sites.values():
             one.begin(0)
         channels: dict[str, Channel] = {"gloo": channel} | {
-            way: one.connect(cpu, METRICS, stack)[0] for way, one in sites.items()
+            way: one.connect(cpu, [0, 0], 0, stack)[0] for way, one in sites.items()
         }
         again = {way: _steps(job, hosted, _exchange(job, one)) for way, one in channels.items()}
         again = {"local": _steps(job, hosted, Within(job, hosted)), **again}
