@@ -311,7 +311,7 @@ def beside(name, key):
 
 
 TIMES = 2
-"""In how many algorithms, of those that have two options, one is tried beside the other."""
+"""In how many algorithms one option is tried beside another, where so many have both."""
 
 
 @functools.cache
@@ -325,7 +325,8 @@ def turns():
     tried: dict[tuple[str, str], set[str]] = {}
     for number, ((key, label), names) in enumerate(having.items()):
         special = {row for row, *pair in WITHOUT_EFFECT if pair == [key, label]}
-        chosen = {names[(number + 7 * each) % len(names)] for each in range(TIMES)}
+        apart = max(1, len(names) // TIMES)
+        chosen = {names[(number + apart * each) % len(names)] for each in range(TIMES)}
         tried[key, label] = chosen | (special & set(names))
     return tried
 

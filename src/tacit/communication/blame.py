@@ -12,7 +12,7 @@ _LISTED = 8  # nodes that a message lists
 
 
 @dataclass(frozen=True)
-class Word:
+class PeerProgress:
     """What a process said last.
 
     Attributes:
@@ -28,24 +28,24 @@ class Word:
     silent: bool = False
 
     @property
-    def counts(self) -> int | None:
+    def waits_for(self) -> int | None:
         """For whom it waits, as far as that can still be so."""
         return None if self.done or self.silent else self.waiting
 
 
-def awaited(own: int, first: int, words: Mapping[int, Word]) -> list[int]:
+def awaited(own: int, first: int, progress: Mapping[int, PeerProgress]) -> list[int]:
     """A waits for B, B for C, ... until one waits for nobody else: their ranks, from `own` on."""
-    waits, following = [own, first], words[first].counts
-    while following is not None and following in words and following not in waits:
+    waits, following = [own, first], progress[first].waits_for
+    while following is not None and following in progress and following not in waits:
         waits.append(following)
-        following = words[following].counts
+        following = progress[following].waits_for
     return waits
 
 
 def first_failure(
     waits: Sequence[int],
     reason: str,
-    words: Mapping[int, Word],
+    progress: Mapping[int, PeerProgress],
     names: Sequence[str],
     each: str = "all processes",
 ) -> PeerError:
@@ -54,17 +54,17 @@ def first_failure(
     `names` are of all ranks, with what they host; `each` is who has to start again.
     """
     last, before = waits[-1], waits[-2]
-    circle = words[last].counts in waits
+    circle = progress[last].waits_for in waits
     if circle:  # the fault lies between two that both live
         last, before = waits[1], waits[0]
-    word, waiter = words[last], names[before].partition(" (")[0]
-    at = f" at step {word.step}" if word.step >= 0 else ""
+    said, waiter = progress[last], names[before].partition(" (")[0]
+    at = f" at step {said.step}" if said.step >= 0 else ""
     because = reason if last == waits[1] else f"{waiter} waits for it"
     if circle:
         state = f"is alive{at}, but nothing comes from it to {names[before]} ({reason})"
-    elif word.done:
+    elif said.done:
         state = f"has ended{at}, but {waiter} waits for it"
-    elif word.silent:
+    elif said.silent:
         seen = f", last seen{at}" if at else ""
         state = f"was lost{seen}: it gives no sign of life ({because})"
     else:

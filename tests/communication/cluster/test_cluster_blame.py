@@ -17,9 +17,9 @@ def seen(*waiting, done=None, dead=None):
 
 
 def blamed(rank, waiting_for, reason, ranks, hosts):
-    words = {number: one.word for number, one in enumerate(ranks)}
-    names = [describe_rank(number, hosts) for number in words]
-    return str(first_failure(awaited(rank, waiting_for, words), reason, words, names))
+    progress = {number: one.progress for number, one in enumerate(ranks)}
+    names = [describe_rank(number, hosts) for number in progress]
+    return str(first_failure(awaited(rank, waiting_for, progress), reason, progress, names))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -225,10 +225,14 @@ def test_the_last_of_those_that_wait_for_one_another_is_named(tmp_path, monkeypa
         south.say(south.beat(waiting_for=2))
         west.say(west.beat(waiting_for=3))
         east.say(east.beat(step=4))
-        with pytest.raises(PeerError, match=r"^east .* at step 4"):
+        # It said so once, and may count as silent by the time that it is blamed.
+        stands = (
+            r"(is alive at step 4, but has sent nothing|was lost, last seen at step 4: it gives)"
+        )
+        with pytest.raises(PeerError, match=rf"^east {stands}"):
             wire.take(1, "exchange", limit=SHORT)
         east.say(east.beat(step=4, waiting_for=1))  # one of them lies: who, nobody here knows
-        line = r"^east .* at step 4.*, and says that it waits for south\);"
+        line = rf"^east {stands} .*, and says that it waits for south\);"
         with pytest.raises(PeerError, match=line):
             wire.take(1, "exchange", limit=SHORT)
         assert wire.waiting_for == -1

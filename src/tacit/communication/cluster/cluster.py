@@ -188,10 +188,10 @@ class Cluster:
             if failure is not None:
                 return failure
             time.sleep(self._watch.beat / 5)
-        words = {rank: seen.word for rank, seen in enumerate(self._watch.seen)}
-        names = [describe_rank(rank, self.hosts) for rank in words]
-        waits = awaited(self.rank, waiting_for, words)
-        return self._verdict(first_failure(waits, reason, words, names))
+        progress = {rank: seen.progress for rank, seen in enumerate(self._watch.seen)}
+        names = [describe_rank(rank, self.hosts) for rank in progress]
+        waits = awaited(self.rank, waiting_for, progress)
+        return self._verdict(first_failure(waits, reason, progress, names))
 
     def saved(self, step: int) -> int:
         """Say that this rank has a checkpoint of a step; the last that every rank is known to have.

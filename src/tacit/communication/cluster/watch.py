@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tacit.communication.blame import Word, describe_rank, lost
+from tacit.communication.blame import PeerProgress, describe_rank, lost
 from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.received import HEARTBEAT
 from tacit.communication.reports import read_report, write_report
@@ -67,10 +67,10 @@ class Seen:
     quiet: float = 0.0
 
     @property
-    def word(self) -> Word:
+    def progress(self) -> PeerProgress:
         """What it said last."""
         said = self.heartbeat
-        return Word(said.step, said.waiting, said.done, silent=self.missed >= _MISSED)
+        return PeerProgress(said.step, said.waiting, said.done, silent=self.missed >= _MISSED)
 
 
 def beat_of(timeout: float) -> float:

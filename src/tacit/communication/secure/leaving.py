@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tacit.communication.blame import Word, first_failure
+from tacit.communication.blame import PeerProgress, first_failure
 from tacit.communication.secure.streams import AWAY, Outgoing, PeerView
 from tacit.errors import InputError, LeftOutError, PeerError, TacitError
 
@@ -18,13 +18,13 @@ GRACE = 3  # times as long other sites wait until rank 0 has said without whom t
 _TWO_BEATS = 2.0  # seconds
 
 
-def words(peers: Mapping[int, PeerView], limit: float) -> dict[int, Word]:
+def progress(peers: Mapping[int, PeerView], limit: float) -> dict[int, PeerProgress]:
     """What sites said last, where a wait has a limit of so many seconds."""
     heard_since = time.monotonic() - _silence(limit)
     return {
-        rank: Word(silent=True)
+        rank: PeerProgress(silent=True)
         if view.beat is None
-        else Word(
+        else PeerProgress(
             view.beat.step,
             None if view.beat.waiting_for < 0 else view.beat.waiting_for,
             view.done,
@@ -35,7 +35,7 @@ def words(peers: Mapping[int, PeerView], limit: float) -> dict[int, Word]:
 
 
 def since(view: PeerView, limit: float) -> float:
-    """From when on a site does nothing, by the monotonic clock; `limit` is as in `words`.
+    """From when on a site does nothing, by the monotonic clock; `limit` is as in `progress`.
 
     One that was waiting when it fell silent could do nothing while it was heard, and counts from
     when it was heard last: else it had no time at all where its wait was as long as the limit.
@@ -75,7 +75,7 @@ def lost(
     reason = (
         f"it was away for {away:.0f} s" if silent else f"it has not come further for {limit:g} s"
     )
-    said = replace(words({rank: view}, limit)[rank], silent=silent)
+    said = replace(progress({rank: view}, limit)[rank], silent=silent)
     if (awaited := said.waiting) is not None and awaited < len(sites):
         reason += f", and says that it waits for {sites[awaited]}"
     reason += "" if barred is None else f"; {barred}"

@@ -54,7 +54,7 @@ T = TypeVar("T")
 _EXCHANGE, _METRICS, _VOTE, _COUNT = "exchange", "metrics", "vote", "count"
 _LEAVING, _MEETING = "whether sites may leave", "meet again"
 
-_DOCUMENTS = 17 * 2**20  # bytes that a message may have beside numbers
+_DOCUMENTS = 9 * 2**20  # bytes that a message may have beside numbers: a fact has 8 MiB
 _CONNECTING = 60.0  # seconds until a way to the others must be open
 _AT_LEAST = timedelta(days=1)  # that a run is likely to last, as far as nothing is known of it
 # What starting again does not mend; of any other error the others hear nothing, and wait.

@@ -390,7 +390,7 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    culprit = awaited(self.own, rank, leaving.words(self._here(), limit))[-1]
+                    culprit = awaited(self.own, rank, leaving.progress(self._here(), limit))[-1]
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
