@@ -102,6 +102,7 @@ def add_clipped_records(
     clip: Clip | None,
     total: Tensor,
     norm: ClipNorm,
+    shares: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Add the sum of (clipped) gradients over unmasked records to `total`, by the loop.
 
@@ -116,12 +117,14 @@ def add_clipped_records(
         clip: what each record's norm is brought to, or None.
         total: `[nodes, d]` contiguous, of the dtype of the parameters or float64.
         norm: of `LOOP_NORMS`.
+        shares: `[nodes, b, rows]` of the rows that a record is, `[rows, ...]`, which `total` takes
+            in float64; None: it is one row.
 
     Returns:
         Norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0 where
         masked; norms are infinite where a record contributes nothing.
     """
-    from tacit.kernels.linear import LOSSES, add_clipped_gradients
+    from tacit.kernels.linear import LOSSES, add_clipped_gradients, add_clipped_sums
 
     nodes, records = mask.shape
     outputs, width = layer.weight.shape
@@ -129,13 +132,33 @@ def add_clipped_records(
     losses = parameters.new_empty(nodes, records)
     norms = parameters.new_empty(nodes, 0 if clip is None else records)
     limits = factor_limits(1.0 if clip is None else clip, parameters.dtype)
+    start = layer.weight.start, -1 if layer.bias is None else layer.bias.start
+    read, labels = (_array(readable(values, parameters)) for values in (inputs, targets))
+    if shares is not None:
+        rows = _array(shares)
+        add_clipped_sums(
+            LOSSES[layer.formula],
+            _array(parameters),
+            *start,
+            read.reshape(*rows.shape, width),
+            labels.reshape(*rows.shape, wanted),
+            rows,
+            _array(mask),
+            of_nodes(limits.numerator, nodes),
+            limits.least,
+            norm == "l1",
+            norm_offset(norm),
+            total.numpy(),
+            norms.numpy(),
+            losses.numpy(),
+        )
+        return norms, losses
     add_clipped_gradients(
         LOSSES[layer.formula],
         _array(parameters),
-        layer.weight.start,
-        -1 if layer.bias is None else layer.bias.start,
-        _array(readable(inputs, parameters)).reshape(nodes, records, width),
-        _array(readable(targets, parameters)).reshape(nodes, records, wanted),
+        *start,
+        read.reshape(nodes, records, width),
+        labels.reshape(nodes, records, wanted),
         _array(mask),
         of_nodes(limits.numerator, nodes),
         of_nodes(limits.reach, nodes),

@@ -52,23 +52,25 @@ class GradientPath(Protocol):
         beta: int,
         norm: ClipNorm = "l2",
         coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the sum of (clipped) gradients over unmasked records.
 
-        A record may have several views, as many as the path is made for: its loss is the mean of
-        those of its views, which are as many rows, one after the other.
+        A record may be several rows, one after the other: its views, or all that a person has. Its
+        loss is then the sum of theirs, each times its share.
 
         Args:
             parameters: `[nodes, d]`.
-            inputs: `[nodes, b * views, ...]`, valid in masked slots too.
-            targets: `[nodes, b * views, ...]`, valid in masked slots too.
+            inputs: `[nodes, b * rows, ...]`, valid in masked slots too.
+            targets: `[nodes, b * rows, ...]`, valid in masked slots too.
             mask: `[nodes, b]`, True for records.
             clip: bound on each record's norm, or None.
             total: `[nodes, d]`, changed in place.
             beta: 1, or 0 to overwrite whatever `total` holds.
             norm: which norm is bounded, and how; see `clipping`.
-            coins: int64 `[nodes, b * views]`, what dropout derives the mask of each view from;
+            coins: int64 `[nodes, b * rows]`, what dropout derives the mask of each row from;
                 None for a module that drops nothing.
+            shares: `[nodes, b, rows]`; None where a record is one row that counts once.
 
         Returns:
             norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0
@@ -83,6 +85,7 @@ class GradientPath(Protocol):
         mask: Tensor,
         norms: bool,
         coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> tuple[list[Contribution], Tensor]:
         """Each record's gradient, not clipped, one part a parameter; and the masked losses.
 
@@ -101,31 +104,23 @@ class FunctionalPath:
     module: nn.Module
     loss: Loss
     layout: Layout
-    views: int = 1
 
     def _record_loss(
-        self, weights: Weights, inputs: Tensor, targets: Tensor, coins: Tensor | None
+        self,
+        weights: Weights,
+        inputs: Tensor,
+        targets: Tensor,
+        coins: Tensor | None,
+        shares: Tensor | None,
     ) -> Tensor:
-        """Of a record, or the mean over its views `[views, ...]`, each a batch of its own."""
-        if self.views == 1:
-            return self._view_loss(weights, inputs, targets, coins)
-        each = vmap(self._view_loss, (None, 0, 0, _axis(coins)))
+        """Of a record, or the sum over its rows `[rows, ...]`, each a batch of its own."""
+        if shares is None:
+            return self._row_loss(weights, inputs, targets, coins)
+        each = vmap(self._row_loss, (None, 0, 0, _axis(coins)))
         losses: Tensor = each(weights, inputs, targets, coins)
-        return losses.mean()
+        return (losses * shares).sum()
 
-    def _by_record(
-        self, inputs: Tensor, targets: Tensor, coins: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Rows `[nodes, b * views, ...]` as `[nodes, b, views, ...]`, if there are several."""
-        if self.views == 1:
-            return inputs, targets, coins
-
-        def split(values: Tensor) -> Tensor:
-            return values.reshape(len(values), -1, self.views, *values.shape[2:])
-
-        return split(inputs), split(targets), None if coins is None else split(coins)
-
-    def _view_loss(
+    def _row_loss(
         self, weights: Weights, inputs: Tensor, target: Tensor, coin: Tensor | None
     ) -> Tensor:
         with dropping(self.module, None if coin is None else coin.unsqueeze(0)):
@@ -139,9 +134,10 @@ class FunctionalPath:
         targets: Tensor,
         mask: Tensor,
         coins: Tensor | None,
+        shares: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        each = vmap(self._record_loss, (None, 0, 0, _axis(coins)))
-        losses = each(weights, inputs, targets, coins)
+        each = vmap(self._record_loss, (None, 0, 0, _axis(coins), _axis(shares)))
+        losses = each(weights, inputs, targets, coins, shares)
         losses = torch.where(mask, losses, 0.0)
         return losses.sum(), losses.detach()
 
@@ -156,15 +152,16 @@ class FunctionalPath:
         beta: int,
         norm: ClipNorm = "l2",
         coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
         nodes = mask.shape[0]
         if clip is None:
-            inputs, targets, coins = self._by_record(inputs, targets, coins)
+            inputs, targets, coins = _by_record(shares, inputs, targets, coins)
             weights = self.layout.views(parameters)
             summed = grad_and_value(self._masked_loss, has_aux=True)
-            every = vmap(summed, (0, 0, 0, 0, _axis(coins)))
-            gradients, (_, losses) = every(weights, inputs, targets, mask, coins)
+            every = vmap(summed, (0, 0, 0, 0, _axis(coins), _axis(shares)))
+            gradients, (_, losses) = every(weights, inputs, targets, mask, coins, shares)
             for slot in self.layout.slots:
                 scale_and_add(
                     total[:, slot.start : slot.stop], gradients[slot.name].reshape(nodes, -1), beta
@@ -172,7 +169,7 @@ class FunctionalPath:
             return losses.new_empty(nodes, 0), losses
 
         parts, losses = self.contributions(
-            parameters, inputs, targets, mask, norms=True, coins=coins
+            parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
         )
         parts, factors, norms = clip_records(parts, mask, clip, norm)
         add_clipped(parts, factors, total, beta)
@@ -186,24 +183,18 @@ class FunctionalPath:
         mask: Tensor,
         norms: bool,
         coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> tuple[list[Contribution], Tensor]:
         """Every parameter's materialised gradients; see `GradientPath`."""
-        flat, losses = self._materialised(parameters, inputs, targets, coins)
+        inputs, targets, coins = _by_record(shares, inputs, targets, coins)
+        axes = 0, 0, _axis(coins), _axis(shares)
+        every = vmap(vmap(grad_and_value(self._record_loss), (None, *axes)), (0, *axes))
+        weights = self.layout.views(parameters)
+        gradients, losses = every(weights, inputs, targets, coins, shares)
         parts: list[Contribution] = [
-            Dense(slot, values) for slot, values in zip(self.layout.slots, flat, strict=True)
+            Dense(slot, gradients[slot.name].reshape(*mask.shape, -1)) for slot in self.layout.slots
         ]
         return parts, losses.masked_fill(~mask, 0.0)
-
-    def _materialised(
-        self, parameters: Tensor, inputs: Tensor, targets: Tensor, coins: Tensor | None
-    ) -> tuple[list[Tensor], Tensor]:
-        """Gradients `[nodes, b, size]` of every slot, and losses `[nodes, b]`."""
-        inputs, targets, coins = self._by_record(inputs, targets, coins)
-        each = vmap(grad_and_value(self._record_loss), (None, 0, 0, _axis(coins)))
-        every = vmap(each, (0, 0, 0, _axis(coins)))
-        gradients, losses = every(self.layout.views(parameters), inputs, targets, coins)
-        shape = losses.shape
-        return [gradients[slot.name].reshape(*shape, -1) for slot in self.layout.slots], losses
 
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
         """The outputs `[records, ...]` of one node, every record alone."""
@@ -213,6 +204,17 @@ class FunctionalPath:
             return outputs[0]
 
         return vmap(one)(inputs)
+
+
+def _by_record(
+    shares: Tensor | None, inputs: Tensor, targets: Tensor, coins: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Rows `[nodes, b * rows, ...]` as `[nodes, b, rows, ...]`, where a record may be several."""
+    if shares is None:
+        return inputs, targets, coins
+    shape = shares.shape
+    inputs, targets = (values.view(*shape, *values.shape[2:]) for values in (inputs, targets))
+    return inputs, targets, None if coins is None else coins.view(shape)
 
 
 def _axis(values: Tensor | None) -> int | None:
@@ -364,7 +366,6 @@ class TapsPath:
     poolings: tuple[MaxPooling, ...]
     rectifiers: tuple[str, ...]
     recurrent: tuple[RecurrentLayer, ...] = ()
-    views: int = 1
 
     def accumulate(
         self,
@@ -377,10 +378,11 @@ class TapsPath:
         beta: int,
         norm: ClipNorm = "l2",
         coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
         parts, losses = self.contributions(
-            parameters, inputs, targets, mask, clip is not None, coins
+            parameters, inputs, targets, mask, clip is not None, coins, shares
         )
         with torch.no_grad():
             if clip is None:
@@ -401,17 +403,19 @@ class TapsPath:
         mask: Tensor,
         norms: bool,
         coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> tuple[list[Contribution], Tensor]:
         """The gradients of every layer in their cheapest form, and the masked losses."""
         nodes, count = mask.shape[0], mask.numel()
+        rows = 1 if shares is None else shares.shape[2]
         replaced = self.layers, self.poolings, self.rectifiers, self.recurrent
-        tapping = _tapping(self.module, *replaced, parameters, count * self.views)
+        tapping = _tapping(self.module, *replaced, parameters, count * rows)
         dropped = dropping(self.module, None if coins is None else coins.flatten())
         with torch.enable_grad(), tapping as (anchor, records, products), dropped:
             outputs = self.module(inputs.flatten(0, 1))
             losses = self.loss.per_record(outputs, targets.flatten(0, 1))
-            if self.views > 1:
-                losses = losses.view(count, self.views).mean(dim=1)
+            if shares is not None:
+                losses = (losses.view(shares.shape) * shares).sum(dim=2)
             losses = torch.where(mask, losses.view(mask.shape), 0.0)
             if losses.requires_grad:
                 torch.autograd.grad(losses.sum(), anchor, allow_unused=True)
@@ -426,7 +430,7 @@ class TapsPath:
                 if gradient is None:
                     gradient = parameters.new_zeros(record.output_shape)
                 gradient = gradient.view(record.output_shape)
-                parts += layer.contributions(record.kept, gradient, nodes, self.views, norms)
+                parts += layer.contributions(record.kept, gradient, nodes, rows, norms)
             for recurring, own in zip(self.recurrent, products, strict=True):
                 parts += recurring.contributions(own, nodes, count, norms)
         return parts, losses.detach()

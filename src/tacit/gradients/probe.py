@@ -47,7 +47,8 @@ _TOLERANCE = 1e-8
 class Probe:
     """A small batch and what is right for it, in float64.
 
-    Inputs, targets and coins are `[nodes, b * views, ...]`: a record is so many rows, its views.
+    Inputs, targets and coins are `[nodes, b * rows, ...]`, and shares `[nodes, b, rows]`, where a
+    record is more than one row.
     """
 
     parameters: Tensor
@@ -58,7 +59,12 @@ class Probe:
     norms: Tensor
     losses: Tensor
     coins: Tensor
-    views: int = 1
+    shares: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of a record."""
+        return 1 if self.shares is None else self.shares.shape[2]
 
     @property
     def mask(self) -> Tensor:
@@ -72,11 +78,11 @@ def probe_of(
     layout: Layout,
     inputs: Tensor,
     targets: Tensor,
-    views: int = 1,
+    rows: int = 1,
 ) -> Probe:
     """Two nodes' batch from examples `[few, ...]`, solved one record at a time by plain autograd.
 
-    A record is the mean over `views` rows, no two of which are equal.
+    A record is the weighted sum over `rows` rows, no two of which are equal.
 
     `module` is in float64. Weights and inputs are perturbed, so that neither equal weights nor
     equal records hide a mistake; each input is scaled, which keeps signs and zeros.
@@ -84,7 +90,7 @@ def probe_of(
     device = inputs.device
     generator = torch.Generator().manual_seed(20)
     many = _RECORDS_OF_LARGE if layout.size > _LARGE else _RECORDS
-    count = _NODES * many * views
+    count = _NODES * many * rows
     order = torch.arange(count, device=device) % inputs.shape[0]
     records, labels = inputs[order], targets[order]
     if records.is_floating_point():
@@ -96,14 +102,16 @@ def probe_of(
     noise = torch.rand(_NODES, layout.size, generator=generator, dtype=torch.float64)
     parameters = noise.to(device).sub_(0.5).mul_(math.sqrt(12) * _SPREAD)
     parameters += layout.flatten(module)
-    records = records.view(_NODES, many * views, *records.shape[1:])
-    labels = labels.view(_NODES, many * views, *labels.shape[1:])
+    records = records.view(_NODES, many * rows, *records.shape[1:])
+    labels = labels.view(_NODES, many * rows, *labels.shape[1:])
 
     # Kept as autograd gives them: for large models a copy is what takes the time.
     gradients: dict[tuple[int, int], tuple[Tensor, ...]] = {}
     norms = torch.zeros(_NODES, many, dtype=torch.float64, device=device)
     losses = torch.zeros(_NODES, many, dtype=torch.float64, device=device)
-    coins = _coins(_NODES, many * views, device)
+    coins = _coins(_NODES, many * rows, device)
+    shares = torch.rand(_NODES, many, rows, generator=generator, dtype=torch.float64).to(device)
+    shares = shares.add_(0.5).div_(rows) if rows > 1 else torch.ones_like(shares)
     for node in range(_NODES):
         weights = {
             slot.name: slot.view(parameters)[node].detach().requires_grad_()
@@ -112,12 +120,12 @@ def probe_of(
         for record in range(many):
             with torch.enable_grad():
                 each = []
-                for row in range(record * views, (record + 1) * views):
+                for row in range(record * rows, (record + 1) * rows):
                     with dropping(module, coins[node, row].unsqueeze(0)):
                         shown = records[node, row].unsqueeze(0)
                         outputs = functional_call(module, weights, (shown,))
                     each.append(loss.per_record(outputs, labels[node, row].unsqueeze(0))[0])
-                value = torch.stack(each).mean()
+                value = (torch.stack(each) * shares[node, record]).sum()
                 found = torch.autograd.grad(
                     value, list(weights.values()), allow_unused=True, materialize_grads=True
                 )
@@ -132,7 +140,8 @@ def probe_of(
         factor = clip / max(norms[node, record].item(), clip)
         for slot, part in zip(layout.slots, gradients[node, record], strict=True):
             total[node, slot.start : slot.stop].add_(part.reshape(-1), alpha=factor)
-    return Probe(parameters, records, labels, clip, total, norms, losses, coins, views)
+    own = shares if rows > 1 else None
+    return Probe(parameters, records, labels, clip, total, norms, losses, coins, own)
 
 
 def mismatch(path: GradientPath, probe: Probe) -> str | None:
@@ -143,7 +152,7 @@ def mismatch(path: GradientPath, probe: Probe) -> str | None:
     total = torch.empty_like(probe.total)
     batch = probe.inputs, probe.targets, probe.mask
     norms, losses = path.accumulate(
-        probe.parameters, *batch, probe.clip, total, 0, coins=probe.coins
+        probe.parameters, *batch, probe.clip, total, 0, coins=probe.coins, shares=probe.shares
     )
     for what, found, right in (
         ("losses", losses, probe.losses),

@@ -43,7 +43,7 @@ from tacit.gradients.clipping import (
     clip_records,
 )
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
-from tacit.gradients.dropout import drops
+from tacit.gradients.dropout import drops, view_coins
 from tacit.gradients.layers.pooling import poolings
 from tacit.gradients.layers.rectifiers import rectified
 from tacit.gradients.layers.recurrent import recurrent_layers
@@ -117,7 +117,9 @@ class StackedModel:
         channels_last: whether images may lie so.
         positions: the most terms that a record's gradient by one parameter is a sum of.
         drops: whether the module holds dropout, so that every batch needs coins.
-        augmentation: what a record's views are; None: each record is its own one view.
+        augmentation: what the views of a row are; None: each row is its own one view.
+        unit_rows: how many rows a record has at most, where it is all that a person has (batches
+            are then `[nodes, b, unit_rows, ...]`, with shares); None: a record is one row.
         output: the part of what the module returns that is the prediction; None: all of it.
         loop: what the compiled loop knows of the model, where the path is `closed form`.
         moments: where parameters are moments, what solves the user's linear model from them; None:
@@ -142,6 +144,7 @@ class StackedModel:
     output: Output | None = None
     loop: LinearLayer | None = None
     augmentation: Augmentation | None = None
+    unit_rows: int | None = None
     moments: Moments | None = None
 
     @property
@@ -170,13 +173,15 @@ class StackedModel:
         norm: ClipNorm = "l2",
         counts: int | Tensor | None = None,
         coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> BatchGradient:
         """Sums of clipped per-record gradients.
 
         Args:
             parameters: `[nodes, d]`, each node's weights.
             inputs: `[nodes, b, ...]`, padded; masked slots may hold anything. Or of each node its
-                own `[at most b, ...]`, where the model `reads_rows`.
+                own `[at most b, ...]`, where the model `reads_rows`. With `unit_rows`, a record is
+                `[unit_rows, ...]`, of which rows that are not there are like one that is.
             targets: `[nodes, b, ...]`, padded likewise.
             mask: bool `[nodes, b]`, True for records.
             clip: bound C on what a record moves the sum by, for all nodes or `[nodes]` one each;
@@ -186,13 +191,16 @@ class StackedModel:
             counts: records whose rounding clipping is to allow for, `[nodes]` or of all nodes; by
                 default those of the batch, which must then be public.
             coins: int64 `[nodes, b]`, the records' own (`record_coins`), where it `needs_coins`.
+            shares: `[nodes, b, unit_rows]`, how much each row of a record counts in its loss, 0 for
+                one that is not there; None without `unit_rows`.
 
         Raises:
-            ValueError: no coins, and they are needed.
+            ValueError: no coins or no shares, and they are needed.
             InputError: on `algorithm.clip` unless the bound lies between 1e-18 and 1e18; on
                 `torch.set_float32_matmul_precision` if products are not to be in float32.
         """
         coins = self._coins(coins)
+        shares = self._shares(shares, parameters)
         if clip is not None:
             present = mask.shape[1] if all_known_true(mask) else mask.sum(dim=1)
             clip = self.aimed(clip, present if counts is None else counts, parameters.dtype)
@@ -210,7 +218,9 @@ class StackedModel:
             raise ValueError("only a model that reads rows takes the rows of nodes")
         small = self.loop if self.loop is not None and not self.loop.wide else None
         if small is not None and (clip is None or norm in LOOP_NORMS):
-            return self._by_loop(small, parameters, inputs, targets, mask, clip, total, norm)
+            return self._by_loop(
+                small, parameters, inputs, targets, mask, clip, total, norm, shares
+            )
 
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
@@ -220,7 +230,7 @@ class StackedModel:
         found = [
             self._sums(
                 parameters[part],
-                (inputs[part], targets[part], mask[part], None if coins is None else coins[part]),
+                (inputs[part], targets[part], mask[part], *_cut(part, coins, shares)),
                 clip[part] if isinstance(clip, Tensor) else clip,
                 total[part],
                 norm,
@@ -239,7 +249,7 @@ class StackedModel:
     def _sums(
         self,
         parameters: Tensor,
-        batch: tuple[Tensor, Tensor, Tensor, Tensor | None],
+        batch: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
         clip: Clip | None,
         total: Tensor,
         norm: ClipNorm,
@@ -249,7 +259,7 @@ class StackedModel:
 
         All records in one go, or, of a node alone, `most` at once.
         """
-        inputs, targets, mask, coins = batch
+        inputs, targets, mask, coins, shares = batch
         nodes, count = mask.shape
         step = _equal_parts(count, max(1, most // nodes))
         # A float64 total bounds how rounding adds up; one product of few records needs none.
@@ -257,17 +267,12 @@ class StackedModel:
         sums = total.new_empty(total.shape, dtype=torch.float64) if wide else total
         engine, found = self._engine(parameters), []
         for start in range(0, count, step):
-            part = slice(start, start + step)
-            taken = inputs[:, part], targets[:, part], mask[:, part]
-            own = None if coins is None else coins[:, part]
+            part = slice(None), slice(start, start + step)
+            own = _cut(part, coins, shares)
             with torch.autocast(parameters.device.type, enabled=False):
-                shown, wanted, drawn = self._views(*taken[:2], own)
-                batch_of_views = shown, wanted, taken[2]
-                found.append(
-                    engine.accumulate(
-                        parameters, *batch_of_views, clip, sums, int(start > 0), norm, drawn
-                    )
-                )
+                rows = self._rows(parameters, inputs[part], targets[part], *own)
+                taken = *rows[:2], mask[part], clip, sums, int(start > 0), norm
+                found.append(engine.accumulate(parameters, *taken, *rows[2:]))
         if sums is not total:
             total.copy_(sums)
         return _joined(found, dim=1)
@@ -280,6 +285,7 @@ class StackedModel:
         mask: Tensor,
         clip: Clip | None,
         coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> RecordGradients:
         """Gradients of norm C at most, each by itself; arguments as those of `gradient`.
 
@@ -287,15 +293,16 @@ class StackedModel:
         answers for the rounding of sums of them: see `aimed`.
         """
         coins = self._coins(coins)
+        shares = self._shares(shares, parameters)
         if clip is not None:
             _check_products(clip)
         parameters = parameters.detach()
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         with torch.autocast(parameters.device.type, enabled=False):
-            inputs, targets, coins = self._views(inputs, targets, coins)
+            inputs, targets, coins, shares = self._rows(parameters, inputs, targets, coins, shares)
             # With norms even where nothing is clipped: the form of the parts is always the same.
             parts, losses = self._engine(parameters).contributions(
-                parameters, inputs, targets, mask, norms=True, coins=coins
+                parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
             )
             with torch.no_grad():
                 if clip is not None:
@@ -371,7 +378,7 @@ class StackedModel:
 
     def reads_rows(self, records: int, norm: ClipNorm) -> bool:
         """Whether batches of so many records a node are read where they lie, and by blocks."""
-        wide = self.loop is not None and self.loop.wide
+        wide = self.loop is not None and self.loop.wide and self.unit_rows is None
         return wide and norm in LOOP_NORMS and records >= LEAST_RECORDS
 
     def _by_loop(
@@ -384,12 +391,13 @@ class StackedModel:
         clip: Clip | None,
         total: Tensor,
         norm: ClipNorm,
+        shares: Tensor | None,
     ) -> BatchGradient:
         """What `gradient` gives, whose `clip` is lowered already."""
-        wide = clip is not None and mask.shape[1] > CHUNK
+        wide = shares is not None or (clip is not None and mask.shape[1] > CHUNK)
         sums = total.new_zeros(total.shape, dtype=torch.float64) if wide else total.zero_()
         norms, losses = add_clipped_records(
-            loop, parameters, inputs, targets, mask, clip, sums, norm
+            loop, parameters, inputs, targets, mask, clip, sums, norm, shares
         )
         return BatchGradient(total.copy_(sums) if wide else total, norms, losses)
 
@@ -402,15 +410,37 @@ class StackedModel:
             raise ValueError("dropout and augmentation need the coins of the records")
         return coins if self.needs_coins else None
 
-    def _views(
-        self, inputs: Tensor, targets: Tensor, coins: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Records `[nodes, b, ...]` as the engine takes them: `[nodes, b * views, ...]`."""
-        if self.augmentation is None or coins is None:
-            return inputs, targets, coins
-        inputs, coins = self.augmentation.made(inputs, coins)
-        wanted = targets.repeat_interleave(self.augmentation.views, dim=1)
-        return inputs, wanted, coins if self.drops else None
+    def _shares(self, shares: Tensor | None, parameters: Tensor) -> Tensor | None:
+        """The shares in the run's dtype: without them, rows that are not there would count."""
+        if (shares is None) != (self.unit_rows is None):
+            raise ValueError("shares of rows are for records of several rows, and needed there")
+        return None if shares is None else shares.to(parameters)
+
+    def _rows(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        coins: Tensor | None,
+        shares: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Records `[nodes, b, ...]` as the engine takes them, `[nodes, b * rows, ...]`.
+
+        Rows are those of a record's person, and the views of each; coins are those of rows, and
+        shares `[nodes, b, rows]`.
+        """
+        records = inputs.shape[:2]
+        if shares is not None:
+            inputs, targets = inputs.flatten(1, 2), targets.flatten(1, 2)
+            coins = None if coins is None else view_coins(coins, shares.shape[2])
+        chosen = self.augmentation
+        if chosen is not None and coins is not None:
+            inputs, coins = chosen.made(inputs, coins)
+            targets = targets.repeat_interleave(chosen.views, dim=1)
+            if chosen.views > 1:
+                each = parameters.new_ones(*records, 1) if shares is None else shares
+                shares = (each / chosen.views).repeat_interleave(chosen.views, dim=2)
+        return inputs, targets, coins if self.drops else None, shares
 
     def _filled(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
@@ -439,6 +469,7 @@ def build(
     memory_bytes: int | None = None,
     output: Output | None = None,
     augmentation: Augmentation | None = None,
+    unit_rows: int | None = None,
 ) -> StackedModel:
     """Check a module, and choose and prove the path for its gradients.
 
@@ -454,6 +485,8 @@ def build(
             nothing else.
         augmentation: what a record's views are, over which its gradient is averaged; None: each
             record is its own one view. It is tried out on the examples.
+        unit_rows: how many rows a record has at most, where it is all that a person has; None: a
+            record is one row.
 
     Raises:
         InputError: on `task.augmentation` as `check_augmentation`;
@@ -481,9 +514,9 @@ def build(
     layout = layout_of(original)
     if augmentation is not None:
         augmentation = check_augmentation(augmentation, examples[0])
-    views = 1 if augmentation is None else augmentation.views
+    rows = (unit_rows or 1) * (1 if augmentation is None else augmentation.views)
     try:
-        probe = probe_of(exact, loss, layout, inputs, targets, views)
+        probe = probe_of(exact, loss, layout, inputs, targets, rows)
     except Exception as error:
         raise InputError(
             "task.model",
@@ -506,7 +539,7 @@ def build(
         engine=choice.engine,
         exact=choice.exact,
         examples=(examples[0][0], examples[1][0]),
-        numbers_per_record=choice.kept + 2 * activations * views,
+        numbers_per_record=choice.kept + 2 * activations * rows,
         outputs_per_record=activations,
         channels_last=choice.channels_last,
         positions=choice.positions,
@@ -514,6 +547,7 @@ def build(
         output=output,
         loop=loop,
         augmentation=augmentation,
+        unit_rows=unit_rows,
     )
 
 
@@ -608,25 +642,26 @@ def _choose(
             break
         names = [layer.name for layer in layers] + [pooling.name for pooling in pools]
         unneeded = tuple(rectifiers[name] for name in names if name in rectifiers)
-        candidate = TapsPath(exact, loss, layers, pools, unneeded, recurrent, probe.views)
+        candidate = TapsPath(exact, loss, layers, pools, unneeded, recurrent)
         reason = disproof(candidate, probe) or mixing(candidate, probe, original, exact)
         if not reason:
             inputs, targets, coins = (
-                part[:, : probe.views] for part in (probe.inputs, probe.targets, probe.coins)
+                part[:, : probe.rows] for part in (probe.inputs, probe.targets, probe.coins)
             )
             mask = probe.mask[:, :1]
+            shares = None if probe.shares is None else probe.shares[:, :1]
             parts, _ = candidate.contributions(
-                probe.parameters, inputs, targets, mask, norms=True, coins=coins
+                probe.parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
             )
             # Sums of terms are added in float64.
             kept = sum((1 + 2 * (part.positions > 1)) * part.numel() for part in parts)
             kept //= probe.mask.shape[0]
             positions = max(part.positions for part in parts)
-            proved = working, loss, layers, pools, unneeded, recurrent, probe.views
+            proved = working, loss, layers, pools, unneeded, recurrent
             engine: GradientPath = TapsPath(*proved)
             loop = linear_layer(original, exact, loss, layout, probe)
             return _Choice("taps", "", engine, candidate, kept, channels_last, positions, loop)
-    alone = FunctionalPath(exact, loss, layout, probe.views)
+    alone = FunctionalPath(exact, loss, layout)
     problem = disproof(alone, probe)
     if problem:
         raise InputError(
@@ -634,7 +669,7 @@ def _choose(
             type(original).__name__,
             f"torch.func must be able to differentiate it one record at a time; {problem}",
         )
-    engine = FunctionalPath(working, loss, layout, probe.views)
+    engine = FunctionalPath(working, loss, layout)
     return _Choice("functional", reason, engine, alone, 2 * layout.size, channels_last=False)
 
 
@@ -664,6 +699,13 @@ def _counted_outputs(module: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:
 def _equal_parts(count: int, most: int) -> int:
     """The size of as few equal parts of `count` as have at most `most` each, the last one cut."""
     return -(-count // -(-count // most))
+
+
+def _cut(
+    part: slice | tuple[slice, slice], coins: Tensor | None, shares: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """The same part of both, where they are there."""
+    return None if coins is None else coins[part], None if shares is None else shares[part]
 
 
 def _joined(found: Sequence[tuple[Tensor, Tensor]], dim: int) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,7 @@ def _told_alone(path: GradientPath, probe: Probe, inputs: Tensor) -> tuple[Tenso
     told = []
     for node, record in probe.mask.nonzero().tolist():
         row, slot = slice(node, node + 1), slice(record, record + 1)
-        rows = slice(record * probe.views, (record + 1) * probe.views)
+        rows = slice(record * probe.rows, (record + 1) * probe.rows)
         parts, losses = path.contributions(
             probe.parameters[row],
             inputs[row, rows],
@@ -119,6 +119,7 @@ def _told_alone(path: GradientPath, probe: Probe, inputs: Tensor) -> tuple[Tenso
             probe.mask[row, slot],
             norms=True,
             coins=probe.coins[row, rows],
+            shares=None if probe.shares is None else probe.shares[row, slot],
         )
         told.append((losses.flatten(), torch.stack([p.sizes().bounds.flatten() for p in parts])))
     return torch.cat([losses for losses, _ in told]), torch.cat([s for _, s in told], dim=1)
@@ -154,6 +155,8 @@ def _told(
 ) -> tuple[Tensor, Tensor]:
     """Losses and sizes of the gradients of some records `[nodes, b]` of the probe's batch."""
     batch = inputs, probe.targets, probe.mask
-    parts, losses = path.contributions(probe.parameters, *batch, norms=True, coins=probe.coins)
+    parts, losses = path.contributions(
+        probe.parameters, *batch, norms=True, coins=probe.coins, shares=probe.shares
+    )
     sizes = torch.stack([part.sizes().bounds[others] for part in parts])
     return losses[others], sizes

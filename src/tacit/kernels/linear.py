@@ -20,6 +20,7 @@ _LOGISTIC, _CROSS_ENTROPY, _MSE = 0, 1, 2
 LOSSES: Mapping[str, int] = {"logistic": _LOGISTIC, "cross-entropy": _CROSS_ENTROPY, "mse": _MSE}
 """The numbers that loops know losses by."""
 
+_SMALLEST = 2.0**-1022  # of the normal numbers in float64
 _ROOM = 1.0 + 2.0**-40  # for a few roundings in float64
 _NORM_NUMBERS = 1024  # squares that are added up in the dtype of a wide record
 
@@ -234,6 +235,79 @@ def add_clipped_gradients(
                 _add(sums[start : start + width], scaled, record)
                 if bias >= 0:
                     sums[bias + k] += scaled
+
+
+@compiled
+def add_clipped_sums(
+    loss: int,
+    parameters: NDArray[Any],
+    weight: int,
+    bias: int,
+    inputs: NDArray[Any],
+    targets: NDArray[Any],
+    shares: NDArray[Any],
+    mask: NDArray[np.bool_],
+    aims: NDArray[np.float64],
+    least: float,
+    by_l1: bool,
+    offset: float,
+    total: NDArray[np.float64],
+    norms: NDArray[Any],
+    losses: NDArray[Any],
+) -> None:
+    """What `add_clipped_gradients` does, where a record is several rows, each with a share.
+
+    A record's gradient is first made, in float64, of those of its rows: it is that vector which is
+    normed, clipped and added, so that nothing cancels afterwards. A row without a share is not
+    read. Arguments as there, but for these.
+
+    Args:
+        inputs: `[nodes, b, rows, n]`.
+        targets: `[nodes, b, rows, 1]`, or `[nodes, b, rows, outputs]` for mean squares.
+        shares: `[nodes, b, rows]`.
+        total: `[nodes, d]`, float64.
+    """
+    nodes, records, most, width = inputs.shape
+    size = parameters.shape[1]
+    end = bias if bias > weight else size
+    outputs = (end - weight) // width
+    kind = parameters.dtype.type
+    clipped = norms.shape[1] > 0
+    slopes = np.empty(outputs, parameters.dtype)
+    scores = np.empty(outputs, np.float64)
+    own = np.empty(size, np.float64)
+    for node in range(nodes):
+        row = parameters[node]
+        for r in range(records):
+            value, length, factor = 0.0, 0.0, 1.0
+            own[:] = 0.0
+            for place in range(most if mask[node, r] else 0):
+                share = shares[node, r, place]
+                if share == 0:
+                    continue
+                record = inputs[node, r, place]
+                for k in range(outputs):
+                    start = weight + k * width
+                    score = _product(row[start : start + width], record)
+                    scores[k] = np.float64(score + row[bias + k] if bias >= 0 else score)
+                value += share * _differentiate(loss, scores, targets[node, r, place], slopes)
+                for k in range(outputs):
+                    scaled = np.float64(share * slopes[k])
+                    start = weight + k * width
+                    _add(own[start : start + width], scaled, record)
+                    if bias >= 0:
+                        own[bias + k] += scaled
+            losses[node, r] = kind(value)
+            if clipped:
+                # Rounding: docs/proofs/clipped-sums.md, "Norms from above".
+                length = _size(own) if by_l1 else math.sqrt(_square(own) + 2 * size * _SMALLEST)
+                length *= 1.0 + (size + 16) * 2.0**-52
+                factor = _factor(length, 0.0, aims[node], 0.0, least, offset)
+                if factor == 0:
+                    length = math.inf
+                norms[node, r] = kind(length if mask[node, r] else 0.0)
+            if factor > 0 and mask[node, r]:
+                _add(total[node], factor, own)
 
 
 @compiled
