@@ -246,6 +246,23 @@ def check_calibration(
     _refuse("task.calibrate", "private", reasons, expected)
 
 
+def check_unit(task: Task, algorithm: AlgorithmSection, privacy: Privacy, train: Train) -> None:
+    """Refuse what is worked out of each record alone, where epsilon is to protect a person.
+
+    Raises:
+        InputError: on `privacy.unit`.
+    """
+    if privacy.unit_column is None:
+        return
+    smooth = getattr(algorithm.options, "smoothness", None) is not None
+    reasons = {
+        "task.calibrate = 'private', which counts records": task.calibrate == "private",
+        "train.suboptimality, whose objective is the mean over records": train.suboptimality,
+        "algorithm.smoothness, which rests on the gradient of one record": smooth,
+    }
+    _refuse("privacy.unit", privacy.unit, reasons, "does not go with {}: leave that out")
+
+
 def check_promise(algorithm: AlgorithmSection, promise: Promise) -> None:
     """Refuse constants that the paper of the algorithm does not read.
 

@@ -27,6 +27,7 @@ from tacit.config.checks import (
     check_names,
     check_promise,
     check_suboptimality,
+    check_unit,
     check_views,
 )
 from tacit.config.schema import (
@@ -125,6 +126,7 @@ class Config(Section):
         check_names(self.task, self.nodes)
         check_calibration(self.task, self.algorithm, self.privacy, self.faults)
         check_views(self.task, self.train, self.algorithm)
+        check_unit(self.task, self.algorithm, self.privacy, self.train)
         if self.train.suboptimality:
             check_suboptimality(self.task, self.nodes, self.algorithm)
         check(self.nodes, self.topology, self.algorithm, self.privacy, self.train, self.faults)

@@ -49,6 +49,7 @@ PerNode = float | tuple[float, ...] | dict[str, float]
 """A number for all nodes, one for each by its number, or one for each by its name."""
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
+MOST_UNIT_ROWS = 1024
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True), Whole]
 Number = Annotated[int, Field(ge=0, le=10**9, strict=True), Whole]  # of a node, or of a step
 Text = Annotated[str, Field(min_length=1)]
@@ -385,6 +386,10 @@ class Privacy(Section):
     then holds against it and any `colluding` clients who pool all that they know, those in the
     server's own process among them. `calibrate_share` is the share of the budget, as mu^2
     of Gaussian DP, that goes to `task.calibrate = "private"`: a tenth where it is not given.
+
+    `unit` is whom epsilon protects: a record, or all records with one id of a column. Of these,
+    `unit_rows` count at most, by `unit_gradient` as their mean or their sum, and `unit_nodes` is at
+    how many nodes one may have records.
     """
 
     epsilon: Literal["none"] | PerNode | None = None
@@ -402,6 +407,10 @@ class Privacy(Section):
     aggregation: Literal["clear", "secure-sum"] = "clear"
     noise_seed: Seed | None = None
     calibrate_share: Probability | None = None
+    unit: str = "record"
+    unit_rows: Annotated[int, Field(ge=1, le=MOST_UNIT_ROWS, strict=True), Whole] = 16
+    unit_gradient: Literal["mean", "sum"] = "mean"
+    unit_nodes: Count = 1
     # The ledgers may lie elsewhere than before (they know a run again), but not come or go.
     ledger: Annotated[Text | None, Scope(local=True, known_as="a folder")] = None
     ledger_source: Annotated[
@@ -410,6 +419,16 @@ class Privacy(Section):
     ] = None
     ledger_epsilon: PerNode | None = None
     ledger_delta: PerNode | None = None
+
+    @field_validator("unit")
+    @classmethod
+    def _unit(cls, value: str) -> str:
+        kind, colon, name = value.partition(":")
+        if value != "record" and not (kind == "column" and colon and name):
+            raise ValueError(
+                "must be 'record', or 'column:NAME' of the column that says whose a record is"
+            )
+        return value
 
     @field_validator("epsilon", mode="before")
     @classmethod
@@ -448,6 +467,11 @@ class Privacy(Section):
                 "arithmetic; a tenth of 1 / records is usual"
             )
         return numbers
+
+    @property
+    def unit_column(self) -> str | None:
+        """The column whose ids epsilon protects; None: each record alone."""
+        return self.unit.partition(":")[2] or None
 
     @property
     def budget(self) -> PerNode | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset
 
 from tacit.data.layouts import check_layout
 from tacit.data.pixels import from_bytes, to_bytes
+from tacit.data.units import Ids, Units, UnitRule, own_units, stacked_units, unit_ids
 from tacit.errors import InputError, RecordsError
 
 
@@ -32,16 +33,24 @@ class Dataset:
     Args:
         inputs: a tensor, or an array of numbers, `[records, ...]`.
         targets: likewise `[records]` or `[records, m]`; integers are class labels.
+        units: whose each record is, such as the number of a person, `[records]` texts or whole
+            numbers; None: nobody said.
 
     Raises:
-        InputError: if a field holds no numbers, has no dimension of records, or the two differ in
+        InputError: if a field holds no numbers, has no dimension of records, or they differ in
             their number of records.
     """
 
     inputs: Tensor
     targets: Tensor
+    units: Ids | None
 
-    def __init__(self, inputs: Tensor | ArrayLike, targets: Tensor | ArrayLike) -> None:
+    def __init__(
+        self,
+        inputs: Tensor | ArrayLike,
+        targets: Tensor | ArrayLike,
+        units: ArrayLike | None = None,
+    ) -> None:
         for name, given in (("inputs", inputs), ("targets", targets)):
             # A tensor stays the very object that it is, its gradients too.
             value = given if isinstance(given, Tensor) else _field(given, name, f"Dataset.{name}")
@@ -56,10 +65,18 @@ class Dataset:
         if len(self.inputs) != len(self.targets):
             found = f"{len(self.inputs)} inputs, {len(self.targets)} targets"
             raise InputError("Dataset", found, "must have as many targets as inputs")
+        ids = None if units is None else unit_ids(units, len(self.inputs), "Dataset.units")
+        object.__setattr__(self, "units", ids)
 
     def __len__(self) -> int:
         """The number of records."""
         return len(self.inputs)
+
+    def chosen(self, rows: NDArray[np.int64]) -> Dataset:
+        """Some of the records, in this order."""
+        numbers = torch.from_numpy(rows)
+        ids = None if self.units is None else self.units[rows]
+        return Dataset(self.inputs[numbers], self.targets[numbers], ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +94,7 @@ class TaskData:
         values: the declared values of columns by which records are divided, in order: the first is
             node 0's. Of `label` they are the classes, unless they are given.
         notes: what is good to know of the data, each one line; public.
+        units: whose each training record is, where `train` does not say it.
 
     Raises:
         InputError: if a column does not hold one value a training record, or if the records of
@@ -90,8 +108,12 @@ class TaskData:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     values: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    units: InitVar[ArrayLike | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, units: ArrayLike | None) -> None:
+        if units is not None:
+            known = Dataset(self.train.inputs, self.train.targets, units)
+            object.__setattr__(self, "train", known)
         columns = {name: np.asarray(values) for name, values in self.columns.items()}
         labels = class_labels(self.train)
         if labels is not None:
@@ -114,6 +136,11 @@ class TaskData:
                     expected = f"must be {trained}, as in the training data"
                     raise InputError("task.dataset", found, expected)
         object.__setattr__(self, "columns", columns)
+
+    def chosen(self, rows: NDArray[np.int64]) -> TaskData:
+        """The same of some of the training records."""
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return replace(self, train=self.train.chosen(rows), columns=columns)
 
 
 def class_labels(dataset: Dataset) -> np.ndarray | None:
@@ -162,7 +189,7 @@ def as_dataset(value: object, where: str) -> Dataset:
     """
     match value:
         case Dataset():
-            return _dataset(value.inputs.detach(), value.targets.detach(), where)
+            return _dataset(value.inputs.detach(), value.targets.detach(), where, value.units)
         case (inputs, targets):
             return _dataset(
                 _field(inputs, "inputs", where), _field(targets, "targets", where), where
@@ -206,7 +233,9 @@ def _refuse(wrong: Tensor, where: str, rule: str) -> None:
         raise RecordsError(where, f"{count:,} of {len(wrong):,} records", rule)
 
 
-def _dataset(inputs: Tensor, targets: Tensor, where: str) -> Dataset:
+def _dataset(
+    inputs: Tensor, targets: Tensor, where: str, units: ArrayLike | None = None
+) -> Dataset:
     for values in (inputs, targets):
         if values.is_complex():
             raise InputError(where, "complex numbers", "must hold real numbers")
@@ -215,7 +244,7 @@ def _dataset(inputs: Tensor, targets: Tensor, where: str) -> Dataset:
     if not targets.is_floating_point():
         targets = targets.to(torch.int64)
     try:
-        return Dataset(inputs, targets)
+        return Dataset(inputs, targets, units)
     except InputError as error:
         raise InputError(where, error.value, error.expected) from error
 
@@ -354,12 +383,16 @@ def bounded_inputs(inputs: Tensor, bound: float) -> Tensor:
 class StackedData:
     """The records of all nodes of this process, one node after the other.
 
+    With `units`, a record is a unit, and what lies here are its rows: rows are what `inputs_of` and
+    `rows` give, `offsets` and `sizes` count, and records what `gather` reads and `counts` counts.
+
     Args:
         stored: `[total, ...]`, inputs as they are kept.
         targets: `[total]` or `[total, m]`.
-        offsets: int64 `[nodes]`, where each node's records start.
-        sizes: int64 `[nodes]`, how many records each node has.
+        offsets: int64 `[nodes]`, where each node's rows start.
+        sizes: int64 `[nodes]`, how many rows each node has.
         bytes: whether what is kept of the inputs are bytes, which are divided when they are read.
+        units: whose rows are whose; None: each row is a record.
     """
 
     stored: Tensor
@@ -367,6 +400,12 @@ class StackedData:
     offsets: Tensor
     sizes: Tensor
     bytes: bool = False
+    units: Units | None = None
+
+    @property
+    def counts(self) -> Tensor:
+        """How many records each node has, int64 `[nodes]`: units, or else rows."""
+        return self.sizes if self.units is None else self.units.sizes
 
     @property
     def inputs(self) -> Tensor:
@@ -397,24 +436,34 @@ class StackedData:
             nodes: int64 rows of the nodes that are read; by default all.
 
         Returns:
-            Inputs and targets, of the shape of `indices` and then that of a record's.
+            Inputs and targets, of the shape of `indices` and then that of a record's: of units it
+            begins with `rule.most` rows, of which those that have no share repeat one.
         """
         rows = self._numbers(indices, nodes)
         inputs, targets = (
-            values.reshape(*indices.shape, *values.shape[1:])
-            for values in (self.inputs_of(rows), _read(self.targets, rows))
+            values.reshape(*rows.shape, *values.shape[1:])
+            for values in (self.inputs_of(rows.reshape(-1)), _read(self.targets, rows.reshape(-1)))
         )
         return inputs, targets
 
+    def shares(self, indices: Tensor, nodes: Tensor | None = None) -> Tensor | None:
+        """How much each row that `gather` reads counts, float64; None where a record is one."""
+        if self.units is None:
+            return None
+        offsets = self.units.offsets if nodes is None else self.units.offsets[nodes]
+        return self.units.shares(offsets.unsqueeze(1) + indices)
+
     def gather_targets(self, indices: Tensor) -> Tensor:
         """The targets that `gather` reads, alone."""
-        values = _read(self.targets, self._numbers(indices, None))
-        return values.reshape(*indices.shape, *values.shape[1:])
+        rows = self._numbers(indices, None)
+        return _read(self.targets, rows.reshape(-1)).reshape(*rows.shape, *self.targets.shape[1:])
 
     def _numbers(self, indices: Tensor, nodes: Tensor | None) -> Tensor:
-        """Numbers in all of records of nodes, one after the other."""
-        offsets = self.offsets if nodes is None else self.offsets[nodes]
-        return (offsets.unsqueeze(1) + indices).reshape(-1)
+        """Numbers in all of the rows of records."""
+        offsets = self.offsets if self.units is None else self.units.offsets
+        own = offsets if nodes is None else offsets[nodes]
+        records = own.unsqueeze(1) + indices
+        return records if self.units is None else self.units.rows(records)
 
 
 _FEW = 1 << 18
@@ -432,15 +481,21 @@ def _read(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def stack(
-    datasets: Sequence[Dataset], dtype: torch.dtype, device: torch.device | str
+    datasets: Sequence[Dataset],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    rule: UnitRule | None = None,
+    hosted: Sequence[int] = (),
 ) -> StackedData:
     """Lay the data sets of nodes in one tensor.
 
-    `dtype` is that of inputs and of floating targets; integers stay as they are.
+    `dtype` is that of inputs and of floating targets; integers stay as they are. With a `rule`,
+    records are units, of the nodes `hosted`.
 
     Raises:
         InputError: on `nodes` if there are none, on `nodes[i]` if a node differs from node 0 in
-            the shape of its records or in the kind of its targets.
+            the shape of its records or in the kind of its targets, or does not say whose its
+            records are.
     """
     if not datasets:
         raise InputError("nodes", [], "must be at least one data set")
@@ -448,9 +503,17 @@ def stack(
     for node, dataset in enumerate(datasets):
         if _layout(dataset) != first:
             raise InputError(f"nodes[{node}]", _layout(dataset), f"must be as node 0: {first}")
+    units = None
+    if rule is not None:
+        own = [
+            own_units(_known(dataset, f"nodes[{node}]"), rule, node)
+            for node, dataset in zip(hosted, datasets, strict=True)
+        ]
+        datasets = [part.chosen(one.rows) for part, one in zip(datasets, own, strict=True)]
+        units = stacked_units(own, rule, device)
     stored, as_bytes = _stored([dataset.inputs for dataset in datasets], dtype, device)
     targets = torch.cat([_cast(dataset.targets, dtype, device) for dataset in datasets])
-    return StackedData(stored, targets, *_places(datasets, device), bytes=as_bytes)
+    return StackedData(stored, targets, *_places(datasets, device), bytes=as_bytes, units=units)
 
 
 def stack_parts(
@@ -458,16 +521,35 @@ def stack_parts(
     parts: Sequence[NDArray[np.int64]],
     dtype: torch.dtype,
     device: torch.device | str,
+    rule: UnitRule | None = None,
+    hosted: Sequence[int] = (),
 ) -> StackedData:
     """What `stack` makes of the parts of a data set, each record copied once and not twice.
 
-    `parts` are the record numbers of each node, as `partition` gives them; `dtype` is as in
+    `parts` are the record numbers of each node, as `partition` gives them; all else is as in
     `stack`.
     """
+    units = None
+    if rule is not None:
+        ids = _known(dataset, "task.dataset")
+        own = [own_units(ids[part], rule, node) for node, part in zip(hosted, parts, strict=True)]
+        parts = [part[one.rows] for part, one in zip(parts, own, strict=True)]
+        units = stacked_units(own, rule, device)
     order = torch.from_numpy(np.concatenate(parts))
     stored, as_bytes = _stored([dataset.inputs], dtype, device, order)
     targets = _cast(dataset.targets[order], dtype, device)
-    return StackedData(stored, targets, *_places(parts, device), bytes=as_bytes)
+    return StackedData(stored, targets, *_places(parts, device), bytes=as_bytes, units=units)
+
+
+def _known(dataset: Dataset, where: str) -> Ids:
+    """Whose the records are."""
+    if dataset.units is None:
+        expected = (
+            "must say whose each record is, which privacy.unit protects: declare the column as "
+            "[unit] in the schema, or pass units="
+        )
+        raise InputError(where, "no units", expected)
+    return dataset.units
 
 
 def _places(parts: Sequence[Sized], device: torch.device | str) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """Divides the training records among nodes: one row of `PARTITIONS` for each way.
 
-What is drawn comes from the public seed (`public_generator`): one generator for each purpose, so
-that draws for one never move another's.
+What is drawn comes from the public seed (`public_generator`).
 """
 
 from __future__ import annotations
@@ -14,24 +13,8 @@ from types import MappingProxyType
 import numpy as np
 
 from tacit.data.datasets import TaskData, class_labels
+from tacit.data.public_coins import PARTITION, public_generator
 from tacit.errors import InputError, RecordsError, is_meant, nearest
-
-TEST_SPLIT = 1
-PARTITION = 2
-
-
-def public_generator(seed: int, purpose: int) -> np.random.Generator:
-    """A generator for one purpose (`TEST_SPLIT`, `PARTITION`) from the experiment's seed.
-
-    Nothing secret may be drawn from it.
-
-    Raises:
-        InputError: if the seed is negative.
-    """
-    if seed < 0:
-        raise InputError("train.seed", seed, "must be 0 or more")
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose])))
-
 
 _REDRAWS = 100
 
@@ -81,7 +64,9 @@ def partition(
     per_node: int | None = None,
     names: tuple[str, ...] | None = None,
 ) -> tuple[np.ndarray, ...]:
-    """Divide the training records of a task among nodes.
+    """Divide the training records of a task among nodes; where units are known, whole units.
+
+    A unit is placed by its first record, but for `by:COLUMN`, which asks each record.
 
     Args:
         kind: a name in `PARTITIONS`, as `by:region` for `by:COLUMN`.
@@ -101,12 +86,16 @@ def partition(
         RecordsError: records have none of the names; says how many.
     """
     row, column = partition_kind(kind, {"alpha": alpha, "per_node": per_node})
+    records = np.arange(len(data.train))
+    if data.train.units is not None and not column:
+        _, first, records = np.unique(data.train.units, return_index=True, return_inverse=True)
+        data = data.chosen(first)
     if not 1 <= nodes <= len(data.train):
         expected = f"must be 1 to {len(data.train)}, the number of training records"
         raise InputError("nodes.count", nodes, expected)
     generator = public_generator(seed, PARTITION)
     parts = row.divide(Division(kind, column, data, nodes, generator, alpha, per_node, names))
-    return tuple(np.sort(part).astype(np.int64) for part in parts)
+    return tuple(np.flatnonzero(np.isin(records, part)) for part in parts)
 
 
 def partition_kind(kind: str, keys: Mapping[str, object]) -> tuple[PartitionKind, str]:

@@ -79,15 +79,14 @@ class Records(Protocol):
     """The records of all nodes, as `tacit.data.StackedData` has them."""
 
     @property
-    def offsets(self) -> Tensor:
-        """Where each node's records start, int64 `[nodes]`."""
-
-    @property
-    def sizes(self) -> Tensor:
+    def counts(self) -> Tensor:
         """How many records each node has, int64 `[nodes]`."""
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets `[nodes, width, ...]` of local record numbers `[nodes, width]`."""
+
+    def shares(self, indices: Tensor) -> Tensor | None:
+        """How much each row of these records counts; None where a record is one row."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class GradientTable:
         self._running = running
         self._dtype = dtype
         self._mini_batch = mini_batch
-        counts = entries_of(data.sizes.tolist(), mini_batch)
+        counts = entries_of(data.counts.tolist(), mini_batch)
         self._counts = torch.tensor(counts, device=running.device)
         self._offsets = self._counts.cumsum(0) - self._counts
         self._steps = steps
@@ -170,7 +169,7 @@ class GradientTable:
                 `algorithm.table_batch` if it is below 1; on `algorithm.clip`.
         """
         shapes = entry_shapes(model, mini_batch)
-        count = sum(entries_of(data.sizes.tolist(), mini_batch))
+        count = sum(entries_of(data.counts.tolist(), mini_batch))
         kept = {name: (count, *rest) for shape in shapes for name, rest in shape.fields.items()}
         fields = (
             {name: torch.zeros(s, dtype=at.dtype, device=at.device) for name, s in kept.items()}
@@ -308,8 +307,10 @@ class GradientTable:
         self, at: Tensor, indices: Tensor, mask: Tensor, clip: Clip | None
     ) -> tuple[Entry, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """New entries; the inputs of their records; norms, losses and mask."""
-        inputs, targets = self._data.gather(torch.where(mask, indices, 0))
-        found = self._model.record_gradients(at, inputs, targets, mask, clip)
+        numbers = torch.where(mask, indices, 0)
+        inputs, targets = self._data.gather(numbers)
+        shares = self._data.shares(numbers)
+        found = self._model.record_gradients(at, inputs, targets, mask, clip, shares=shares)
         new, kept = _entry(found, self._shapes, inputs)
         norms = (
             found.norms.masked_fill(~kept & mask, math.inf) if found.norms.numel() else found.norms
@@ -326,9 +327,11 @@ class GradientTable:
         masks: list[Tensor] = []
         for slot in range(indices.shape[1]):
             numbers = indices[:, slot, None] * self._mini_batch + within
-            present = mask[:, slot, None] & (numbers < self._data.sizes.unsqueeze(1))
-            inputs, targets = self._data.gather(torch.where(present, numbers, 0))
-            found.append(self._model.gradient(at, inputs, targets, present, clip))
+            present = mask[:, slot, None] & (numbers < self._data.counts.unsqueeze(1))
+            own = torch.where(present, numbers, 0)
+            shares = self._data.shares(own)
+            batch = *self._data.gather(own), present
+            found.append(self._model.gradient(at, *batch, clip, shares=shares))
             masks.append(present)
         sums = Dense(self._shapes[0].slot, torch.stack([batch.total for batch in found], dim=1))
         new = entries([sums], self._shapes, mask.to(self._dtype), at)
@@ -355,7 +358,7 @@ def clipped_difference(
     model: StackedModel,
     shapes: tuple[Shape, ...],
     points: tuple[Tensor, Tensor],
-    batch: tuple[Tensor, Tensor, Tensor],
+    batch: tuple[Tensor, Tensor, Tensor, Tensor | None],
     clip: Clip | None,
     bound: Clip | None,
     records: Tensor,
@@ -366,7 +369,7 @@ def clipped_difference(
         model: computes them.
         shapes: of `difference_shapes`, for this model.
         points: where, and what is subtracted; `[nodes, d]` each.
-        batch: inputs, targets and mask `[nodes, b, ...]`.
+        batch: inputs, targets, mask and shares of rows `[nodes, b, ...]`, as `gradient` takes them.
         clip: bound C of each of the two gradients; None leaves them.
         bound: C_d of each record's difference; None leaves it.
         records: how many each node has, `[nodes]`: gradients are clipped as in a sum over all of
@@ -381,12 +384,16 @@ def clipped_difference(
         InputError: on `algorithm.clip_difference` unless positive and finite, and as
             `StackedModel.gradient`.
     """
+    inputs, targets, mask, shares = batch
     if bound is None:
-        found, other = (model.gradient(at, *batch, clip, counts=records) for at in points)
+        found, other = (
+            model.gradient(at, inputs, targets, mask, clip, counts=records, shares=shares)
+            for at in points
+        )
         total = found.total.double().sub_(other.total)
         return BatchGradient(total, found.norms, found.losses)
     check_clip(bound, "algorithm.clip_difference")
-    at, mask = points[0], batch[2]
+    at = points[0]
     total = torch.zeros_like(at, dtype=torch.float64)
     if mask.numel() == 0:
         empty = at.new_zeros(mask.shape)
@@ -401,12 +408,14 @@ def clipped_difference(
     norms, losses = [], []
     for start in range(0, mask.shape[1], step):
         part = slice(start, start + step)
-        inputs, targets, present = (values[:, part] for values in batch)
+        some, labels, present = inputs[:, part], targets[:, part], mask[:, part]
+        own = None if shares is None else shares[:, part]
         found_here = [
-            model.record_gradients(point, inputs, targets, present, clip) for point in points
+            model.record_gradients(point, some, labels, present, clip, shares=own)
+            for point in points
         ]
         with torch.no_grad():
-            known = inputs.to(at) if inputs.is_floating_point() else inputs.to(at.device)
+            known = some.to(at) if some.is_floating_point() else some.to(at.device)
             new, old = (_entry(found, shapes, known)[0] for found in found_here)
             parts = differences(new, old, shapes)
             bounds = norm_bounds([part.sizes() for part in parts], torch.float64)

@@ -343,12 +343,15 @@ def entry_shapes(model: StackedModel, mini_batch: int | None) -> tuple[Shape, ..
         values: Tensor = size * wide.exp()
         return values.to(like)
 
-    inputs, targets = (values.expand(1, _PROBES, *values.shape) for values in model.examples)
+    rows = () if model.unit_rows is None else (model.unit_rows,)
+    inputs, targets = (values.expand(1, _PROBES, *rows, *values.shape) for values in model.examples)
     inputs = drawn(inputs) if inputs.is_floating_point() else inputs
     dtype = next(model.evaluated.parameters()).dtype
     start = model.start(1, dtype, inputs.device)
     mask = torch.ones(1, _PROBES, dtype=torch.bool, device=inputs.device)
-    found = model.record_gradients(start + 0.05 * drawn(start), inputs, targets, mask, None)
+    shares = start.new_ones(*mask.shape, *rows) if rows else None
+    batch = inputs, targets, mask, None
+    found = model.record_gradients(start + 0.05 * drawn(start), *batch, shares=shares)
     shapes: dict[str, Shape] = {}
     for part in found.parts:
         outer = part.outer()

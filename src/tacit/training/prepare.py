@@ -177,6 +177,7 @@ def prepare(
             device=device,
             output=find_output(config.task.output) if output is None else output,
             augmentation=find_augmentation(config, example.inputs),
+            unit_rows=None if train.units is None else train.units.rule.most,
         )
     except RecordsError as error:  # a few of them were tried
         raise RecordsError(shown, "some of its records", error.expected) from None
@@ -214,7 +215,7 @@ def prepare(
         recalibration = find_recalibration(how, engine, loss, to_fit, dtype)
     settled, rule = with_clip(config, engine, held_out)
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
-    table = _table_notes(config, engine, train.sizes.tolist(), dtype)
+    table = _table_notes(config, engine, train.counts.tolist(), dtype)
     described = () if features is None else (features.note(),)
     described = (*described, *_view_notes(engine))
     notes = (*rule, *records.notes, *described, *table, *lightning_notes(model, loss))
@@ -401,7 +402,7 @@ def _agreed_records(
     shapes = {slot.name: slot.shape for slot in model.layout.slots}
     computed = {"gradient path": model.path, "device": train.targets.device.type}
     settings = identity(config, layout=shapes, start=start, dtype=dtype)
-    own = Experiment(identity={**settings, **layout, **computed}, records=train.sizes.tolist())
+    own = Experiment(identity={**settings, **layout, **computed}, records=train.counts.tolist())
     experiments = peers.share("experiment", own, EXPERIMENT)
     agree([experiment.identity for experiment in experiments], peers)
     absent = [site.rank for site in peers.seen() if site.left_from == 0]

@@ -24,6 +24,7 @@ from tacit.data import Dataset, Schema, StackedData
 from tacit.data.own import own_name, record_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
 from tacit.data.tables.reading import read_table
+from tacit.data.units import UnitRule, check_nodes
 from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
@@ -50,6 +51,7 @@ class TrainingRecords:
         schema: by which they were read, if they are a table.
         notes: what people should know of them, each one line; public.
         names: of all nodes, as the data, the schema or the experiment declares them.
+        known: whether the records say whose each is.
     """
 
     train: StackedData
@@ -59,6 +61,7 @@ class TrainingRecords:
     schema: Schema | None
     notes: tuple[str, ...]
     names: tuple[str, ...] | None
+    known: bool = False
 
 
 def node_records(
@@ -147,14 +150,19 @@ def load_records(
     given = nodes is not None or config.task.dataset == GIVEN
     named = None if given else _load(config, schema)
     names = _names(config, named, schema)
+    rule = _unit_rule(config, schema)
     whose = tuple(_whose(config, node, is_given=nodes is not None) for node in hosted)
     if own:
         local = _own(config, nodes, schema, hosted, whose)
         _warn_of_equal(local, whose)
-        train = data.stack(local, dtype, device)
+        train = data.stack(local, dtype, device, rule, hosted)
+        known = any(records.units is not None for records in local)
     else:
         assert named is not None
-        train = _divided(config, named, names, dtype, device, hosted)
+        train = _divided(config, named, names, dtype, device, hosted, rule)
+        known = named.train.units is not None
+    if train.units is not None:
+        check_nodes(train.units, config.privacy.unit_nodes)
     public = _public(config, test, named, schema)
     if config.nodes.part is not None and names is not None:
         names = (names[config.nodes.part[0]],)
@@ -170,7 +178,21 @@ def load_records(
         schema=schema,
         notes=notes if public is not None else (*notes, NO_TEST_RECORDS),
         names=names,
+        known=known,
     )
+
+
+def _unit_rule(config: Config, schema: Schema | None) -> UnitRule | None:
+    """What a person's records are to a step, where epsilon protects a person."""
+    privacy = config.privacy
+    column = privacy.unit_column
+    if column is None:
+        return None
+    if schema is not None and (schema.unit is None or schema.unit.column != column):
+        has = "no [unit]" if schema.unit is None else f"[unit] column = {schema.unit.column!r}"
+        expected = f"must name the column that the schema declares as [unit]; it has {has}"
+        raise InputError("privacy.unit", privacy.unit, expected)
+    return UnitRule(privacy.unit_rows, privacy.unit_gradient, config.train.seed)
 
 
 def _names(
@@ -290,6 +312,7 @@ def _divided(
     dtype: torch.dtype,
     device: torch.device,
     hosted: Sequence[int],
+    rule: UnitRule | None,
 ) -> StackedData:
     wanted = config.nodes
     parts = data.partition(
@@ -302,7 +325,9 @@ def _divided(
         names=names,
     )
     own = hosted if wanted.part is None else wanted.part[:1]
-    return data.stack_parts(loaded.train, [parts[node] for node in own], dtype, device)
+    return data.stack_parts(
+        loaded.train, [parts[node] for node in own], dtype, device, rule, hosted
+    )
 
 
 def _public(

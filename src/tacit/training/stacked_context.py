@@ -182,6 +182,7 @@ class StackedContext:
             norm=self._plan.release.clip.norm,
             counts=self._clip_counts(nodes),
             coins=self._coins(k, part, nodes, indices),
+            shares=self._shares(rows, indices),
         )
         self._seen.keep(found, mask)
         if rows is None:
@@ -196,18 +197,18 @@ class StackedContext:
         rows, nodes = self._taking_part(k)
         if not nodes:
             return whole
-        batch = self._batch(k, 0, False, rows, nodes)[:3]
+        inputs, targets, mask, indices = self._batch(k, 0, False, rows, nodes)
         chosen = slice(None) if rows is None else rows
         found = clipped_difference(
             self._model,
             self._shapes,
             (at[chosen], anchor[chosen]),
-            batch,
+            (inputs, targets, mask, self._shares(rows, indices)),
             self.clip(k),
             bound,
             self.records[chosen].squeeze(1),
         )
-        self._seen.keep(found, batch[2])
+        self._seen.keep(found, mask)
         return found.total if rows is None else whole.index_copy_(0, rows, found.total)
 
     def add_noise(
@@ -408,6 +409,11 @@ class StackedContext:
             return None
         numbers = torch.tensor([node.node for node in nodes], device=self._device)
         return record_coins(self.seed, k, part, numbers, indices)
+
+    def _shares(self, rows: Tensor | None, indices: Tensor) -> Tensor | None:
+        """How much each row of records `[nodes, b]` counts, where a record is several."""
+        places = self._places if rows is None else rows if self._places is None else None
+        return self._data.shares(indices, places)
 
     def _clip_counts(self, nodes: tuple[NodePlan, ...]) -> int | Tensor | None:
         """For how many records' rounding clipping is to allow, `[nodes]`, or all alike.

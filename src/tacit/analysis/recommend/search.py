@@ -191,7 +191,7 @@ def read_facts(config: Config) -> Facts:
     hosted = range(config.nodes.count)
     dtype = DTYPES[config.train.dtype]
     loaded = load_records(config, None, None, None, dtype, torch.device("cpu"), hosted)
-    facts = facts_of(config, loaded, loaded.train.sizes.tolist())
+    facts = facts_of(config, loaded, loaded.train.counts.tolist())
     if facts.outputs is None:
         raise InputError(
             "task.outputs",

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.data.datasets import Dataset, TaskData
-from tacit.data.partitions import TEST_SPLIT, public_generator
+from tacit.data.public_coins import TEST_SPLIT, public_generator
 
 _CLASSES = 10
 _TEST_SHARE = 0.2

@@ -461,6 +461,25 @@ class NodeColumn(_Part):
         read_each(texts, lambda text: text if text == own else None, at, rule)
 
 
+class UnitColumn(_Part):
+    """The column that says whose a record is, such as the number of a person.
+
+    `name` is what one of them is called, as in "a patient".
+    """
+
+    column: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1, max_length=40)] = "person"
+
+    def ids(self, texts: Texts, words: Words, where: str) -> list[str]:
+        """The id of every field."""
+        rule = "must say whose each record is, and none may be missing"
+
+        def read(text: str | None) -> str | None:
+            return None if text is None or text in words else text
+
+        return read_each(texts, read, f"column {self.column!r} of {where}", rule)
+
+
 def _numbers(read: Any, texts: Texts, words: Words, where: str, rule: str) -> list[float]:
     """Numbers of fields, NaN where they are missing."""
 

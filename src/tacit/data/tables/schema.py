@@ -33,7 +33,7 @@ from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
 from tacit.data.tables.fields import Table
-from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target
+from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target, UnitColumn
 from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, is_meant, nearest, plain_rule
 
@@ -63,6 +63,7 @@ class Schema(BaseModel):
     Attributes:
         target: what is predicted: a class with `labels`, or a number with `low` and `high`.
         node: the column that says whose record it is, and its `values`, node 0 first.
+        unit: the column that says which person a record is of; None: nobody said.
         columns: every other column by name; the inputs of a record have their order.
         confirmed_public: whether a person has confirmed that all that is declared is public.
         missing_words: fields that count as missing, where they are no declared value.
@@ -79,6 +80,7 @@ class Schema(BaseModel):
     missing_words: tuple[str, ...] = MISSING_WORDS
     target: Annotated[Target, BeforeValidator(_complete)]
     node: NodeColumn | None = None
+    unit: UnitColumn | None = None
     columns: Annotated[
         dict[str, Annotated[Column, BeforeValidator(_complete)]], Field(min_length=1)
     ]
@@ -88,12 +90,14 @@ class Schema(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise _refusal(values, error) from None
-        for name, role in (("target", self.target), ("node", self.node)):
+        for name, role in (("target", self.target), ("node", self.node), ("unit", self.unit)):
             if role is not None and role.column in self.columns:
                 expected = f"is the {name}'s column: leave it out of the columns"
                 raise InputError(f"schema.columns.{role.column}", role.column, expected)
         if self.node is not None and self.node.column == self.target.column:
             raise InputError("schema.node.column", self.node.column, "is the target's column")
+        if self.unit is not None and self.unit.column == self.target.column:
+            raise InputError("schema.unit.column", self.unit.column, "is the target's column")
         if not self.features:
             raise InputError(
                 "schema.columns", list(self.columns), "leave no input: all are ignored"
@@ -206,7 +210,11 @@ class Schema(BaseModel):
             self.node.check(columns[self.node.column], node, where)
         at = f"column {target!r} of {where}"
         targets = self.target.encode(columns[target], frozenset(self.missing_words), at)
-        return Dataset(self._encoded(columns, where), torch.from_numpy(targets))
+        units = None
+        if self.unit is not None and self.unit.column in columns:
+            words = frozenset(self.missing_words)
+            units = np.array(self.unit.ids(columns[self.unit.column], words, where), np.str_)
+        return Dataset(self._encoded(columns, where), torch.from_numpy(targets), units)
 
     def inputs(self, table: object, where: str = "table") -> Tensor:
         """Inputs alone, as in `dataset`, of a table that needs no target: for predictions."""
@@ -259,7 +267,8 @@ class Schema(BaseModel):
     def _checked(self, table: object, where: str) -> Table:
         """The columns of a table, all of which are declared."""
         columns = as_table(table, where)
-        roles = [self.target.column, *([] if self.node is None else [self.node.column])]
+        others = (self.node, self.unit)
+        roles = [self.target.column, *(role.column for role in others if role is not None)]
         declared = [*self.columns, *roles]
         unknown = [name for name in columns if name not in declared]
         if columns and len(unknown) == len(columns):  # then its first line may be a record
