@@ -114,12 +114,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "dropout, functional": (lambda: nn.Sequential(Dropout(0.4), Tied()), (6,)),
 }
-_BUILT: dict[tuple[str, torch.dtype], tuple[StackedModel, Tensor]] = {}
+_BUILT: dict[tuple[str, torch.dtype, int | None], tuple[StackedModel, Tensor]] = {}
 
 
-def built(name, dtype):
-    """The model, and weights of two nodes."""
-    if (name, dtype) not in _BUILT:
+def built(name, dtype, rows=None):
+    """The model, and weights of two nodes; `rows` is how many a record has at most."""
+    if (name, dtype, rows) not in _BUILT:
         make, shape = MODELS[name]
         with torch.random.fork_rng():
             torch.manual_seed(3)
@@ -127,10 +127,12 @@ def built(name, dtype):
         draws = torch.Generator().manual_seed(5)
         examples = torch.randn(4, *shape, generator=draws)
         targets = torch.randint(0, 3, (4,), generator=draws)
-        model = build(module, LOSSES["cross-entropy"], examples, targets, dtype=dtype, device="cpu")
+        loss = LOSSES["cross-entropy"]
+        model = build(module, loss, examples, targets, dtype=dtype, device="cpu", unit_rows=rows)
         at = model.start(NODES, dtype, "cpu")
-        _BUILT[name, dtype] = model, at + 0.1 * torch.randn(at.shape, generator=draws).to(dtype)
-    return _BUILT[name, dtype]
+        moved = at + 0.1 * torch.randn(at.shape, generator=draws).to(dtype)
+        _BUILT[name, dtype, rows] = model, moved
+    return _BUILT[name, dtype, rows]
 
 
 def exact_length(difference, norm):
@@ -202,6 +204,61 @@ def test_a_record_moves_the_sum_by_the_bound_at_most(
     assert_moved_at_most(changed, without, clip, norm)
     assert_moved_at_most(before, without, clip, norm)
     assert_moved_at_most(changed, before, 2 * clip, norm)
+
+
+ROWS = 4
+
+
+def adversarial_unit(shape, size, kind, draws):
+    """Rows `[ROWS, *shape]` that agree, that cancel, that do so nearly, or of which one is lost."""
+    row = adversarial(shape, size, kind % 5, draws)
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=FLOAT64).view(-1, *(1,) * len(shape))
+    noise = torch.randn(ROWS, *shape, generator=draws, dtype=FLOAT64)
+    lost = row.expand(ROWS, *shape).clone()
+    lost[2] = math.nan
+    return [row.expand(ROWS, *shape), row * signs, row * signs + noise, lost][kind % 4]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([-310, -44, -20, 0, 2, 4, 8, 12, 19, 30, 38, 150]),
+    kind=st.integers(0, 19),
+    clip=st.sampled_from([1e-9, 0.3, 1e6]),
+    norm=st.sampled_from(["l2", "automatic", "l1", "coordinate"]),
+    gradient=st.sampled_from(["mean", "sum"]),
+    least=st.integers(1, ROWS),
+)
+def test_a_person_with_any_rows_moves_the_sum_by_the_bound_at_most(
+    dtype, name, seed, size, kind, clip, norm, gradient, least
+):
+    model, at = built(name, dtype, ROWS)
+    shape = MODELS[name][1]
+    draws = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(NODES, RECORDS, ROWS, *shape, generator=draws, dtype=FLOAT64)
+    targets = torch.randint(0, 3, (NODES, RECORDS, ROWS), generator=draws)
+    counts = torch.randint(1, ROWS + 1, (NODES, RECORDS), generator=draws)
+    mask = torch.ones(NODES, RECORDS, dtype=torch.bool)
+    mask[1, 3] = False
+    place = seed % 3
+    coins = record_coins(seed, 0, 0, torch.arange(NODES), torch.arange(RECORDS).expand(NODES, -1))
+    versions = []
+    attack = adversarial_unit(shape, 10.0**size, kind, draws)
+    for unit, rows in ((attack, ROWS), (attack, least), (inputs[0, place], 1), (math.nan, ROWS)):
+        given_inputs, own = inputs.clone(), counts.clone()
+        given_inputs[:, place], own[:, place] = unit, rows
+        shares = (torch.arange(ROWS) < own[..., None]).double()
+        shares = shares / own[..., None] if gradient == "mean" else shares
+        batch = given_inputs.to(dtype), targets, mask
+        found = model.gradient(at, *batch, clip, norm=norm, coins=coins, shares=shares)
+        versions.append(found.total)
+    assert all(bool(torch.isfinite(total).all()) for total in versions)
+    *others, without = versions
+    for one in others:
+        assert_moved_at_most(one, without, clip, norm)
+        assert_moved_at_most(one, others[0], 2 * clip, norm)
 
 
 @pytest.mark.parametrize("inputs", [1e4, 1e8, 1e12, 1e18, 1e30])

@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset
 
 from tacit.data.layouts import check_layout
 from tacit.data.pixels import from_bytes, to_bytes
-from tacit.data.units import Ids, Units, UnitRule, own_units, stacked_units, unit_ids
+from tacit.data.units import Ids, UnitRule, Units, own_units, stacked_units, unit_ids
 from tacit.errors import InputError, RecordsError
 
 

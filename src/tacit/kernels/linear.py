@@ -259,13 +259,9 @@ def add_clipped_sums(
 
     A record's gradient is first made, in float64, of those of its rows: it is that vector which is
     normed, clipped and added, so that nothing cancels afterwards. A row without a share is not
-    read. Arguments as there, but for these.
-
-    Args:
-        inputs: `[nodes, b, rows, n]`.
-        targets: `[nodes, b, rows, 1]`, or `[nodes, b, rows, outputs]` for mean squares.
-        shares: `[nodes, b, rows]`.
-        total: `[nodes, d]`, float64.
+    read. Arguments are as there, but for these: inputs are `[nodes, b, rows, n]`, and targets
+    `[nodes, b, rows, 1]` or `[nodes, b, rows, outputs]`, with shares `[nodes, b, rows]`; `total` is
+    in float64.
     """
     nodes, records, most, width = inputs.shape
     size = parameters.shape[1]
