@@ -229,10 +229,11 @@ def test_differences_by_an_anchor_are_clipped_by_person():
             model,
             difference_shapes(model),
             (later, at),
-            (*people.batch, people.given),
+            people.batch,
             0.4,
             bound,
             people.counts,
+            people.given,
         )
         each = new - old
         if bound is not None:

@@ -358,10 +358,11 @@ def clipped_difference(
     model: StackedModel,
     shapes: tuple[Shape, ...],
     points: tuple[Tensor, Tensor],
-    batch: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    batch: tuple[Tensor, Tensor, Tensor],
     clip: Clip | None,
     bound: Clip | None,
     records: Tensor,
+    shares: Tensor | None = None,
 ) -> BatchGradient:
     """Sum over a batch of clipped gradients at one point less those at another.
 
@@ -369,12 +370,13 @@ def clipped_difference(
         model: computes them.
         shapes: of `difference_shapes`, for this model.
         points: where, and what is subtracted; `[nodes, d]` each.
-        batch: inputs, targets, mask and shares of rows `[nodes, b, ...]`, as `gradient` takes them.
+        batch: inputs, targets and mask `[nodes, b, ...]`.
         clip: bound C of each of the two gradients; None leaves them.
         bound: C_d of each record's difference; None leaves it.
         records: how many each node has, `[nodes]`: gradients are clipped as in a sum over all of
             them, so that a snapshot's are the very ones that are subtracted here, and so are
             differences, so that no record changes what others are clipped to.
+        shares: of the rows of records, as `gradient` takes them.
 
     Returns:
         `total` `[nodes, d]`, the sum in float64; norms and losses `[nodes, b]` are those at the
@@ -384,7 +386,7 @@ def clipped_difference(
         InputError: on `algorithm.clip_difference` unless positive and finite, and as
             `StackedModel.gradient`.
     """
-    inputs, targets, mask, shares = batch
+    inputs, targets, mask = batch
     if bound is None:
         found, other = (
             model.gradient(at, inputs, targets, mask, clip, counts=records, shares=shares)

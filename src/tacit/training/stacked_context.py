@@ -203,10 +203,11 @@ class StackedContext:
             self._model,
             self._shapes,
             (at[chosen], anchor[chosen]),
-            (inputs, targets, mask, self._shares(rows, indices)),
+            (inputs, targets, mask),
             self.clip(k),
             bound,
             self.records[chosen].squeeze(1),
+            self._shares(rows, indices),
         )
         self._seen.keep(found, mask)
         return found.total if rows is None else whole.index_copy_(0, rows, found.total)
