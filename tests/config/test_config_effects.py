@@ -424,6 +424,8 @@ READ: Sections = {
     "task": {"dataset": "effects_data:load", "loss": "cross-entropy"},
     "nodes": {"count": 3},
 }
+PEOPLE: Sections = combined(READ, {"task": {"dataset": "effects_data:people"}})
+BY_PERSON: Sections = {"privacy": {"unit": "column:person"}}
 FILES: Sections = {
     "task": {"dataset": "svmlight:some.svm", "data_dir": "one", "features": 4},
     "nodes": {"count": 3},
@@ -528,6 +530,12 @@ KEYS: Mapping[str, Key] = {
     "privacy.calibrate_share": Key(
         (0.1, 0.5), combined(CERTIFIED, {"task": {"calibrate": "private"}})
     ),
+    "privacy.unit": Key(("record", "column:person"), PEOPLE, given=False),
+    "privacy.unit_rows": Key((1, 2), combined(PEOPLE, BY_PERSON), given=False),
+    "privacy.unit_gradient": Key(("mean", "sum"), combined(PEOPLE, BY_PERSON), given=False),
+    "privacy.unit_nodes": Key(
+        elsewhere="tests/training/test_units.py::test_a_person_at_more_nodes_is_refused"
+    ),
     "privacy.ledger": Key(
         (None, "ledgers"), combined(CERTIFIED, {"privacy": {"noise_seed": None}})
     ),
@@ -582,6 +590,11 @@ def load():
 
 def others():
     return made(3), made(2)
+
+
+def people():
+    train = tacit.data.Dataset(*made(1), torch.arange(24) // 3)
+    return tacit.data.TaskData("people", train, tacit.data.Dataset(*made(2)))
 
 
 def views(records, coins):

@@ -91,26 +91,28 @@ def unit_ids(given: ArrayLike, records: int, where: str) -> Ids:
     values = np.asarray(given)
     if values.shape != (records,):
         raise InputError(where, values.shape, f"must be one id a record, of shape ({records},)")
-    if values.dtype.kind in "iuUb":
+    if values.dtype.kind in "iub":
         return values.astype(np.str_)
-    texts = [_text(value) for value in values.tolist()]
-    missing = sum(text is None for text in texts)
+    texts = values
+    if values.dtype.kind != "U":
+        texts = np.array([_text(value) for value in values.tolist()], dtype=np.str_)
+    missing = int((texts == "").sum())
     if missing:
         rule = "ids must be texts or whole numbers, and none may be missing"
         raise RecordsError(where, f"{missing:,} of {records:,} records", rule)
-    return np.array(texts, dtype=np.str_)
+    return texts
 
 
-def _text(value: object) -> str | None:
-    """The text of an id; None where it is none."""
+def _text(value: object) -> str:
+    """The text of an id; empty where it is none."""
     match value:
         case str():
-            return value or None
+            return value
         case int():
             return str(value)
         case float() if value.is_integer():
             return str(int(value))
-    return None
+    return ""
 
 
 def own_units(ids: Ids, rule: UnitRule, node: int) -> OwnUnits:
