@@ -576,6 +576,7 @@ KEYS: Mapping[str, Key] = {
 }
 
 _DATA = """
+import tacit
 import torch
 
 
