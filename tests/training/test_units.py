@@ -8,6 +8,7 @@ import torch
 
 import tacit
 from tacit.algorithms import ALGORITHMS
+from tacit.analysis.optimise.bound import estimate
 from tacit.config import load_config
 from tacit.data import Dataset
 from tacit.errors import InputError
@@ -116,3 +117,28 @@ def test_nodes_that_do_not_say_whose_records_they_have():
     own[1] = Dataset(own[1].inputs, own[1].targets)
     with pytest.raises(InputError, match=r"nodes\[1\]"):
         planned(experiment(), own)
+
+
+class Tied(torch.nn.Module):
+    """One weight twice, for which gradients are those of `torch.func`."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        return self.layer(torch.tanh(self.layer(inputs)))[:, :2]
+
+
+def test_what_is_tried_on_public_records_is_tried_by_row():
+    """The forecast of slow models, the median of public norms, and the constants of a bound."""
+    test = site(9)
+    config = experiment("dp-sgd", algorithm={"clip": "median"})
+    job = prepare(load_config(config, count=3), nodes=sites(), test=(test.inputs, test.targets))
+    assert 0 < job.config.algorithm.options.clip < 100
+    slow = prepare(load_config(experiment(), count=3), nodes=sites(), model=Tied())
+    assert any("torch.func" in note for note in slow.plan.notes)
+    by_row = prepare(load_config(experiment(privacy={"unit": "record"}), count=3), nodes=sites())
+    by_person = prepare(load_config(experiment(), count=3), nodes=sites())
+    found, right = (estimate(job, {}, source="train") for job in (by_person, by_row))
+    assert found.value("L") == pytest.approx(right.value("L"), rel=1e-6)

@@ -92,22 +92,24 @@ def slow_path(
     at = model.start(_NODES, dtype, inputs.device)
     at_once = _NODES * model.records_at_once(at)
     views = 1 if model.augmentation is None else model.augmentation.views
+    of_record = () if model.unit_rows is None else (model.unit_rows,)
 
-    def some(count: int) -> tuple[Tensor, Tensor]:
-        rows = torch.arange(_NODES * count, device=inputs.device)
+    def some(*shape: int) -> tuple[Tensor, Tensor]:
+        rows = torch.arange(math.prod(shape), device=inputs.device)
         chosen = inputs[rows % len(inputs)], targets[rows % len(targets)]
-        first, second = (values.view(_NODES, count, *values.shape[1:]) for values in chosen)
+        first, second = (values.view(*shape, *values.shape[1:]) for values in chosen)
         return first, second
 
     def own(count: int) -> Tensor:
         rows = torch.arange(count, device=inputs.device)
         coins = record_coins(0, 0, 0, rows[:_NODES], rows.expand(_NODES, -1))
         mask = torch.ones(_NODES, count, dtype=torch.bool, device=inputs.device)
-        return model.gradient(at, *some(count), mask, 1.0, coins=coins).total
+        records = some(*mask.shape, *of_record)
+        shares = at.new_ones(*mask.shape, *of_record) if of_record else None
+        return model.gradient(at, *records, mask, 1.0, coins=coins, shares=shares).total
 
     def plain(count: int) -> Tensor:
-        records, labels = (values.flatten(0, 1) for values in some(count * views))
-        return _plain(model, at[0], records, labels)
+        return _plain(model, at[0], *some(_NODES * count * views * math.prod(of_record)))
 
     most = max(_NODES, min(_SIZES[1], at_once // _NODES))  # else what is cut is two calls
     sizes = min(_SIZES[0], most // 2), most

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -222,7 +222,8 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
     numbers = torch.arange(len(sizes), device=job.device)
     coins = record_coins(job.config.train.seed, 0, 0, numbers, slots)
     starts = start.repeat(len(sizes), 1)
-    gradients = job.model.gradient(starts, inputs, targets, mask, _NO_CLIP, coins=coins)
+    by_row = replace(job.model, unit_rows=None)  # the constants are those of single rows
+    gradients = by_row.gradient(starts, inputs, targets, mask, _NO_CLIP, coins=coins)
     means = gradients.total.double() / sizes.unsqueeze(1)
     own = means.square().sum(dim=1)
     squares = gradients.norms.double().square().sum(dim=1)
