@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 TWICE := $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
-.PHONY: demo test test-rest test-pages test-all coverage check format docs bench bench-quick clean
+.PHONY: demo test test-rest test-nightly test-all coverage check format docs bench bench-quick clean
 
 demo: .venv/.installed  ## train privately on the data set that ships with scikit-learn
 	$(BIN)/tacit train examples/digits.toml
@@ -18,10 +18,10 @@ test: check  ## every check: format, lint, types, and the tests that are quick
 	$(PYTEST) -n auto
 
 test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
-	$(PYTEST) -n $(TWICE) -m "process or slow"
+	$(PYTEST) -n $(TWICE) -m "(process or slow) and not nightly"
 
-test-pages: .venv/.installed-test  ## the pages of the documentation that `make test-rest` does not follow
-	$(PYTEST) -n auto -m pages
+test-nightly: .venv/.installed-test  ## more of the same: longer storms, every page, all pairs of options
+	$(PYTEST) -n auto -m nightly
 
 test-all: check  ## every check, with all tests
 	$(PYTEST) -n auto -m ""

@@ -50,15 +50,6 @@ SHORTENED = {  # commands that take minutes, made shorter by these words
     "tacit train fashion.toml --out runs/fashion": "--set train.steps=3",
     "tacit train fashion.toml --set privacy.epsilon=none --out runs/open": "--set train.steps=3",
 }
-EVERY_CHANGE = (
-    "README.md",
-    "docs/start/index.md",
-    "docs/start/ten-minutes.md",
-    "docs/how-to/metric.md",
-    "docs/how-to/missing-values.md",
-    "docs/how-to/lora.md",
-)
-"""The pages that `make test-rest` follows; `make test-pages` follows the others."""
 ENDS = {"tacit train shared.toml --out runs/fourth": 3}  # exit codes other than 0
 _IMAGES = re.compile(r'^dataset = "((?:fashion-)?mnist|adult)"', re.MULTILINE)
 _PYTHON = (ROOT / "tests" / "page_python.py").read_text(encoding="utf-8")
@@ -171,13 +162,8 @@ def shell(page, request):
         shutil.rmtree(shell.folder)
 
 
-def marked(page):
-    """A page with the tier of its test: all of them take longer than a change should wait for."""
-    every = name_of(page) in EVERY_CHANGE
-    return pytest.param(page, marks=pytest.mark.slow if every else pytest.mark.pages)
-
-
-@pytest.mark.parametrize("page", [marked(page) for page in PAGES], ids=[*map(name_of, PAGES)])
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_is_followed_to_the_letter(page, shell):
     for name in _IMAGES.findall(page.read_text(encoding="utf-8")):
         if not (DATA / name).is_dir():

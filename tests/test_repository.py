@@ -45,7 +45,7 @@ def test_hosted_ci_runs_what_a_change_must_pass_on_every_python_that_is_named():
     (tested,) = [re.findall(r"3\.\d+", line) for line in values(workflow, "python")]
     assert tested == named
     assert PROJECT["requires-python"] == f">={named[0]}"
-    assert values(workflow, "run") == [".ci/run"]
+    assert values(workflow, "run") == [".ci/run", "make test-nightly"]
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
 
 
