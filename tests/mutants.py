@@ -355,7 +355,7 @@ def planted(mutant: Mutant, source: Path) -> str | None:
 def failing(mutant: Mutant, source: Path) -> list[str]:
     """The tests that fail with a defect, up to the first; a run without an end counts as one."""
     chosen = ["-k", mutant.chosen] if mutant.chosen else []
-    options = ["-q", "-x", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen]
+    options = ["-q", "-x", "-m", "not nightly", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen]
     try:
         ended = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *mutant.tests.split()],
