@@ -196,7 +196,7 @@ def test_losses_of_many_rows_are_as_exact_as_said():
 def test_group_privacy_is_nearly_exact_for_gaussian_curves(mu, rows):
     exact = float(gaussian_epsilon_exact(rows * mu, 1e-5))
     found = persons.rows_epsilon(lambda epsilon: gaussian_delta(mu, epsilon), rows, 1e-5)
-    assert exact <= found <= 1.06 * exact + 0.02 * mu
+    assert exact <= found <= 1.12 * exact + 0.02 * mu
     at = persons.rows_delta(lambda epsilon: gaussian_delta(mu, epsilon), rows, exact)
     assert 1e-5 * (1 - 1e-6) <= at <= 3e-4
 

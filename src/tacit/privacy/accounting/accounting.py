@@ -418,7 +418,7 @@ def _method(mechanism: Mechanism) -> _Method:
             _, what, instead = part
             raise InputError(
                 *what,
-                "a private state like this is accounted by itself only: no bound is known that "
+                "this is accounted by itself only: no bound is known that "
                 f"composes it with others; {instead}",
             )
     return _COMPOSED

@@ -55,6 +55,7 @@ _THINNED = (SampledGaussian, Laplace)  # whose records are drawn by coins of the
 _EVALUATED = 32  # points of a curve
 _BETWEEN = 8  # points between two of them, on chords
 _EVENTS = 400
+_TINY = 1e-300  # a delta that counts as this where it is below: weights may be as large
 _LARGEST = 1e3  # an epsilon beyond which no group is accounted for
 _SMALLEST = 1e-6  # and below which none is divided
 _ROUNDED = 1e-9  # more than sums of some hundred logarithms below 1e3 lose
@@ -89,10 +90,11 @@ def rows_delta(delta_at: Callable[[float], float], rows: int, epsilon: float) ->
 
 def _evenly(delta_at: Callable[[float], float], rows: int, epsilon: float) -> float:
     """Log delta of all rows if each is given the same epsilon, which is not 0 together."""
-    found = delta_at(epsilon)
-    if found <= 0:
-        return -math.inf
-    return math.log(found) + float(np.logaddexp.reduce(epsilon * np.arange(rows))) + _ROUNDED
+    return (
+        math.log(max(delta_at(epsilon), _TINY))
+        + float(np.logaddexp.reduce(epsilon * np.arange(rows)))
+        + _ROUNDED
+    )
 
 
 def _points(
@@ -107,8 +109,7 @@ def _points(
         least: logarithm of the chance of the rarest event that is tried.
     """
     at = np.linspace(0.0, most, _EVALUATED)
-    with np.errstate(divide="ignore"):
-        known = np.log([delta_at(epsilon) for epsilon in at.tolist()])
+    known = np.log([max(delta_at(epsilon), _TINY) for epsilon in at.tolist()])
     # Delta is convex in e^epsilon: chords lie above it.
     epsilons = np.linspace(0.0, most, (_EVALUATED - 1) * _BETWEEN + 1)
     cell = np.minimum(np.searchsorted(at, epsilons, side="right") - 1, _EVALUATED - 2)
@@ -184,7 +185,7 @@ def worst_nodes(person: Person) -> list[Person]:
     if len(found) > MOST_SETS:
         expected = (
             f"must leave at most {MOST_SETS} choices among {len(kept)} different mechanisms: bring "
-            "nodes to the same noise and rate, or state the noisiest mechanism that covers all"
+            "nodes to one noise and rate, or state the least noise and largest rate for all"
         )
         raise InputError("nodes", person.nodes, expected)
     return [

@@ -39,8 +39,38 @@ from tacit.privacy.mechanisms.steps import (
 from tacit.privacy.mechanisms.trials import BestOfTrials
 
 
+class OfParts(Mechanism):
+    """A mechanism made of parts of one relation, unit and trust model: the base of those."""
+
+    parts: Sequence[Mechanism]
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation, common to all parts."""
+        return self.parts[0].relation
+
+    @property
+    def trust_model(self) -> str:
+        """Who sees what, common to all parts."""
+        return self.parts[0].trust_model
+
+    @property
+    def unit(self) -> Unit:
+        """What neighbouring data sets differ in, common to all parts."""
+        return self.parts[0].unit
+
+    @property
+    def rate(self) -> float:
+        """The largest share of the records that joins a step of a part."""
+        return max(part.rate for part in self.parts)
+
+    def merge_key(self) -> Self:
+        """The mechanism itself."""
+        return self
+
+
 @dataclass(frozen=True)
-class Composed(Mechanism):
+class Composed(OfParts):
     """Several mechanisms on the same data, one after the other, each seeing what went before.
 
     What an adaptive composition costs does not depend on the order of its steps, so the parts are
@@ -63,37 +93,14 @@ class Composed(Mechanism):
         for part in flat:
             key = keys.get(id(part)) or keys.setdefault(id(part), part.merge_key())
             groups.setdefault(key, []).append(part)
-        for name in ("relation", "unit", "trust_model"):
-            values = sorted({getattr(key, name) for key in groups})
-            if len(values) > 1:
-                raise InputError("parts", values, f"must agree in their {name}")
+        _agree(groups)
         parts = tuple(type(key).merged(parts) for key, parts in groups.items())
         object.__setattr__(self, "parts", parts)
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation, common to all parts."""
-        return self.parts[0].relation
-
-    @property
-    def trust_model(self) -> str:
-        """Who sees what, common to all parts."""
-        return self.parts[0].trust_model
-
-    @property
-    def unit(self) -> Unit:
-        """What neighbouring data sets differ in, common to all parts."""
-        return self.parts[0].unit
 
     @property
     def steps(self) -> int:
         """Steps of all parts together."""
         return sum(part.steps or 0 for part in self.parts)
-
-    @property
-    def rate(self) -> float:
-        """The largest share of the records that joins a step of a part."""
-        return max(part.rate for part in self.parts)
 
     @property
     def inner(self) -> Sequence[Mechanism]:
@@ -116,10 +123,6 @@ class Composed(Mechanism):
     def repeated(self, times: int) -> Self:
         """The composition of its parts, each released so many times."""
         return replace(self, parts=[compose(part, times) for part in self.parts])
-
-    def merge_key(self) -> Self:
-        """The composition itself."""
-        return self
 
     @classmethod
     def merged(cls, parts: Sequence[Mechanism]) -> Self:
@@ -215,7 +218,7 @@ MOST_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Person(Mechanism):
+class Person(OfParts):
     """A person with several rows: what the mechanisms of a run, which protect a row, give a person.
 
     *Relation*: that of the parts, for up to `rows` records at each of up to `nodes` nodes together:
@@ -249,10 +252,7 @@ class Person(Mechanism):
         kinds = {kind for part in self.parts for kind in _kinds(part)}
         if not kinds or not kinds <= set(MECHANISMS) - {Person}:
             raise InputError("parts", self.parts, "must be mechanisms of rows, at least one")
-        for name in ("relation", "unit", "trust_model"):
-            values = sorted({getattr(part, name) for part in self.parts})
-            if len(values) > 1:
-                raise InputError("parts", values, f"must agree in their {name}")
+        _agree(self.parts)
         if self.unit != "record":
             expected = (
                 "must be 'record': one that protects a client protects all rows at it already"
@@ -276,29 +276,9 @@ class Person(Mechanism):
             raise InputError("parts", kind.kind, expected)
 
     @property
-    def relation(self) -> Relation:
-        """The neighbouring relation, for all of a person's rows together."""
-        return self.parts[0].relation
-
-    @property
-    def trust_model(self) -> str:
-        """Who sees what."""
-        return self.parts[0].trust_model
-
-    @property
-    def unit(self) -> Unit:
-        """What its parts protect: a record, of which a person has several."""
-        return self.parts[0].unit
-
-    @property
     def steps(self) -> int:
         """Steps of the node that has most."""
         return max(part.steps or 0 for part in self.parts)
-
-    @property
-    def rate(self) -> float:
-        """The largest share of the records that joins a step of a node."""
-        return max(part.rate for part in self.parts)
 
     def _who(self) -> str:
         nodes = "one node" if self.nodes == 1 else f"each of {self.nodes} nodes at most"
@@ -323,18 +303,10 @@ class Person(Mechanism):
         """Every node's mechanism so many times over."""
         return replace(self, parts=[part.repeated(times) for part in self.parts])
 
-    def of_steps(self, steps: Sequence[tuple[int, int, int]]) -> Self:
-        """Every node's mechanism with these steps, of those that it has."""
-        return replace(self, parts=[part.of_steps(steps) for part in self.parts])
-
-    def merge_key(self) -> Self:
-        """The person itself."""
-        return self
-
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
         """The same so many times over."""
-        return parts[0] if len(parts) == 1 else parts[0].repeated(len(parts))
+        return parts[0].repeated(len(parts))
 
 
 def for_a_unit(mechanism: Mechanism, rows: int) -> Mechanism:
@@ -383,6 +355,13 @@ def across_nodes(mechanisms: Sequence[Mechanism], nodes: int) -> Mechanism:
         else:
             raise InputError("mechanisms", mechanism.describe(), "must be one node's each")
     return Person(parts, rows, nodes)
+
+
+def _agree(parts: Iterable[Mechanism]) -> None:
+    for name in ("relation", "unit", "trust_model"):
+        values = sorted({getattr(part, name) for part in parts})
+        if len(values) > 1:
+            raise InputError("parts", values, f"must agree in their {name}")
 
 
 def _kinds(part: Mechanism) -> set[type[Mechanism]]:
