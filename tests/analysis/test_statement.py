@@ -25,7 +25,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms import base
 from tacit.report.documents.base import dump, load
 from tacit.report.documents.ledger import ConfirmedStatement
-from tacit.report.trust_words import RELATIONS, TRUST_MODELS, UNITS
+from tacit.report.trust_words import RELATIONS, TRUST_MODELS
 from tacit.report.wording import epsilon_text
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
@@ -99,10 +99,9 @@ def test_a_statement_says_what_ran(run):
         assert word in text
 
 
-def test_every_trust_model_relation_and_unit_has_a_meaning_of_its_own():
+def test_every_trust_model_and_relation_has_a_meaning_of_its_own():
     for known, meanings in (
         (base.TRUST_MODELS, TRUST_MODELS),
-        (base.UNITS, UNITS),
         ((base.ADD_OR_REMOVE_ONE, base.REPLACE_ONE), RELATIONS),
     ):
         assert tuple(meanings) == known

@@ -23,11 +23,13 @@ from tacit.report.protection import (
 )
 from tacit.report.run_charts import run_charts
 from tacit.report.trust_words import (
-    RELATIONS,
     SIMULATED,
     TRUST_MODELS,
     observer_words,
+    person_text,
+    relation_meaning,
     trust_texts,
+    unit_meaning,
 )
 from tacit.report.view import (
     Banner,
@@ -163,6 +165,8 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
             f"Certified epsilon {epsilon} at {_delta_text(result)}{over}. A blind guess is right "
             f"with 50{_NARROW}%. {mechanism}"
         )
+        if result.unit.apart:
+            detail += f". {_capital(person_text(result.unit))}"
         observer = observer_words(result.trust_model or "", trust)
         verdict = _protection(result).banner(observer, detail, in_doubt=alarm is not None)
     banners = [verdict] if alarm is None else [alarm, verdict]
@@ -183,6 +187,10 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
         headline = f"Nothing was learned that shows: {told}"
         banners.append(Banner("warn", headline))
     return banners
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _delta_text(result: ResultDocument) -> str:
@@ -269,12 +277,9 @@ def _scope(result: ResultDocument) -> str:
     trust += f": {observer}. " if observer else ". " if trust else ""
     relation = ""
     if result.relation is not None:
-        neighbours = RELATIONS.get(result.relation, "it is decided which data sets are neighbours")
+        neighbours = relation_meaning(result.relation, result.unit)
         relation = f"By the relation {result.relation}, {neighbours}. "
-    return (
-        f"The unit of protection is one record of one node. {relation}{trust}"
-        "A person with several records is protected less."
-    )
+    return f"The unit of protection is {unit_meaning(result.unit)}. {relation}{trust}".rstrip()
 
 
 def _trust(result: ResultDocument) -> TrustTerms | None:
@@ -327,7 +332,7 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
         ("Model", f"{result.task.model}, {result.parameters:,} parameters"),
         ("Loss", result.task.loss),
         ("Steps", f"{result.steps:,} of {result.planned_steps:,} planned"),
-        ("Records", _records_text(result.records)),
+        (_capital(result.unit.plural), _records_text(result.records)),
         ("Graph", f"{topology.graph}, {direction}{turns}"),
         (
             "Contraction",
@@ -397,7 +402,7 @@ def _node_table(result: ResultDocument) -> Table:
     noise = result.noise_multiplier
     cells: dict[str, Iterable[str]] = {
         "node": [node_list([n], [name]) for n, name in enumerate(result.node_names or unknown)],
-        "records": map("{:,}".format, result.records),
+        result.unit.plural: map("{:,}".format, result.records),
         "share of model": map(_share, result.signal_share),
         "share of noise": map(_share, result.noise_share),
         "sampling rate": map(number_text, result.sampling_rate),

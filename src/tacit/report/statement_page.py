@@ -7,8 +7,10 @@ from typing import Any
 
 from tacit.report.audit_words import NOT_SHOWN, audit_alarm, found_blocks
 from tacit.report.documents.base import read
+from tacit.report.documents.ledger import StatementUnit
 from tacit.report.documents.run import RunAudit
 from tacit.report.documents.trust import TrustTerms
+from tacit.report.documents.unit import UnitTerms
 from tacit.report.html import html
 from tacit.report.protection import (
     LEVELS,
@@ -18,7 +20,7 @@ from tacit.report.protection import (
     protection,
     size_note,
 )
-from tacit.report.trust_words import SIMULATED, observer_words, trust_texts
+from tacit.report.trust_words import SIMULATED, observer_words, person_text, trust_texts
 from tacit.report.view import (
     Block,
     Heading,
@@ -42,7 +44,6 @@ from tacit.report.wording import (
 _HEADS = 12  # that are printed
 _NODE_COLUMNS = (
     "nodes",
-    "records",
     "share of model",
     "right guess at most",
     "certified epsilon",
@@ -114,6 +115,7 @@ def statement_page(document: Mapping[str, Any]) -> str:
     if trust is None:
         seen = "saw everything that the nodes sent, knew everything else"
     formula = document["claim"].get("formula") or "no claim"
+    unit = read(StatementUnit, document["unit"], "unit")
     names = {row["node"]: row.get("name") for row in rows}
     infinite, words = document["claim"].get("infinite", False), document["mechanisms_in_words"]
     cells = ((row["node"], _node_cells(row, infinite)) for row in rows)
@@ -133,10 +135,12 @@ def statement_page(document: Mapping[str, Any]) -> str:
         Heading(eyebrow, subject, f"{made}{document['tacit_version']}"),
         *([] if alarm is None else [alarm]),
         *([SIMULATED] if trust is not None and trust.simulated else []),
-        strength.banner(observer, _certified(document), in_doubt=alarm is not None),
+        strength.banner(observer, _certified(document, unit), in_doubt=alarm is not None),
         _card("What is guaranteed", *texts(_guarantee(document, strength.right_guess, seen))),
         _card(
-            "Each node", _table(_NODE_COLUMNS, cells, names), Text(_COLUMNS_MEAN.format(formula))
+            "Each node",
+            _table((_NODE_COLUMNS[0], unit.plural, *_NODE_COLUMNS[1:]), cells, names),
+            Text(_COLUMNS_MEAN.format(formula)),
         ),
         *([_card("Whom this rests on", *relied)] if relied else []),
         _card("What an audit found", *found),
@@ -158,16 +162,18 @@ def _card(title: str, *blocks: Block) -> Titled:
     return Titled(title, blocks, "card")
 
 
-def _certified(document: Mapping[str, Any]) -> str:
+def _certified(document: Mapping[str, Any], unit: UnitTerms) -> str:
     """What is certified, and of whom."""
     rows = document["nodes"]
     epsilon = epsilon_words(max(row["epsilon"] for row in rows))
     delta = epsilon_text(max(row["delta"] for row in rows))
     over = ", the highest of all nodes" if len(rows) > 1 else ""
-    relation, unit, model = (document[key]["name"] for key in ("relation", "unit", "trust_model"))
+    relation, model = document["relation"]["name"], document["trust_model"]["name"]
+    more = f" Besides: {person_text(unit)}." if unit.apart else ""
     return (
         f"Certified: epsilon {epsilon} at delta {delta}{over}. A blind guess is right with "
-        f"{_HALF}. Relation {relation}, unit one {unit}, trust model {model}."
+        f"{_HALF}. Relation {relation}, unit one {unit.name}, trust model {model}."
+        f"{more}"
     )
 
 
