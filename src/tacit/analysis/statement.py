@@ -54,7 +54,7 @@ from tacit.report.documents.ledger import (
 from tacit.report.documents.run import LET_IT_END, NOT_THERE, ResultDocument, RunAudit
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
-from tacit.report.documents.unit import UnitTerms
+from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.statement_page import statement_page
 from tacit.report.trust_words import (
     COUNTING_ON_OTHERS,
@@ -538,7 +538,8 @@ def _confirmed(
         if name != mechanism.unit:
             raise InputError("unit", name, f"must be {mechanism.unit!r}, by its own mechanisms")
     charged = statement.ledger if statement.choosing is None else statement.data_ledger
-    confirm_person(statement.ledger, statement.unit, _certified_unit(statement.unit, charged))
+    person = _certified_unit(statement.unit, charged) if statement.unit.apart else RECORD
+    confirm_person(statement.ledger, statement.unit, person)
     _check_trust(statement)
     of_data: list[float] = []
     if statement.data_ledger is not None:

@@ -235,7 +235,7 @@ def _spent(result: ResultDocument) -> Iterator[tuple[str, str]]:
     yield "epsilon certified, least", epsilon_text(min(spent))
     yield "epsilon protects", f"one {result.unit.name} of one node"
     if result.unit.apart:
-        yield "and besides", person_text(result.unit)
+        yield f"epsilon of the {result.unit.person}", person_text(result.unit)
     if result.trust is not None:
         collude = count_text(result.trust.colluding, "node")
         yield "trust model", f"{result.trust_model}, {collude} may collude"

@@ -30,6 +30,7 @@ from tacit.report.trust_words import (
     relation_meaning,
     trust_texts,
     unit_meaning,
+    verdict,
 )
 from tacit.report.view import (
     Banner,
@@ -157,19 +158,19 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
     mechanism, nodes, trust = result.mechanism or "", result.node_count, _trust(result)
     reason = _why_not_private(result)
     if reason is not None:
-        verdict = Banner("bad", f"NOT PRIVATE: {reason}", [mechanism])
+        privacy = Banner("bad", f"NOT PRIVATE: {reason}", [mechanism])
     else:
         epsilon = epsilon_words(result.certified)
         over = f", the highest of {nodes:,} nodes" if nodes > 1 else ""
+        person = f" {_capital(person_text(result.unit))}." if result.unit.apart else ""
         detail = (
             f"Certified epsilon {epsilon} at {_delta_text(result)}{over}. A blind guess is right "
-            f"with 50{_NARROW}%. {mechanism}"
+            f"with 50{_NARROW}%.{person} {mechanism}"
         )
-        if result.unit.apart:
-            detail += f". {_capital(person_text(result.unit))}"
         observer = observer_words(result.trust_model or "", trust)
-        verdict = _protection(result).banner(observer, detail, in_doubt=alarm is not None)
-    banners = [verdict] if alarm is None else [alarm, verdict]
+        strength = verdict(result.unit, _guarantees(result))
+        privacy = strength.banner(observer, detail, in_doubt=alarm is not None)
+    banners = [privacy] if alarm is None else [alarm, privacy]
     if trust is not None and trust.simulated:
         banners.append(SIMULATED)
     if result.status in _STATUS_BANNERS:
@@ -222,6 +223,8 @@ def _epsilon_tile(result: ResultDocument, *, alarmed: bool) -> Tile:
         return Tile("Certified epsilon", value, "in doubt: an audit raised an alarm", "void")
     lowest = min(epsilon for epsilon in result.epsilon if epsilon is not None)
     note = f"lowest node {epsilon_words(lowest)} · {_delta_text(result)}"
+    if result.unit.apart and result.unit.epsilon is not None:
+        note += f" · {result.unit.person} {epsilon_words(result.unit.epsilon)}"
     if result.certified > MOST_SHOWN:
         note += " · this is no protection"
     return Tile("Certified epsilon, highest node", value, note)

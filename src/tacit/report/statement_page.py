@@ -20,7 +20,7 @@ from tacit.report.protection import (
     protection,
     size_note,
 )
-from tacit.report.trust_words import SIMULATED, observer_words, person_text, trust_texts
+from tacit.report.trust_words import SIMULATED, observer_words, person_text, trust_texts, verdict
 from tacit.report.view import (
     Block,
     Heading,
@@ -109,13 +109,14 @@ def statement_page(document: Mapping[str, Any]) -> str:
     audit = None if recorded is None else read(RunAudit, recorded, "audit")
     trust = None if terms is None else read(TrustTerms, terms, "trust")
     alarm = audit_alarm(audit)
-    strength = protection((row["epsilon"], row["delta"]) for row in rows)
+    unit = read(StatementUnit, document["unit"], "unit")
+    guarantees = [(row["epsilon"], row["delta"]) for row in rows]
+    strength, certified = protection(guarantees), _certified(document, unit)
     observer = observer_words(model, trust)
     seen = "saw what the observer sees, knew everything else about the data"
     if trust is None:
         seen = "saw everything that the nodes sent, knew everything else"
     formula = document["claim"].get("formula") or "no claim"
-    unit = read(StatementUnit, document["unit"], "unit")
     names = {row["node"]: row.get("name") for row in rows}
     infinite, words = document["claim"].get("infinite", False), document["mechanisms_in_words"]
     cells = ((row["node"], _node_cells(row, infinite)) for row in rows)
@@ -135,7 +136,7 @@ def statement_page(document: Mapping[str, Any]) -> str:
         Heading(eyebrow, subject, f"{made}{document['tacit_version']}"),
         *([] if alarm is None else [alarm]),
         *([SIMULATED] if trust is not None and trust.simulated else []),
-        strength.banner(observer, _certified(document, unit), in_doubt=alarm is not None),
+        verdict(unit, guarantees).banner(observer, certified, in_doubt=alarm is not None),
         _card("What is guaranteed", *texts(_guarantee(document, strength.right_guess, seen))),
         _card(
             "Each node",

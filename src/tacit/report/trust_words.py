@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.unit import UnitTerms
-from tacit.report.protection import epsilon_words
+from tacit.report.protection import Protection, epsilon_words, protection
 from tacit.report.view import Banner
 from tacit.report.wording import count_text, epsilon_text, with_article
 
@@ -113,6 +116,14 @@ def person_text(unit: UnitTerms) -> str:
     how = " and ".join(["group privacy"] * by_row + [across] * several)
     epsilon, delta = epsilon_words(unit.epsilon), epsilon_text(unit.delta)
     return f"{told} epsilon {epsilon} at delta {delta}, by {how}"
+
+
+def verdict(unit: UnitTerms, guarantees: Iterable[tuple[float, float]]) -> Protection:
+    """What is protected, of the nodes' guarantees and of a person's, if that is another."""
+    if not unit.apart or unit.epsilon is None or unit.delta is None:
+        return protection(guarantees)
+    found = protection([*guarantees, (unit.epsilon, unit.delta)])
+    return replace(found, words=f"{found.words} of {with_article(unit.person or '')}")
 
 
 def relation_meaning(relation: str, unit: UnitTerms) -> str:
