@@ -64,7 +64,7 @@ def plan_blocks(plan: PlanDocument, names: PlanNames) -> list[Block]:
         ("mechanism", plan.mechanism or "no noise: NOT PRIVATE"),
         ("relation", plan.relation or "-"),
         ("trust model", plan.trust_model or "-"),
-        ("epsilon protects", unit_meaning(plan.unit)),
+        ("epsilon protects", unit_meaning(plan.unit) if plan.trust_model else "-"),
     )
     blocks: list[Block] = [Pairs(rows, title=f"plan of {names.title}"), _nodes(plan)]
     if plan.colluding is not None and plan.trust_model is not None:
