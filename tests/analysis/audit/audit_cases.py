@@ -54,12 +54,12 @@ def _classes(*shape, outputs):
     return drawn
 
 
-def _of_persons(records, draw, node):
-    """As many persons as there are records elsewhere, in no order of rows."""
+def _of_persons(records, draw, named):
+    """As many persons as there are records elsewhere, in no order of rows; how each name begins."""
     persons = torch.arange(RECORDS)
     whose = persons.repeat_interleave(persons % 5 + 1)
     whose = whose[torch.randperm(len(whose), generator=draw)]
-    return Dataset(*records(draw, len(whose)), [f"{node}-{one}" for one in whose.tolist()])
+    return Dataset(*records(draw, len(whose)), [f"{named}{one}" for one in whose.tolist()])
 
 
 def _linear():
@@ -96,6 +96,7 @@ def job(
     algorithm="privsgp",
     options=None,
     privacy=None,
+    shared=False,
     **train,
 ):
     """An experiment that could start now; the same one where it was asked for before.
@@ -108,6 +109,7 @@ def job(
         algorithm: its name.
         options: of it.
         privacy: budget and so on.
+        shared: whether the same persons have rows at all nodes.
         train: steps and so on, before those of the settings.
     """
     experiment = {
@@ -118,7 +120,7 @@ def job(
         },
         "train": {**settings["train"], **train},
     }  # fmt: skip
-    return _prepared(json.dumps(experiment), model, nodes)
+    return _prepared(json.dumps(experiment), model, nodes, shared)
 
 
 def forget():
@@ -127,15 +129,16 @@ def forget():
 
 
 @lru_cache(maxsize=64)
-def _prepared(experiment, model, nodes):
+def _prepared(experiment, model, nodes, shared):
     draw = torch.Generator().manual_seed(7)
     build, records = MODELS[model or "linear"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         module = build() if model else None
     config = load_config(json.loads(experiment), count=nodes, given_model=module is not None)
-    persons = config.privacy.unit_column is not None
-    data = [_of_persons(records, draw, n) if persons else records(draw) for n in range(nodes)]
+    data = [records(draw) for _ in range(nodes)]
+    if config.privacy.unit_column is not None:
+        data = [_of_persons(records, draw, "" if shared else f"{n}-") for n in range(nodes)]
     return prepare(config, model=module, nodes=data)
 
 
