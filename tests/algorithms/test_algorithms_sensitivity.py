@@ -195,7 +195,7 @@ def with_units(job):
         ids = [f"0-{own}" for own in [*whose[others].tolist(), *[person] * len(rows)]]
         changed = [Dataset(inputs, labels, ids), *parts[1:]]
         train = stack(changed, job.dtype, "cpu", rule, range(len(changed)))
-        yield name, "null" in name, replace(job, train=train)
+        yield name, "null" in name, replace(job, train=job.train_of(train))
 
 
 @pytest.mark.parametrize(
@@ -220,6 +220,7 @@ def with_units(job):
         "fedspd-dp, private",
         "dp-srm",
         "ldp-spider",
+        "noised-moments",
     ],
 )
 def test_all_rows_of_a_person_move_what_is_noised_as_one_record(case, rows, model, batch, dtype):
