@@ -197,7 +197,7 @@ def _counted(
     rule = rule_of(trace.plan)
     parts = (call.counts for call in calls if call.counts is not None)
     if rule is not None and any(bool((counts != rule.most).any()) for counts in parts):
-        wrong.append(f"step {asked.step} drew a unit without some of its rows")
+        wrong.append(f"step {asked.step} drew a record without some of its rows")
     counts = np.bincount(places[known] * most + local[known], minlength=len(nodes) * most)
     return counts.reshape(len(nodes), most)
 

@@ -17,26 +17,26 @@ def unit_findings(job: Job) -> list[Finding]:
     privacy, units = job.config.privacy, job.train.units
     if privacy.unit_column is None:
         return []
-    wrong, saw = len(job.train.targets), "The records of this run are rows, and not units."
+    wrong, saw = len(job.train.targets), "In this run every row is a record."
     if units is not None:
         names, nodes = np.unique(np.concatenate(units.ids), return_counts=True)
         apart = int((nodes > privacy.unit_nodes).sum())
         many = int((units.counts > privacy.unit_rows).sum())
         wrong = apart + many
-        saw = f"None of {len(names):,} units had more rows, or rows at more nodes."
+        saw = f"None of {len(names):,} records had more rows, or rows at more nodes."
         if wrong:
             saw = (
-                f"{apart:,} of {len(names):,} units had rows at more than {privacy.unit_nodes} of "
-                f"the nodes, and {many:,} more than {privacy.unit_rows} rows at one."
+                f"{apart:,} of {len(names):,} records had rows at more than {privacy.unit_nodes} "
+                f"of the nodes, and {many:,} more than {privacy.unit_rows} rows at one."
             )
     return [
         exact_finding(
             "rows of a unit",
-            "Has no unit more rows than count, or rows at more nodes than are accounted?",
+            "Has no record more rows than count, or rows at more nodes than are accounted?",
             wrong,
-            "how many units have",
+            "how many records have",
             saw,
-            "Every such unit of the nodes of this process is found. Ids of other processes are not "
-            "compared.",
+            "Every such record of the nodes of this process is found. Ids of other processes are "
+            "not compared.",
         )
     ]
