@@ -6,26 +6,32 @@ import json
 import math
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 
 import tacit
 from experiments import experiment, strict_json, tree
 from tacit.analysis import ledger_report as ledgers
+from tacit.analysis.statement import _unit_assumptions as unit_assumptions
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
+from tacit.data import Dataset
 from tacit.data import load as load_data
 from tacit.errors import InputError
-from tacit.privacy import from_statement
+from tacit.privacy import Composed, epsilon, for_a_unit, from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms import base
 from tacit.report.documents.base import dump, load
 from tacit.report.documents.ledger import ConfirmedStatement
-from tacit.report.trust_words import RELATIONS, TRUST_MODELS, UNITS
+from tacit.report.documents.unit import UnitTerms
+from tacit.report.trust_words import RELATIONS, TRUST_MODELS
 from tacit.report.wording import epsilon_text
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
@@ -99,10 +105,9 @@ def test_a_statement_says_what_ran(run):
         assert word in text
 
 
-def test_every_trust_model_relation_and_unit_has_a_meaning_of_its_own():
+def test_every_trust_model_and_relation_has_a_meaning_of_its_own():
     for known, meanings in (
         (base.TRUST_MODELS, TRUST_MODELS),
-        (base.UNITS, UNITS),
         ((base.ADD_OR_REMOVE_ONE, base.REPLACE_ONE), RELATIONS),
     ):
         assert tuple(meanings) == known
@@ -501,3 +506,76 @@ def test_what_is_no_statement_is_refused(tmp_path, content):
         check_statement(path)
     with pytest.raises(InputError, match="statement"):
         check_statement(tmp_path / "missing.json")
+
+
+PERSONS = {"unit": "column:patient", "unit_rows": 2, "epsilon": 2.0}
+
+
+def of_persons(out, **changes):
+    """A run of two nodes with twelve rows each, of four patients of three: two are at both."""
+    coins = torch.Generator().manual_seed(1)
+    ids = np.repeat(np.arange(4), 3)
+    nodes = [
+        Dataset(torch.randn(12, 4, generator=coins), torch.arange(12) % 2, units=ids + first)
+        for first in (0, 2)
+    ]
+    sections = experiment(
+        task={"dataset": None, "outputs": 2},
+        nodes={"count": None},
+        privacy={**PRIVATE, **PERSONS, **changes},
+        train={"steps": 3, "batch": None},
+    )
+    execute(prepare(load_config(sections, count=2), nodes=nodes), out=out)
+    return out
+
+
+def test_a_statement_names_the_person_and_two_epsilons(tmp_path):
+    path, page = write_statement(of_persons(tmp_path / "run", unit_nodes=2))
+    document = stated(tmp_path / "run")
+    unit, text = document["unit"], " ".join(document["assumptions"])
+    assert (unit["name"], unit["nodes"], unit["rows"]) == ("patient", 2, 2)
+    assert [row["records"] for row in document["nodes"]] == [4, 4]
+    both = Composed([from_statement(document["ledger"]["mechanisms"][0])] * 2)
+    expected = epsilon(both.repeated(1), delta=1e-5)
+    assert unit["epsilon"] == pytest.approx(expected, rel=1e-6)
+    assert unit["epsilon"] > document["nodes"][0]["epsilon"]
+    assert "Ids were compared over all nodes: no patient has rows at more than 2 nodes" in text
+    assert "the number J of patients of each node" in text
+    assert "all rows of a patient at that node are there, or none contributes" in text
+    assert not re.search(r"every record|the number of records|a record that", text)
+    assert f"a patient with rows at up to 2 nodes has epsilon {epsilon_text(unit['epsilon'])}" in (
+        page.read_text()
+    )
+    assert check_statement(path).unit.epsilon == unit["epsilon"]
+    for key, value in (("epsilon", 2.0), ("delta", 1e-6), ("epsilon", None), ("nodes", 1)):
+        changed = copied(path, tmp_path / f"{key}{value}.json")
+        with pytest.raises(InputError, match="of a person"):
+            check_statement(edited(changed, partial(update_unit, {key: value})))
+
+
+def update_unit(changes, document):
+    document["unit"].update(changes)
+
+
+def copied(path, to):
+    return Path(shutil.copy(path, to))
+
+
+def test_between_processes_it_is_a_promise_where_persons_are(tmp_path):
+    unit = UnitTerms(name="patient", person="patient", gradient="mean", rows=2, nodes=3)
+    here, apart = (" ".join(unit_assumptions(unit, one)) for one in (True, False))
+    assert "a promise of the consortium (privacy.unit_nodes)" in apart
+    assert "no patient has rows at more than 3 nodes" in apart
+    assert "promise" not in here
+
+
+def test_a_statement_by_row_says_what_a_person_has(tmp_path):
+    path, _ = write_statement(of_persons(tmp_path / "run", unit="record"))
+    document = stated(tmp_path / "run")
+    unit, text = document["unit"], " ".join(document["assumptions"])
+    assert (unit["name"], unit["person"], unit["gradient"]) == ("record", "person", None)
+    group = for_a_unit(from_statement(document["ledger"]["mechanisms"][0]), 2)
+    assert unit["epsilon"] == pytest.approx(epsilon(group, delta=1e-5), rel=1e-6)
+    assert "none has more than 2 rows at a node (privacy.unit_rows)" in text
+    assert "a person with up to 2 rows at one node has epsilon" in unit["meaning"]
+    check_statement(path)

@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -315,3 +315,88 @@ def test_in_steps_those_who_are_active_are_a_network_of_their_own(network, collu
                 for node, value in zip(nodes, alone, strict=True):
                     expected[node] = value
                 assert row.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+# -- a person at several nodes --------------------------------------------------------------------
+
+
+def together(own, pairs, colluding, nodes):
+    """By enumeration of colluders, of the person's nodes and of the signs of what they move by."""
+    count, found = len(own), math.inf
+    for size in range(min(colluding, count - 1) + 1):
+        for colluders in combinations(range(count), size):
+            honest = [j for j in range(count) if j not in colluders]
+            inverse = np.linalg.inv(covariance(own, pairs, honest))
+            for several in range(1, min(nodes, len(honest)) + 1):
+                for chosen in combinations(range(len(honest)), several):
+                    for signs in product([-1, 1], repeat=several):
+                        moved = np.zeros(len(honest))
+                        moved[list(chosen)] = signs
+                        found = min(found, 1 / math.sqrt(moved @ inverse @ moved))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(networks(most=5), st.integers(0, 5), st.integers(1, 4))
+def test_a_person_at_several_nodes_is_the_worst_of_all(network, colluding, nodes):
+    own, pairs = network
+    found = privacy.pairwise_person(own, pairs, colluding, nodes)
+    assert found == pytest.approx(together(own, pairs, colluding, nodes), rel=1e-6)
+    assert found <= min(privacy.pairwise_multipliers(own, pairs, colluding))
+    if nodes == 1:
+        assert found == pytest.approx(
+            min(privacy.pairwise_multipliers(own, pairs, colluding)), rel=1e-9
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(networks(most=6), st.integers(0, 3), st.integers(1, 4))
+def test_without_enumeration_a_person_counts_on_no_more(network, colluding, nodes):
+    exact = privacy.pairwise_person(*network, colluding, nodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairwise, "_MOST_WORK", 0)
+        assert 0 < privacy.pairwise_person(*network, colluding, nodes) <= exact * (1 + 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(networks(most=4), st.integers(1, 3))
+def test_the_sum_over_a_persons_nodes_is_never_too_high(network, nodes):
+    """Of exact fractions: the entries of the adjugate over the determinant."""
+    own, pairs = network
+    count = len(own)
+    matrix = [[Fraction(0)] * count for _ in own]
+    for node, size in enumerate(own):
+        matrix[node][node] += Fraction(size) ** 2
+    for (i, j), size in pairs.items():
+        for a, b, sign in ((i, i, 1), (j, j, 1), (i, j, -1), (j, i, -1)):
+            matrix[a][b] += sign * Fraction(size) ** 2
+    whole = determinant(matrix)
+
+    def entry(i, j):
+        minor = [[*line[:j], *line[j + 1 :]] for k, line in enumerate(matrix) if k != i]
+        return (-1) ** (i + j) * determinant_of_any(minor) / whole
+
+    worst = max(
+        sum(entry(i, j) for i in chosen for j in chosen)
+        for chosen in combinations(range(count), min(nodes, count))
+    )
+    found = Fraction(privacy.pairwise_person(own, pairs, 0, nodes))
+    assert found**2 <= 1 / worst
+
+
+def determinant_of_any(matrix):
+    """By the first line's minors."""
+    if not matrix:
+        return Fraction(1)
+    return sum(
+        (-1) ** k * value * determinant_of_any([[*line[:k], *line[k + 1 :]] for line in matrix[1:]])
+        for k, value in enumerate(matrix[0])
+    )
+
+
+def test_a_person_needs_a_number_of_nodes():
+    with pytest.raises(InputError) as caught:
+        privacy.pairwise_person([1.0, 1.0], {}, 0, 0)
+    assert caught.value.where == "nodes"
+    # Without pairs the nodes' noise is their own: what they reveal adds up in squares.
+    assert privacy.pairwise_person([1.0, 2.0, 2.0], {}, 1, 2) == pytest.approx(1.25**-0.5)

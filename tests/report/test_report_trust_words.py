@@ -10,8 +10,17 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.base import TRUST_MODELS as KNOWN
 from tacit.report.documents.base import as_dict, read
 from tacit.report.documents.trust import TrustTerms
+from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.protection import colluders_table
-from tacit.report.trust_words import TRUST_MODELS, trust_texts
+from tacit.report.trust_words import (
+    RELATIONS,
+    TRUST_MODELS,
+    person_text,
+    relation_meaning,
+    trust_texts,
+    unit_meaning,
+    verdict,
+)
 from tacit.report.wording import epsilon_text
 
 TERMS: dict[str, Any] = {
@@ -128,3 +137,77 @@ def test_terms_are_read_back_as_they_were_written():
 def test_terms_that_do_not_fit_together_are_refused(field, value):
     with pytest.raises(InputError, match="trust"):
         terms(**{field: value})
+
+
+def unit(name, nodes, gradient="mean", epsilon=None):
+    delta = None if epsilon is None else 1e-5
+    return UnitTerms(
+        name="record" if gradient is None else name,
+        person=name,
+        gradient=gradient,
+        rows=16,
+        nodes=nodes,
+        epsilon=epsilon,
+        delta=delta,
+    )
+
+
+def across(nodes):
+    return f"by composition over the worst {nodes} nodes"
+
+
+@pytest.mark.parametrize(
+    ("protected", "said"),
+    [
+        (
+            unit("person", 2, epsilon=2.851),
+            "a person with rows at up to 2 nodes has epsilon 2.86 at",
+        ),
+        (unit("customer", 3, epsilon=3.0), f"delta 1e-5, {across(3)}"),
+        (unit("account", 2, "sum", 3.0), "an account with rows at up to 2 nodes has epsilon 3.00"),
+        (
+            unit("person", 1, None, 6.2),
+            "a person with up to 16 rows at one node has epsilon 6.20 at",
+        ),
+        (unit("person", 1, None, 6.2), "delta 1e-5, by group privacy"),
+        (
+            unit("patient", 2, None, 17.1),
+            "a patient with up to 16 rows at each of up to 2 nodes has",
+        ),
+        (unit("patient", 2, None, 17.1), f"by group privacy and {across(2).removeprefix('by ')}"),
+        (unit("patient", 3), "a patient with rows at up to 3 nodes has no epsilon that is known"),
+    ],
+)
+def test_what_a_person_has_beside_a_node_is_said(protected, said):
+    assert said in person_text(protected)
+    assert unit_meaning(protected).endswith(person_text(protected))
+
+
+@pytest.mark.parametrize("name", ["person", "customer"])
+@pytest.mark.parametrize("gradient", ["mean", "sum"])
+def test_where_a_person_is_the_unit_no_record_is_spoken_of(name, gradient):
+    protected = unit(name, 1, gradient)
+    for relation in RELATIONS:
+        assert "record" not in relation_meaning(relation, protected)
+        assert f"all rows of a {name} at the node" in relation_meaning(relation, protected)
+    meaning = unit_meaning(protected)
+    assert meaning.startswith(f"one {name} at one node, with all rows there")
+    assert f"up to 16 rows count, by the {gradient} of their gradients" in meaning
+    assert "public coins leave out" in meaning
+    assert "epsilon" not in meaning
+
+
+def test_where_nobody_said_whose_the_rows_are_that_is_said():
+    words = "a row: if a person has several rows, this is not the person's epsilon"
+    assert unit_meaning(RECORD).endswith(words)
+    assert [relation_meaning(key, RECORD) for key in RELATIONS] == list(RELATIONS.values())
+
+
+def test_the_verdict_is_on_a_person_where_that_is_weaker():
+    nodes = [(1.0, 1e-5), (0.5, 1e-5)]
+    alone = verdict(unit("patient", 1), nodes)
+    assert alone.words == verdict(RECORD, nodes).words == "Strong protection"
+    for protected in (unit("patient", 2, epsilon=6.2), unit("patient", 1, None, 6.2)):
+        found = verdict(protected, nodes)
+        assert found.words == "Next to no protection of a patient"
+        assert found.kind == "bad"

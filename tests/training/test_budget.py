@@ -11,6 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.stats import norm
 
 from experiments import experiment
+from tacit import privacy
 from tacit.config import load_config
 from tacit.data import StackedData
 from tacit.errors import BudgetError, InputError
@@ -24,6 +25,7 @@ from tacit.training.budget import (
     extremes,
     node_keys,
     open_ledger,
+    unit_spent,
 )
 from tacit.training.planner import build_plan
 from tacit.training.run_folder.folder import RunFolder, created
@@ -394,3 +396,57 @@ def test_costs_are_found_when_they_are_asked_for_and_never_too_small(evaluations
 def test_without_accounting_nothing_is_spent():
     plan = plan_of(privacy={"noise_std": None, "epsilon": "none"})
     assert costs(plan, [0], {}, 0, [1, 6])("most", 1) is None
+
+
+UNITS = {"noise_std": None, "epsilon": [1.0, 1.5, 1.5, 2.0], "unit": "column:patient"}
+
+
+def of_persons(**changes):
+    return plan_of(privacy={**UNITS, **changes}, train={"steps": 12})
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_person_at_several_nodes_has_the_composition_of_the_worst(nodes):
+    plan = of_persons(unit_nodes=nodes)
+    unit = unit_spent(plan)
+    assert (unit.name, unit.person, unit.nodes, unit.rows) == ("patient", "patient", nodes, 16)
+    if nodes == 1:  # a node's, which stands beside it
+        assert unit.epsilon is None
+        return
+    worst = sorted(plan.nodes, key=lambda node: node.epsilon or 0.0)[-nodes:]
+    together = privacy.Composed([plan.release.mechanism(node) for node in worst])
+    expected = privacy.epsilon(together, delta=1e-5)
+    assert unit.epsilon == pytest.approx(expected, rel=1e-6)
+    assert unit.delta == 1e-5
+    assert unit.epsilon > max(node.epsilon or 0.0 for node in plan.nodes)
+
+
+def test_a_person_of_a_run_by_row_has_that_of_group_privacy():
+    plan = plan_of(privacy={**UNITS, "unit": "record", "unit_rows": 4}, train={"steps": 12})
+    assert unit_spent(plan).epsilon is None  # nobody said whose the rows are
+    known = build_plan(plan.config, [50, 60, 70, 80], 5, person="customer")
+    unit = unit_spent(known)
+    assert (unit.name, unit.person, unit.gradient) == ("record", "customer", None)
+    groups = (privacy.for_a_unit(known.release.mechanism(node), 4) for node in known.nodes)
+    expected = max(privacy.epsilon(group, delta=1e-5) for group in groups)
+    assert unit.epsilon == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_person_has_what_was_charged_and_nothing_is_known_of_other_nodes():
+    plan = of_persons(unit_nodes=2)
+    charged = {node: [(0, 3)] for node in range(4)}
+    spent = [unit_spent(plan, charges).epsilon for charges in (charged, charged | {3: [(0, 6)]})]
+    assert 0 < spent[0] < spent[1] < unit_spent(plan).epsilon
+    nothing = dict.fromkeys(charged, ())
+    assert unit_spent(plan, nothing).epsilon == 0
+    assert unit_spent(plan, {0: [(0, 3)], 1: [(0, 3)]}).epsilon is None
+
+
+def test_where_nodes_share_noise_nothing_is_certified_at_several():
+    shared = {"noise": "pairwise", "colluding": 1, "pair_noise": 1.0, "epsilon": 1.0}
+    with pytest.raises(InputError, match=r"privacy\.unit.*unit_nodes above 1 where nodes share"):
+        of_persons(**shared, unit_nodes=2)
+    plan = of_persons(**shared, unit="record", unit_nodes=2)
+    known = build_plan(plan.config, [50, 60, 70, 80], 5, person="customer")
+    assert unit_spent(known).apart
+    assert unit_spent(known).epsilon is None

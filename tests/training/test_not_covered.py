@@ -9,6 +9,7 @@ import pytest
 from experiments import experiment
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
+from tacit.report.documents.unit import RECORD
 from tacit.training.run_folder.not_covered import not_covered
 
 CONVEX = {"nodes": {"count": 2}, "task": {"dataset": "digits", "model": "logistic"}}
@@ -51,7 +52,7 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 def lines(sections):
-    return not_covered(load_config(experiment(**sections)))
+    return not_covered(load_config(experiment(**sections)), RECORD)
 
 
 @pytest.mark.parametrize(("words", "having", "lacking"), TABLE)
@@ -62,15 +63,15 @@ def test_a_line_stands_there_where_the_settings_ask_for_it(words, having, lackin
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_what_never_is_covered_stands_there_for_every_method(name):
-    said = " | ".join(
-        not_covered(load_config({"task": {"dataset": "digits"}, "algorithm": {"name": name}}))
-    )
+    config = load_config({"task": {"dataset": "digits"}, "algorithm": {"name": name}})
+    said = " | ".join(not_covered(config, RECORD))
     assert all(words in said for words in ALWAYS)
 
 
 def test_records_that_were_held_out_and_declared_public_stand_there():
     config = load_config(experiment())
     task = config.task.model_copy(update={"test_share": 0.2})
-    added = set(not_covered(config.model_copy(update={"task": task}))) - set(not_covered(config))
+    with_share = config.model_copy(update={"task": task})
+    added = set(not_covered(with_share, RECORD)) - set(not_covered(config, RECORD))
     assert len(added) == 1
     assert "share of 0.2" in added.pop()

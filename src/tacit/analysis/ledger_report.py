@@ -48,6 +48,7 @@ from tacit.report.documents.ledger import (
     LedgerRun,
 )
 from tacit.report.documents.trust import TrustTerms
+from tacit.report.documents.unit import UnitTerms
 from tacit.report.wording import count_text, node_list
 
 _SAME_VERSION = 1e-9  # relative: the same code on the same numbers
@@ -294,9 +295,8 @@ def confirm(document: LedgerReport) -> None:
     Raises:
         InputError: a figure is not what follows, or a place that is named is not there.
     """
-    same = document.tacit_version == __version__
-    tolerance = _SAME_VERSION if same else _OTHER_VERSION
     with whole("document", "ledger document", document.path):
+        tolerance = _tolerance(document)
         figures = _figures(document.mechanisms, document.runs)
         for row in document.nodes:
             _compare(_account_figures(row), _account_figures(figures(row)), tolerance)
@@ -304,6 +304,17 @@ def confirm(document: LedgerReport) -> None:
             recomputed = epsilon_against(document, document.trust)
             stated = _trust_figures(document.trust.epsilon_by_colluders)
             _compare(stated, _trust_figures(recomputed), tolerance)
+
+
+def confirm_person(document: LedgerReport, stated: UnitTerms, again: UnitTerms) -> None:
+    """Refuse figures of a person that are not those that follow from a document."""
+    for key in ("epsilon", "delta"):
+        figures = (((f"{key} of a person", getattr(unit, key), 0.0),) for unit in (stated, again))
+        _compare(next(figures), next(figures), _tolerance(document))
+
+
+def _tolerance(document: LedgerReport) -> float:
+    return _SAME_VERSION if document.tacit_version == __version__ else _OTHER_VERSION
 
 
 @contextmanager

@@ -23,7 +23,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.analysis.ledger_report import check_contained, confirm, ledger_document, whole
+from tacit.analysis.ledger_report import (
+    check_contained,
+    confirm,
+    confirm_person,
+    ledger_document,
+    whole,
+)
 from tacit.base.plain_files import read_plain
 from tacit.base.private_files import plain_errors, write_private
 from tacit.base.version import __version__
@@ -31,7 +37,8 @@ from tacit.config import Config
 from tacit.errors import FormatError, InputError
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
-from tacit.privacy.ledger.ledger import lacking_steps
+from tacit.privacy.ledger.ledger import StepRun, lacking_steps
+from tacit.privacy.ledger.spent import combined, released
 from tacit.privacy.mechanisms.base import against, observer
 from tacit.report.documents.base import as_dict, dump, load_file, parse_file, plain_json, read
 from tacit.report.documents.ledger import (
@@ -42,19 +49,22 @@ from tacit.report.documents.ledger import (
     StatementNode,
     StatementRun,
     StatementTask,
+    StatementUnit,
 )
 from tacit.report.documents.run import LET_IT_END, NOT_THERE, ResultDocument, RunAudit
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
+from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.statement_page import statement_page
 from tacit.report.trust_words import (
     COUNTING_ON_OTHERS,
-    RELATIONS,
     TRUST_MODELS,
-    UNITS,
+    relation_meaning,
     server_words,
+    unit_meaning,
 )
-from tacit.report.wording import count_text, number_text
+from tacit.report.wording import count_text, number_text, with_article
+from tacit.training.budget import with_person
 from tacit.training.run_folder.folder import read_config
 
 KIND = "tacit privacy statement"
@@ -79,14 +89,31 @@ _ASSUMPTIONS = (
     "is part of the figures, as the documentation of tacit.privacy.noise.slack proves and assumes. "
     "That no record moves a sum by more than its bound, rounding included, is proved in "
     "docs/proofs/clipped-sums.md, for batches of the same records but one, and for a model that "
-    "computes each record by itself. Of a module of one's own that was tried out, and not proved.",
+    "computes each row by itself. Of a module of one's own that was tried out, and not proved.",
     "Which records joined a step stays secret; the rates, batch sizes, clipping bounds, noise "
-    "levels, the number of records J and how much a node counts are public and were chosen without "
-    "looking at the private records.",
-    "Records are those of one node alone: a record that is held by several nodes is released by "
-    "each of them.",
+    "levels, the number J of records of each node and how much a node counts are public and were "
+    "chosen without looking at private data.",
     "The ledger that this rests on is the run's own and only one: it was neither replaced nor "
     "copied and continued elsewhere. Its key was kept secret: who has it can write another.",
+)
+_ROWS = (
+    "Records are those of one node alone: a record that is held by several nodes is released by "
+    "each of them."
+)
+_PERSONS = (
+    "Two data sets of a node are neighbours if all rows of {one} at that node are there, or none "
+    "contributes (by the relation replace-one: are any others). Whose a row is, its id says: rows "
+    "of {one} under several ids are those of several. Of more than {rows} of {one} at a node, "
+    "public coins choose those that count."
+)
+_COMPARED = "Ids were compared over all nodes: no {name} has rows at more than {nodes}."
+_PROMISED = (
+    "That no {name} has rows at more than {nodes} is a promise of the consortium "
+    "(privacy.unit_nodes): no process knows the ids of another's."
+)
+_GROUP = (
+    "What is said of {one} rests on a promise, which nothing checked: that none has more than "
+    "{rows} at a node (privacy.unit_rows), or rows at more than {nodes} (privacy.unit_nodes)."
 )
 _VIEWS = (
     "The gradient of a record was the mean over {views} of it (augmentation {name}), and that mean "
@@ -234,6 +261,7 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
         totals = _totals(entered.run, data_ledger)
         nodes = tuple(row.model_copy(update={"epsilon": totals[row.node]}) for row in nodes)
         more["choosing"] = _CHOSEN
+    unit = _certified_unit(result.unit, ledger if mark is None else data_ledger)
     return Statement(
         **more,
         kind=KIND,
@@ -249,22 +277,24 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
         algorithm=result.algorithm_names,
         task=StatementTask(**as_dict(result.task), parameters=result.parameters),
         accounting=result.accounting,
-        relation=DefinedName(name=first.relation, meaning=RELATIONS[first.relation]),
-        unit=DefinedName(name=first.unit, meaning=UNITS[first.unit]),
+        relation=DefinedName(name=first.relation, meaning=relation_meaning(first.relation, unit)),
+        unit=StatementUnit(**as_dict(unit), meaning=unit_meaning(unit)),
         trust_model=DefinedName(
             name=first.trust_model, meaning=TRUST_MODELS[observer(first.trust_model)]
         ),
-        epsilon_meaning=EPSILON_MEANING,
+        epsilon_meaning=unit.said(EPSILON_MEANING),
         claim=result.claim,
         audit=result.audit,
         nodes=nodes,
         mechanisms_in_words=tuple(
-            from_statement(statement).explain(number_text) for statement in ledger.mechanisms
+            unit.said(from_statement(statement).explain(number_text))
+            for statement in ledger.mechanisms
         ),
         ledger=ledger,
         data_ledger=data_ledger,
         assumptions=(
-            *_ASSUMPTIONS,
+            *map(unit.said, _ASSUMPTIONS),
+            *_unit_assumptions(unit, in_one_process),
             *_view_assumptions(config),
             _end_assumption(result, ledger),
             _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
@@ -279,6 +309,41 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
         ),
         not_covered=result.not_covered,
     )
+
+
+def _certified_unit(unit: UnitTerms, ledger: LedgerReport | None) -> UnitTerms:
+    """The terms with what is certified of a person, by all that a ledger has released."""
+    if not unit.apart or ledger is None:
+        return unit
+    accounts = [
+        [
+            released(
+                from_statement(ledger.mechanisms[one.mechanism]),
+                [StepRun(*run) for run in one.charged],
+            )
+            for one in account.releases
+        ]
+        for account in ledger.nodes
+    ]
+    mechanisms = [one for one in map(combined, accounts) if one is not None]
+    deltas = [account.delta for account in ledger.nodes if account.delta is not None]
+    return with_person(unit, mechanisms, min(deltas))
+
+
+def _unit_assumptions(unit: UnitTerms, in_one_process: bool) -> tuple[str, ...]:
+    """What is assumed of whose the records are."""
+    terms = {
+        "name": unit.name,
+        "one": with_article(unit.person or ""),
+        "rows": count_text(unit.rows, "row"),
+        "nodes": count_text(unit.nodes, "node"),
+    }
+    if unit.person is None:
+        return (_ROWS,)
+    if unit.gradient is None:
+        return _ROWS, _GROUP.format(**terms)
+    where = _COMPARED if in_one_process else _PROMISED
+    return _PERSONS.format(**terms), where.format(**terms)
 
 
 def _view_assumptions(config: Config) -> tuple[str, ...]:
@@ -464,10 +529,17 @@ def _confirmed(
                 where = f"{key} of node {account.node}"
                 raise InputError(where, stated, f"must be {reserved}, by its own ledger")
     for mechanism in map(from_statement, statement.ledger.mechanisms):
-        for key in ("relation", "unit", "trust_model"):
+        for key in ("relation", "trust_model"):
             name, proper = getattr(statement, key).name, getattr(mechanism, key)
             if name != proper:
                 raise InputError(key, name, f"must be {proper!r}, by its own mechanisms")
+        # What a node counts is the mechanism's record, whatever it is called.
+        name = statement.unit.name if statement.unit.gradient is None else "record"
+        if name != mechanism.unit:
+            raise InputError("unit", name, f"must be {mechanism.unit!r}, by its own mechanisms")
+    charged = statement.ledger if statement.choosing is None else statement.data_ledger
+    person = _certified_unit(statement.unit, charged) if statement.unit.apart else RECORD
+    confirm_person(statement.ledger, statement.unit, person)
     _check_trust(statement)
     of_data: list[float] = []
     if statement.data_ledger is not None:
@@ -485,6 +557,7 @@ def _confirmed(
         epsilon=max(row.epsilon for row in statement.nodes),
         delta=max(row.delta for row in statement.nodes),
         trust_model=observer(statement.trust_model.name),
+        unit=statement.unit,
         colluding=None if statement.ledger.trust is None else statement.ledger.trust.colluding,
         data_epsilon=max(of_data, default=None),
         date=statement.date,

@@ -189,6 +189,7 @@ def check(
         most = confirmed.colluding
         collude = "any number of nodes" if most is None else f"any {count_text(most, 'node')}"
         typer.echo(f"{file}: under the trust model {confirmed.trust_model}, {collude} may collude")
+        typer.echo(f"{file}: epsilon protects {confirmed.unit.meaning}")
         for path in confirmed.ledgers or ():
             typer.echo(f"{path}: contains what the statement saw of it")
         for name in confirmed.audit_alarms:

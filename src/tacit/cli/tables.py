@@ -11,7 +11,7 @@ from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.plan_page import PlanNames
 from tacit.report.view import Block, Table
 from tacit.training import weights
-from tacit.training.budget import epsilon_by_colluders
+from tacit.training.budget import epsilon_by_colluders, unit_spent
 from tacit.training.job import Job
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.run_folder.result import bytes_per_step, mechanism_line, message_bytes
@@ -33,6 +33,7 @@ def plan_document(job: Job) -> PlanDocument:
         steps=plan.steps,
         relation=plan.config.privacy.relation if plan.accounted else None,
         trust_model=plan.release.trust_model if plan.accounted else None,
+        unit=unit_spent(plan),
         colluding=None if shared is None else shared.colluding,
         pair_noise=None if pairs is None else pairs.ratio,
         mechanism=mechanism_line(plan),

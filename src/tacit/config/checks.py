@@ -259,6 +259,8 @@ def check_unit(task: Task, algorithm: AlgorithmSection, privacy: Privacy, train:
         "task.calibrate = 'private', which counts records": task.calibrate == "private",
         "train.suboptimality, whose objective is the mean over records": train.suboptimality,
         "algorithm.smoothness, which rests on the gradient of one record": smooth,
+        "privacy.unit_nodes above 1 where nodes share noise": privacy.unit_nodes > 1
+        and (privacy.noise == "pairwise" or privacy.aggregation == "secure-sum"),
     }
     _refuse("privacy.unit", privacy.unit, reasons, "does not go with {}: leave that out")
 

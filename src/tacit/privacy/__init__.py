@@ -34,7 +34,14 @@ from tacit.privacy.accounting.choosing import (
 )
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism, Relation
-from tacit.privacy.mechanisms.composed import ClientSampling, Composed, compose
+from tacit.privacy.mechanisms.composed import (
+    ClientSampling,
+    Composed,
+    Person,
+    across_nodes,
+    compose,
+    for_a_unit,
+)
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
@@ -44,7 +51,7 @@ from tacit.privacy.mechanisms.steps import (
     PrivateState,
     SampledGaussian,
 )
-from tacit.privacy.pairwise import pairwise_multipliers
+from tacit.privacy.pairwise import pairwise_multipliers, pairwise_person
 
 __all__ = [
     "ADD_OR_REMOVE_ONE",
@@ -57,11 +64,13 @@ __all__ = [
     "Mechanism",
     "NegativeBinomialTrials",
     "PersistentState",
+    "Person",
     "PoissonTrials",
     "PrivateState",
     "RandomAllocationGaussian",
     "Relation",
     "SampledGaussian",
+    "across_nodes",
     "calibrate",
     "choosing_delta",
     "choosing_epsilon",
@@ -71,8 +80,10 @@ __all__ = [
     "epsilon",
     "epsilon_bounds",
     "epsilon_curve",
+    "for_a_unit",
     "from_statement",
     "pairwise_multipliers",
+    "pairwise_person",
     "published",
     "to_statement",
 ]

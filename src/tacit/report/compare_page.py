@@ -39,6 +39,7 @@ from tacit.report.wording import (
     duration_text,
     number_text,
     percent_text,
+    plural,
 )
 
 _COLUMNS = (
@@ -226,7 +227,7 @@ def site_table(table: Row) -> Table:
     mean = [_spread(score, percent=measure.percent) for score in table["mean"]]
     rows.append(["mean", NOTHING, *mean, *[NOTHING] * len(certified)])
     epsilons = [f"certified epsilon, {names[place]}" for place in certified]
-    headings = ["site", "records", *names, *epsilons]
+    headings = ["site", plural(table.get("unit", "record")), *names, *epsilons]
     return Table(headings, rows, measure.title, left=("site",))
 
 

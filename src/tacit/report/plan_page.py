@@ -12,6 +12,7 @@ from tacit.report.documents.plan import PlanDocument, PlannedNode, PlannedPromis
 from tacit.report.documents.run import ResultDocument
 from tacit.report.measures import measure_of
 from tacit.report.protection import colluders_table
+from tacit.report.trust_words import person_text, unit_meaning
 from tacit.report.view import Block, Pairs, Table, Text
 from tacit.report.wording import (
     alike,
@@ -63,6 +64,7 @@ def plan_blocks(plan: PlanDocument, names: PlanNames) -> list[Block]:
         ("mechanism", plan.mechanism or "no noise: NOT PRIVATE"),
         ("relation", plan.relation or "-"),
         ("trust model", plan.trust_model or "-"),
+        ("epsilon protects", unit_meaning(plan.unit)),
     )
     blocks: list[Block] = [Pairs(rows, title=f"plan of {names.title}"), _nodes(plan)]
     if plan.colluding is not None and plan.trust_model is not None:
@@ -104,7 +106,7 @@ def _nodes(plan: PlanDocument) -> Table:
     shared = plan.colluding is not None
     shares = len({_shares(node) for node in plan.per_node}) > 1
     columns = (
-        *("nodes", "records", "rate", "noise multiplier"),
+        *("nodes", plan.unit.plural, "rate", "noise multiplier"),
         *(("own multiplier",) if shared else ()),
         "noise in mean",
         *(("share of model", "share of noise") if shares else ()),
@@ -231,6 +233,9 @@ def _spent(result: ResultDocument) -> Iterator[tuple[str, str]]:
     at = f" (delta {range_text(min(deltas), max(deltas), '{:g}'.format)})"
     yield f"epsilon certified, most{at}", epsilon_text(max(spent))
     yield "epsilon certified, least", epsilon_text(min(spent))
+    yield "epsilon protects", f"one {result.unit.name} of one node"
+    if result.unit.apart:
+        yield f"epsilon of the {result.unit.person}", person_text(result.unit)
     if result.trust is not None:
         collude = count_text(result.trust.colluding, "node")
         yield "trust model", f"{result.trust_model}, {collude} may collude"

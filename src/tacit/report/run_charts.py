@@ -27,6 +27,7 @@ from tacit.report.charts import (
 )
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import RecordedRun, ResultDocument
+from tacit.report.documents.unit import UnitTerms
 from tacit.report.graph_chart import GRAPH_HEIGHT, graph_chart
 from tacit.report.measures import ACCURACY, LOSS
 from tacit.report.protection import MOST_SHOWN, SIZE_NOTE
@@ -88,7 +89,10 @@ def run_charts(run: RecordedRun) -> list[tuple[str, list[Chart]]]:
         ("What was spent", [_epsilon_chart(measurements, result), *_node_chart(result)]),
         (
             "Gradients and noise",
-            [_gradient_chart(measurements), *_noise_chart(measurements, result.parameters)],
+            [
+                _gradient_chart(measurements, result.unit),
+                *_noise_chart(measurements, result.parameters),
+            ],
         ),
         (
             "The network",
@@ -323,7 +327,7 @@ def _node_trace(line: Series, positions: Sequence[int], names: Sequence[int], ap
     )
 
 
-def _gradient_chart(measurements: Sequence[Measurement]) -> Chart:
+def _gradient_chart(measurements: Sequence[Measurement], unit: UnitTerms) -> Chart:
     series = _lines(measurements, _GRADIENTS)
     rates = [line.clip_rate for line in measurements if line.clip_rate is not None]
     clipped = f", as {percent_text(rates[-1])} did at the last measurement" if rates else ""
@@ -331,10 +335,10 @@ def _gradient_chart(measurements: Sequence[Measurement]) -> Chart:
         measurements,
         "gradients",
         "Gradient norms before clipping",
-        Axis("norm of a record's gradient", _scale(series)),
+        Axis(unit.said("norm of a record's gradient"), _scale(series)),
         series,
-        caption="Private, not covered by epsilon: records whose gradient lies above the clipping "
-        f"bound lose the part above it{clipped}.",
+        caption=f"Private, not covered by epsilon: {unit.plural} whose gradient lies above the "
+        f"clipping bound lose the part above it{clipped}.",
         absent="No gradient norms were recorded.",
     )
 

@@ -23,11 +23,14 @@ from tacit.report.protection import (
 )
 from tacit.report.run_charts import run_charts
 from tacit.report.trust_words import (
-    RELATIONS,
     SIMULATED,
     TRUST_MODELS,
     observer_words,
+    person_text,
+    relation_meaning,
     trust_texts,
+    unit_meaning,
+    verdict,
 )
 from tacit.report.view import (
     Banner,
@@ -155,17 +158,19 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
     mechanism, nodes, trust = result.mechanism or "", result.node_count, _trust(result)
     reason = _why_not_private(result)
     if reason is not None:
-        verdict = Banner("bad", f"NOT PRIVATE: {reason}", [mechanism])
+        privacy = Banner("bad", f"NOT PRIVATE: {reason}", [mechanism])
     else:
         epsilon = epsilon_words(result.certified)
         over = f", the highest of {nodes:,} nodes" if nodes > 1 else ""
+        person = f" {_capital(person_text(result.unit))}." if result.unit.apart else ""
         detail = (
             f"Certified epsilon {epsilon} at {_delta_text(result)}{over}. A blind guess is right "
-            f"with 50{_NARROW}%. {mechanism}"
+            f"with 50{_NARROW}%.{person} {mechanism}"
         )
         observer = observer_words(result.trust_model or "", trust)
-        verdict = _protection(result).banner(observer, detail, in_doubt=alarm is not None)
-    banners = [verdict] if alarm is None else [alarm, verdict]
+        strength = verdict(result.unit, _guarantees(result))
+        privacy = strength.banner(observer, detail, in_doubt=alarm is not None)
+    banners = [privacy] if alarm is None else [alarm, privacy]
     if trust is not None and trust.simulated:
         banners.append(SIMULATED)
     if result.status in _STATUS_BANNERS:
@@ -183,6 +188,10 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
         headline = f"Nothing was learned that shows: {told}"
         banners.append(Banner("warn", headline))
     return banners
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _delta_text(result: ResultDocument) -> str:
@@ -214,6 +223,8 @@ def _epsilon_tile(result: ResultDocument, *, alarmed: bool) -> Tile:
         return Tile("Certified epsilon", value, "in doubt: an audit raised an alarm", "void")
     lowest = min(epsilon for epsilon in result.epsilon if epsilon is not None)
     note = f"lowest node {epsilon_words(lowest)} · {_delta_text(result)}"
+    if result.unit.apart and result.unit.epsilon is not None:
+        note += f" · {result.unit.person} {epsilon_words(result.unit.epsilon)}"
     if result.certified > MOST_SHOWN:
         note += " · this is no protection"
     return Tile("Certified epsilon, highest node", value, note)
@@ -269,12 +280,9 @@ def _scope(result: ResultDocument) -> str:
     trust += f": {observer}. " if observer else ". " if trust else ""
     relation = ""
     if result.relation is not None:
-        neighbours = RELATIONS.get(result.relation, "it is decided which data sets are neighbours")
+        neighbours = relation_meaning(result.relation, result.unit)
         relation = f"By the relation {result.relation}, {neighbours}. "
-    return (
-        f"The unit of protection is one record of one node. {relation}{trust}"
-        "A person with several records is protected less."
-    )
+    return f"The unit of protection is {unit_meaning(result.unit)}. {relation}{trust}".rstrip()
 
 
 def _trust(result: ResultDocument) -> TrustTerms | None:
@@ -327,7 +335,7 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
         ("Model", f"{result.task.model}, {result.parameters:,} parameters"),
         ("Loss", result.task.loss),
         ("Steps", f"{result.steps:,} of {result.planned_steps:,} planned"),
-        ("Records", _records_text(result.records)),
+        (_capital(result.unit.plural), _records_text(result.records)),
         ("Graph", f"{topology.graph}, {direction}{turns}"),
         (
             "Contraction",
@@ -397,7 +405,7 @@ def _node_table(result: ResultDocument) -> Table:
     noise = result.noise_multiplier
     cells: dict[str, Iterable[str]] = {
         "node": [node_list([n], [name]) for n, name in enumerate(result.node_names or unknown)],
-        "records": map("{:,}".format, result.records),
+        result.unit.plural: map("{:,}".format, result.records),
         "share of model": map(_share, result.signal_share),
         "share of noise": map(_share, result.noise_share),
         "sampling rate": map(number_text, result.sampling_rate),

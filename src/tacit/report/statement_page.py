@@ -7,8 +7,10 @@ from typing import Any
 
 from tacit.report.audit_words import NOT_SHOWN, audit_alarm, found_blocks
 from tacit.report.documents.base import read
+from tacit.report.documents.ledger import StatementUnit
 from tacit.report.documents.run import RunAudit
 from tacit.report.documents.trust import TrustTerms
+from tacit.report.documents.unit import UnitTerms
 from tacit.report.html import html
 from tacit.report.protection import (
     LEVELS,
@@ -18,7 +20,7 @@ from tacit.report.protection import (
     protection,
     size_note,
 )
-from tacit.report.trust_words import SIMULATED, observer_words, trust_texts
+from tacit.report.trust_words import SIMULATED, observer_words, person_text, trust_texts, verdict
 from tacit.report.view import (
     Block,
     Heading,
@@ -42,7 +44,6 @@ from tacit.report.wording import (
 _HEADS = 12  # that are printed
 _NODE_COLUMNS = (
     "nodes",
-    "records",
     "share of model",
     "right guess at most",
     "certified epsilon",
@@ -108,7 +109,9 @@ def statement_page(document: Mapping[str, Any]) -> str:
     audit = None if recorded is None else read(RunAudit, recorded, "audit")
     trust = None if terms is None else read(TrustTerms, terms, "trust")
     alarm = audit_alarm(audit)
-    strength = protection((row["epsilon"], row["delta"]) for row in rows)
+    unit = read(StatementUnit, document["unit"], "unit")
+    guarantees = [(row["epsilon"], row["delta"]) for row in rows]
+    strength, certified = protection(guarantees), _certified(document, unit)
     observer = observer_words(model, trust)
     seen = "saw what the observer sees, knew everything else about the data"
     if trust is None:
@@ -133,10 +136,12 @@ def statement_page(document: Mapping[str, Any]) -> str:
         Heading(eyebrow, subject, f"{made}{document['tacit_version']}"),
         *([] if alarm is None else [alarm]),
         *([SIMULATED] if trust is not None and trust.simulated else []),
-        strength.banner(observer, _certified(document), in_doubt=alarm is not None),
+        verdict(unit, guarantees).banner(observer, certified, in_doubt=alarm is not None),
         _card("What is guaranteed", *texts(_guarantee(document, strength.right_guess, seen))),
         _card(
-            "Each node", _table(_NODE_COLUMNS, cells, names), Text(_COLUMNS_MEAN.format(formula))
+            "Each node",
+            _table((_NODE_COLUMNS[0], unit.plural, *_NODE_COLUMNS[1:]), cells, names),
+            Text(_COLUMNS_MEAN.format(formula)),
         ),
         *([_card("Whom this rests on", *relied)] if relied else []),
         _card("What an audit found", *found),
@@ -158,16 +163,18 @@ def _card(title: str, *blocks: Block) -> Titled:
     return Titled(title, blocks, "card")
 
 
-def _certified(document: Mapping[str, Any]) -> str:
+def _certified(document: Mapping[str, Any], unit: UnitTerms) -> str:
     """What is certified, and of whom."""
     rows = document["nodes"]
     epsilon = epsilon_words(max(row["epsilon"] for row in rows))
     delta = epsilon_text(max(row["delta"] for row in rows))
     over = ", the highest of all nodes" if len(rows) > 1 else ""
-    relation, unit, model = (document[key]["name"] for key in ("relation", "unit", "trust_model"))
+    relation, model = document["relation"]["name"], document["trust_model"]["name"]
+    more = f" Besides: {person_text(unit)}." if unit.apart else ""
     return (
         f"Certified: epsilon {epsilon} at delta {delta}{over}. A blind guess is right with "
-        f"{_HALF}. Relation {relation}, unit one {unit}, trust model {model}."
+        f"{_HALF}. Relation {relation}, unit one {unit.name}, trust model {model}."
+        f"{more}"
     )
 
 

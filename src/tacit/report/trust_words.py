@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from tacit.report.documents.trust import TrustTerms
+from tacit.report.documents.unit import UnitTerms
+from tacit.report.protection import Protection, epsilon_words, protection
 from tacit.report.view import Banner
-from tacit.report.wording import count_text
+from tacit.report.wording import count_text, epsilon_text, with_article
 
 RELATIONS = {
     "add-or-remove-one": "two data sets of a node are neighbours if they differ in whether one "
@@ -12,11 +17,7 @@ RELATIONS = {
     "replace-one": "two data sets of a node are neighbours if one record has another value in the "
     "second",
 }
-UNITS = {
-    "record": "one record of one node; a person with k records is protected k times less in "
-    "epsilon, and by more than that in delta",
-    "client": "all the data of one node",
-}
+NO_PERSON = "if a person has several rows, this is not the person's epsilon"
 TRUST_MODELS = {
     "all-messages": "the observer sees every message of every node at every step, the graph, the "
     "mixing weights, the start, who takes part, and all settings; it may be all the other nodes "
@@ -86,6 +87,52 @@ _POISONING = (
     "Nodes that send false numbers are not covered: they can spoil the model (poisoning). "
     "Colluders may look at all that they know, but they and all others must follow the protocol."
 )
+
+
+def unit_meaning(unit: UnitTerms) -> str:
+    """Whom epsilon protects, and what else is certified of a person."""
+    if unit.person is None:
+        return "one record of one node, a row: " + NO_PERSON
+    one = with_article(unit.person)
+    whom = f"one record of one node, a row, and not {one}"
+    if unit.gradient is not None:
+        whom = (
+            f"one {unit.name} at one node, with all rows there; of {one} up to "
+            f"{count_text(unit.rows, 'row')} count, by the {unit.gradient} of their gradients, and "
+            "where there are more, public coins leave out the others"
+        )
+    return f"{whom}; {person_text(unit)}" if unit.apart else whom
+
+
+def person_text(unit: UnitTerms) -> str:
+    """What is certified of a person, where that is another epsilon than a node's."""
+    by_row, several = unit.gradient is None, unit.nodes > 1
+    rows = f"up to {count_text(unit.rows, 'row')}" if by_row else "rows"
+    nodes = f"{'each of ' * by_row}up to {unit.nodes} nodes" if several else "one node"
+    told = f"{with_article(unit.person or '')} with {rows} at {nodes} has"
+    if unit.epsilon is None or unit.delta is None:
+        return f"{told} no epsilon that is known"
+    across = f"composition over the worst {unit.nodes} nodes"
+    how = " and ".join(["group privacy"] * by_row + [across] * several)
+    epsilon, delta = epsilon_words(unit.epsilon), epsilon_text(unit.delta)
+    return f"{told} epsilon {epsilon} at delta {delta}, by {how}"
+
+
+def verdict(unit: UnitTerms, guarantees: Iterable[tuple[float, float]]) -> Protection:
+    """What is protected, of the nodes' guarantees and of a person's, if that is another."""
+    if not unit.apart or unit.epsilon is None or unit.delta is None:
+        return protection(guarantees)
+    found = protection([*guarantees, (unit.epsilon, unit.delta)])
+    return replace(found, words=f"{found.words} of {with_article(unit.person or '')}")
+
+
+def relation_meaning(relation: str, unit: UnitTerms) -> str:
+    """Which data sets of a node are neighbours."""
+    told = unit.said(RELATIONS.get(relation, "it is decided which data sets are neighbours"))
+    if unit.gradient is None:
+        return told
+    there = "are others" if relation == "replace-one" else "are there, or none contributes"
+    return f"{told}; all rows of {with_article(unit.name)} at the node {there}"
 
 
 def trust_texts(trust_model: str, trust: TrustTerms) -> list[str]:

@@ -72,7 +72,27 @@ def count_text(count: int, noun: str) -> str:
     >>> count_text(1, "node"), count_text(1234, "node")
     ('1 node', '1,234 nodes')
     """
-    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Several of something, by the rule.
+
+    >>> plural("patient"), plural("company"), plural("box")
+    ('patients', 'companies', 'boxes')
+    """
+    if noun.endswith("y") and noun[-2:-1] not in tuple("aeiou"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "z", "ch", "sh")) else f"{noun}s"
+
+
+def with_article(noun: str) -> str:
+    """One of something, by the letter that it begins with.
+
+    >>> with_article("patient"), with_article("employee"), with_article("user")
+    ('a patient', 'an employee', 'a user')
+    """
+    return f"{'an' if noun[:1].lower() in tuple('aeio') else 'a'} {noun}"
 
 
 def alike(pairs: Iterable[tuple[Shared, One]]) -> dict[Shared, list[One]]:

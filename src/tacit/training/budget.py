@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +11,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tacit import privacy
 from tacit.communication.pair_keys import agreed_pair_keys
 from tacit.communication.peers import ALONE, Peers, Placement, SessionMemory
 from tacit.errors import BudgetError, InputError
-from tacit.privacy import to_statement
+from tacit.privacy import Mechanism, across_nodes, for_a_unit, to_statement
 from tacit.privacy.ledger import ledger as ledgers
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.privacy.noise.draws import NodeKeys, seeded_keys
 from tacit.privacy.noise.pairwise import PairKeys, fresh_pair_keys, seeded_pair_keys
+from tacit.report.documents.base import plain_json
+from tacit.report.documents.unit import UnitTerms
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.release import Interval, Release
 from tacit.training.run_folder.folder import RunFolder
@@ -396,6 +400,42 @@ def epsilon_by_colluders(
         epsilon_spent(plan, charged, plan.release.against(colluding))
         for colluding in range(most + 1)
     )
+
+
+def unit_spent(plan: Plan, charged: Mapping[int, Sequence[Interval]] | None = None) -> UnitTerms:
+    """Whom epsilon protects, with what is certified of a person where that is not a node's.
+
+    `charged` has the steps that each node has released, by default all that are planned; of nodes
+    that are not in it nothing is known.
+    """
+    unit, release = plan.unit, plan.release
+    nodes = [node for node in plan.nodes if node.records]
+    if charged is None:
+        charged = {node.node: release.planned for node in nodes}
+    deltas = [node.delta for node in nodes if node.delta is not None]
+    known = all(node.node in charged for node in nodes)
+    if not (unit.apart and plan.accounted and deltas and known):
+        return unit
+    released = [(node, charged[node.node]) for node in nodes if charged[node.node]]
+    mechanisms = [release.mechanism(*own) for own in released if release.active_steps(*own)]
+    return with_person(unit, mechanisms, min(deltas))
+
+
+def with_person(unit: UnitTerms, mechanisms: Sequence[Mechanism], delta: float) -> UnitTerms:
+    """The terms with what is certified of a person, of what each node has released.
+
+    Group privacy where epsilon is a row's, and the worst set of as many nodes as may have rows of
+    one person. Nothing is certified where no bound is proved of what nodes share.
+    """
+    try:
+        if unit.gradient is None:
+            mechanisms = [for_a_unit(mechanism, unit.rows) for mechanism in mechanisms]
+        person = across_nodes(mechanisms, unit.nodes) if mechanisms else None
+        epsilon = 0.0 if person is None else privacy.epsilon(person, delta=delta)
+    except InputError:
+        epsilon = math.inf
+    found = {"epsilon": plain_json(epsilon), "delta": delta}
+    return unit.model_copy(update=found)
 
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:

@@ -38,7 +38,13 @@ from tacit.report.documents.run import (
 )
 from tacit.report.documents.trust import TrustTerms
 from tacit.training import weights
-from tacit.training.budget import RunLedger, claimed_spent, epsilon_by_colluders, epsilon_spent
+from tacit.training.budget import (
+    RunLedger,
+    claimed_spent,
+    epsilon_by_colluders,
+    epsilon_spent,
+    unit_spent,
+)
 from tacit.training.calibration import calibrate
 from tacit.training.consensus import consensus_distances
 from tacit.training.evaluation import consensus_of, models_public
@@ -335,6 +341,7 @@ def result_document(
         trust_model=plan.release.trust_model if plan.accounted else None,
         trust=_trust_terms(run, charged, known),
         accounting=config.privacy.accounting,
+        unit=unit_spent(plan, charged),
         mechanism=mechanism_line(plan),
         epsilon=known(epsilon_spent(plan, charged)),
         epsilon_budget=tuple(node.budget for node in plan.nodes),
@@ -380,7 +387,7 @@ def result_document(
         gradient_path=job.model.path,
         warnings=plan.warnings,
         notes=(*plan.notes, *run.notes, *(() if measured is None else measured.notes)),
-        not_covered=not_covered(config) if plan.accounted else (),
+        not_covered=not_covered(config, plan.unit) if plan.accounted else (),
         epsilon_source=_sources(run, others) if plan.accounted else None,
         calibration=tuple(calibration),
         **more,

@@ -16,7 +16,9 @@ from typing import Any
 
 from tacit.config import Config, known_as, to_toml
 from tacit.privacy.published import FormulaCondition
+from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.protection import epsilon_words, protection
+from tacit.report.wording import with_article
 from tacit.topology import Mixing
 from tacit.training.faults import FaultPlan
 from tacit.training.release import NodeRelease, Release
@@ -50,6 +52,7 @@ class Plan:
         notes: what the plan comes to, each one line.
         schema: the digest of the schema by which a table is read; None: there is none.
         features: what tells the map of `[task].features` from another; None: there is none.
+        unit: whom epsilon protects, without any figure.
     """
 
     config: Config
@@ -63,6 +66,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     schema: str | None = None
     features: str | None = None
+    unit: UnitTerms = RECORD
 
     @property
     def steps(self) -> int:
@@ -104,8 +108,8 @@ class Plan:
         largest = max(epsilon for epsilon, _ in spent)
         return (
             f"epsilon = {epsilon_words(largest)} is {weakest.words.lower()}: whoever sees all "
-            "messages guesses right whether a record was there with probability "
-            f"{weakest.right_guess} at most; see docs/concepts/choosing-epsilon.md"
+            f"messages guesses right whether {with_article(self.unit.name)} was there with "
+            f"probability {weakest.right_guess} at most; see docs/concepts/choosing-epsilon.md"
         )
 
     @property

@@ -20,6 +20,7 @@ from tacit.config.schema import CALIBRATE_SHARE
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
+from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.wording import count_text
 from tacit.topology import (
     Mixing,
@@ -71,13 +72,15 @@ def build_plan(
     cautions: Sequence[str] = (),
     *,
     linear: bool = False,
+    person: str | None = None,
 ) -> Plan:
     """Decide everything, and refuse what cannot be.
 
     What is released is stated first; noise is calibrated on it; then the plan is made, at once.
 
     `records` is J of each node, `parameters` is d. `notes` and `cautions` are further lines for the
-    plan. `linear`: whether the model is one linear layer, with closed-form gradients.
+    plan. `linear`: whether the model is one linear layer, with closed-form gradients. `person`:
+    what those are called whose the records are; None: nobody said.
 
     Raises:
         InputError: the settings contradict each other or the data.
@@ -85,7 +88,8 @@ def build_plan(
     """
     check_messages(config.topology, config.algorithm, config.faults)
     weights.check_empty(config, records)
-    config, notes = _with_batch(config, records, linear, notes)
+    unit = _unit(config, person)
+    config, notes = _with_batch(config, records, linear, notes, unit)
     config, rule = with_rate(config)
     notes = (*rule, *notes)
     mixing = _mixing(config)
@@ -147,7 +151,7 @@ def build_plan(
                     f"{release.sums.colluding + 1} clients take part, and a secure sum hides none "
                     "behind the others there: lower privacy.colluding, or let more take part",
                 )
-        cautions += _large_delta(nodes)
+        cautions += tuple(map(unit.said, _large_delta(nodes)))
     else:
         nodes = tuple(NodePlan(**vars(node)) for node in sampled)
     if config.weights == "noise":
@@ -163,7 +167,12 @@ def build_plan(
         rounds=rounds,
         faults=faults,
         cautions=cautions,
-        notes=(*_notes(config, activity, faults), *_epochs(config, sampled), *notes),
+        notes=(
+            *_notes(config, activity, faults),
+            *map(unit.said, _epochs(config, sampled)),
+            *notes,
+        ),
+        unit=unit,
     )
     averaged = average_note(plan)
     if averaged is not None:
@@ -171,14 +180,30 @@ def build_plan(
     return plan if release.pairs is None else _with_forecast(plan)
 
 
+def _unit(config: Config, person: str | None) -> UnitTerms:
+    """Whom epsilon protects, and what else is known of those whose the records are."""
+    settings = config.privacy
+    person = person or settings.unit_column
+    if person is None:
+        return RECORD
+    by_person = settings.unit_column is not None
+    return UnitTerms(
+        name=person if by_person else "record",
+        person=person,
+        gradient=settings.unit_gradient if by_person else None,
+        rows=settings.unit_rows,
+        nodes=settings.unit_nodes,
+    )
+
+
 def _with_batch(
-    config: Config, records: Sequence[int], linear: bool, notes: Sequence[str]
+    config: Config, records: Sequence[int], linear: bool, notes: Sequence[str], unit: UnitTerms
 ) -> tuple[Config, Sequence[str]]:
     """The experiment with a batch that is no longer open, and the notes with why."""
     if config.train.batch != "auto":
         return config, notes
     batch, reason = automatic_batch(config, records, linear)
-    notes = notes if reason is None else (*notes, reason)
+    notes = notes if reason is None else (*notes, unit.said(reason))
     return config.with_keys(train={"batch": batch}), notes
 
 

@@ -228,7 +228,15 @@ def prepare(
     try:
         settled, completed = with_settings(settled, seen, engine.parameters_count)
         notes += completed
-        plan = build_plan(settled, counted, engine.parameters_count, notes, cautions, linear=linear)
+        plan = build_plan(
+            settled,
+            counted,
+            engine.parameters_count,
+            notes,
+            cautions,
+            linear=linear,
+            person=records.person,
+        )
     except TacitError as error:
         if peers.session.rejoins is None:  # the others had a plan without who has come back
             back = [rank for rank in range(peers.processes) if peers.can_spare({rank})]

@@ -52,6 +52,7 @@ class TrainingRecords:
         notes: what people should know of them, each one line; public.
         names: of all nodes, as the data, the schema or the experiment declares them.
         known: whether the records say whose each is.
+        person: what these are called; None: nobody said.
     """
 
     train: StackedData
@@ -62,6 +63,7 @@ class TrainingRecords:
     notes: tuple[str, ...]
     names: tuple[str, ...] | None
     known: bool = False
+    person: str | None = None
 
 
 def node_records(
@@ -179,7 +181,15 @@ def load_records(
         notes=notes if public is not None else (*notes, NO_TEST_RECORDS),
         names=names,
         known=known,
+        person=_person(config, schema) or ("person" if known else None),
     )
+
+
+def _person(config: Config, schema: Schema | None) -> str | None:
+    """What they are called whose the records are, by the schema or the experiment."""
+    if schema is None or schema.unit is None:
+        return config.privacy.unit_column
+    return schema.unit.name
 
 
 def _unit_rule(config: Config, schema: Schema | None) -> UnitRule | None:

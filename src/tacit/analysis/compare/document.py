@@ -127,6 +127,7 @@ def _site_tables(gathered: FigureRuns, chosen: Sequence[int]) -> Iterator[SiteTa
         scores = [_by_site(group, len(names), _scored(metric)) for group in groups.values()]
         yield SiteTable(
             metric=metric,
+            unit=joint.unit.name,
             columns=tuple(groups),
             private=tuple(all(end.private for end in ends) if ends else None for ends in whole),
             rows=tuple(

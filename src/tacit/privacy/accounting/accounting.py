@@ -21,6 +21,8 @@ the mechanism's worst instance reaches. What they rest on:
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
 - `BestOfTrials`, alone or beside others: above, its points added to what the others cost (basic
   composition); below, nothing is proved.
+- `Person`: of the worst nodes together, the pairs for several rows of a step, or group privacy of
+  the whole curve (`persons`); below, those pairs, or what one row loses.
 
 The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
 that, rounded to a public lattice (`tacit.privacy.noise.gaussian`); what finite arithmetic may
@@ -47,12 +49,18 @@ from tacit.privacy.accounting.dominating_pairs import (
     Part,
     StepsPart,
     largest_level,
-    parts_of,
     pure_epsilon,
     softened,
     total_variation,
 )
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.persons import (
+    has_pairs,
+    parts_of,
+    rows_delta,
+    rows_epsilon,
+    worst_nodes,
+)
 from tacit.privacy.accounting.private_state import (
     persistent_delta,
     persistent_epsilon,
@@ -73,7 +81,7 @@ from tacit.privacy.accounting.tables import (
     surveyed,
 )
 from tacit.privacy.mechanisms.base import Mechanism
-from tacit.privacy.mechanisms.composed import Composed
+from tacit.privacy.mechanisms.composed import Composed, Person
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, Scheduled, schedule
 from tacit.privacy.mechanisms.trials import BestOfTrials
 from tacit.privacy.noise.slack import (
@@ -145,16 +153,25 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
             has no schedule.
     """
     _check_delta(delta)
-    if not isinstance(mechanism, Scheduled):
+    parts = mechanism.parts if isinstance(mechanism, Person) else [mechanism]
+    if not all(isinstance(part, Scheduled) for part in parts):
         raise InputError("mechanism", type(mechanism).__name__, "needs a schedule of steps")
-    multipliers = schedule(mechanism)
-    if any(not 0 <= mark <= len(multipliers) for mark in marks) or list(marks) != sorted(marks):
-        raise InputError("marks", list(marks), f"must ascend within 0..{len(multipliers)}")
-    first = {mark: mechanism.with_schedule(multipliers[:mark]) for mark in set(marks) if mark}
+    steps = mechanism.steps or 0
+    if any(not 0 <= mark <= steps for mark in marks) or list(marks) != sorted(marks):
+        raise InputError("marks", list(marks), f"must ascend within 0..{steps}")
+    first = {mark: _first(mechanism, mark) for mark in set(marks) if mark}
     bounds = {mark: epsilon(steps, delta=delta) for mark, steps in first.items()}
     # Epsilon never falls from step to step, so a later bound holds for an earlier mark as well.
     curve = list(accumulate((bounds.get(mark, 0.0) for mark in reversed(marks)), min))
     return tuple(reversed(curve))
+
+
+def _first(mechanism: Any, steps: int) -> Mechanism:
+    """The first steps of a schedule, or of that of every node."""
+    if isinstance(mechanism, Person):
+        return replace(mechanism, parts=[_first(part, steps) for part in mechanism.parts])
+    first: Mechanism = mechanism.with_schedule(schedule(mechanism)[:steps])
+    return first
 
 
 def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
@@ -346,6 +363,44 @@ _BESIDE = _Method(
 )
 
 
+def _worst(bound: str) -> Callable[..., float]:
+    """The largest of a bound over all choices of a person's nodes."""
+
+    def largest(person: Person, at: float, **guess: float) -> float:
+        found = [_at_one_node(one) for one in worst_nodes(person)]
+        bounds = [getattr(method, bound)(one, at, **guess) for method, one in found]
+        return float(max(bounds))
+
+    return largest
+
+
+def _at_one_node(one: Person) -> tuple[_Method, Mechanism]:
+    """How a person at one node is accounted, and as what."""
+    (part,) = one.parts
+    if one.rows == 1:
+        return _method(part), part
+    return _COMPOSED if has_pairs(part) else _BY_ROWS, one
+
+
+def _below_row(one: Person, delta: float, *, guess: float) -> float:
+    """What one row loses: a person may have no more."""
+    method, row = _method(one.parts[0]), one.parts[0]
+    return method.epsilon_below(row, delta, guess=min(guess, method.epsilon(row, delta)))
+
+
+def _row_delta(one: Person) -> Callable[[float], float]:
+    return partial(_method(one.parts[0]).delta, one.parts[0])
+
+
+_BY_ROWS = _Method(
+    lambda one, delta: rows_epsilon(_row_delta(one), one.rows, delta),
+    _below_row,
+    lambda one, epsilon: rows_delta(_row_delta(one), one.rows, epsilon),
+    lambda one, epsilon: _method(one.parts[0]).delta_below(one.parts[0], epsilon),
+)
+_PERSON = _Method(*map(_worst, ("epsilon", "epsilon_below", "delta", "delta_below")))
+
+
 def _method(mechanism: Mechanism) -> _Method:
     """The method for a mechanism.
 
@@ -373,6 +428,8 @@ def _alone(mechanism: Mechanism) -> tuple[_Method, tuple[str, str], str] | None:
     """Of a mechanism that no bound composes with others: its own method, and of the error where it
     is composed the key and value at fault, and what to do instead.
     """
+    if isinstance(mechanism, Person):
+        return _PERSON, ("mechanism", "person"), "compose what a node releases, the person last"
     if isinstance(mechanism, BestOfTrials):
         return _BESIDE, ("mechanism", "best of trials"), "state it beside sampled rounds"
     if isinstance(mechanism, PersistentState):

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf, ndtr
+from scipy.special import erf, logsumexp, ndtr
 
 from tacit.privacy.accounting.allocation import (
     Ratios,
@@ -99,7 +99,8 @@ class NormalStep:
     """P = (1-q) N(m, 1) + q N(d, 1) against N(0, 1), or against its mirror image.
 
     m is `undrawn_mean` and d is `drawn_mean`. The mirror image, for `opposite` = -d, is
-    Q = (1-q) N(-m, 1) + q N(-d, 1).
+    Q = (1-q) N(-m, 1) + q N(-d, 1). A person with r rows, of which a step draws j ~ Bin(r, q),
+    moves the mean by j d + (r - j) m: mixtures of r + 1 components (`docs/proofs/units.md`).
 
     Args:
         rate: q in (0, 1].
@@ -107,7 +108,8 @@ class NormalStep:
         undrawn_mean: mean where it is not, in 0..drawn_mean.
         opposite: 0, or -drawn_mean for a record that pulls the other way.
         symmetric: stands for the pointwise maximum of the profiles of (P, Q) and (Q, P) instead,
-            with `undrawn_mean` and `opposite` 0.
+            with `undrawn_mean` and `opposite` 0, and one row.
+        rows: r.
 
     The loss is that of P over N(0, 1) less that of Q over N(0, 1); the first rises with x, the
     second falls.
@@ -122,6 +124,7 @@ class NormalStep:
     undrawn_mean: float = 0.0
     opposite: float = 0.0
     symmetric: bool = False
+    rows: int = 1
 
     @property
     def alike(self) -> NormalStep:
@@ -139,8 +142,8 @@ class NormalStep:
     def interval(self, reach: float) -> tuple[float, float]:
         """The outputs between which all but Phi(-reach) of P and of Q lies, on either side."""
         # A symmetric pair's cells begin where its loss is 0: R = 1.
-        low = self.drawn_mean / 2 if self.symmetric else self.opposite - reach
-        return low, self.drawn_mean + reach
+        low = self.drawn_mean / 2 if self.symmetric else self.rows * self.opposite - reach
+        return low, self.rows * self.drawn_mean + reach
 
     @property
     def both_ways(self) -> bool:
@@ -150,23 +153,33 @@ class NormalStep:
     @property
     def distance(self) -> float:
         """The largest distance of two means."""
-        return self.drawn_mean - self.opposite
+        return self.rows * (self.drawn_mean - self.opposite)
 
     @property
     def largest_loss(self) -> float:
         """None is the largest."""
         return math.inf
 
+    @property
+    def means(self) -> Array:
+        """That of P by the number of rows that are drawn, `[rows + 1]`."""
+        drawn = np.arange(self.rows + 1)
+        return drawn * self.drawn_mean + drawn[::-1] * self.undrawn_mean
+
+    @property
+    def weights(self) -> Array:
+        """Chances of these numbers, `[rows + 1]`, each within rows + 8 units of roundoff."""
+        r, q = self.rows, self.rate
+        return np.asarray([math.comb(r, j) * q**j * (1 - q) ** (r - j) for j in range(r + 1)])
+
     def total_variations(self, levels: Array) -> Array:
         """At least that of each level, `[levels]`.
 
         P and Q are mixtures with the same weights: at most the mixed distance of their parts.
+        Where Q has means away from 0, they are opposite to P's.
         """
-        drawn = erf(self.distance * levels / math.sqrt(8))
-        # Where Q has a mean away from 0, its other one is opposite to P's.
-        apart = 2 * self.undrawn_mean if self.opposite else self.undrawn_mean
-        undrawn = erf(apart * levels / math.sqrt(8))
-        return np.asarray(self.rate * drawn + (1 - self.rate) * undrawn)
+        apart = zip(self.weights, self.means * (2 if self.opposite else 1), strict=True)
+        return np.asarray(sum(w * erf(mean * levels / math.sqrt(8)) for w, mean in apart))
 
     def scaled(self, level: float) -> NormalStep:
         """The step with the distances of all means multiplied by the level."""
@@ -184,19 +197,16 @@ class NormalStep:
 
     def _over_null(self, x: Array) -> Array:
         """Log dP/dN(0, 1)."""
+        if self.rows > 1:
+            return _mixed_loss(self.weights, self.means, x)
         drawn, undrawn = self.drawn_mean, self.undrawn_mean
         lifted = _sampled(self.rate, (drawn - undrawn) * (x - (drawn + undrawn) / 2))
         return lifted + undrawn * (x - undrawn / 2) if undrawn else lifted
 
     def binned(self, edges: Array) -> Binned:
         """Masses between outputs, `[cells + 1]`, ascending."""
-        still = _normal_masses(edges)
-        undrawn = _normal_masses(edges - self.undrawn_mean) if self.undrawn_mean else still
-        p, p_error = _mixture(self.rate, undrawn, _normal_masses(edges - self.drawn_mean))
-        q, q_error = still
-        if self.opposite:
-            away = _normal_masses(edges + self.undrawn_mean) if self.undrawn_mean else still
-            q, q_error = _mixture(self.rate, away, _normal_masses(edges - self.opposite))
+        p, p_error = self._mixture(edges, 1.0)
+        q, q_error = self._mixture(edges, -1.0) if self.opposite else _normal_masses(edges)
         losses = np.maximum.accumulate(self.loss(edges))
         middle = 0.0
         if self.symmetric:
@@ -204,7 +214,7 @@ class NormalStep:
             middle = max(0.0, float(p[0]) - float(q[1:].sum()))
             p[0] = 0.0
             q = np.append(0.0, q[1:])
-        size = self.drawn_mean - self.opposite
+        size = self.distance
         reach = max(abs(float(edges[0])), abs(float(edges[-1])))
         return Binned(
             losses,
@@ -215,8 +225,17 @@ class NormalStep:
             mirrored=self.symmetric,
             p_error=p_error,
             q_error=q_error,
-            size=size * (reach + size),
+            size=size * (reach + size) * (1 if self.rows == 1 else 8 * (self.rows + 10)),
         )
+
+    def _mixture(self, edges: Array, sign: float) -> tuple[Array, Array]:
+        """Masses of P, or of its mirror image, between outputs, and their errors: `[cells + 2]`."""
+        masses, errors = np.zeros((2, len(edges) + 1))
+        for weight, mean in zip(self.weights, sign * self.means, strict=True):
+            mass, error = _normal_masses(edges - mean)
+            masses += weight * mass
+            errors += weight * error
+        return masses, errors + (3 if self.rows == 1 else 2 * self.rows + 12) * masses
 
 
 @dataclass(frozen=True)
@@ -404,14 +423,6 @@ def _normal_masses(edges: Array) -> tuple[Array, Array]:
     return masses, errors
 
 
-def _mixture(
-    rate: float, undrawn: tuple[Array, Array], drawn: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """Masses and errors of both, mixed."""
-    masses, errors = ((1 - rate) * a + rate * b for a, b in zip(undrawn, drawn, strict=True))
-    return masses, errors + 3 * masses
-
-
 def _sampled(rate: float, loss: Array) -> Array:
     """log(1 - q + q e^loss), accurate near 0 and without overflow."""
     if rate == 1:
@@ -423,6 +434,17 @@ def _sampled(rate: float, loss: Array) -> Array:
     return np.asarray(
         np.where(loss < -0.7, low, np.where(loss < 1, middle, high)), dtype=np.float64
     )
+
+
+def _mixed_loss(weights: Array, means: Array, x: Array) -> Array:
+    """Log sum_j w_j e^(y_j), y_j = m_j (x - m_j / 2): accurate near 0 and without overflow.
+
+    It errs by less than 8 (rows + 10) units of roundoff of the largest |y_j|.
+    """
+    exponents = means * (x[:, None] - means / 2)
+    near = np.log1p(np.expm1(np.clip(exponents, -1.0, 1.0)) @ weights)
+    far = logsumexp(exponents, axis=1, b=weights)
+    return np.asarray(np.where(np.abs(exponents).max(axis=1) <= 1, near, far))
 
 
 @dataclass(frozen=True, eq=False)

@@ -340,7 +340,8 @@ def steps_spectrum(part: StepsPart, reverse: bool, upper: bool, resolution: Reso
 
 def interpolates(unit: Step) -> bool:
     """Mixtures of two levels bound what lies between."""
-    return isinstance(unit, NormalStep) and unit.undrawn_mean == 0 and unit.opposite == 0
+    one_row = isinstance(unit, NormalStep) and unit.rows == 1
+    return one_row and unit.undrawn_mean == 0 and unit.opposite == 0  # type: ignore[union-attr]
 
 
 def _exactly(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -> Spectrum:

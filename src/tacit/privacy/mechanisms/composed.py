@@ -25,6 +25,7 @@ from tacit.privacy.mechanisms.base import (
     Unit,
     check_fields,
     few_enough,
+    observer,
     whole,
 )
 from tacit.privacy.mechanisms.steps import (
@@ -209,6 +210,187 @@ class ClientSampling(Mechanism):
         return replace(parts[0], rounds=sum(part.rounds for part in parts))
 
 
+MOST_ROWS = 256
+"""Rows of one person at a node that are accounted for."""
+
+
+@dataclass(frozen=True)
+class Person(Mechanism):
+    """A person with several rows: what the mechanisms of a run, which protect a row, give a person.
+
+    *Relation*: that of the parts, for up to `rows` records at each of up to `nodes` nodes together:
+    all of them contribute nothing in one of the data sets, or each has another value. Both numbers
+    are public and promised from outside; no run checks them. *Trust model*: that of the parts,
+    which may neither share noise nor participation if `nodes` is above 1. *Theorem*: what any
+    `nodes` of the parts release of `rows` records is dominated by the pairs, or by group privacy,
+    of `docs/proofs/units.md`; the bound is the largest over all choices of parts.
+
+    It is accounted by itself: compose what a node releases first, and state the person last.
+
+    Args:
+        parts: what each node releases, a mechanism a node; `unit` record.
+        rows: records of a person at one node, at most; up to 256.
+        nodes: nodes that hold records of one person, at most.
+    """
+
+    kind = "person"
+    parts: Sequence[Mechanism]
+    rows: int = 1
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parts, Iterable):
+            raise InputError("parts", self.parts, "must be a list of mechanisms, one a node")
+        object.__setattr__(self, "parts", tuple(self.parts))
+        object.__setattr__(self, "rows", whole("rows", self.rows))
+        object.__setattr__(self, "nodes", whole("nodes", self.nodes))
+        if self.rows > MOST_ROWS:
+            raise InputError("rows", self.rows, f"must be at most {MOST_ROWS}")
+        kinds = {kind for part in self.parts for kind in _kinds(part)}
+        if not kinds or not kinds <= set(MECHANISMS) - {Person}:
+            raise InputError("parts", self.parts, "must be mechanisms of rows, at least one")
+        for name in ("relation", "unit", "trust_model"):
+            values = sorted({getattr(part, name) for part in self.parts})
+            if len(values) > 1:
+                raise InputError("parts", values, f"must agree in their {name}")
+        if self.unit != "record":
+            expected = (
+                "must be 'record': one that protects a client protects all rows at it already"
+            )
+            raise InputError("unit", self.unit, expected)
+        if self.nodes == 1 or len(self.parts) == 1:
+            return
+        if observer(self.trust_model) in ("pairwise", "secure-sum"):
+            expected = (
+                "must be 'all-messages' or 'server': the noise of several nodes is not independent "
+                "here; use `privacy.pairwise_person` for pairwise noise, and a person with "
+                "nodes x rows rows for equal mechanisms behind secure sums"
+            )
+            raise InputError("trust_model", self.trust_model, expected)
+        for kind in kinds & {ClientSampling, BestOfTrials}:
+            expected = (
+                "what nodes share, who takes part and which trial wins, is not drawn for each node "
+                "alone, so that no bound is proved for a person at several; state the rounds that "
+                "each node took part in"
+            )
+            raise InputError("parts", kind.kind, expected)
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation, for all of a person's rows together."""
+        return self.parts[0].relation
+
+    @property
+    def trust_model(self) -> str:
+        """Who sees what."""
+        return self.parts[0].trust_model
+
+    @property
+    def unit(self) -> Unit:
+        """What its parts protect: a record, of which a person has several."""
+        return self.parts[0].unit
+
+    @property
+    def steps(self) -> int:
+        """Steps of the node that has most."""
+        return max(part.steps or 0 for part in self.parts)
+
+    @property
+    def rate(self) -> float:
+        """The largest share of the records that joins a step of a node."""
+        return max(part.rate for part in self.parts)
+
+    def _who(self) -> str:
+        nodes = "one node" if self.nodes == 1 else f"each of {self.nodes} nodes at most"
+        return f"a person with at most {self.rows} row{'s' * (self.rows > 1)} at {nodes}"
+
+    def describe(self) -> str:
+        """Who is protected, and what different nodes release, each in one line."""
+        words = dict.fromkeys(part.describe() for part in self.parts)
+        return f"{self._who()}: {'; or '.join(words)}"
+
+    def explain(self, number_text: Callable[[float], str]) -> str:
+        """Who is protected, and what different nodes release, in words, each once."""
+        words = dict.fromkeys(part.explain(number_text) for part in self.parts)
+        return f"{self._who()}, promised and not checked: {'; or '.join(words)}"
+
+    def released_values(self) -> int:
+        """Noised values on the lattice that so many nodes release, at most."""
+        values = sorted(part.released_values() for part in self.parts)
+        return sum(values[-self.nodes :])
+
+    def repeated(self, times: int) -> Self:
+        """Every node's mechanism so many times over."""
+        return replace(self, parts=[part.repeated(times) for part in self.parts])
+
+    def of_steps(self, steps: Sequence[tuple[int, int, int]]) -> Self:
+        """Every node's mechanism with these steps, of those that it has."""
+        return replace(self, parts=[part.of_steps(steps) for part in self.parts])
+
+    def merge_key(self) -> Self:
+        """The person itself."""
+        return self
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """The same so many times over."""
+        return parts[0] if len(parts) == 1 else parts[0].repeated(len(parts))
+
+
+def for_a_unit(mechanism: Mechanism, rows: int) -> Mechanism:
+    """What a run whose mechanism protects a row gives a person with at most `rows` rows at a node.
+
+    Exact for noise on sums over every record (`Gaussian`, `Laplace`: the noise multiplier over
+    `rows`) and for Poisson sampling, private state included, where the number of the person's rows
+    that a step draws is binomial; for these inside `Composed` and `ClientSampling` as well. For all
+    else (batches of fixed size, random allocation, sampled Laplace noise, persistent state, the
+    best of trials) by group privacy of the mechanism's whole curve of epsilon and delta, with the
+    best split of epsilon over the rows. What is proved of which: `Person`.
+
+    Raises:
+        InputError: `rows` is not a whole number from 1 to 256, or the mechanism protects a client.
+    """
+    rows = whole("rows", rows)
+    if isinstance(mechanism, Person):
+        return replace(mechanism, rows=rows * mechanism.rows)
+    person = Person((mechanism,), rows)
+    return person if rows > 1 else mechanism
+
+
+def across_nodes(mechanisms: Sequence[Mechanism], nodes: int) -> Mechanism:
+    """What a person gets who has rows at no more than `nodes` of the nodes of a run.
+
+    Each node adds noise of its own, so that what a person loses is the adaptive composition over
+    the nodes that hold rows; the bound is the largest over all sets of `nodes` of them. Mechanisms
+    may be those of `for_a_unit`; the largest of their `rows` then holds for each.
+
+    Args:
+        mechanisms: what each node releases, a mechanism a node.
+        nodes: how many of them hold rows of one person at most: a public promise.
+
+    Raises:
+        InputError: there is no mechanism, they differ in relation or trust model, or nothing is
+            proved for noise or participation that nodes share (`Person`).
+    """
+    parts: list[Mechanism] = []
+    rows = 1
+    for mechanism in mechanisms:
+        if not isinstance(mechanism, Person):
+            parts.append(mechanism)
+        elif len(mechanism.parts) == 1:
+            parts.append(mechanism.parts[0])
+            rows = max(rows, mechanism.rows)
+        else:
+            raise InputError("mechanisms", mechanism.describe(), "must be one node's each")
+    return Person(parts, rows, nodes)
+
+
+def _kinds(part: Mechanism) -> set[type[Mechanism]]:
+    """The kinds of a mechanism and of all that it is made of."""
+    inner = getattr(part, "inner", ())
+    return {type(part)}.union(*map(_kinds, inner))
+
+
 MECHANISMS: tuple[type[Mechanism], ...] = (
     Gaussian,
     SampledGaussian,
@@ -220,6 +402,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     Composed,
     ClientSampling,
     BestOfTrials,
+    Person,
 )
 """Every mechanism that there is."""
 

@@ -109,10 +109,11 @@ class SiteTable(Document):
     """What each site has of the experiment and of its baselines, by one metric.
 
     `private` says of each column whether its runs are; None: none is complete. `mean` is over
-    sites, of each column.
+    sites, of each column. `unit` is what `records` of a site count.
     """
 
     metric: Text
+    unit: Text = "record"
     columns: Items[Text]
     private: Items[Flag | None]
     rows: Items[SiteRow]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from tacit.report.documents.base import Count, Document, Items, Number, OptionalNumber, Text
 from tacit.report.documents.run import AlgorithmNames, PublishedClaim, RunAudit, TaskNames
 from tacit.report.documents.trust import TrustTerms
+from tacit.report.documents.unit import UnitTerms
 
 
 class LedgerFile(Document):
@@ -100,6 +101,12 @@ class DefinedName(Document):
     meaning: Text
 
 
+class StatementUnit(UnitTerms):
+    """Whom epsilon protects, and what that means in one sentence."""
+
+    meaning: Text
+
+
 class StatementRun(LedgerRun):
     """The run that a statement is of, and by which ledgers."""
 
@@ -138,7 +145,7 @@ class Statement(Document):
     out.
     """
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     kind: Text
     format_version: Count
     date: Text
@@ -148,7 +155,7 @@ class Statement(Document):
     task: StatementTask
     accounting: Text
     relation: DefinedName
-    unit: DefinedName
+    unit: StatementUnit
     trust_model: DefinedName
     epsilon_meaning: Text
     claim: PublishedClaim
@@ -166,10 +173,10 @@ class Statement(Document):
 class ConfirmedStatement(Document):
     """What was confirmed of a statement: `nodes` counts them, epsilon and delta are the highest.
 
-    `colluding` nodes may pool all that they know; None where each node relies on its own noise
-    alone, and any number may. `data_epsilon` is that of all runs on the data; None without their
-    ledger. `ledgers` are the files that contain what the statement saw; None where none was given.
-    `audit_alarms` names what accused the program in an audit.
+    `unit` is whom epsilon protects. `colluding` nodes may pool all that they know; None where each
+    node relies on its own noise alone, and any number may. `data_epsilon` is that of all runs on
+    the data; None without their ledger. `ledgers` are the files that contain what the statement
+    saw; None where none was given. `audit_alarms` names what accused the program in an audit.
     """
 
     run: Text
@@ -177,6 +184,7 @@ class ConfirmedStatement(Document):
     epsilon: Number
     delta: Number
     trust_model: Text
+    unit: StatementUnit
     colluding: Count | None
     data_epsilon: OptionalNumber
     date: Text

@@ -6,6 +6,7 @@ from typing import Any
 
 from tacit.report.documents.base import Count, Document, Flag, Items, Number, OptionalNumber, Text
 from tacit.report.documents.run import ClaimCondition
+from tacit.report.documents.unit import UnitTerms
 
 
 class PlannedNode(Document):
@@ -79,11 +80,12 @@ class PlannedPromise(Document):
 class PlanDocument(Document):
     """A plan: what is common to all nodes, and a row for each; `clip` is `(first, last)`.
 
-    `trust_model` is None where nothing is accounted. `colluding` nodes may pool all that they know,
-    and `pair_noise` is the deviation of a pair's noise over that of a node's own; both are None
-    where no nodes share noise. `metrics` are those that were asked for; `baselines` what a model
-    that ignores its inputs scores on the public test records, by the name of the score. `rounds`
-    are the gossip rounds of a step. `promise` is what the paper says of the result; None: nothing.
+    `trust_model` is None where nothing is accounted; `unit` is whom epsilon protects. `colluding`
+    nodes may pool all that they know, and `pair_noise` is the deviation of a pair's noise over that
+    of a node's own; both are None where no nodes share noise. `metrics` are those that were asked
+    for; `baselines` what a model that ignores its inputs scores on the public test records, by the
+    name of the score. `rounds` are the gossip rounds of a step. `promise` is what the paper says of
+    the result; None: nothing.
     """
 
     algorithm: Text
@@ -93,6 +95,7 @@ class PlanDocument(Document):
     steps: Count
     relation: Text | None
     trust_model: Text | None
+    unit: UnitTerms
     colluding: Count | None
     pair_noise: OptionalNumber
     mechanism: Text | None

@@ -40,6 +40,7 @@ from tacit.report.documents.metrics import (
     read_measurements,
 )
 from tacit.report.documents.trust import TrustTerms
+from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.measures import Measure
 
 Status = Literal["done", "stopped", "diverged", "budget-exhausted"]
@@ -184,10 +185,10 @@ class CalibrationBin(RunDocument):
 class ResultDocument(RunDocument):
     """The content of `result.json`; most of its lists have one entry a node.
 
-    `node_names` are given where nodes have names. `signal_share` is how much each node's mean loss
-    counts in what was trained, p_i, and `noise_share` its part of the variance of the noise. Each
-    `epsilon_source` is the process whose word epsilon is, "rank 1"; of a ledger that was read by
-    the process that wrote the result, other words.
+    `unit` is whom epsilon protects. `node_names` are given where nodes have names. `signal_share`
+    is how much each node's mean loss counts in what was trained, p_i, and `noise_share` its part of
+    the variance of the noise. Each `epsilon_source` is the process whose word epsilon is, "rank 1";
+    of a ledger that was read by the process that wrote the result, other words.
     """
 
     format_version: Literal[1]
@@ -207,6 +208,7 @@ class ResultDocument(RunDocument):
     trust_model: Text | None
     trust: TrustTerms | None = None
     accounting: Text
+    unit: UnitTerms = RECORD
     mechanism: Text | None
     epsilon: Items[OptionalNumber]
     epsilon_budget: Items[OptionalNumber]

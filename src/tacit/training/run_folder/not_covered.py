@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from tacit.config import GIVEN, Config
+from tacit.report.documents.unit import UnitTerms
 
 
-def not_covered(config: Config) -> tuple[str, ...]:
+def not_covered(config: Config, unit: UnitTerms) -> tuple[str, ...]:
     """What is seen of private records, or known of them, beside what epsilon is about.
 
-    The experiment is one whose epsilon is accounted for. Each entry is in words for people, as a
-    result and a statement have them.
+    The experiment is one whose epsilon is accounted for, and protects that `unit`. Each entry is in
+    words for people, as a result and a statement have them.
     """
     task, algorithm = config.task, config.algorithm
-    measured = ["training loss", "gradient norms", "share of clipped records"]
+    measured = ["training loss", "gradient norms", unit.said("share of clipped records")]
     if algorithm.definition.primal_dual is not None:
         measured.append("augmented Lagrangian")
     if config.train.suboptimality:
@@ -20,7 +21,7 @@ def not_covered(config: Config) -> tuple[str, ...]:
     lines = [
         f"{', '.join(measured)}: measured on private records, for the eyes of their node only",
         "checkpoints: a node's own, never to be shared",
-        "how many records a node holds: public by the relation",
+        unit.said("how many records a node holds: public by the relation"),
         "that a node refuses its own input or fails, and how long its steps take",
     ]
     if config.privacy.ledger is not None:

@@ -255,8 +255,9 @@ def mechanism_line(plan: Plan) -> str | None:
         seen = f"{definition.releases.noise.name} noise, not accounted"
         if plan.accounted:
             seen = plan.release.mechanism(nodes[0]).describe()
-        return f"{seen}, noise multiplier {multiplier}"
-    return f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps{after}"
+        return plan.unit.said(f"{seen}, noise multiplier {multiplier}")
+    told = f"{sampling}, noise multiplier {multiplier}, {plan.steps} steps{after}"
+    return plan.unit.said(told)
 
 
 def shared_conditions(plan: Plan) -> tuple[FormulaCondition, ...]:

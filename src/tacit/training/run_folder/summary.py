@@ -10,7 +10,8 @@ from tacit.report.documents.base import as_dict
 from tacit.report.documents.metrics import PublicMeasurement
 from tacit.report.documents.run import ResultDocument
 from tacit.report.measures import measure_of
-from tacit.report.wording import epsilon_text, number_text, percent_text
+from tacit.report.trust_words import person_text
+from tacit.report.wording import epsilon_text, number_text, percent_text, with_article
 from tacit.training.plan import Plan
 
 Facts = Sequence[tuple[str, str]]
@@ -37,9 +38,7 @@ def facts(
         rows.append(("test accuracy", _scores({k: percent_text(v) for k, v in accuracy.items()})))
     if loss is not None:
         rows.append(("test loss", _scores({k: number_text(v) for k, v in loss.items()})))
-    rows.append(
-        ("privacy", _privacy(plan, [value for value in result.epsilon if value is not None]))
-    )
+    rows.append(("privacy", _privacy(plan, result)))
     return rows
 
 
@@ -53,14 +52,17 @@ def _scores(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _privacy(plan: Plan, spent: Sequence[float]) -> str:
+def _privacy(plan: Plan, result: ResultDocument) -> str:
     if plan.not_private_reason is not None:
         return f"NOT PRIVATE: {plan.not_private_reason}"
     deltas = {node.delta for node in plan.nodes}
     at = f"delta {epsilon_text(max(delta or 0.0 for delta in deltas))}"
+    spent, unit = [value for value in result.epsilon if value is not None], result.unit
     most, least = epsilon_text(max(spent)), epsilon_text(min(spent))
     between = most if most == least else f"{most} (most) to {least} (least)"
-    return f"certified epsilon {between} at {at}{' or less' if len(deltas) > 1 else ''}"
+    told = f"certified epsilon {between} at {at}{' or less' if len(deltas) > 1 else ''}"
+    told += "" if unit.gradient is None else f" of {with_article(unit.name)} at one node"
+    return f"{told}; {person_text(unit)}" if unit.apart else told
 
 
 def text_table(rows: Facts) -> str:
