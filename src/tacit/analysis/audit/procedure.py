@@ -156,9 +156,15 @@ def _audit(
             on_step=lambda k: progress("one training", k, target.steps),
         )
         attacks.extend(one_run_attacks(one_run, plan, target))
+    said, words = plan.unit.said, ("question", "meaning", "saw", "power")
+    named = [attack.model_copy(update={"name": said(attack.name)}) for attack in attacks]
+    told = [
+        finding.model_copy(update={key: said(getattr(finding, key)) for key in words})
+        for finding in findings
+    ]
     return audit_document(
-        attacks,
-        findings,
+        named,
+        told,
         confidence=options.confidence,
         claimed=target.claimed,
         hides=plan.config.algorithm.definition.releases.hides(plan.config.algorithm.options),
