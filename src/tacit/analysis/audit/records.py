@@ -121,13 +121,13 @@ CHANGES: Mapping[str, Change] = {
         lambda values: 1 - 2 * values.flip(0),
         _next_label,
         lambda values: 1 - 2 * values.flip(0),
+        single=True,
     ),
     "all zeros": Change(
         "every record holds zeros and the smallest label",
         torch.zeros_like,
         _least_label,
         torch.zeros_like,
-        single=True,
     ),
     "all large": Change(
         "every record is a thousand times larger and has the largest label",

@@ -77,7 +77,7 @@ def test_persons_change_with_all_of_their_rows(name):
     assert data is not None
     assert data.units is not None
     assert data.counts.equal(units.sizes)
-    if name == "all zeros":
+    if name == "all others":
         assert (data.units.counts == 1).all()
         assert data.sizes.equal(units.sizes)
         return
