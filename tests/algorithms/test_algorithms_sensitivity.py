@@ -5,6 +5,7 @@ one that ignores what it is given, so that runs on neighbouring data differ in n
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
+from tacit.data import Dataset, stack
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import CLIP_NORMS
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, schedule
@@ -31,15 +33,16 @@ Noised = dict[tuple[int, int, int], tuple[Tensor, float]]
 """What is noised: (step, part, node) to the row before noise, and the noise's scale."""
 
 
-def job_of(case, dtype, model, batch, **more):
+def job_of(case, dtype, model, batch, privacy=None, nodes=None, **more):
     options = {**schedule_options(case, STEPS), **ROWS[case].resumed, **more}
     if not ROWS[case].trains:
         model = ROWS[case].network
-    given = {"epsilon": 8.0, "delta": DELTA, "noise_seed": 1}
+    given = {"epsilon": 8.0, "delta": DELTA, "noise_seed": 1, **(privacy or {})}
     config = experiment(
         case, dtype=dtype, model=model, steps=STEPS, batch=batch, options=options, privacy=given
     )
-    return prepare(load_config(config, count=3), nodes=digits(RECORDS, RECORDS, RECORDS))
+    nodes = digits(RECORDS, RECORDS, RECORDS) if nodes is None else nodes
+    return prepare(load_config(config, count=3), nodes=nodes)
 
 
 def noised(job):
@@ -91,15 +94,21 @@ CHANGES = {
 }
 
 
-def assert_moves_as_accounted(job):
-    laplace = job.config.algorithm.definition.releases.noise.norm == "l1"
+def with_records(job):
+    """The job with another record in its place, one after the other; and whether that is none."""
     record = job.train.inputs[RECORD].clone()
-    before = noised(job)
-    moved = False
     for name, change in CHANGES.items():
         job.train.inputs[RECORD] = change(record)
-        after = noised(job)
+        yield name, name == "null", job
         job.train.inputs[RECORD] = record
+
+
+def assert_moves_as_accounted(job, changed=with_records):
+    laplace = job.config.algorithm.definition.releases.noise.norm == "l1"
+    before = noised(job)
+    moved = False
+    for name, gone, other in changed(job):
+        after = noised(other)
         assert after.keys() == before.keys()
         for place, (row, std) in before.items():
             k, _, node = place
@@ -111,7 +120,7 @@ def assert_moves_as_accounted(job):
                 continue
             length = float(difference.sum() if laplace else difference.square().sum().sqrt())
             shift, hits = shifts(job, k)
-            pair = 1 if name == "null" else 2
+            pair = 1 if gone else 2
             assert length <= pair * hits * shift * std * (1 + 1e-12), (name, place)
             moved |= length > 0
     assert moved
@@ -129,6 +138,96 @@ def assert_moves_as_accounted(job):
 @pytest.mark.parametrize("case", NOISED)
 def test_what_is_noised_moves_by_the_accounted_sensitivity(case, model, batch, dtype):
     assert_moves_as_accounted(job_of(case, dtype, model, batch))
+
+
+PERSONS = [0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 5, 5, 6]  # whose each row of a node is
+MOST = 4  # rows of a person that count
+
+
+def of_persons():
+    """As many persons a node as there are records elsewhere."""
+    count = len(PERSONS)
+    return [
+        Dataset(images, labels, [f"{node}-{person}" for person in PERSONS])
+        for node, (images, labels) in enumerate(digits(count, count, count))
+    ]
+
+
+def _some(row, rows):
+    return row.expand(rows, *row.shape[1:])
+
+
+def _cancelling(row):
+    rest = torch.linspace(-1, 1, MOST).view(-1, 1, 1, 1)
+    signs = torch.tensor([1.0, -1.0] * (MOST // 2)).view(-1, 1, 1, 1)
+    return 1e8 * signs * row + rest
+
+
+def _one_null(row):
+    rows = _some(1e6 * row, MOST).clone()
+    rows[1] = math.nan
+    return rows
+
+
+UNITS = {
+    "null": lambda row: _some(torch.full_like(row, math.nan), MOST),
+    "one row null": _one_null,
+    "one row": lambda row: -1e6 * row,
+    "as they were but one": lambda row: torch.cat([row, row, -1e10 * row]),
+    "agreeing": lambda row: _some(-1e6 * row, MOST),
+    "beyond": lambda row: _some(1e35 * row, MOST),
+    "cancelling": _cancelling,
+    "denormal": lambda row: _some(1e-40 * row, MOST),
+    "thousands": lambda row: _some(-1e6 * row, 10_000),
+}
+"""Of one row of a person, `[1, 1, 8, 8]`: all rows that the person has instead."""
+
+
+def with_units(job):
+    """The job with other rows of one person, who is stacked as always."""
+    parts, person = of_persons(), RECORD
+    rule, whose = job.train.units.rule, torch.tensor(PERSONS)
+    row = parts[0].inputs[whose == person][:1].to(job.dtype)
+    for name, change in UNITS.items():
+        rows, others = change(row), whose != person
+        inputs = torch.cat([parts[0].inputs[others].to(job.dtype), rows])
+        labels = torch.cat([parts[0].targets[others], torch.full((len(rows),), 3)])
+        ids = [f"0-{own}" for own in [*whose[others].tolist(), *[person] * len(rows)]]
+        changed = [Dataset(inputs, labels, ids), *parts[1:]]
+        train = stack(changed, job.dtype, "cpu", rule, range(len(changed)))
+        yield name, "null" in name, replace(job, train=job.train_of(train))
+
+
+@pytest.mark.parametrize(
+    ("rows", "model", "batch", "dtype"),
+    [
+        ("mean", "logistic", 3, "float32"),
+        ("sum", "logistic", "all", "float32"),
+        pytest.param("sum", "mlp", 3, "float32", marks=pytest.mark.slow),
+        pytest.param("mean", "mlp", "all", "float64", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "privsgp",
+        "dpdo",
+        "privsgp-vr",
+        "privsgp-vr, private",
+        "soteriafl-saga",
+        "soteriafl-svrg",
+        "dp-fedavg",
+        "fedspd-dp, private",
+        "dp-srm",
+        "ldp-spider",
+        "noised-moments",
+    ],
+)
+def test_all_rows_of_a_person_move_what_is_noised_as_one_record(case, rows, model, batch, dtype):
+    privacy = {"unit": "column:person", "unit_rows": MOST, "unit_gradient": rows}
+    job = job_of(case, dtype, model, batch, privacy, of_persons())
+    assert job.plan.nodes[0].records == RECORDS
+    assert_moves_as_accounted(job, with_units)
 
 
 @pytest.mark.parametrize(

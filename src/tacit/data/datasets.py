@@ -408,6 +408,11 @@ class StackedData:
         return self.sizes if self.units is None else self.units.sizes
 
     @property
+    def firsts(self) -> Tensor:
+        """The number in all of each node's first record, int64 `[nodes]`: a unit or a row."""
+        return self.offsets if self.units is None else self.units.offsets
+
+    @property
     def inputs(self) -> Tensor:
         """All inputs `[total, ...]`; where they are kept as bytes, in memory of their own."""
         return from_bytes(self.stored) if self.bytes else self.stored
@@ -450,8 +455,8 @@ class StackedData:
         """How much each row that `gather` reads counts, float64; None where a record is one."""
         if self.units is None:
             return None
-        offsets = self.units.offsets if nodes is None else self.units.offsets[nodes]
-        return self.units.shares(offsets.unsqueeze(1) + indices)
+        own = self.firsts if nodes is None else self.firsts[nodes]
+        return self.units.shares(own.unsqueeze(1) + indices)
 
     def gather_targets(self, indices: Tensor) -> Tensor:
         """The targets that `gather` reads, alone."""
@@ -460,8 +465,7 @@ class StackedData:
 
     def _numbers(self, indices: Tensor, nodes: Tensor | None) -> Tensor:
         """Numbers in all of the rows of records."""
-        offsets = self.offsets if self.units is None else self.units.offsets
-        own = offsets if nodes is None else offsets[nodes]
+        own = self.firsts if nodes is None else self.firsts[nodes]
         records = own.unsqueeze(1) + indices
         return records if self.units is None else self.units.rows(records)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from algorithms.battery_table import rate
 from tacit.config import load_config
+from tacit.data import Dataset
 from tacit.training.prepare import prepare
 
 NODES = 4
@@ -35,6 +36,8 @@ PAIRED: Settings = {
     "privacy": {"noise": "pairwise", "colluding": 1, "pair_noise": 3.0},
 }
 SAMPLERS: Mapping[str, Settings] = {"poisson": POISSON, "replace-one": REPLACED, "fixed": FIXED}
+PERSONS: Settings = {"unit": "column:person", "unit_rows": 3}
+"""Of privacy: persons have one to five rows, of which three count."""
 
 
 class _MeanOfPositions(nn.Module):
@@ -45,11 +48,18 @@ class _MeanOfPositions(nn.Module):
 
 
 def _classes(*shape, outputs):
-    def drawn(draw):
-        inputs = torch.randn(RECORDS, *shape, generator=draw)
-        return inputs, torch.arange(RECORDS) % outputs
+    def drawn(draw, rows=RECORDS):
+        return torch.randn(rows, *shape, generator=draw), torch.arange(rows) % outputs
 
     return drawn
+
+
+def _of_persons(records, draw, named):
+    """As many persons as there are records elsewhere, in no order of rows; how each name begins."""
+    persons = torch.arange(RECORDS)
+    whose = persons.repeat_interleave(persons % 5 + 1)
+    whose = whose[torch.randperm(len(whose), generator=draw)]
+    return Dataset(*records(draw, len(whose)), [f"{named}{one}" for one in whose.tolist()])
 
 
 def _linear():
@@ -86,6 +96,7 @@ def job(
     algorithm="privsgp",
     options=None,
     privacy=None,
+    shared=False,
     **train,
 ):
     """An experiment that could start now; the same one where it was asked for before.
@@ -98,6 +109,7 @@ def job(
         algorithm: its name.
         options: of it.
         privacy: budget and so on.
+        shared: whether the same persons have rows at all nodes.
         train: steps and so on, before those of the settings.
     """
     experiment = {
@@ -108,7 +120,7 @@ def job(
         },
         "train": {**settings["train"], **train},
     }  # fmt: skip
-    return _prepared(json.dumps(experiment), model, nodes)
+    return _prepared(json.dumps(experiment), model, nodes, shared)
 
 
 def forget():
@@ -117,14 +129,17 @@ def forget():
 
 
 @lru_cache(maxsize=64)
-def _prepared(experiment, model, nodes):
+def _prepared(experiment, model, nodes, shared):
     draw = torch.Generator().manual_seed(7)
     build, records = MODELS[model or "linear"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         module = build() if model else None
     config = load_config(json.loads(experiment), count=nodes, given_model=module is not None)
-    return prepare(config, model=module, nodes=[records(draw) for _ in range(nodes)])
+    data = [records(draw) for _ in range(nodes)]
+    if config.privacy.unit_column is not None:
+        data = [_of_persons(records, draw, "" if shared else f"{n}-") for n in range(nodes)]
+    return prepare(config, model=module, nodes=data)
 
 
 def of_samplers(*samplers, **more):

@@ -11,7 +11,8 @@ import leaving_bugs as leaving
 import noise_bugs as noise
 import pair_bugs as pairs
 import sampling_bugs as sampling
-from audit_cases import ALLOCATION, PAIRED, WHOLE, of, of_samplers
+import unit_bugs as units
+from audit_cases import ALLOCATION, FIXED, PAIRED, PERSONS, REPLACED, WHOLE, of, of_samplers
 from planting import Bug
 
 POISSON_ONES = ("poisson", "replace-one")
@@ -473,6 +474,49 @@ ACCOUNTING = (
     ),
 )
 
+UNITS = (
+    Bug(
+        "clipped by row",
+        "Each row of a person is clipped by itself.",
+        "sensitivity",
+        of("poisson", privacy=PERSONS)
+        | of("sums", FIXED, privacy={**PERSONS, "unit_gradient": "sum"}, model="layers"),
+        patches=units.CLIPPED_BY_ROW,
+    ),
+    Bug(
+        "all rows of a person",
+        "The mean is over all rows of a person, however many there are.",
+        "clipped sums",
+        of("poisson", privacy=PERSONS) | of("replace-one", REPLACED, privacy=PERSONS),
+        patches=units.ALL_ROWS,
+        at_prepare=True,
+        sent=False,
+    ),
+    Bug(
+        "a person at two nodes",
+        "A person has rows at several nodes, and the budget of one is stated.",
+        "rows of a unit",
+        of("poisson", privacy=PERSONS, shared=True),
+        patches=units.NOBODY_COMPARES,
+        at_prepare=True,
+        sent=False,
+    ),
+    Bug(
+        "coins by row",
+        "A person is drawn where a coin of any of the rows says so.",
+        "sampling rate",
+        of_samplers(*POISSON_ONES, privacy=PERSONS),
+        patches=units.COINS_BY_ROW,
+    ),
+    Bug(
+        "a person in part",
+        "Not all rows of a person that is drawn are taken.",
+        "batches",
+        of_samplers(privacy=PERSONS),
+        patches=units.IN_PART,
+    ),
+)
+
 BUGS: Mapping[str, Bug] = {
-    bug.name: bug for bug in (*NOISE, *PAIRS, *SAMPLING, *GRADIENTS, *LEAVING, *ACCOUNTING)
+    bug.name: bug for bug in (*NOISE, *PAIRS, *SAMPLING, *GRADIENTS, *LEAVING, *ACCOUNTING, *UNITS)
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from audit_cases import ALLOCATION, PAIRED, SAMPLERS, WHOLE, job
+from audit_cases import ALLOCATION, FIXED, PAIRED, PERSONS, REPLACED, SAMPLERS, WHOLE, job
 
 from tacit.algorithms import ALGORITHMS
 from tacit.training.job import Job
@@ -108,9 +108,24 @@ PAIRWISE: Mapping[str, Callable[[], Job]] = {
 }
 """Every algorithm that runs with noise of pairs, some of them in a variant."""
 
+OF_PERSONS: Mapping[str, Callable[[], Job]] = {
+    f"{name}, persons by {rows}, {setting}": lambda name=name, rows=rows, more=more: job(  # type: ignore[misc]
+        privacy={**PERSONS, "unit_gradient": rows}, algorithm=name, **more
+    )
+    for name, rows, setting, more in (
+        ("privsgp", "mean", "poisson", {}),
+        ("privsgp", "sum", "fixed", {"settings": FIXED, "model": "layers"}),
+        ("dp-sgd", "mean", "whole", {"settings": WHOLE, "model": "layers"}),
+        ("privsgp-vr", "mean", "private", {"options": {"state": "private"}}),
+        ("soteriafl-saga", "sum", "replace-one", {"settings": REPLACED, "model": "layers"}),
+        ("dp-srm", "mean", "clipped", {"options": VARIANTS["dp-srm"]["clipped"]}),
+    )
+}
+"""A record is all rows of a person: samplers, models, kept and subtracted gradients."""
+
 CLEAN: Mapping[str, Callable[[], Job]] = {
     f"{shown}, {setting}": make for shown, cases in _ALL.items() for setting, make in cases.items()
-} | {**ONCE_AN_EPOCH, **PAIRWISE}
+} | {**ONCE_AN_EPOCH, **PAIRWISE, **OF_PERSONS}
 
 BY_ALGORITHM: Mapping[str, Callable[[], Job]] = {
     f"{shown}, {setting}": cases[setting]
@@ -119,5 +134,6 @@ BY_ALGORITHM: Mapping[str, Callable[[], Job]] = {
 } | {
     "privsgp, allocation": ONCE_AN_EPOCH["privsgp, allocation"],
     **{name: PAIRWISE[name] for name in ("adp2-sgd, pairs", "dp-dda, pairs")},
+    **OF_PERSONS,
 }
 """One of each algorithm and variant, with samplers and relations in turn."""

@@ -23,7 +23,7 @@ def _first_step(original):
 SAME_COINS = (Patch(sampling, "disjoint_batches", _first_step),)
 
 
-def _by(one):
+def by(one):
     """Another way to draw a mini-batch of a node, whatever the sampler."""
 
     def make(original):
@@ -90,14 +90,14 @@ def _first_half(node, keys, k, part):
     return np.flatnonzero(steps == step)
 
 
-SAME_STEP = _by(_same_step)
-FIRST_HALF = _by(_first_half)
-SECRET_ORDER = _by(_secret_order)
-PUBLIC_ORDER = _by(_public_order)
-WITH_REPLACEMENT = _by(_with_replacement)
-MORE_OFTEN = _by(_more_often)
-EXACT_SIZE = _by(_exact_size)
-COINS = _by(_coins)
+SAME_STEP = by(_same_step)
+FIRST_HALF = by(_first_half)
+SECRET_ORDER = by(_secret_order)
+PUBLIC_ORDER = by(_public_order)
+WITH_REPLACEMENT = by(_with_replacement)
+MORE_OFTEN = by(_more_often)
+EXACT_SIZE = by(_exact_size)
+COINS = by(_coins)
 
 
 def _of_the_first(original):

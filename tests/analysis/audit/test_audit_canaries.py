@@ -18,6 +18,7 @@ from tacit.analysis.audit import canaries as module
 from tacit.analysis.audit.canaries import RIDGE, Alignment, Forms, mislabel, run_once, unlike
 from tacit.analysis.audit.trade_off import of_mechanisms, p_value
 from tacit.config import load_config
+from tacit.data import Dataset
 from tacit.privacy import Relation
 from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
@@ -26,8 +27,8 @@ ZERO_OUT: Relation = "add-or-remove-one"
 NODES, RECORDS = 3, 60
 
 
-def job_of(loss="logistic", **changes):
-    """Separable records of two classes, or a linear target."""
+def job_of(loss="logistic", *, units=None, **changes):
+    """Separable records of two classes, or a linear target; `units` says whose they are."""
     draw = torch.Generator().manual_seed(3)
     inputs = torch.randn(NODES, RECORDS, 12, generator=draw, dtype=torch.float64)
     truth = inputs @ torch.linspace(-1, 1, 12, dtype=torch.float64)
@@ -47,12 +48,17 @@ def job_of(loss="logistic", **changes):
         count=NODES,
         given_model=True,
     )
-    return prepare(config, model=model, nodes=list(zip(inputs, targets, strict=True)))
+    parts = list(zip(inputs, targets, strict=True))
+    if units is not None:
+        parts = [
+            Dataset(*part, [f"{node}-{unit}" for unit in units]) for node, part in enumerate(parts)
+        ]
+    return prepare(config, model=model, nodes=parts)
 
 
 def run(job, *, relation=ZERO_OUT, **more):
-    chosen = {"nodes": (0, 1, 2), "steps": job.plan.steps, "canaries": 24, "seed": 4, **more}
-    return run_once(job, relation=relation, context=more.pop("context", StackedContext), **chosen)
+    known = {"nodes": (0, 1, 2), "steps": job.plan.steps, "canaries": 24, "seed": 4}
+    return run_once(job, relation=relation, **{"context": StackedContext, **known, **more})
 
 
 class Quiet(StackedContext):
@@ -82,6 +88,46 @@ def test_under_replace_one_the_right_label_is_the_alternative():
         job, nodes=(0, 1, 2), steps=12, relation="replace-one", canaries=12, seed=4, context=Quiet
     )
     assert ((one_run.scores > 0) == one_run.included).mean() >= 0.9
+
+
+WHOSE = [min(row // 2, 19) for row in range(RECORDS)]  # 19 persons of two rows, one of 22
+PERSONS = {"unit": "column:person", "unit_rows": 3}
+
+
+@pytest.mark.parametrize("rows", ["mean", "sum"])
+@pytest.mark.parametrize("relation", [ZERO_OUT, "replace-one"])
+def test_without_noise_most_persons_are_guessed(relation, rows):
+    privacy = {**PERSONS, "unit_gradient": rows, "relation": relation}
+    job = job_of(units=WHOSE, privacy=privacy)
+    assert [node.records for node in job.plan.nodes] == [20] * NODES
+    one_run = run(job, relation=relation, canaries=12, context=Quiet, canary="unlike")
+    right = (one_run.scores > np.median(one_run.scores)) == one_run.included
+    assert right.mean() >= 0.75
+
+
+def test_persons_that_are_out_are_not_there_with_any_row():
+    seen: list[Any] = []
+
+    def context(plan, model, data, keys, exchange):
+        seen.append((plan, data))
+        return StackedContext(plan, model, data, keys, exchange)
+
+    job = job_of(units=WHOSE, privacy=PERSONS, batch=5)
+    one_run = run(job, nodes=(0, 2), steps=1, canaries=12, context=context)
+    plan, data = seen[0]
+    assert NODES * 20 - len(data.units.starts) == (~one_run.included).sum()
+    assert [node.records for node in plan.nodes] == data.counts.tolist()
+    assert plan.nodes[1].records == 20
+    everyone = torch.arange(int(data.counts.sum()))
+    inputs, targets = module.records_of(data, everyone)
+    mine, _ = module.records_of(job.train, torch.arange(NODES * 20))
+    canaries = data.units.starts >= len(job.train.targets)
+    assert canaries.sum() == one_run.included.sum()
+    assert (data.units.counts[canaries] == 3).all()
+    assert (inputs[canaries] == inputs[canaries][:, :1]).all()
+    assert (targets[canaries] == targets[canaries][:, :1]).all()
+    known = {tuple(rows.flatten().tolist()) for rows in mine}
+    assert all(tuple(rows.flatten().tolist()) in known for rows in inputs[~canaries])
 
 
 def test_a_certified_training_is_not_refuted():

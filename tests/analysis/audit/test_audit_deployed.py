@@ -215,6 +215,17 @@ def test_wrong_plantings_are_refused(tmp_path, more, match):
     assert not (tmp_path / "coins").exists()
 
 
+def test_canaries_are_rows_and_no_persons(tmp_path):
+    (part,) = digits(40)
+    known = tacit.Dataset(*part, range(40))
+    with pytest.raises(InputError, match=r"nodes\[0\].*not a unit"):
+        planted_in([known], tmp_path / "coins")
+    planted_in([part], tmp_path / "coins")
+    out = train([known], tmp_path / "run", unit="column:person")
+    with pytest.raises(InputError, match=r"privacy\.unit"):
+        audit_deployed(out, tmp_path / "coins")
+
+
 def test_a_folder_without_a_result_is_refused(tmp_path):
     planted_in(digits(40), tmp_path / "coins", count=10)
     with pytest.raises(InputError, match=r"is not a run folder|no result"):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from bug_table import BUGS
-from clean_cases import BY_ALGORITHM
+from clean_cases import BY_ALGORITHM, OF_PERSONS
 from planting import planted
 
 from tacit.analysis.audit import AuditOptions
@@ -37,6 +37,15 @@ def test_every_planted_bug_raises_an_alarm(bug, case):
         report = audit_job(job, options=options, context=bug.context)
     assert report.defect
     assert bug.found_by in {failure.name for failure in report.failures}, report.verdict
+
+
+def test_an_audit_by_person_speaks_of_persons():
+    job = OF_PERSONS["privsgp, persons by mean, poisson"]()
+    report = audit_job(job, options=replace(SHORT, canaries=40))
+    words = [text for f in report.fidelity for text in (f.question, f.meaning, f.saw, f.power)]
+    assert not [text for text in words if "record" in text]
+    assert "Has no person more rows than count, or rows at more nodes than are accounted?" in words
+    assert report.attacks[-1].name == "one training, persons unlike any other"
 
 
 @pytest.mark.parametrize("name", BY_ALGORITHM)

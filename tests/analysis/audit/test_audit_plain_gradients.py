@@ -76,6 +76,38 @@ def test_the_clipped_sum_is_that_of_the_engine(views, make):
     torch.testing.assert_close(clipped(found, 0.05, "l2").sum(0), right, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("make", [Texts, Dropped])
+@pytest.mark.parametrize("views", [None, 2])
+def test_a_person_is_clipped_once_as_by_the_engine(views, make):
+    inputs = torch.randint(9, (2, 3, 6), generator=torch.Generator().manual_seed(3))
+    rows = inputs if make is Texts else inputs.double() / 9
+    targets = torch.tensor([[0, 1, 2], [1, 1, 0]])
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        module = make()
+    shown = None if views is None else Augmentation("ours", turned, views)
+    engine = build(
+        module,
+        LOSSES["cross-entropy"],
+        rows.flatten(0, 1),
+        targets.flatten(),
+        dtype=torch.float64,
+        device=CPU,
+        augmentation=shown,
+        unit_rows=3,
+    )
+    at, mask = engine.start(1, torch.float64, "cpu"), torch.ones(1, 2, dtype=torch.bool)
+    coins = record_coins(0, 0, 0, torch.tensor([0]), torch.arange(2)[None])
+    shares = torch.tensor([[0.5, 0.5, 0.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
+    plain = plain_model(engine, torch.float64, CPU)
+    found = plain.gradients(at[0], rows, targets, coins[0], shares)
+    right = engine.gradient(
+        at, rows[None], targets[None], mask, 0.05, coins=coins, shares=shares[None]
+    )
+    summed = clipped(found, 0.05, "l2").sum(0)
+    torch.testing.assert_close(summed, right.total[0], rtol=1e-7, atol=1e-9)
+
+
 @given(
     seed=st.integers(0, 1000),
     size=st.sampled_from([1e-30, 1e-3, 1.0, 1e3, 1e200]),

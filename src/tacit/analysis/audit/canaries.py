@@ -22,8 +22,8 @@ Gaussian. No score knows a coin. Gradients are taken at points that were release
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from tacit.analysis.audit.colluders import Colluders, estimated, keys_of
 from tacit.analysis.audit.recorder import ContextFactory, Trace, TracedRelease, run_traced, seeded
 from tacit.analysis.audit.trade_off import Guessed, epsilon_of_any
 from tacit.data import StackedData, bounded_inputs
+from tacit.data.units import Units
 from tacit.gradients import StackedModel, record_coins
 from tacit.models.architectures import failures
 from tacit.privacy import ADD_OR_REMOVE_ONE, Relation
@@ -59,6 +60,8 @@ class Forms:
         targets: `[m]` or `[m, outputs]`, of that form.
         other_inputs: of the form that is in otherwise; None where no record is.
         other_targets: likewise.
+        shares: of the rows of either form, `[m, rows]` each, where a canary is a unit: its inputs
+            are then `[m, rows, ...]`, and its targets likewise.
     """
 
     nodes: Tensor
@@ -66,6 +69,7 @@ class Forms:
     targets: Tensor
     other_inputs: Tensor | None
     other_targets: Tensor | None
+    shares: tuple[Tensor | None, Tensor | None] = field(default=(None, None), kw_only=True)
 
     @property
     def both(self) -> list[tuple[Tensor, Tensor]]:
@@ -87,7 +91,7 @@ class Alignment:
 
     Args:
         data: every node's records; the rows of canaries are not looked at.
-        rows: int64 `[m]`, the canaries' rows in the stacked data, or rows after all of them.
+        rows: int64 `[m]`, the canaries' numbers in the stacked data, or numbers after all of them.
         sign: 1 where a release grows with the gradients, -1 where it falls.
         seed: the public one: of dropout, and of the records that stand for a node's others where
             it has many.
@@ -115,9 +119,9 @@ class Alignment:
     ) -> None:
         self._model, self._forms, self._norm, self._sign = model, forms, clip_norm, sign
         self._device, self._seed = data.targets.device, seed
-        self._numbers, self._ridge = rows - data.offsets[forms.nodes], ridge
+        self._numbers, self._ridge = rows - data.firsts[forms.nodes], ridge
         self._indices, self._mask, self._factor = _known(data, rows, seed, most_known)
-        self._known = data.gather(self._indices)
+        self._known, self._shares = data.gather(self._indices), data.shares(self._indices)
         self._slots, self._filled = _by_node(forms.nodes, len(data.sizes))
         self._apart = [(forms, self._numbers)]
         if crowd:
@@ -208,8 +212,16 @@ class Alignment:
         mask = torch.ones(len(part), 1, dtype=torch.bool, device=self._device)
         there = [at[node] for at in points]
         own, *other = (
-            self._gradient(there, inputs[part][:, None], targets[part][:, None], mask, clip, coins)
-            for inputs, targets in forms.both
+            self._gradient(
+                there,
+                inputs[part][:, None],
+                targets[part][:, None],
+                mask,
+                clip,
+                coins,
+                None if shares is None else shares[part][:, None],
+            )
+            for (inputs, targets), shares in zip(forms.both, forms.shares, strict=False)
         )
         return own - other[0] if other else own
 
@@ -218,16 +230,18 @@ class Alignment:
         nodes = torch.arange(len(self._slots), device=self._device)
         coins = self._coins(step, nodes, self._numbers[self._slots])
         total = torch.zeros_like(points[0], dtype=torch.float64)
-        for inputs, targets in self._apart[0][0].both:
+        forms = self._apart[0][0]
+        for (inputs, targets), shares in zip(forms.both, forms.shares, strict=False):
             shown, wanted = inputs[self._slots], targets[self._slots]
-            total += self._gradient(points, shown, wanted, self._filled, clip, coins) / 2
+            own = None if shares is None else shares[self._slots]
+            total += self._gradient(points, shown, wanted, self._filled, clip, coins, own) / 2
         return total
 
     def _others(self, points: Sequence[Tensor], clip: float | None, step: int) -> Tensor:
         """Every node's sum of clipped gradients of the records that are no canaries."""
         nodes = torch.arange(len(self._slots), device=self._device)
         coins = self._coins(step, nodes, self._indices)
-        found = self._gradient(points, *self._known, self._mask, clip, coins)
+        found = self._gradient(points, *self._known, self._mask, clip, coins, self._shares)
         return found.double() * self._factor[:, None]
 
     def _gradient(
@@ -238,10 +252,12 @@ class Alignment:
         mask: Tensor,
         clip: float | None,
         coins: Tensor | None,
+        shares: Tensor | None,
     ) -> Tensor:
         """Sums of clipped gradients, the mean over the points."""
-        norm, of = self._norm, self._model.gradient
-        found = [of(at, inputs, targets, mask, clip, norm=norm, coins=coins).total for at in points]
+        batch, of = (inputs, targets, mask, clip), self._model.gradient
+        more: dict[str, Any] = {"norm": self._norm, "coins": coins, "shares": shares}
+        found = [of(at, *batch, **more).total for at in points]
         return torch.stack(found).mean(0) if len(found) > 1 else found[0]
 
     def _coins(self, step: int, nodes: Tensor, numbers: Tensor) -> Tensor | None:
@@ -283,7 +299,7 @@ def _known(
     most = max(LEAST_KNOWN, min(most, MOST_KNOWN_TOGETHER // len(data.sizes)))
     taken = set(canaries.tolist())
     chosen, factors = [], []
-    for offset, size in zip(data.offsets.tolist(), data.sizes.tolist(), strict=True):
+    for offset, size in zip(data.firsts.tolist(), data.counts.tolist(), strict=True):
         others = np.asarray([n for n in range(size) if offset + n not in taken], np.int64)
         few = np.sort(rng.permutation(others)[:most])
         chosen.append(few)
@@ -412,6 +428,8 @@ def run_once(
     and canaries are looked at; all of that follows from public sizes. The first steps of a training
     are a function of all that it releases, so that they keep the certificate of the whole.
 
+    Where a record is a unit, so is a canary: of as many rows as count, which are all the same.
+
     There are at most `canaries` in all, and at most half of a node's records. They are mislabelled
     where the model fails on ones that are unlike any other. Colluders pool what they know of the
     one node that is audited; None where there is no noise of pairs. `seed` is of coins and noise,
@@ -420,16 +438,18 @@ def run_once(
     rng = np.random.default_rng(seed)
     zero_out = relation == ADD_OR_REMOVE_ONE and not _by_number(job)
     ran = min(steps, _affordable_steps(job.plan))
-    numbers = job.plan.parameters * (1 if zero_out else 2)
+    numbers = job.plan.parameters * (1 if zero_out else 2) * (job.model.unit_rows or 1)
     fewest = min(ran, FEW_SCORED)
     most = max(FEW_CANARIES, MOST_GRADIENTS // (numbers * fewest))
     rows, owners = choose_rows(job.train, nodes, min(canaries, most), rng)
     included, count = rng.random(len(rows)) < 0.5, len(rows)
     scored = min(ran, MOST_SCORED, max(fewest, MOST_GRADIENTS // (numbers * count)))
-    right, was = job.train.targets[rows], job.train.inputs_of(rows)
+    units = job.train.units
+    firsts = rows if units is None else units.starts[rows]
+    right, was = job.train.targets[firsts], job.train.inputs_of(firsts)
     made = was
     if canary == "unlike":
-        made = _unlike(job, rows, was, rng)
+        made = _unlike(job, firsts, was, rng)
         taken = made.to(job.dtype) if made.is_floating_point() else made
         if failures(job.model.evaluated, taken):
             canary, made = "mislabelled", was
@@ -440,6 +460,8 @@ def run_once(
         other_inputs=None if zero_out else was,
         other_targets=None if zero_out else right,
     )
+    if units is not None:
+        forms = _as_units(job.train, units, rows, forms)
     out = torch.from_numpy(~included).to(job.device)
     plan, train = job.plan, in_place(job.train, rows, forms, out)
     if zero_out:
@@ -482,6 +504,26 @@ def run_once(
     )
 
 
+def _as_units(data: StackedData, units: Units, numbers: Tensor, forms: Forms) -> Forms:
+    """Units whose rows are all the first form; the other one is the unit as it was."""
+    most, full = units.rule.most, torch.ones_like(units.shares(numbers))
+    was, right = records_of(data, numbers)
+    replaced = forms.other_inputs is not None
+    return Forms(
+        nodes=forms.nodes,
+        inputs=alike(forms.inputs, most),
+        targets=alike(forms.targets, most),
+        other_inputs=was if replaced else None,
+        other_targets=right if replaced else None,
+        shares=(full / most if units.rule.gradient == "mean" else full, units.shares(numbers)),
+    )
+
+
+def alike(values: Tensor, rows: int) -> Tensor:
+    """Units of rows that are all the same, `[m, rows, ...]`, of values `[m, ...]`."""
+    return values.unsqueeze(1).expand(-1, rows, *values.shape[1:])
+
+
 def _unlike(job: Job, rows: Tensor, was: Tensor, rng: np.random.Generator) -> Tensor:
     """Inputs of the model that no record has; features of such records where there are features."""
     if job.features is None or job.raw is None:
@@ -507,13 +549,13 @@ def _affordable_steps(plan: Plan) -> int:
 def choose_rows(
     data: StackedData, nodes: Sequence[int], count: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Rows of the stacked data whose place canaries take, and the nodes that hold them, int64.
+    """Numbers in all of the records whose place canaries take, and their nodes, int64.
 
     Of each node as many, `count` in all at most, and at most half of a node's records.
     """
     each, rows = -(-count // len(nodes)), []
     for node in nodes:
-        size, offset = int(data.sizes[node]), int(data.offsets[node])
+        size, offset = int(data.counts[node]), int(data.firsts[node])
         rows.append(offset + np.sort(rng.permutation(size)[: max(0, min(each, size // 2))]))
     owners = np.repeat(np.asarray(nodes, np.int64), [len(part) for part in rows])
     chosen, device = np.concatenate(rows)[: max(0, count)], data.targets.device
@@ -529,25 +571,59 @@ def in_place(data: StackedData, rows: Tensor, forms: Forms, out: Tensor) -> Stac
     Both are of the canaries: `rows` int64 `[m]`, and `out` bool `[m]`. Where canaries have no other
     form, one that is out is there as well.
     """
-    targets, inputs = data.targets.clone(), data.inputs.clone()
-    targets[rows], inputs[rows] = forms.targets, forms.inputs.to(inputs.dtype)
-    if forms.other_inputs is not None and forms.other_targets is not None:
-        targets[rows[out]] = forms.other_targets[out]
-        inputs[rows[out]] = forms.other_inputs[out]
-    return StackedData(inputs, targets, data.offsets, data.sizes)
+    if data.units is not None:  # whose other form is what is there
+        return exchanged(data, rows[~out], forms.inputs[~out], forms.targets[~out])
+    data = exchanged(data, rows, forms.inputs, forms.targets)
+    if forms.other_inputs is None or forms.other_targets is None:
+        return data
+    return exchanged(data, rows[out], forms.other_inputs[out], forms.other_targets[out])
+
+
+def records_of(data: StackedData, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of some records by their numbers in all, `[m, ...]`; of units by rows."""
+    rows = numbers if data.units is None else data.units.rows(numbers)
+    inputs = data.inputs_of(rows.reshape(-1))
+    return inputs.reshape(*rows.shape, *inputs.shape[1:]), data.targets[rows]
+
+
+def exchanged(data: StackedData, numbers: Tensor, inputs: Tensor, targets: Tensor) -> StackedData:
+    """The data with other records, `[m, ...]`, in the place of those of some numbers in all.
+
+    Units are `[m, rows, ...]`, and each has all of these rows then, which lie behind all others.
+    """
+    stored, units = data.inputs, data.units
+    if units is None:
+        stored, wanted = stored.clone(), data.targets.clone()
+        stored[numbers], wanted[numbers] = inputs.to(stored.dtype), targets
+        return StackedData(stored, wanted, data.offsets, data.sizes)
+    starts, counts = units.starts.clone(), units.counts.clone()
+    count, rows = targets.shape[:2]
+    starts[numbers] = len(stored) + rows * torch.arange(count, device=starts.device)
+    counts[numbers] = rows
+    return StackedData(
+        torch.cat([stored, inputs.flatten(0, 1).to(stored.dtype)]),
+        torch.cat([data.targets, targets.flatten(0, 1)]),
+        data.offsets,
+        data.sizes,
+        units=replace(units, starts=starts, counts=counts),
+    )
 
 
 def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, StackedData]:
-    """Plan and records without the rows that are gone; J, rate and denominators are public."""
-    keep = torch.ones(len(train.targets), dtype=torch.bool, device=gone.device)
+    """Plan and records without those that are gone; J, rate and denominators are public."""
+    units, nodes_here = train.units, torch.arange(len(train.sizes), device=gone.device)
+    owner = torch.repeat_interleave(nodes_here, train.counts)
+    keep = torch.ones(len(owner), dtype=torch.bool, device=gone.device)
     keep[gone] = False
-    owner = torch.repeat_interleave(torch.arange(len(train.sizes), device=gone.device), train.sizes)
     sizes = torch.bincount(owner[keep], minlength=len(train.sizes))
     nodes = tuple(
         replace(node, records=int(size)) for node, size in zip(plan.nodes, sizes, strict=True)
     )
-    fewer = StackedData(train.inputs[keep], train.targets[keep], sizes.cumsum(0) - sizes, sizes)
-    return replace(plan, nodes=nodes), fewer
+    plan, offsets = replace(plan, nodes=nodes), sizes.cumsum(0) - sizes
+    if units is None:
+        return plan, StackedData(train.inputs[keep], train.targets[keep], offsets, sizes)
+    kept = Units(units.rule, units.starts[keep], units.counts[keep], offsets, sizes, ())
+    return plan, replace(train, units=kept)
 
 
 def _look(

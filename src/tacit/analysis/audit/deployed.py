@@ -128,11 +128,15 @@ def plant_canaries(
 
     Raises:
         InputError: the file is there already or cannot be written, there is no such node, its
-            records are no tensors, or there would be no canary.
+            records are no tensors or say whose they are, or there would be no canary.
     """
     chosen = tuple(range(len(nodes))) if own is None else tuple(own)
     if not chosen or not all(0 <= node < len(nodes) for node in chosen):
         raise InputError("own", own, f"needs numbers of nodes, 0 to {len(nodes) - 1}")
+    for node in chosen:
+        if getattr(nodes[node], "units", None) is not None:
+            expected = "must not say whose its records are: a canary is a row, and not a unit"
+            raise InputError(f"nodes[{node}]", "a Dataset with units", expected)
     held = [_tensors(nodes[node], f"nodes[{node}]") for node in chosen]
     sizes = torch.tensor([len(targets) for _, targets in held])
     data = StackedData(
@@ -185,7 +189,7 @@ def read_planted(file: str | Path) -> Canaries:
         check_plain(file)
         with safe_open(str(file), framework="pt") as opened:
             version = (opened.metadata() or {}).get("format_version")
-        tensors = load_file(str(file))
+        tensors: dict[str, Any] = load_file(str(file))
     except (OSError, SafetensorError) as error:
         raise InputError("--planted", str(file), f"cannot be read ({error})") from None
     if version is not None and version != FORMAT_VERSION:
@@ -195,7 +199,7 @@ def read_planted(file: str | Path) -> Canaries:
     return Canaries(**tensors)
 
 
-_FIELDS = tuple(field.name for field in fields(Canaries))
+_FIELDS = tuple(field.name for field in fields(Canaries) if field.name != "shares")
 _OF_MODEL = ("task.model",)
 
 
@@ -222,12 +226,15 @@ def audit_deployed(
         trust: whether functions that the run's experiment names may be imported and called.
 
     Raises:
-        InputError: the run is not finished, not accounted or not of these canaries, or it names
-            functions that are not trusted.
+        InputError: the run is not finished, not accounted or not of these canaries, its unit is
+            not a record, or it names functions that are not trusted.
     """
     folder = Path(run)
     unused = ("task.dataset", "task.metric", "nodes.source", *(() if model is None else _OF_MODEL))
     config = trusted_config(folder, trust, unused=unused)
+    if config.privacy.unit_column is not None:
+        expected = "must be 'record': canaries that are planted are rows"
+        raise InputError("privacy.unit", config.privacy.unit, expected)
     result = _result(folder)
     canaries = planted if isinstance(planted, Canaries) else read_planted(planted)
     own = tuple(sorted(set(canaries.nodes.tolist())))

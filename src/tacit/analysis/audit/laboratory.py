@@ -57,6 +57,7 @@ from tacit.analysis.audit.recorder import (
 from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import everybody
 from tacit.data import StackedData
+from tacit.data.units import UnitRule, Units
 from tacit.gradients import Loss, StackedModel
 from tacit.training.job import DTYPES
 from tacit.training.pair_noise import PairNoise
@@ -233,15 +234,35 @@ def _anything(outputs: Tensor, targets: Tensor) -> None:
 
 
 def linear_model(
-    dtype: torch.dtype, device: torch.device, slope: Slope | None = None
+    dtype: torch.dtype,
+    device: torch.device,
+    slope: Slope | None = None,
+    unit_rows: int | None = None,
 ) -> StackedModel:
     """The linear model, its weights at 0, under the product's own gradient engine."""
     module = nn.Linear(WIDTH, 1, bias=False)
     nn.init.zeros_(module.weight)
     loss = Loss("linear", (slope or Slope()).losses, None, _anything)
     return gradients.build(
-        module, loss, torch.eye(WIDTH), torch.zeros(WIDTH, 1), dtype=dtype, device=device
+        module,
+        loss,
+        torch.eye(WIDTH),
+        torch.zeros(WIDTH, 1),
+        dtype=dtype,
+        device=device,
+        unit_rows=unit_rows,
     )
+
+
+def rule_of(plan: Plan) -> UnitRule | None:
+    """What a unit's rows are in a laboratory, all of which every unit has; None: a record is one.
+
+    Few, as more take longer and show no more: all rows of a unit agree.
+    """
+    privacy = plan.config.privacy
+    if privacy.unit_column is None:
+        return None
+    return UnitRule(min(privacy.unit_rows, FEW_ROWS), privacy.unit_gradient, 0)
 
 
 def stack_records(
@@ -252,6 +273,7 @@ def stack_records(
     dtype: torch.dtype,
     device: torch.device,
     basis: NDArray[np.float64] | None = None,
+    rule: UnitRule | None = None,
 ) -> StackedData:
     """The records of all nodes; the canary, or what stands for it, is a node's last one.
 
@@ -262,6 +284,8 @@ def stack_records(
     A record's target, which the loss does not read, is its number in the stack: it says who was
     drawn. In a node that holds D' of a zero-out problem the last row is still in the stack, but is
     none of the node's records, and the node's plan must not count it either.
+
+    With a `rule`, each record is a unit of as many rows as that takes, all of them alike.
     """
     sizes = torch.tensor(records, dtype=torch.int64, device=device)
     ends = sizes.cumsum(0)
@@ -276,13 +300,20 @@ def stack_records(
     absent = torch.zeros_like(sizes)
     if problem.instead is None:
         absent = (~inserted.to(device)).long()
-    return StackedData(inputs, torch.arange(len(inputs)).to(device), ends - sizes, sizes - absent)
+    numbers, offsets, present = torch.arange(len(inputs)).to(device), ends - sizes, sizes - absent
+    if rule is None:
+        return StackedData(inputs, numbers, offsets, present)
+    rows, most = numbers.repeat_interleave(rule.most), rule.most
+    counts = torch.full_like(numbers, most)
+    units = Units(rule, most * numbers, counts, offsets, present, ())
+    return StackedData(inputs[rows], rows, most * offsets, most * present, units=units)
 
 
 # Runs.
 
 Array = NDArray[np.float64]
 FEW_RECORDS, FEW_DRAWN = 40, 10  # of a node, and of its batch, where more make no difference
+FEW_ROWS = 4  # of a unit
 MOST_NODES = 1024
 MOST_NUMBERS = 1_000_000  # of node-steps, or of records, in one stack
 # Records that all batches of one run hold together: its trace keeps who they are.
@@ -365,6 +396,7 @@ class Harness:
     ) -> Trace:
         train, plan = self.plan.config.train, self._stacked(problem, inserted, seed)
         dtype, device = DTYPES[train.dtype], torch.device(train.device)
+        rule = rule_of(plan)
         data = stack_records(
             problem,
             [node.records for node in self.plan.nodes] * self.copies,
@@ -373,9 +405,11 @@ class Harness:
             dtype,
             device,
             directions(self.plan),
+            rule,
         )
         slope = Slope()
-        model = _TurnedModel(linear_model(dtype, device, slope), slope)
+        rows = None if rule is None else rule.most
+        model = _TurnedModel(linear_model(dtype, device, slope, rows), slope)
         return run_traced(
             plan,
             cast(StackedModel, model),
@@ -504,9 +538,12 @@ def set_up(
     `repetitions` is how many nodes are wanted in all. There are no colluders without noise of
     pairs.
     """
-    nodes = len(plan.nodes)
-    largest = max(steps, *(node.records for node in plan.nodes))
-    drawn = steps * plan.release.local_steps * max(node.expected_batch for node in plan.nodes)
+    nodes, rule = len(plan.nodes), rule_of(plan)
+    rows = 1 if rule is None else rule.most
+    largest = max(steps, *(rows * node.records for node in plan.nodes))
+    drawn = (
+        rows * steps * plan.release.local_steps * max(node.expected_batch for node in plan.nodes)
+    )
     stack = min(MOST_NODES, MOST_NUMBERS // largest, int(MOST_DRAWN // drawn))
     most = max(1, stack // nodes)
     copies = min(most, -(-repetitions // nodes))

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from tacit.gradients import Augmentation, Loss, StackedModel
 from tacit.gradients.clipping import AUTOMATIC_GAMMA
 from tacit.gradients.contributions import Layout
-from tacit.gradients.dropout import dropping
+from tacit.gradients.dropout import dropping, view_coins
 from tacit.gradients.outputs import with_output
 from tacit.privacy.mechanisms.clipping import ClipNorm
 
@@ -47,13 +47,27 @@ class PlainModel:
         return self._alone(at, record, target, twice=True)
 
     def gradients(
-        self, at: Tensor, inputs: Tensor, targets: Tensor, coins: Tensor | None = None
+        self,
+        at: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        coins: Tensor | None = None,
+        shares: Tensor | None = None,
     ) -> Tensor:
         """The gradients `[records, d]` of single records at `at` `[d]`, each as if it were alone.
 
         Inputs and targets are `[records, ...]`; coins are int64 `[records]`, where the module has
-        dropout or records have views.
+        dropout or records have views. With `shares` `[records, rows]`, a record is a unit,
+        `[records, rows, ...]`, whose gradient is that of each of its rows times the row's share.
         """
+        if shares is not None:
+            whole = at.new_zeros(len(inputs), self.layout.size, dtype=self.dtype)
+            drawn = None if coins is None else view_coins(coins[:, None], shares.shape[1])
+            for unit, row in shares.nonzero().tolist():
+                one = unit, slice(row, row + 1)
+                coin = None if drawn is None else drawn[one]
+                whole[unit] += shares[one] * self.gradients(at, inputs[one], targets[one], coin)[0]
+            return whole
         found = at.new_empty(len(inputs), self.layout.size, dtype=self.dtype)
         # As quick as torch.func.vmap, which loads 800 modules first.
         for row in range(len(inputs)):

@@ -39,6 +39,7 @@ from tacit.analysis.audit.fidelity.pair_noise import (
 )
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
+from tacit.analysis.audit.fidelity.units import unit_findings
 from tacit.analysis.audit.laboratory import WIDTH
 from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
 from tacit.analysis.audit.report import AuditOptions, audit_document
@@ -155,9 +156,15 @@ def _audit(
             on_step=lambda k: progress("one training", k, target.steps),
         )
         attacks.extend(one_run_attacks(one_run, plan, target))
+    said, words = plan.unit.said, ("question", "meaning", "saw", "power")
+    named = [attack.model_copy(update={"name": said(attack.name)}) for attack in attacks]
+    told = [
+        finding.model_copy(update={key: said(getattr(finding, key)) for key in words})
+        for finding in findings
+    ]
     return audit_document(
-        attacks,
-        findings,
+        named,
+        told,
         confidence=options.confidence,
         claimed=target.claimed,
         hides=plan.config.algorithm.definition.releases.hides(plan.config.algorithm.options),
@@ -231,6 +238,7 @@ def _own_findings(
     progress("runs on other records", 0, 1)
     compared = _compared_steps(job.plan)
     findings += interference_findings(job, context=context, seed=seed + 1, steps=compared)
+    findings += unit_findings(job)
     progress("what leaves a process", 0, 1)
     findings += leaving_findings(job, context=context)
     progress("search for worst-case records", 0, 1)

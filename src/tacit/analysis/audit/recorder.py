@@ -130,12 +130,15 @@ class Drawn:
 
     Args:
         targets: of those that the mask lets through, `[records, ...]`. In a laboratory the target
-            of a record is its number in the stack, so that this says who was drawn.
+            of a record is its number in the stack, so that this says who was drawn. Of a unit, that
+            of its first row.
         rows: which row of the call each belongs to, int64 `[records]`.
+        counts: how many rows of each unit have a share, int64 `[records]`; None: a record is a row.
     """
 
     targets: Tensor
     rows: Tensor
+    counts: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +151,7 @@ class Call:
         targets: likewise.
         mask: which slots hold a record, bool `[rows, records]`.
         coins: of dropout, int64 `[rows, records]`; None: there are none.
+        shares: of the rows of units, `[rows, records, unit_rows]`; None: a record is a row.
         clipped: whether it was given a clipping bound. The engine is tried out without one, on
             made-up records.
     """
@@ -157,6 +161,7 @@ class Call:
     targets: Tensor
     mask: Tensor
     coins: Tensor | None
+    shares: Tensor | None
     clipped: bool
 
 
@@ -354,8 +359,8 @@ class _RecordedExchange(Recorded):
 class _RecordedModel(Recorded):
     """A model that keeps which records it was given, and with `calls` the whole of each call.
 
-    `absent` are the inputs of records that are masked, as if they were not there; the others are
-    clipped as they are with them. None: nothing is masked.
+    `absent` are the inputs of records that are masked, as if they were not there (of units, those
+    of each row); the others are clipped as they are with them. None: nothing is masked.
     """
 
     _inner: StackedModel
@@ -390,11 +395,14 @@ class _RecordedModel(Recorded):
         more: Mapping[str, Any],
     ) -> Tensor:
         """Keeps a call; which of its slots hold a record that is not absent."""
-        self._trace.drawn.append(Drawn(targets[mask].clone(), mask.nonzero()[:, 0]))
+        shares, own = more.get("shares"), targets[mask]
+        counts = None if shares is None else (shares[mask] > 0).sum(dim=1)
+        own = own.clone() if counts is None else own[:, 0].clone()
+        self._trace.drawn.append(Drawn(own, mask.nonzero()[:, 0], counts))
         if self._calls:
             clipped = (rest[0] if rest else more.get("clip")) is not None
             where, coins = at.detach().clone(), more.get("coins")
-            self._trace.calls.append(Call(where, inputs, targets, mask, coins, clipped))
+            self._trace.calls.append(Call(where, inputs, targets, mask, coins, shares, clipped))
         if self._absent is None or not mask.numel():
             return mask
         same = inputs == self._absent
@@ -560,7 +568,7 @@ def run_traced(
     options: Any = plan.config.algorithm.options
     origin = model.start(len(plan.nodes), DTYPES[plan.config.train.dtype], data.targets.device)
     noise = Pinned(plan.release.algorithm.releases.noise, replay, draws)
-    trace = Trace(plan, noise, data.offsets.cpu().numpy(), origin.clone())
+    trace = Trace(plan, noise, data.firsts.cpu().numpy(), origin.clone())
     shared = pair_keys_of(plan)
     if shared is not None:
         context = partial(context, pair_keys=shared)

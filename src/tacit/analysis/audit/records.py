@@ -28,11 +28,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from tacit.analysis.audit.canaries import mislabel
+from tacit.analysis.audit.canaries import alike, mislabel
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.data import StackedData, bounded_inputs
 from tacit.errors import InputError, RecordsError
@@ -88,6 +89,8 @@ def _ids(module: nn.Module, known: Tensor) -> int:
 class Change:
     """One way to change every record; if not `every`, the first of each node alone.
 
+    Where it is `single`, each unit is left with one row: how many it has is as private as they are.
+
     `words` are for people. `inputs` takes numbers `[total, ...]`, or bytes as shares of 255 to
     others within 0 and 1; `labels` takes labels and the number of classes.
     """
@@ -97,6 +100,7 @@ class Change:
     labels: Callable[[Tensor, int], Tensor]
     targets: Callable[[Tensor], Tensor]
     every: bool = True
+    single: bool = False
 
 
 def _next_label(labels: Tensor, classes: int) -> Tensor:
@@ -117,6 +121,7 @@ CHANGES: Mapping[str, Change] = {
         lambda values: 1 - 2 * values.flip(0),
         _next_label,
         lambda values: 1 - 2 * values.flip(0),
+        single=True,
     ),
     "all zeros": Change(
         "every record holds zeros and the smallest label",
@@ -167,14 +172,20 @@ def _changed(job: Job, change: Change) -> StackedData:
     train = _read(job)
     stored = _changed_inputs(job, train, change)
     targets = _changed_targets(job, train.targets, change)
+    units = train.units
     if not change.every:
-        first, others = train.offsets, (stored, targets)
+        first, others = train.firsts, (stored, targets)
+        first = first if units is None else units.rows(first)
         stored, targets = train.stored.clone(), train.targets.clone()
         stored[first], targets[first] = (values[first] for values in others)
     bound = job.config.input_bound if job.features is None else None
     if bound is not None and not train.bytes and stored.is_floating_point():
         stored = bounded_inputs(stored, bound)
-    return replace(train, stored=stored, targets=targets)
+    if units is None or not change.single:
+        return replace(train, stored=stored, targets=targets)
+    rows = units.starts
+    one = replace(units, starts=torch.arange(len(rows)).to(rows), counts=torch.ones_like(rows))
+    return StackedData(stored[rows], targets[rows], one.offsets, one.sizes, train.bytes, one)
 
 
 def _read(job: Job) -> StackedData:
@@ -285,7 +296,47 @@ def candidates(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator
 
     What a place holds is `[records, ...]` each. Ascent is tried at the parameters `at` `[d]`, where
     the first of these records is evaluated; None leaves it out.
+
+    Where a record is a unit, `[records, rows, ...]`, it has all of these rows in its place: first
+    those of one kind that agree, then those that cancel or are unlike each other.
     """
+    rows = job.model.unit_rows
+    if rows is None:
+        yield from _of_rows(job, place, at, seed)
+        return
+    firsts = cast(Place, tuple(values[:, 0] for values in place))
+    for one in _of_rows(job, firsts, at, seed):
+        yield Candidate(one.name, alike(one.inputs, rows), alike(one.targets, rows))
+    module = _module(job)
+    for one in _of_units(job, place[0], place[1], torch.Generator().manual_seed(seed)):
+        flat = Candidate(one.name, one.inputs.flatten(0, 1), one.targets.flatten(0, 1))
+        for fit in _declared(job, flat, module):
+            made = (v.view(-1, rows, *v.shape[1:]) for v in (fit.inputs, fit.targets))
+            yield Candidate(fit.name, *made)
+
+
+def _of_units(
+    job: Job, inputs: Tensor, targets: Tensor, draws: torch.Generator
+) -> Iterator[Candidate]:
+    """Units whose rows are unlike each other, of `[records, rows, ...]`."""
+    rows = targets.shape[1]
+    first, right = (alike(values[:, 0], rows) for values in (inputs, targets))
+    wrong, mixed = _wrong(job, right), right.clone()
+    mixed[:, 1::2] = wrong[:, 1::2]
+    yield Candidate("half of whose rows have a wrong target", first, mixed)
+    if not inputs.is_floating_point():
+        return
+    yield Candidate("whose rows are huge and half of them wrong", HUGE * first, mixed)
+    for size in _SIZES:
+        made = _cancelling(first, size, draws, axis=1)
+        yield Candidate(f"whose rows of {size:g} cancel", made, wrong)
+    outlier = inputs.clone()
+    outlier[:, -1] *= OUTLIER
+    yield Candidate("one row of which is huge", outlier, targets)
+
+
+def _of_rows(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator[Candidate]:
+    """Records of one row each."""
     inputs, targets, _, _ = place
     draws = torch.Generator().manual_seed(seed)
     kinds = _of_numbers if inputs.is_floating_point() else _of_ids
@@ -331,9 +382,12 @@ def _of_ids(job: Job, place: Place, draws: torch.Generator) -> Iterator[Candidat
         yield Candidate(f"of ids that were drawn ({number + 1})", drawn, wrong)
 
 
-def _cancelling(inputs: Tensor, size: float, draws: torch.Generator) -> Tensor:
+def _cancelling(
+    inputs: Tensor, size: float, draws: torch.Generator, axis: int | None = None
+) -> Tensor:
     """Positions in pairs that are opposite but for a rest of ordinary size."""
-    axis = 2 if inputs.ndim > 3 else 1
+    if axis is None:
+        axis = 2 if inputs.ndim > 3 else 1
     length = inputs.shape[axis]
     rest = torch.randn(inputs.shape, generator=draws, dtype=torch.float64)
     halves = torch.randn(inputs.shape, generator=draws, dtype=torch.float64)

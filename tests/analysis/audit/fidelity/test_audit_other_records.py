@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import audit_cases
 import pytest
 import torch
 from fidelity_jobs import CLASSES, SIZES, job_of
 from torch import Tensor, nn
 
 from tacit.analysis.audit import records as changing
-from tacit.analysis.audit.records import CHANGES, other_records
+from tacit.analysis.audit.canaries import records_of
+from tacit.analysis.audit.records import CHANGES, candidates, other_records
 from tacit.config import load_config
 from tacit.training.prepare import prepare
+
+_ON = torch.float32, "cpu"
 
 
 def made(job, name):
@@ -64,6 +68,40 @@ def test_numbers_and_labels(name):
     if name == "all zeros":  # the largest label is not among them
         assert int(data.targets.max()) == 0
     job.loss.check_records(torch.zeros(1, CLASSES), data.targets)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_persons_change_with_all_of_their_rows(name):
+    job = audit_cases.job(privacy=audit_cases.PERSONS)
+    data, units = other_records(job, CHANGES[name]), job.train.units
+    assert data is not None
+    assert data.units is not None
+    assert data.counts.equal(units.sizes)
+    if name == "all others":
+        assert (data.units.counts == 1).all()
+        assert data.sizes.equal(units.sizes)
+        return
+    assert data.units.counts.equal(units.counts)
+    moved = differs(data.stored, job.train.stored)
+    first = torch.zeros(len(moved), dtype=torch.bool)
+    first[units.rows(units.offsets)] = True
+    assert moved.equal(first) if name == "one extreme" else bool(moved.all())
+
+
+def test_the_worst_persons_agree_cancel_or_are_unlike_in_their_rows():
+    job = audit_cases.job(privacy=audit_cases.PERSONS)
+    own = records_of(job.train, job.train.units.offsets)
+    place = *own, *records_of(job.train, job.train.units.offsets + 1)
+    found = {one.name: one for one in candidates(job, place, job.model.start(1, *_ON)[0], 3)}
+    for one in found.values():
+        assert one.inputs.shape == own[0].shape
+        assert one.targets.shape == own[1].shape
+    agreeing = found["found by ascent"].inputs
+    assert (agreeing == agreeing[:, :1]).all()
+    opposite = found["whose rows of 1e+08 cancel"].inputs
+    assert (opposite[:, 0] + opposite[:, 1]).abs().max() < 1e-6 * opposite.abs().max()
+    mixed = found["half of whose rows have a wrong target"].targets
+    assert (mixed[:, 0] != mixed[:, 1]).all()
 
 
 @pytest.mark.parametrize("name", CHANGES)

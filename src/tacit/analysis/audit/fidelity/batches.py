@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.analysis.audit.laboratory import rule_of
 from tacit.analysis.audit.recorder import Drawn, Sum, Trace
 from tacit.training.plan import NodePlan, Plan
 
@@ -193,6 +194,10 @@ def _counted(
     known &= (local >= 0) & (local < sizes[own])
     if not known.all():
         wrong.append(f"step {asked.step} drew a record that its node does not have")
+    rule = rule_of(trace.plan)
+    parts = (call.counts for call in calls if call.counts is not None)
+    if rule is not None and any(bool((counts != rule.most).any()) for counts in parts):
+        wrong.append(f"step {asked.step} drew a record without some of its rows")
     counts = np.bincount(places[known] * most + local[known], minlength=len(nodes) * most)
     return counts.reshape(len(nodes), most)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from tacit.analysis.audit.canaries import exchanged
 from tacit.analysis.audit.recorder import ContextFactory, Noised, Trace, run_traced, seeded
 from tacit.analysis.audit.records import Candidate
 from tacit.data import StackedData
@@ -28,12 +29,20 @@ class Bench:
     context: ContextFactory
     steps: int
 
-    def run(self, replay: Sequence[Noised] = (), absent: Tensor | None = None) -> Trace:
-        """The run, its noise as it was in another one, without the records `absent`."""
+    def run(
+        self,
+        replay: Sequence[Noised] = (),
+        absent: Tensor | None = None,
+        data: StackedData | None = None,
+    ) -> Trace:
+        """The run, its noise as it was in another one, without the records `absent`.
+
+        On the bench's own records, or on other `data`.
+        """
         return run_traced(
             self.plan,
             self.job.model,
-            self.data,
+            self.data if data is None else data,
             local_exchange(replace(self.job, plan=self.plan)),
             context=self.context,
             steps=self.steps,
@@ -45,10 +54,18 @@ class Bench:
     def with_records(
         self, rows: Tensor, candidate: Candidate, base: Trace, *, absent: bool = False
     ) -> Trace:
-        """The run in which these rows of the data are other records, its noise as in `base`.
+        """The run in which the records of these numbers are others, its noise as in `base`.
 
         With `absent` the records are not there: they are marked by the candidate, and masked.
         """
+        units = self.data.units
+        if units is not None:
+            inputs, targets = candidate.inputs, candidate.targets
+            if absent:
+                shape = len(rows), units.rule.most
+                inputs, targets = (v.expand(*shape, *v.shape) for v in (inputs, targets))
+            data = exchanged(self.data, rows, inputs, targets)
+            return self.run(base.noise.asked, candidate.inputs if absent else None, data)
         inputs, targets = self.data.stored[rows].clone(), self.data.targets[rows].clone()
         self.data.stored[rows], self.data.targets[rows] = candidate.inputs, candidate.targets
         try:

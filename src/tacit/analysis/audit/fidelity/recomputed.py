@@ -1,8 +1,9 @@
 """Whether what is noised is the sum of clipped gradients, record by record, over the planned size.
 
 *Sums.* Every sum of clipped gradients of a run is computed once more: for each record that was in
-the batch its gradient alone, in float64, by plain autograd (`plain_gradients`), clipped as the plan
-says. With n records and clipping bound C, the two sums may differ by
+the batch its gradient alone, in float64, by plain autograd (`plain_gradients`), clipped as the
+plan says. Of a unit that is the mean or the sum over its rows, one by one, of which `unit_rows`
+count. With n records and clipping bound C, the two sums may differ by
 
     C (n (2^-6 + theta_n) + 2 m),
 
@@ -40,6 +41,7 @@ from tacit.analysis.audit.fidelity.bench import Bench, acting
 from tacit.analysis.audit.fidelity.finding import Finding, Worst, exact_finding
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.analysis.audit.recorder import Call, Sum, Trace
+from tacit.config.schema import Privacy
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.report.wording import figure_up
 
@@ -87,13 +89,15 @@ def _rounding_share(count: int, dtype: torch.dtype, positions: int) -> float:
 class _Plain:
     """The user's module in float64 and float32, and how its records' gradients are clipped.
 
-    `difference` bounds each record's difference, where there is such a bound.
+    `difference` bounds each record's difference, where there is such a bound. `privacy` says what
+    the rows of a unit are to its gradient.
     """
 
     exact: PlainModel
     rough: PlainModel
     norm: ClipNorm
     difference: float | None
+    privacy: Privacy
 
     def contributions(self, calls: Sequence[Call], row: int, bound: float) -> Contributions:
         """What the records of one row add to a sum, and which of them are not judged.
@@ -103,7 +107,7 @@ class _Plain:
         present = calls[0].mask[row].nonzero().flatten()
         for part in torch.split(present, _RECORDS):
             exact, rough = (
-                [_gradients(model, call, row, part) for call in calls]
+                [self._gradients(model, call, row, part) for call in calls]
                 for model in (self.exact, self.rough)
             )
             found, other = self._added(exact, bound), self._added(rough, bound)
@@ -112,19 +116,29 @@ class _Plain:
                 judged &= _in_range(call, row, part, gradients, bound)
             yield found, ~judged
 
+    def _gradients(self, model: PlainModel, call: Call, row: int, slots: Tensor) -> Tensor:
+        """The gradients of records of one row of a call, as they are, float64 `[few, d]`."""
+        coins, shares = (
+            None if values is None else values[row][slots] for values in (call.coins, call.shares)
+        )
+        if shares is not None:
+            shares = self._shares(shares)
+        taken = call.inputs[row][slots], call.targets[row][slots]
+        return model.gradients(call.at[row], *taken, coins, shares).double()
+
+    def _shares(self, given: Tensor) -> Tensor:
+        """What the plan says of units' rows, `[few, rows]`; `given` says which are there."""
+        there = given > 0
+        there = (there & (there.cumsum(dim=1) <= self.privacy.unit_rows)).double()
+        by_sum = self.privacy.unit_gradient == "sum"
+        return there if by_sum else there / there.sum(dim=1, keepdim=True)
+
     def _added(self, gradients: Sequence[Tensor], bound: float) -> Tensor:
         found = [clipped(one, bound, self.norm) for one in gradients]
         if len(found) == 1:
             return found[0]
         apart = found[0] - found[1]
         return apart if self.difference is None else clipped(apart, self.difference, "l2")
-
-
-def _gradients(model: PlainModel, call: Call, row: int, slots: Tensor) -> Tensor:
-    """The gradients of records of one row of a call, as they are, float64 `[few, d]`."""
-    coins = None if call.coins is None else call.coins[row][slots]
-    found = model.gradients(call.at[row], call.inputs[row][slots], call.targets[row][slots], coins)
-    return found.double()
 
 
 def _in_range(call: Call, row: int, slots: Tensor, gradients: Tensor, bound: float) -> Tensor:
@@ -151,6 +165,7 @@ def sum_finding(bench: Bench, run: Trace, until: float) -> Finding:
         plain_model(model, torch.float32, device),
         bench.plan.release.clip.norm,
         getattr(options, "clip_difference", None),
+        bench.plan.config.privacy,
     )
     seen = list[_Recomputed]()
     for one in _sums(bench, run, plain):

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.analysis.audit.canaries import records_of
 from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
 from tacit.analysis.audit.fidelity.bench import Bench, acting, make_bench
 from tacit.analysis.audit.fidelity.finding import Finding, Worst, exact_finding
@@ -56,7 +57,7 @@ Array = NDArray[np.float64]
 
 
 def _choose(bench: Bench, base: Trace, turn: int) -> tuple[Tensor, Tensor]:
-    """Of each node a record that is drawn, and another one of its batch: rows of the data.
+    """Of each node a record that is drawn, and another one of its batch: their numbers in all.
 
     Nodes and turns take records of different batches, so that early and late ones are tried. A
     node that draws nothing is represented by its first records.
@@ -72,7 +73,7 @@ def _choose(bench: Bench, base: Trace, turn: int) -> tuple[Tensor, Tensor]:
                     found[node].append((call, row))
     chosen: list[tuple[int, int]] = []
     for node, drawn in enumerate(found):
-        pair = turn % int(data.sizes[node]), 0
+        pair = turn % int(data.counts[node]), 0
         for number in range(len(drawn)):
             call, row = drawn[(node + turn + number) % len(drawn)]
             slots = call.mask[row].nonzero().flatten().tolist()
@@ -84,16 +85,17 @@ def _choose(bench: Bench, base: Trace, turn: int) -> tuple[Tensor, Tensor]:
                 break
         chosen.append(pair)
     rows = torch.tensor(chosen, device=data.sizes.device)
-    rows = rows + data.offsets.unsqueeze(1)
+    rows = rows + data.firsts.unsqueeze(1)
     return rows[:, 0], rows[:, 1]
 
 
 def _number(data: StackedData, node: int, call: Call, row: int, slot: int) -> int | None:
     """The first number at its node of a record like the one in a slot of a call, if any."""
-    start, size = int(data.offsets[node]), int(data.sizes[node])
-    part = slice(start, start + size)
-    same = (data.stored[part] == call.inputs[row, slot].to(data.stored)).flatten(1).all(dim=1)
-    targets = data.targets[part] == call.targets[row, slot]
+    start, size = int(data.firsts[node]), int(data.counts[node])
+    numbers = torch.arange(start, start + size, device=data.targets.device)
+    own, wanted = records_of(data, numbers)
+    same = (own == call.inputs[row, slot].to(own)).flatten(1).all(dim=1)
+    targets = wanted == call.targets[row, slot]
     same &= targets.flatten(1).all(dim=1) if targets.ndim > 1 else targets
     places = same.nonzero()
     return int(places[0, 0]) if len(places) else None
@@ -292,10 +294,10 @@ def _try_records(bench: Bench, base: Trace, seed: int, until: float, fewest: int
     judge, seen = _Judge(bench, base.releases), _Seen()
     start = bench.job.model.start(1, bench.job.dtype, bench.job.device)[0]
     handed = _handed(base)
-    for turn in range(int(bench.data.sizes.max())):
+    for turn in range(int(bench.data.counts.max())):
         rows, others = _choose(bench, base, turn)
-        own = bench.data.stored[rows].clone(), bench.data.targets[rows].clone()
-        place = (*own, bench.data.stored[others].clone(), bench.data.targets[others].clone())
+        own = records_of(bench.data, rows)
+        place = (*own, *records_of(bench.data, others))
         tried: list[tuple[float, str, list[Tensor]]] = []
         drawn: Drawn = [set() for _ in base.releases]
         without: list[Tensor] | None = None
