@@ -17,10 +17,11 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 import tacit
+from tacit.analysis import label_counts
 from tacit.analysis.label_counts import count_labels
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import Config, load_config
-from tacit.data import load, partition
+from tacit.data import Dataset, load, partition
 from tacit.errors import BudgetError, InputError, PeerError, RecordsError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import account_files
@@ -78,6 +79,58 @@ def test_the_noise_is_that_of_the_gaussian_mechanism_for_one_record(
     assert needed <= counted.noise_std <= needed * 1.005
     assert all(0.995 * EPSILON <= spent <= EPSILON for spent in counted.epsilon)
     assert counted.delta == (DELTA,) * 3
+
+
+def histogram(monkeypatch, folder, labels, ids, **privacy):
+    """The true counts of a node, which nothing that leaves says, and its plan."""
+    seen: list[Any] = []
+    release = label_counts._release
+
+    def watched(config, plan, train, totals, *rest):
+        seen.append((totals.clone(), plan))  # noise is added in place
+        return release(config, plan, train, totals, *rest)
+
+    monkeypatch.setattr(label_counts, "_release", watched)
+    own = Dataset(torch.randn(len(labels), 2), torch.tensor(labels), ids)
+    file = digits(folder, privacy=privacy)
+    config = load_config({**file, "task": {"model": "logistic", "outputs": 3}}, count=1)
+    counted = count_labels(config, EPSILON, nodes=[own])
+    ((totals, plan),) = seen
+    return counted, totals[0], plan
+
+
+@pytest.mark.parametrize(
+    ("relation", "accounted", "attained"),
+    [("add-or-remove-one", 4.0, 4.0), ("replace-one", 8.0, 4.0 * math.sqrt(2))],
+)
+def test_a_person_moves_the_counts_by_as_many_rows_as_count(
+    tmp_path, monkeypatch, relation, accounted, attained
+):
+    """The worst one has nothing but one label, or is replaced by one of nothing but another."""
+    others, whose = [0, 1, 2, 1], ["b", "b", "c", "d"]
+    privacy = {"unit": "column:person", "unit_rows": 4, "relation": relation}
+
+    def with_person(name, labels):
+        ids = [*whose, *["a"] * len(labels)]
+        return histogram(monkeypatch, tmp_path / name, [*others, *labels], ids, **privacy)
+
+    counted, zeros, plan = with_person("zeros", [0] * 9)  # of which four count
+    _, twos, _ = with_person("twos", [2] * 4)
+    _, mixed, _ = with_person("mixed", [0, 1, 2, 0, 1, 2])
+    without = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
+    removed = [float((own - without).norm()) for own in (zeros, twos, mixed)]
+    replaced = [float((own - zeros).norm()) for own in (zeros, twos, mixed)]
+    assert max(replaced if relation == "replace-one" else removed) == attained
+    assert float((mixed - without).sum()) == 4
+    assert plan.nodes[0].records == 4
+    needed = deviation(EPSILON, DELTA, accounted)
+    assert needed <= counted.noise_std <= needed * 1.005
+
+
+def test_the_ledger_says_that_labels_were_counted_by_person(tmp_path, monkeypatch):
+    histogram(monkeypatch, tmp_path, [0, 1], ["a", "a"], unit="column:person")
+    ((run,),) = (read_ledger(file).runs for file in account_files(tmp_path / "budgets"))
+    assert run.unit == "column:person"
 
 
 def test_what_is_released_are_the_counts_and_normal_noise(tmp_path):

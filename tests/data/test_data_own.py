@@ -22,7 +22,8 @@ from safetensors.torch import save_file
 
 from tacit.config import load_config
 from tacit.data import Dataset, Schema, load, load_own, partition, record_layout
-from tacit.data.own import record_digests
+from tacit.data.own import record_digests, unit_digests
+from tacit.data.units import unit_ids
 from tacit.errors import InputError, RecordsError
 from tacit.training.prepare import prepare
 
@@ -504,3 +505,20 @@ def test_targets_of_another_shape_name_the_nodes_file(tmp_path):
         prepare(run_of(tmp_path, "npz", outputs=3))
     assert wrong.value.where == f"node 1 ({tmp_path}/1.npz)"
     assert wrong.value.value == "2 of 4 records"
+
+
+def test_an_id_is_known_again_however_it_is_written_and_is_no_record():
+    """As text or number, in other case, between blanks, composed or not; never as a row's bytes."""
+    ids = unit_ids([17, "Zoë"], 2, "units")
+    known = unit_digests(ids, KEY)
+    for same in (["17", "zoë"], [17.0, "ZOË "], [" １７", "Zoe\N{COMBINING DIAERESIS}"]):
+        values = np.array(same, dtype=object)
+        assert (unit_digests(unit_ids(values, 2, "units"), KEY) == known).all()
+    for other in (["017", "Zoe"], ["7", "Z"]):
+        assert not np.isin(unit_digests(other, KEY), known).any()
+    assert not np.isin(unit_digests(ids, b"another"), known).any()
+    # Four letters are the bytes of a float32: its record has another digest.
+    row = torch.from_numpy(np.frombuffer(b"anna", "<f4").copy()).reshape(1, 1)
+    plain = hashlib.blake2b(b"anna", digest_size=8, key=KEY).digest()
+    assert int(record_digests(row, KEY)[0]) == int.from_bytes(plain, "little")
+    assert record_digests(row, KEY)[0] != unit_digests(["anna"], KEY)[0]

@@ -589,10 +589,36 @@ def test_runs_of_different_kinds_are_composed(tmp_path):
 def test_what_does_not_add_up_is_refused(tmp_path):
     ran(tmp_path, "1" * 32)
     (run,) = ledgers(tmp_path, 0).runs
-    check_agreement(OTHER, run, 7, "ledgers")
+    check_agreement(OTHER, "record", run, 7, "ledgers")
     with pytest.raises(
         InputError, match=r"relation of node 7 .* run 11111111 in ledgers .*'add-or"
     ):
-        check_agreement(Gaussian(5.0, 1, "replace-one"), run, 7, "ledgers")
+        check_agreement(Gaussian(5.0, 1, "replace-one"), "record", run, 7, "ledgers")
     with pytest.raises(InputError, match=r"unit of node 7 = 'client'"):
-        check_agreement(Gaussian(5.0, 1, unit="client"), run, 7, "ledgers")
+        check_agreement(Gaussian(5.0, 1, unit="client"), "record", run, 7, "ledgers")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "known"),
+    [
+        ("record", "record", True),
+        ("column:zper", "column:zper", True),
+        ("column:zper", "record", True),
+        ("record", "column:zper", False),
+        ("column:family", "column:zper", False),
+    ],
+)
+def test_what_a_run_cost_a_person_it_cost_each_record_and_not_the_other_way(
+    tmp_path, before, now, known
+):
+    folder_key(tmp_path)
+    with SharedLedgers.open(tmp_path, wanted(1), session="one", unit=before) as shared:
+        enter(shared, "one")
+        shared.reserve(0, STEPS)
+    (run,) = ledgers(tmp_path, 0).runs
+    assert run.unit == before
+    if known:
+        check_agreement(OTHER, now, run, 7, "ledgers")
+    else:
+        with pytest.raises(InputError, match=f"was by '{before}': how many records of a unit"):
+            check_agreement(OTHER, now, run, 7, "ledgers")

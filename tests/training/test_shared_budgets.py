@@ -24,7 +24,7 @@ from experiments import experiment, wait_tacit
 from experiments import tacit as command
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import load_config
-from tacit.data import load
+from tacit.data import Dataset, load
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import account_files
@@ -360,3 +360,65 @@ def test_a_run_goes_on_where_its_ledgers_have_moved(tmp_path):
     none = load_config(config, overrides=[f"privacy.ledger={tmp_path / 'none'}"])
     assert prepare(moved).plan.digest() == prepare(none).plan.digest()
     assert execute(prepare(moved), out=run, resume=True).steps == 2
+
+
+BY_PERSON = {"unit": "column:person", "unit_rows": 4}
+
+
+def persons(first, rows=90, *, seed=0):
+    """A node with three fresh rows of each of thirty persons, `first` and those after."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.rand(rows, 64, generator=generator)
+    targets = torch.arange(rows) % 10
+    return Dataset(inputs, targets, [f"p{first + row // 3}" for row in range(rows)])
+
+
+def by_person(folder, parts, budget=1.2, epsilon=1.0, **privacy):
+    task = {"dataset": None, "outputs": 10}
+    config = settled(folder, epsilon, budget, task=task, privacy={**BY_PERSON, **privacy})
+    config["nodes"].pop("count")
+    return tacit.train(config, nodes=parts)
+
+
+def test_new_rows_of_known_persons_draw_on_what_is_left(tmp_path):
+    """No row is the same in both runs, nor how many a person has."""
+    by_person(tmp_path, [persons(0)])
+    fewer = Dataset(persons(0, seed=1).inputs[::2], torch.arange(45) % 10, persons(0).units[::2])
+    with pytest.raises(BudgetError, match=r"epsilon = 0.* would still fit"):
+        by_person(tmp_path, [fewer])
+    by_person(tmp_path, [fewer], epsilon=0.1)
+
+
+def test_new_rows_of_known_persons_are_caught_under_another_name(tmp_path):
+    by_person(tmp_path, [persons(0)], ledger_source="ward")
+    # Of these thirty, the first ten are persons of the ward: 10 of 90 rows and 30 units.
+    with pytest.raises(BudgetError, match=r"10 of its 120 different records and units .*ward"):
+        by_person(tmp_path, [persons(20, seed=1)], ledger_source="clinic")
+    by_person(tmp_path, [persons(20, seed=1)], ledger_source="clinic + ward", epsilon=0.1)
+    # Persons that nobody knows, and rows of theirs.
+    by_person(tmp_path, [persons(100, seed=2)], ledger_source="school")
+
+
+def test_a_person_at_two_nodes_needs_one_source(tmp_path):
+    """Of several parties, and what they release of the person adds up there."""
+    two = [persons(0), persons(0, seed=1)]
+    with pytest.raises(BudgetError, match="different records and units are of a source"):
+        by_person(tmp_path, two, unit_nodes=2)
+    with pytest.raises(BudgetError, match="the budget of its data"):
+        by_person(tmp_path, two, unit_nodes=2, ledger_source="all")
+    by_person(tmp_path, two, unit_nodes=2, ledger_source="all", budget=3.0)
+
+
+def test_rows_are_charged_what_their_persons_were_and_no_person_by_rows(tmp_path):
+    rows = persons(0, seed=1)
+    by_person(tmp_path, [persons(0)])
+    by_row = {"unit": "record"}
+    # The source has paid 1 for each person, so that each row of theirs has 0.2 of 1.2 left.
+    with pytest.raises(BudgetError, match="the budget of its data"):
+        by_person(tmp_path, [rows], **by_row)
+    by_person(tmp_path, [rows], epsilon=0.1, **by_row)
+    with pytest.raises(InputError, match=r"privacy.unit = 'column:person'.*was by 'record'"):
+        by_person(tmp_path, [persons(0, seed=2)], epsilon=0.01)
+    # The same rows under another name do not hide it.
+    with pytest.raises(BudgetError, match="different records and units are of a source"):
+        by_person(tmp_path, [rows], epsilon=0.01, ledger_source="new")

@@ -7,7 +7,11 @@ other. It is stated as a plan of one step, so that accountant, ledgers and noise
 *Mechanism.* Each node releases c_i + Normal(0, s_i^2 I), where c_i `[classes]` counts its labels
 and s_i is the standard deviation of the noise in that sum. *Sensitivity.* A record adds a one to
 one count, so with or without it c_i differs by 1 in the l2 norm, which is the plan's clipping
-bound; by `replace-one` it differs by sqrt(2) at most, and the plan accounts 2. Counts are whole
+bound; by `replace-one` it differs by sqrt(2) at most, and the plan accounts 2. A unit of
+`privacy.unit` adds one for each of its rows, of which no more than `privacy.unit_rows` = m are
+kept, a choice among the unit's rows alone: it adds a vector of whole numbers whose sum is at most
+m, so its l2 norm, at most the sum, is at most m (attained where all rows have one label), and two
+units in each other's place differ by 2 m at most (sqrt(2) m is attained). Counts are whole
 numbers below 2^53 in float64, so no sum is rounded. *Theorem.* The Gaussian mechanism on a public
 lattice, as for a gradient (`docs/proofs/finite-arithmetic.md`). *Trust model.* That of the
 experiment: everyone sees the noised counts of every node, or the server does. *What follows*, the
@@ -35,7 +39,7 @@ from tacit.communication.colours import Released
 from tacit.communication.peers import ALONE, Peers, Placement, place
 from tacit.communication.received import EXPERIMENT, SESSION_ID, Experiment
 from tacit.config import Config, load_config
-from tacit.config.schema import LEDGER_KEYS
+from tacit.config.schema import LEDGER_KEYS, UNIT_KEYS
 from tacit.data import Schema, StackedData
 from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss
@@ -181,20 +185,21 @@ def _plan(
 ) -> Plan:
     """One step on all records, whose clipped sum are the counts."""
     server = config.algorithm.definition.graph.weights == "server"
+    method, unit = plain_method("server" if server else "doubly-stochastic"), train.units
     release = Config(
         task=config.task,
         nodes=config.nodes,
         topology={} if server else {"graph": "complete"},
-        algorithm={"name": plain_method("server" if server else "doubly-stochastic"), "clip": 1.0},
+        algorithm={"name": method, "clip": 1.0 if unit is None else float(unit.rule.most)},
         privacy={
             "epsilon": epsilon,
             "delta": config.privacy.delta,
             "relation": config.privacy.relation,
-            **{key: getattr(config.privacy, key) for key in LEDGER_KEYS},
+            **{key: getattr(config.privacy, key) for key in (*LEDGER_KEYS, *UNIT_KEYS)},
         },
         train={"steps": 1, "batch": "all", "seed": config.train.seed, "dtype": "float64"},
     )
-    sizes = train.sizes.tolist()
+    sizes = train.counts.tolist()
     start = torch.zeros(classes, dtype=_DTYPE)
     settings = identity(release, layout={"counts": (classes,)}, start=start, dtype=_DTYPE)
     own = Experiment(identity=settings, records=sizes)

@@ -27,6 +27,7 @@ from tacit.gradients import AUGMENTATIONS
 from tacit.report.measures import MEASURES
 
 LEDGER_KEYS = ("ledger", "ledger_source", "ledger_epsilon", "ledger_delta")  # of `[privacy]`
+UNIT_KEYS = ("unit", "unit_rows", "unit_gradient", "unit_nodes")  # likewise
 GIVEN = "given"  # a data set or model that was passed as an object
 PER_NODE = ("epsilon", "delta", "ledger_epsilon", "ledger_delta")
 """Keys of `[privacy]` that give each node a number of its own."""

@@ -19,6 +19,12 @@ that of a record's input numbers alone:
 Each of these can only take two records for one, which charges more. What a digest does not see
 through is other numbers: records that were scaled, cropped or perturbed anew are new records.
 
+Where ids say whose rows are whose, a person is known by a keyed digest of the id beside those of
+the rows (`unit_digests`): with other rows or other columns it is still that person. Equal ids are
+one person, whatever table, column or node they stand in, and so are ids that differ in case, in
+blanks around them or in how Unicode writes a letter: again this can only take two for one. An id
+that was written anew (`0017` for `17`, another pseudonym) is another person.
+
 The key keeps an outsider from testing whether a known record is there. A digest has 64 bits: two of
 60,000 records share one by chance with a probability below 1e-9, which again charges more.
 """
@@ -30,9 +36,10 @@ import inspect
 import math
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from unicodedata import normalize
 
 import numpy as np
 import safetensors.torch
@@ -180,6 +187,21 @@ READERS: MappingProxyType[str, Callable[[Path], Arrays]] = MappingProxyType(
 
 _BYTES = 8
 _ROWS = 4096  # converted at a time
+
+
+_OF_UNITS = b"id of a unit"  # BLAKE2b's own separation: no input has the digest of an id
+
+
+def unit_digests(ids: Iterable[str], key: bytes) -> NDArray[np.uint64]:
+    """The digest of every id of a unit, `[units]`, in their order; the key is as below."""
+    plain = (normalize("NFKC", normalize("NFKC", name).casefold()).strip() for name in ids)
+    found = [
+        hashlib.blake2b(
+            text.encode("utf-8", "surrogatepass"), digest_size=_BYTES, key=key, person=_OF_UNITS
+        ).digest()
+        for text in plain
+    ]
+    return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64)
 
 
 def record_digests(inputs: Tensor, key: bytes) -> NDArray[np.uint64]:

@@ -9,17 +9,19 @@ name: it does not take part. Others hear the same of both, and of a ledger nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from tacit import privacy
 from tacit.config import GIVEN, Config
 from tacit.config.schema import PerNode
 from tacit.data import StackedData
-from tacit.data.own import record_digests
+from tacit.data.own import record_digests, unit_digests
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import DataAccount
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, folder_key
@@ -114,28 +116,34 @@ def open_shared(
     if settings.ledger is None or not plan.accounted:
         return SharedLedgers(Path())
     folder = Path(settings.ledger)
-    digests = record_digests(loaded.inputs, folder_key(folder).salt)
+    salt = folder_key(folder).salt
+    digests = record_digests(loaded.inputs, salt)
     nothing: Sequence[None] = (None,) * len(plan.nodes)
     asked = (settings.ledger_epsilon, settings.ledger_delta)
     epsilons, deltas = (nothing if value is None else per_node(value) for value in asked)
     new = settings.budget if new_budgets is None else new_budgets
     budgets = nothing if new is None else per_node(new)
     here = range(len(plan.nodes)) if hosted is None else hosted
-    places = zip(here, loaded.offsets.tolist(), loaded.sizes.tolist(), strict=True)
+    ids: Sequence[Iterable[str]] = (
+        [()] * len(loaded.sizes) if loaded.units is None else loaded.units.ids
+    )
+    places = zip(here, loaded.offsets.tolist(), loaded.sizes.tolist(), ids, strict=True)
     wanted = [
         WantedAccount(
             node,
             sources_of(config, node),
-            digests[first : first + size],
+            np.concatenate([digests[first : first + size], unit_digests(whose, salt)]),
             epsilons[node],
             deltas[node],
             budgets[node],
             per_node(settings.delta)[node],
         )
-        for node, first, size in places
+        for node, first, size, whose in places
     ]
     name = f"{session} {plan.digest()}"
-    return SharedLedgers.open(folder, wanted, session=name, apart=_divides(config))
+    one = settings.unit_column is None or settings.unit_nodes == 1  # node of each that is protected
+    apart = one and _divides(config)
+    return SharedLedgers.open(folder, wanted, session=name, apart=apart, unit=settings.unit)
 
 
 def draws(
@@ -151,8 +159,8 @@ def draws(
     to come, and `run_id` is its identity, if it was entered before.
 
     Raises:
-        InputError: relation, unit or trust model are not those of the ledger; whole clients are
-            protected, and a source is of several.
+        InputError: relation, unit or trust model are not those of the ledger, or what an earlier
+            run cost a unit is not known; whole clients are protected, and a source is of several.
     """
     return [_draw(plan, shared, source, first, run_id, again) for source in shared.accounts]
 
@@ -175,7 +183,8 @@ def _draw(
         if run.run_id != run_id and any(run.charged.values())
     ]
     for run in earlier:
-        check_agreement(plan.release.mechanism(holders[0]), run, nodes[0], str(shared.file(source)))
+        mechanism, where = plan.release.mechanism(holders[0]), str(shared.file(source))
+        check_agreement(mechanism, shared.unit, run, nodes[0], where)
     several = [nodes, *(tuple(run.statements) for run in earlier)]
     if plan.release.mechanism(holders[0]).unit == "client" and max(map(len, several)) > 1:
         expected = "a source for each node, in every run: whole clients are protected here"
@@ -250,9 +259,11 @@ def check_shared(plan: Plan, shared: SharedLedgers, *, resume: bool = False) -> 
             public=False,
         )
     if shared.strangers:
-        first = shared.strangers[0]
+        first, kinds = shared.strangers[0], "records"
+        if plan.config.privacy.unit_column is not None:
+            kinds += " and units"
         raise BudgetError(
-            f"node {first.node}: {first.records} of its {first.of} different records are of a "
+            f"node {first.node}: {first.records} of its {first.of} different {kinds} are of a "
             f"source that it does not name, and would be charged to another "
             f"(in {shared.folder}): privacy.ledger_source = {_AND.join(first.sources)!r} at this "
             "node names them all",

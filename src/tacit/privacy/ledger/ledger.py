@@ -126,6 +126,7 @@ class EnteredRun:
         statements: its mechanism at each node.
         charged: the reserved intervals of each node, in the order of reservation, repeats included.
         apart: whether its nodes hold different records of a source, since tacit has divided them.
+        unit: what its epsilon was of, as `privacy.unit` says: a record, or whoever a column names.
         unsent: steps that are charged and were not sent, where the last session ended with a stop
             that kept them charged (`Ledger.settle`): whoever goes on has paid for them.
     """
@@ -137,6 +138,7 @@ class EnteredRun:
     statements: Mapping[int, Mapping[str, Any]]
     charged: Mapping[int, tuple[Interval, ...]]
     apart: bool = True
+    unit: str = "record"
     unsent: Interval | None = None
 
 
@@ -302,6 +304,7 @@ def _entered_run(
         statements=dict(sorted(statements.items())),
         charged=dict.fromkeys(sorted(statements), charged),
         apart=entry.get("apart", True),
+        unit=entry.get("unit", "record"),
         unsent=unsent,
     )
 
@@ -470,6 +473,7 @@ class Ledger(Closing):
         digest: str,
         statements: Mapping[int, Mapping[str, Any]],
         apart: bool = True,
+        unit: str = "record",
         digests: bytes = b"",
     ) -> None:
         """Reserve for this run from now on; a run that is on file already is continued.
@@ -479,6 +483,7 @@ class Ledger(Closing):
             digest: of its plan.
             statements: its mechanism at each of its nodes that hold these data.
             apart: as in `EnteredRun`.
+            unit: likewise.
             digests: of records that belong to the source from now on, as in `Snapshot`.
 
         Raises:
@@ -491,7 +496,8 @@ class Ledger(Closing):
         known = {run.run_id: run for run in self.snapshot().runs}
         write_records(self._connection, self._path, self._key, digests)
         if run_id not in known:
-            self._append({**_run_entry(run_id, digest, statements), "apart": apart})
+            entry = _run_entry(run_id, digest, statements)
+            self._append({**entry, "apart": apart, "unit": unit})
         elif (known[run_id].digest, _all_texts(known[run_id].statements)) != (digest, texts):
             expected = f"the run as it was entered in {self._path}: its plan has changed"
             raise InputError("run", run_id, expected)

@@ -5,11 +5,12 @@ some of its records is charged to all of them alike: whether a run is admitted, 
 follows from names and plans, never from a record. In the folder lie `data-NAME.sqlite`, the files
 of the sources, and the key `ledger.key`, without which no record can be told from another.
 
-*What records are for*: a file knows those of its source by keyed digests. Each node says which
-sources its records are of; where one is held by a source that it does not name, it may not take
-part (`SharedLedgers.strangers`). So every source that holds a record has paid for every run that
-the record was in (the theorem of docs/proofs/ledgers.md). That a node does not take part is all
-that others learn of this, and what they are told is the same as of a budget that is used up.
+*What records are for*: a file knows those of its source by keyed digests, and persons by those of
+their ids, if a run has them: what is said of a record here holds of a person as well. Each node
+says which sources its records are of; where one is held by a source that it does not name, it may
+not take part (`SharedLedgers.strangers`). So every source that holds a record has paid for every
+run that the record was in (the theorem of docs/proofs/ledgers.md). That a node does not take part
+is all that others learn of this, and what they are told is the same as of a budget that is used up.
 
 *Who may draw on them*: of runs on one source, one at a time. From before it looks through the
 ledgers until it ends, each process keeps a file `in-use-*` in the folder with its sources and the
@@ -174,7 +175,7 @@ class WantedAccount:
     Args:
         sources: names of those that its records are of, at least one; records that no source holds
             yet are the first one's from then on.
-        digests: of its records, `[records]`, in any order.
+        digests: of its records, and of its units where ids say whose they are, in any order.
         epsilon: what the budget must be; None takes the one on file.
         delta: likewise.
         new_epsilon: the budget of a new file where `epsilon` is None; None: there is none.
@@ -195,8 +196,8 @@ class Strangers:
     """Records of a node that are of sources which it does not name; for its own eyes.
 
     Args:
-        records: how many of its different records.
-        of: its different records.
+        records: how many of its different records, units counted beside them.
+        of: all of these.
         sources: all that hold records of it, which it would have to name.
     """
 
@@ -242,6 +243,7 @@ class SharedLedgers(Closing):
     Attributes:
         folder: where they lie.
         apart: as in `open`.
+        unit: likewise.
         accounts: of each source, the one that this process writes.
         nodes: of this process whose records are of each source.
         snapshots: what the files of each source said at the start.
@@ -252,6 +254,7 @@ class SharedLedgers(Closing):
         """Draw on nothing; see `open`."""
         self.folder = folder
         self.apart = True
+        self.unit = "record"
         self.accounts: Mapping[str, DataAccount] = {}
         self.nodes: Mapping[str, tuple[int, ...]] = {}
         self.snapshots: Mapping[str, Sequence[Snapshot]] = {}
@@ -262,7 +265,13 @@ class SharedLedgers(Closing):
 
     @classmethod
     def open(
-        cls, folder: Path, wanted: Sequence[WantedAccount], *, session: str, apart: bool = False
+        cls,
+        folder: Path,
+        wanted: Sequence[WantedAccount],
+        *,
+        session: str,
+        apart: bool = False,
+        unit: str = "record",
     ) -> Self:
         """Keep other runs from these sources, read what was spent of them, and agree on budgets.
 
@@ -277,13 +286,14 @@ class SharedLedgers(Closing):
             apart: whether each record is at one node, since tacit has divided one data set among
                 all of them. Else what the nodes of a source release adds up, and all of them are
                 in one process.
+            unit: what epsilon of the run is of, as in `EnteredRun`.
 
         Raises:
             InputError: a source is in use, a ledger is damaged or has another budget than is
                 wanted, or a new one needs a budget and none was given.
         """
         shared = cls(folder)
-        shared.apart = apart
+        shared.apart, shared.unit = apart, unit
         nodes: dict[str, list[WantedAccount]] = {}
         for node in wanted:
             for source in node.sources:
@@ -378,6 +388,7 @@ class SharedLedgers(Closing):
                 digest=digest,
                 statements={node: statements[node] for node in self.nodes[source]},
                 apart=self.apart,
+                unit=self.unit,
                 digests=self._new[source].astype("<u8").tobytes(),
             )
 

@@ -117,15 +117,27 @@ def cost(mechanism: Mechanism | None, delta: float) -> float:
     return 0.0 if mechanism is None else epsilon(mechanism, delta=delta)
 
 
-def check_agreement(mechanism: Mechanism, run: EnteredRun, node: int, where: str) -> None:
+def check_agreement(
+    mechanism: Mechanism, unit: str, run: EnteredRun, node: int, where: str
+) -> None:
     """Refuse a mechanism that cannot be composed with what an earlier run released.
 
     The run released something from some of the same records. `node`, which is to release, and
-    `where`, the run's ledger, are for the message.
+    `where`, the run's ledger, are for the message. `unit` is as in `EnteredRun`: what a run cost a
+    person it cost each of their records, but what one cost a record bounds nothing of a person, of
+    whom no ledger says how many records that run had.
 
     Raises:
         InputError: relation, unit or trust model differ.
     """
+    if unit not in ("record", run.unit):
+        raise InputError(
+            "privacy.unit",
+            unit,
+            f"run {run.run_id[:8]} in {where} was by {run.unit!r}: how many records of a unit it "
+            "had is in no ledger, so that what it cost a unit is not known. Use the same, "
+            "privacy.unit = 'record', or another ledger",
+        )
     for statement in run.statements.values():
         before = from_statement(statement)
         for key in _AGREE:
