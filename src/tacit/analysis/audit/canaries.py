@@ -22,7 +22,7 @@ Gaussian. No score knows a coin. Gradients are taken at points that were release
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -60,8 +60,9 @@ class Forms:
         targets: `[m]` or `[m, outputs]`, of that form.
         other_inputs: of the form that is in otherwise; None where no record is.
         other_targets: likewise.
-        shares: of the rows of either form, `[m, rows]` each, where a canary is a unit: its inputs
-            are then `[m, rows, ...]`, and its targets likewise.
+
+    A unit's inputs are `[m, rows, ...]`, and its targets likewise: all rows of the first form
+    count, and of the other one those that were there.
     """
 
     nodes: Tensor
@@ -69,7 +70,6 @@ class Forms:
     targets: Tensor
     other_inputs: Tensor | None
     other_targets: Tensor | None
-    shares: tuple[Tensor | None, Tensor | None] = field(default=(None, None), kw_only=True)
 
     @property
     def both(self) -> list[tuple[Tensor, Tensor]]:
@@ -122,6 +122,9 @@ class Alignment:
         self._numbers, self._ridge = rows - data.firsts[forms.nodes], ridge
         self._indices, self._mask, self._factor = _known(data, rows, seed, most_known)
         self._known, self._shares = data.gather(self._indices), data.shares(self._indices)
+        self._of_forms: list[Tensor | None] = [None, None]
+        if data.units is not None:
+            self._of_forms = [full_shares(data.units, len(rows)), data.units.shares(rows)]
         self._slots, self._filled = _by_node(forms.nodes, len(data.sizes))
         self._apart = [(forms, self._numbers)]
         if crowd:
@@ -210,18 +213,10 @@ class Alignment:
         node = forms.nodes[part]
         coins = self._coins(step, node, numbers[part][:, None])
         mask = torch.ones(len(part), 1, dtype=torch.bool, device=self._device)
-        there = [at[node] for at in points]
+        there, one = [at[node] for at in points], part[:, None]
         own, *other = (
-            self._gradient(
-                there,
-                inputs[part][:, None],
-                targets[part][:, None],
-                mask,
-                clip,
-                coins,
-                None if shares is None else shares[part][:, None],
-            )
-            for (inputs, targets), shares in zip(forms.both, forms.shares, strict=False)
+            self._gradient(there, inputs[one], targets[one], mask, clip, coins, _some(shares, one))
+            for (inputs, targets), shares in zip(forms.both, self._of_forms, strict=False)
         )
         return own - other[0] if other else own
 
@@ -230,10 +225,9 @@ class Alignment:
         nodes = torch.arange(len(self._slots), device=self._device)
         coins = self._coins(step, nodes, self._numbers[self._slots])
         total = torch.zeros_like(points[0], dtype=torch.float64)
-        forms = self._apart[0][0]
-        for (inputs, targets), shares in zip(forms.both, forms.shares, strict=False):
-            shown, wanted = inputs[self._slots], targets[self._slots]
-            own = None if shares is None else shares[self._slots]
+        both = self._apart[0][0].both
+        for (inputs, targets), shares in zip(both, self._of_forms, strict=False):
+            shown, wanted, own = (_some(v, self._slots) for v in (inputs, targets, shares))
             total += self._gradient(points, shown, wanted, self._filled, clip, coins, own) / 2
         return total
 
@@ -265,6 +259,11 @@ class Alignment:
         if not self._model.needs_coins:
             return None
         return record_coins(self._seed, step, 0, nodes, numbers)
+
+
+def _some(values: Tensor | None, places: Tensor) -> Any:
+    """What is at some places; None of nothing."""
+    return None if values is None else values[places]
 
 
 def _by_node(owners: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
@@ -453,15 +452,17 @@ def run_once(
         taken = made.to(job.dtype) if made.is_floating_point() else made
         if failures(job.model.evaluated, taken):
             canary, made = "mislabelled", was
+    wrong = mislabel(right, job.loss.name, job.outputs)
+    if units is not None:
+        made, wrong = (alike(values, units.rule.most) for values in (made, wrong))
+        was, right = records_of(job.train, rows)
     forms = Forms(
         nodes=owners,
         inputs=made,
-        targets=mislabel(right, job.loss.name, job.outputs),
+        targets=wrong,
         other_inputs=None if zero_out else was,
         other_targets=None if zero_out else right,
     )
-    if units is not None:
-        forms = _as_units(job.train, units, rows, forms)
     out = torch.from_numpy(~included).to(job.device)
     plan, train = job.plan, in_place(job.train, rows, forms, out)
     if zero_out:
@@ -504,19 +505,11 @@ def run_once(
     )
 
 
-def _as_units(data: StackedData, units: Units, numbers: Tensor, forms: Forms) -> Forms:
-    """Units whose rows are all the first form; the other one is the unit as it was."""
-    most, full = units.rule.most, torch.ones_like(units.shares(numbers))
-    was, right = records_of(data, numbers)
-    replaced = forms.other_inputs is not None
-    return Forms(
-        nodes=forms.nodes,
-        inputs=alike(forms.inputs, most),
-        targets=alike(forms.targets, most),
-        other_inputs=was if replaced else None,
-        other_targets=right if replaced else None,
-        shares=(full / most if units.rule.gradient == "mean" else full, units.shares(numbers)),
-    )
+def full_shares(units: Units, count: int) -> Tensor:
+    """The shares of so many units that have all rows that count, float64 `[count, rows]`."""
+    most, device = units.rule.most, units.starts.device
+    ones = torch.ones(count, most, dtype=torch.float64, device=device)
+    return ones / most if units.rule.gradient == "mean" else ones
 
 
 def alike(values: Tensor, rows: int) -> Tensor:

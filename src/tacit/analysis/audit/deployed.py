@@ -133,10 +133,6 @@ def plant_canaries(
     chosen = tuple(range(len(nodes))) if own is None else tuple(own)
     if not chosen or not all(0 <= node < len(nodes) for node in chosen):
         raise InputError("own", own, f"needs numbers of nodes, 0 to {len(nodes) - 1}")
-    for node in chosen:
-        if getattr(nodes[node], "units", None) is not None:
-            expected = "must not say whose its records are: a canary is a row, and not a unit"
-            raise InputError(f"nodes[{node}]", "a Dataset with units", expected)
     held = [_tensors(nodes[node], f"nodes[{node}]") for node in chosen]
     sizes = torch.tensor([len(targets) for _, targets in held])
     data = StackedData(
@@ -189,7 +185,7 @@ def read_planted(file: str | Path) -> Canaries:
         check_plain(file)
         with safe_open(str(file), framework="pt") as opened:
             version = (opened.metadata() or {}).get("format_version")
-        tensors: dict[str, Any] = load_file(str(file))
+        tensors = load_file(str(file))
     except (OSError, SafetensorError) as error:
         raise InputError("--planted", str(file), f"cannot be read ({error})") from None
     if version is not None and version != FORMAT_VERSION:
@@ -199,7 +195,7 @@ def read_planted(file: str | Path) -> Canaries:
     return Canaries(**tensors)
 
 
-_FIELDS = tuple(field.name for field in fields(Canaries) if field.name != "shares")
+_FIELDS = tuple(field.name for field in fields(Canaries))
 _OF_MODEL = ("task.model",)
 
 
@@ -465,6 +461,9 @@ def _bytes(row: Tensor) -> bytes:
 
 def _tensors(records: Any, where: str) -> tuple[Tensor, Tensor]:
     if isinstance(records, Dataset):
+        if records.units is not None:
+            expected = "must not say whose its records are: a canary is a row, and not a unit"
+            raise InputError(where, "a Dataset with units", expected)
         return records.inputs, records.targets
     if not (isinstance(records, tuple | list) and len(records) == 2):
         raise InputError(where, type(records).__name__, "must be (inputs, targets) or a Dataset")

@@ -29,20 +29,12 @@ class Bench:
     context: ContextFactory
     steps: int
 
-    def run(
-        self,
-        replay: Sequence[Noised] = (),
-        absent: Tensor | None = None,
-        data: StackedData | None = None,
-    ) -> Trace:
-        """The run, its noise as it was in another one, without the records `absent`.
-
-        On the bench's own records, or on other `data`.
-        """
+    def run(self, replay: Sequence[Noised] = (), absent: Tensor | None = None) -> Trace:
+        """The run, its noise as it was in another one, without the records `absent`."""
         return run_traced(
             self.plan,
             self.job.model,
-            self.data if data is None else data,
+            self.data,
             local_exchange(replace(self.job, plan=self.plan)),
             context=self.context,
             steps=self.steps,
@@ -58,18 +50,17 @@ class Bench:
 
         With `absent` the records are not there: they are marked by the candidate, and masked.
         """
-        units = self.data.units
+        marked, units = candidate.inputs if absent else None, self.data.units
         if units is not None:
-            inputs, targets = candidate.inputs, candidate.targets
+            made = [candidate.inputs, candidate.targets]
             if absent:
-                shape = len(rows), units.rule.most
-                inputs, targets = (v.expand(*shape, *v.shape) for v in (inputs, targets))
-            data = exchanged(self.data, rows, inputs, targets)
-            return self.run(base.noise.asked, candidate.inputs if absent else None, data)
+                made = [v.expand(len(rows), units.rule.most, *v.shape) for v in made]
+            other = replace(self, data=exchanged(self.data, rows, *made))
+            return other.run(base.noise.asked, marked)
         inputs, targets = self.data.stored[rows].clone(), self.data.targets[rows].clone()
         self.data.stored[rows], self.data.targets[rows] = candidate.inputs, candidate.targets
         try:
-            return self.run(base.noise.asked, candidate.inputs if absent else None)
+            return self.run(base.noise.asked, marked)
         finally:
             self.data.stored[rows], self.data.targets[rows] = inputs, targets
 

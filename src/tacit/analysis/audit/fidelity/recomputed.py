@@ -118,11 +118,8 @@ class _Plain:
 
     def _gradients(self, model: PlainModel, call: Call, row: int, slots: Tensor) -> Tensor:
         """The gradients of records of one row of a call, as they are, float64 `[few, d]`."""
-        coins, shares = (
-            None if values is None else values[row][slots] for values in (call.coins, call.shares)
-        )
-        if shares is not None:
-            shares = self._shares(shares)
+        coins = None if call.coins is None else call.coins[row][slots]
+        shares = None if call.shares is None else self._shares(call.shares[row][slots])
         taken = call.inputs[row][slots], call.targets[row][slots]
         return model.gradients(call.at[row], *taken, coins, shares).double()
 
