@@ -208,6 +208,11 @@ BY_PERSON: dict[str, dict[str, dict[str, object]]] = {
         "privacy": {"relation": "replace-one"},
         "train": {"batch": 6, "sampling": "fixed"},
     },
+    "noise of pairs": {"privacy": {"noise": "pairwise", "pair_noise": 3.0}},
+    "secure sums": {
+        "algorithm": {"name": "dp-sgd"},
+        "privacy": {"aggregation": "secure-sum", "colluding": 1},
+    },
     **{
         case: {
             "algorithm": {"name": ROWS[case].name, **ROWS[case].options},
