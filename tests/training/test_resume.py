@@ -40,6 +40,7 @@ from tacit import train
 from tacit.callbacks import Callback
 from tacit.communication.peers import Alone
 from tacit.config import load_config
+from tacit.data import Dataset
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import Ledger, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
@@ -182,6 +183,73 @@ def test_a_run_of_any_algorithm_ends_as_if_it_had_not_been_stopped(case, tmp_pat
     assert resumed.bytes_sent == whole.bytes_sent
     done = row.name == "noised-moments-server"  # with step 0; where there is gossip, it goes on
     assert torch.equal(stopped.consensus, whole.consensus) == done
+
+
+def of_persons(sections):
+    """The job of made persons at four nodes, with one to five rows each, of which three count."""
+    generator = torch.Generator().manual_seed(6)
+    nodes = []
+    for node in range(4):
+        ids = [f"{node} {person}" for person in range(24) for _ in range(1 + person % 5)]
+        inputs = torch.rand(len(ids), 8, generator=generator)
+        nodes.append(Dataset(inputs, torch.randint(3, (len(ids),), generator=generator), ids))
+    task = {"dataset": None, "model": "logistic", "outputs": 3}
+    by_person = {"unit": "column:person", "unit_rows": 3, **sections.pop("privacy", {})}
+    file = experiment(task=task, privacy=by_person, **sections)
+    file["nodes"].pop("count")
+    return prepare(load_config(file, count=4), nodes=nodes)
+
+
+VARIANCE_REDUCED = [case for case, row in ROWS.items() if "saga" in row.name or "svrg" in row.name]
+BY_PERSON: dict[str, dict[str, dict[str, object]]] = {
+    "all persons": {},
+    "Poisson batches": {"train": {"batch": 6}},
+    "fixed batches": {
+        "privacy": {"relation": "replace-one"},
+        "train": {"batch": 6, "sampling": "fixed"},
+    },
+    "noise of pairs": {"privacy": {"noise": "pairwise", "pair_noise": 3.0}},
+    "secure sums": {
+        "algorithm": {"name": "dp-sgd"},
+        "privacy": {"aggregation": "secure-sum", "colluding": 1},
+    },
+    **{
+        case: {
+            "algorithm": {"name": ROWS[case].name, **ROWS[case].options},
+            "privacy": {"noise_std": 0.05, "accounting": "none"},
+            "train": {"batch": 6},
+        }
+        for case in VARIANCE_REDUCED
+    },
+}
+
+
+@pytest.mark.parametrize("case", BY_PERSON)
+def test_a_run_by_person_ends_as_if_it_had_not_been_stopped(case, tmp_path):
+    """Tables of variance reduction have an entry a person."""
+    job = of_persons(dict(BY_PERSON[case]))
+    assert [node.records for node in job.plan.nodes] == [24] * 4
+    whole = execute(job, out=tmp_path / "whole")
+    run = tmp_path / "run"
+    execute(job, out=run, should_stop=after(2))
+    again = execute(job, out=run, resume=True, should_stop=after(2))
+    assert (again.status, again.steps) == ("stopped", 4)
+    resumed = execute(job, out=run, resume=True)
+    assert (resumed.status, resumed.steps) == ("done", whole.steps)
+    assert torch.equal(models(run), models(tmp_path / "whole"))
+    assert torch.equal(resumed.parameters, whole.parameters)
+    assert resumed.epsilon == whole.epsilon
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("unit_rows", 4), ("unit", "record"), ("unit", "column:family"), ("unit_gradient", "sum")],
+)
+def test_a_run_by_person_goes_on_by_that_person_alone(key, value, tmp_path):
+    execute(of_persons({}), out=tmp_path / "run", should_stop=after(2))
+    other = of_persons({"privacy": {key: value}})
+    with pytest.raises(InputError, match=rf"privacy\.{key}\b"):
+        execute(other, out=tmp_path / "run", resume=True)
 
 
 def test_a_run_may_be_stopped_again_and_again(tmp_path):
