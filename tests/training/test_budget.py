@@ -442,6 +442,17 @@ def test_a_person_has_what_was_charged_and_nothing_is_known_of_other_nodes():
     assert unit_spent(plan, {0: [(0, 3)], 1: [(0, 3)]}).epsilon is None
 
 
+def test_of_more_nodes_than_can_be_chosen_among_a_bound_holds_for_all():
+    changes = {"nodes": {"count": 30}, "train": {"steps": 4, "batch": 10}}
+    private = {**UNITS, "epsilon": 1.0, "unit_nodes": 2}
+    config = load_config(experiment(**changes, privacy=private))
+    plan = build_plan(config, range(100, 400, 10), 5)
+    unit = unit_spent(plan)
+    twice = [privacy.Composed([plan.release.mechanism(node)] * 2) for node in plan.nodes[::29]]
+    assert unit.epsilon > max(privacy.epsilon(both, delta=1e-5) for both in twice)
+    assert unit.epsilon < 10
+
+
 def test_where_nodes_share_noise_nothing_is_certified_at_several():
     shared = {"noise": "pairwise", "colluding": 1, "pair_noise": 1.0, "epsilon": 1.0}
     with pytest.raises(InputError, match=r"privacy\.unit.*unit_nodes above 1 where nodes share"):

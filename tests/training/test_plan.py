@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from experiments import experiment
 from planning_cases import STEPS, plan_of
+from tacit.config import load_config
+from tacit.training.planner import build_plan
 
 # What a part of the steps costs
 
@@ -87,3 +90,21 @@ def test_the_digest_changes_with_what_matters(changes, tmp_path):
 def test_the_digest_does_not_change_with_what_is_measured(train, tmp_path):
     assert digest(tmp_path, train=train) == digest(tmp_path)
     assert digest(tmp_path) == digest(tmp_path)
+
+
+def test_a_plan_speaks_of_the_person_by_name():
+    private = {"noise_std": None, "noise_seed": None, "epsilon": 60.0, "delta": 0.03}
+    private |= {"unit": "column:customer"}
+    changes = {"privacy": private, "train": {"sampling": "allocation", "batch": 10}}
+    config = load_config(experiment(**changes))
+    for person, name in ((None, "customer"), ("patient", "patient")):
+        plan = build_plan(config, [50] * 4, 5, person=person)
+        said = " ".join((*plan.notes, *plan.warnings))
+        assert f"whether a {name} was there" in said
+        assert f"each {name} takes part in one random step" in said
+        assert f"publishing one {name} at random" in said
+        assert "record" not in said
+    by_row = load_config(experiment(**{**changes, "privacy": {**private, "unit": "record"}}))
+    plan = build_plan(by_row, [50] * 4, 5, person="patient")
+    assert (plan.unit.name, plan.unit.person) == ("record", "patient")
+    assert "each record takes part" in " ".join(plan.notes)

@@ -20,6 +20,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -315,19 +316,13 @@ def _certified_unit(unit: UnitTerms, ledger: LedgerReport | None) -> UnitTerms:
     """The terms with what is certified of a person, by all that a ledger has released."""
     if not unit.apart or ledger is None:
         return unit
-    accounts = [
-        [
-            released(
-                from_statement(ledger.mechanisms[one.mechanism]),
-                [StepRun(*run) for run in one.charged],
-            )
-            for one in account.releases
-        ]
-        for account in ledger.nodes
-    ]
-    mechanisms = [one for one in map(combined, accounts) if one is not None]
+    known = [from_statement(statement) for statement in ledger.mechanisms]
+    accounts = (
+        combined(released(known[one.mechanism], list(starmap(StepRun, one.charged))) for one in own)
+        for own in (account.releases for account in ledger.nodes)
+    )
     deltas = [account.delta for account in ledger.nodes if account.delta is not None]
-    return with_person(unit, mechanisms, min(deltas))
+    return with_person(unit, [one for one in accounts if one is not None], min(deltas))
 
 
 def _unit_assumptions(unit: UnitTerms, in_one_process: bool) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from tacit.errors import BudgetError, InputError
 from tacit.privacy import Mechanism, across_nodes, for_a_unit, to_statement
 from tacit.privacy.ledger import ledger as ledgers
 from tacit.privacy.ledger.shared import SharedLedgers
+from tacit.privacy.ledger.spent import dominating
 from tacit.privacy.noise.draws import NodeKeys, seeded_keys
 from tacit.privacy.noise.pairwise import PairKeys, fresh_pair_keys, seeded_pair_keys
 from tacit.report.documents.base import plain_json
@@ -425,17 +427,18 @@ def with_person(unit: UnitTerms, mechanisms: Sequence[Mechanism], delta: float) 
     """The terms with what is certified of a person, of what each node has released.
 
     Group privacy where epsilon is a row's, and the worst set of as many nodes as may have rows of
-    one person. Nothing is certified where no bound is proved of what nodes share.
+    one person; where there are too many sets, that of a mechanism that dominates all nodes'.
+    Nothing is certified where no bound is proved of what nodes share.
     """
-    try:
-        if unit.gradient is None:
-            mechanisms = [for_a_unit(mechanism, unit.rows) for mechanism in mechanisms]
-        person = across_nodes(mechanisms, unit.nodes) if mechanisms else None
-        epsilon = 0.0 if person is None else privacy.epsilon(person, delta=delta)
-    except InputError:
-        epsilon = math.inf
-    found = {"epsilon": plain_json(epsilon), "delta": delta}
-    return unit.model_copy(update=found)
+    epsilon = math.inf if mechanisms else 0.0
+    worst = [one for one in [dominating(mechanisms)] * unit.nodes if one is not None]
+    for nodes in (mechanisms, worst[: len(mechanisms)]):
+        with suppress(InputError):
+            if unit.gradient is None:
+                nodes = [for_a_unit(mechanism, unit.rows) for mechanism in nodes]
+            epsilon = privacy.epsilon(across_nodes(nodes, unit.nodes), delta=delta)
+            break
+    return unit.model_copy(update={"epsilon": plain_json(epsilon), "delta": delta})
 
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
