@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+
 from tacit.data.datasets import TaskData
 from tacit.data.public_coins import TEST_SPLIT, public_generator
 from tacit.errors import InputError

@@ -16,6 +16,7 @@ UNIT_ROWS = 3
 
 def public_generator(seed: int, purpose: int, *of: int) -> np.random.Generator:
     """A generator for one purpose, such as `PARTITION`, of the experiment's seed; or one of many.
+
     Raises:
         InputError: if the seed is negative.
     """

@@ -7,7 +7,7 @@ import os
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from tacit.data import Dataset, Schema, StackedData
 from tacit.data.own import own_name, record_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
 from tacit.data.tables.reading import read_table
-from tacit.data.units import UnitRule, check_nodes
+from tacit.data.units import UnitRule, check_nodes, unit_ids
 from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
@@ -108,6 +108,46 @@ def node_records(
     return declared.split(table), declared, None
 
 
+def with_units(nodes: Any, units: Any, schema: Schema | None, names: Sequence[str] | None) -> Any:
+    """The nodes' records of `node_records`, which say whose each is: one array of ids a node.
+
+    Raises:
+        InputError: on `units`, if they are not given as the nodes are, or the records say it too.
+        RecordsError: on `units`, if ids are missing, or neither texts nor whole numbers.
+    """
+    if units is None:
+        return nodes
+    if nodes is None or schema is not None:
+        expected = (
+            "goes with arrays in nodes=: a table says it by [unit] of its schema, and a data set "
+            "of a function by TaskData(units=)"
+        )
+        raise InputError("units", type(units).__name__, expected)
+    if isinstance(units, Mapping) and names is not None:
+        given = {str(name): ids for name, ids in units.items()}
+        ids_of = [given[name] for name in names] if given.keys() == set(names) else None
+    else:
+        fits = names is None and isinstance(units, (list, tuple)) and len(units) == len(nodes)
+        ids_of = list(units) if fits else None
+    if ids_of is None:
+        wanted = f"a list of {len(nodes)}" if names is None else "a mapping by the nodes' names"
+        expected = f"must be {wanted}, as nodes: one array of ids a node"
+        many = f" of {len(units)}" if isinstance(units, Sized) else ""
+        raise InputError("units", f"{type(units).__name__}{many}", expected)
+    return [
+        records if records is None else _with_ids(records, ids, place)
+        for records, ids, place in zip(nodes, ids_of, names or range(len(ids_of)), strict=True)
+    ]
+
+
+def _with_ids(records: Any, ids: Any, place: object) -> Dataset:
+    known = data.as_dataset(records, f"nodes[{place!r}]")
+    if known.units is not None:
+        expected = "its data set says whose its records are: give them once"
+        raise InputError(f"units[{place!r}]", "ids", expected)
+    return Dataset(known.inputs, known.targets, unit_ids(ids, len(known), f"units[{place!r}]"))
+
+
 def _opened(value: Any, where: str, schema: Schema | None) -> Any:
     """The table of a path; anything else as it is."""
     if not isinstance(value, (str, os.PathLike)):
@@ -154,11 +194,14 @@ def load_records(
     whose = tuple(_whose(config, node, is_given=nodes is not None) for node in hosted)
     if own:
         local = _own(config, nodes, schema, hosted, whose)
+        for name, records in zip(whose, local, strict=True):
+            _check_known(config, schema, records, name)
         _warn_of_equal(local, whose)
         train = data.stack(local, dtype, device, rule, hosted)
         known = any(records.units is not None for records in local)
     else:
         assert named is not None
+        _check_known(config, schema, named.train, named.name)
         train = _divided(config, named, names, dtype, device, hosted, rule)
         known = named.train.units is not None
     if train.units is not None:
@@ -193,6 +236,20 @@ def _unit_rule(config: Config, schema: Schema | None) -> UnitRule | None:
         expected = f"must name the column that the schema declares as [unit]; it has {has}"
         raise InputError("privacy.unit", privacy.unit, expected)
     return UnitRule(privacy.unit_rows, privacy.unit_gradient, config.train.seed)
+
+
+def _check_known(config: Config, schema: Schema | None, records: Dataset, whose: str) -> None:
+    """Refuse records that do not say whose they are, where epsilon protects a person."""
+    if config.privacy.unit_column is None or records.units is not None:
+        return
+    remedy = (
+        "ids are a column of a table (schema, [unit]), an array units in .npz or .safetensors, "
+        "TaskData(units=) of a function, or units= in Python; or leave the key out"
+        if schema is None
+        else "its table must have the column"
+    )
+    expected = f"{whose} does not say whose each record is: {remedy}"
+    raise InputError("privacy.unit", config.privacy.unit, expected)
 
 
 def _names(

@@ -33,7 +33,14 @@ from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
 from tacit.data.tables.fields import Table
-from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target, UnitColumn
+from tacit.data.tables.kinds import (
+    CategoryColumn,
+    Column,
+    IgnoredColumn,
+    NodeColumn,
+    Target,
+    UnitColumn,
+)
 from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, is_meant, nearest, plain_rule
 
@@ -90,14 +97,20 @@ class Schema(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise _refusal(values, error) from None
-        for name, role in (("target", self.target), ("node", self.node), ("unit", self.unit)):
-            if role is not None and role.column in self.columns:
+        roles = {"target": self.target, "node": self.node, "unit": self.unit}
+        known: dict[str, str] = {}
+        for name, role in roles.items():
+            if role is None:
+                continue
+            column, kind = role.column, self.columns.get(role.column)
+            # An id that is ignored may be made the unit by its two lines alone.
+            if kind is not None and not (role is self.unit and isinstance(kind, IgnoredColumn)):
                 expected = f"is the {name}'s column: leave it out of the columns"
-                raise InputError(f"schema.columns.{role.column}", role.column, expected)
-        if self.node is not None and self.node.column == self.target.column:
-            raise InputError("schema.node.column", self.node.column, "is the target's column")
-        if self.unit is not None and self.unit.column == self.target.column:
-            raise InputError("schema.unit.column", self.unit.column, "is the target's column")
+                raise InputError(f"schema.columns.{column}", column, expected)
+            if column in known:
+                expected = f"is the {known[column]}'s column"
+                raise InputError(f"schema.{name}.column", column, expected)
+            known[column] = name
         if not self.features:
             raise InputError(
                 "schema.columns", list(self.columns), "leave no input: all are ignored"
