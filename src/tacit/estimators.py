@@ -33,6 +33,7 @@ from tacit.errors import InputError, RecordsError
 from tacit.training.api import train
 from tacit.training.hooks import Callback
 
+_Names = ArrayLike | None
 _CLASSES_FROM_RECORDS = (
     "the classes are taken from y: which labels occur is a private fact of the records, and no "
     "epsilon covers it; declare them with classes="
@@ -219,21 +220,14 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
 
     classes: ArrayLike | None = None
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        nodes: ArrayLike | None = None,
-        units: ArrayLike | None = None,
-    ) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, nodes: _Names = None, units: _Names = None) -> Self:
         """Train on private records; spends `epsilon_` of every node's budget.
 
         Args:
             X: inputs, `[records, features]`.
             y: a label a record, `[records]`.
             nodes: the number or name of each record's node, `[records]`.
-            units: whose each record is, such as the number of a person, `[records]` texts or whole
-                numbers; epsilon then protects a person with all records, and not a record.
+            units: whose each record is, `[records]`: epsilon protects a person with all of them.
 
         Raises:
             InputError: something given is wrong; a `ValueError`.
@@ -277,21 +271,14 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
     The arguments and attributes are those of `TacitClassifier`, but for `classes` and `classes_`.
     """
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        nodes: ArrayLike | None = None,
-        units: ArrayLike | None = None,
-    ) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, nodes: _Names = None, units: _Names = None) -> Self:
         """Train on private records; spends `epsilon_` of every node's budget.
 
         Args:
             X: inputs, `[records, features]`.
             y: a number a record, `[records]`.
             nodes: the number or name of each record's node, `[records]`.
-            units: whose each record is, such as the number of a person, `[records]` texts or whole
-                numbers; epsilon then protects a person with all records, and not a record.
+            units: whose each record is, `[records]`: epsilon protects a person with all of them.
 
         Raises:
             InputError: something given is wrong; a `ValueError`.

@@ -33,15 +33,12 @@ _CONFIRM = (
     "Bounds that are the extremes of your own private records, rounded or not, are a leak that no "
     "epsilon covers; so is a list of values that only your records have."
 )
-_NO_UNIT = (
-    "no unit: epsilon protects a row; if a person has several rows, this is not the person's "
-    "epsilon"
-)
+_NO_UNIT = "no unit: epsilon is a row's; of a person with several rows it is not the person's"
 _PROPOSED = (
-    "unit: {column!r} looks like the number of a person, and somebody has to decide. As the unit "
-    "([unit] in {schema}, unit in {file}) epsilon protects a person with all rows; without one it "
-    "protects a row, and if a person has several rows, this is not the person's epsilon. Decide by "
-    "those lines, which are written as comments, or by --unit {column} or --unit none"
+    "unit: {column!r} looks like the number of a person, and somebody has to decide. As the unit, "
+    "epsilon is a person's with all rows; else it is a row's, which of a person with several rows "
+    "is not the person's. Decide by [unit] in {schema} and unit in {file}, which are comments now, "
+    "or by --unit {column} or --unit none"
 )
 
 
@@ -106,9 +103,11 @@ def init(
         raise InputError("--target", target or None, f"name a column of the table: {columns}")
     if node is None and nodes is None:
         node = _asked("node", columns) or None
-    roles = Roles(target, node, _listed(labels), _listed(node_values), unit)
-    proposed = proposed_unit(seen, roles)
+    roles = Roles(
+        target, node, _listed(labels), _listed(node_values), None if unit == "none" else unit
+    )
     schema = propose(seen, roles, public=public_csv is not None, separator=separator)
+    proposed = proposed_unit(seen, schema) if unit is None else None
     schema_file = Path(default_schema(source))
     start = Start(
         dataset=f"{_kind(source)}:{source}",
@@ -119,26 +118,18 @@ def init(
         nodes=nodes or 10,
         epsilon=_asked_epsilon(epsilon),
         model=model,
-        unit=roles.columns.get("--unit"),
-        proposed=proposed,
+        unit=roles.unit or proposed,
+        decided=proposed is None,
     )
     file = out or Path(f"{schema_file.name.removesuffix('.schema.toml')}.toml")
     declared = schema_text(schema, source, origin, proposed)
     _write_all({schema_file: declared, file: experiment_text(start, str(file))})
-    typer.echo(_about_unit(schema, proposed, schema_file, file))
-    _say_next(schema_file, schema, file)
-
-
-def _about_unit(schema: Schema, proposed: str | None, schema_file: Path, file: Path) -> str:
-    """Whom epsilon will protect, in a line."""
     if schema.unit is not None:
-        return (
-            f"unit: epsilon protects a {schema.unit.name} with all rows, told by "
-            f"{schema.unit.column!r}"
-        )
-    if proposed is None:
-        return _NO_UNIT
-    return _PROPOSED.format(column=proposed, schema=schema_file, file=file)
+        typer.echo(f"unit: epsilon protects a person with all rows, told by {schema.unit.column!r}")
+    else:
+        said = _NO_UNIT if proposed is None else _PROPOSED
+        typer.echo(said.format(column=proposed, schema=schema_file, file=file))
+    _say_next(schema_file, schema, file)
 
 
 def _source(given: dict[str, object]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import os
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -109,7 +109,7 @@ def node_records(
 
 
 def with_units(nodes: Any, units: Any, schema: Schema | None, names: Sequence[str] | None) -> Any:
-    """The nodes' records of `node_records`, which say whose each is: one array of ids a node.
+    """The records of `node_records` with whose each is, of one array of ids a node.
 
     Raises:
         InputError: on `units`, if they are not given as the nodes are, or the records say it too.
@@ -118,34 +118,26 @@ def with_units(nodes: Any, units: Any, schema: Schema | None, names: Sequence[st
     if units is None:
         return nodes
     if nodes is None or schema is not None:
-        expected = (
-            "goes with arrays in nodes=: a table says it by [unit] of its schema, and a data set "
-            "of a function by TaskData(units=)"
-        )
+        expected = "goes with arrays: a table says it by [unit] of its schema, or TaskData(units=)"
         raise InputError("units", type(units).__name__, expected)
+    places: Sequence[object] = names or range(len(nodes))
+    given: dict[object, Any] = {}
     if isinstance(units, Mapping) and names is not None:
         given = {str(name): ids for name, ids in units.items()}
-        ids_of = [given[name] for name in names] if given.keys() == set(names) else None
-    else:
-        fits = names is None and isinstance(units, (list, tuple)) and len(units) == len(nodes)
-        ids_of = list(units) if fits else None
-    if ids_of is None:
-        wanted = f"a list of {len(nodes)}" if names is None else "a mapping by the nodes' names"
-        expected = f"must be {wanted}, as nodes: one array of ids a node"
-        many = f" of {len(units)}" if isinstance(units, Sized) else ""
-        raise InputError("units", f"{type(units).__name__}{many}", expected)
-    return [
-        records if records is None else _with_ids(records, ids, place)
-        for records, ids, place in zip(nodes, ids_of, names or range(len(ids_of)), strict=True)
-    ]
-
-
-def _with_ids(records: Any, ids: Any, place: object) -> Dataset:
-    known = data.as_dataset(records, f"nodes[{place!r}]")
-    if known.units is not None:
-        expected = "its data set says whose its records are: give them once"
-        raise InputError(f"units[{place!r}]", "ids", expected)
-    return Dataset(known.inputs, known.targets, unit_ids(ids, len(known), f"units[{place!r}]"))
+    elif isinstance(units, (list, tuple)) and names is None:
+        given = dict(enumerate(units))
+    if given.keys() != {*places}:
+        kind = f"list of {len(nodes)}" if names is None else "mapping by the nodes' names"
+        expected = f"must be a {kind}, as nodes: one array of ids a node"
+        raise InputError("units", type(units).__name__, expected)
+    made: list[Dataset] = []
+    for place, records in zip(places, nodes, strict=True):
+        known, where = data.as_dataset(records, f"nodes[{place!r}]"), f"units[{place!r}]"
+        if known.units is not None:
+            raise InputError(where, "ids", "its data set has ids too: give them once")
+        ids = unit_ids(given[place], len(known), where)
+        made.append(Dataset(known.inputs, known.targets, ids))
+    return made
 
 
 def _opened(value: Any, where: str, schema: Schema | None) -> Any:
@@ -242,13 +234,13 @@ def _check_known(config: Config, schema: Schema | None, records: Dataset, whose:
     """Refuse records that do not say whose they are, where epsilon protects a person."""
     if config.privacy.unit_column is None or records.units is not None:
         return
-    remedy = (
-        "ids are a column of a table (schema, [unit]), an array units in .npz or .safetensors, "
-        "TaskData(units=) of a function, or units= in Python; or leave the key out"
-        if schema is None
-        else "its table must have the column"
-    )
-    expected = f"{whose} does not say whose each record is: {remedy}"
+    expected = f"{whose} has no such column"
+    if schema is None:
+        expected = (
+            f"{whose} does not say whose each record is: ids are a column of a table ([unit] of "
+            "its schema), an array units in .npz or .safetensors, TaskData(units=) of a function, "
+            "or units= in Python"
+        )
     raise InputError("privacy.unit", config.privacy.unit, expected)
 
 

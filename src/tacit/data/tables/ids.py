@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tacit.data.tables.fields import Table
-from tacit.data.tables.kinds import Texts
 
 
 def _set(words: str) -> frozenset[str]:
@@ -52,18 +51,9 @@ def likely_ids(table: Table, missing: Iterable[str] = ()) -> dict[str, bool]:
     return {name: rank < _NOT_PERSONS for rank, _, name in sorted(found)}
 
 
-def person_word(name: str) -> str | None:
-    """What one of them is called, by the name of the column; None: it does not say it.
-
-    >>> person_word("PatientID")
-    'patient'
-    """
-    return next((one for word in _words(name) for one in _PERSONS if word.startswith(one)), None)
-
-
-def _rank(words: Sequence[str], known: Texts) -> int | None:
+def _rank(words: Sequence[str], known: Sequence[str]) -> int | None:
     """0 to 3: ids of persons, the likeliest first; 4: ids of something else; None: no ids."""
-    values = {text for text in known if text is not None}
+    values = set(known)
     coded = bool(values) and all(map(_CODE.fullmatch, values))
     many = len(values) > 10 or len(known) < 5 * len(values)  # few values with many rows: a category
     *before, last = words or [""]
@@ -72,11 +62,9 @@ def _rank(words: Sequence[str], known: Texts) -> int | None:
     is_id, is_number = bool(_IDS & {last, *joined}), bool(_NUMBERS & {last, *joined})
     if _OTHERS & {*words} and not person and (is_id or is_number):
         return _NOT_PERSONS if many else None
-    if (is_id and person) or last in _OF_PERSONS:
-        return 0
-    if is_number and person and coded:
-        return 0
-    if len(words) == 1 and last in _PERSONS | _SHORT and coded and many:
+    alone = len(words) == 1 and last in _PERSONS | _SHORT
+    weak = coded and many and (alone or (is_number and person))
+    if (is_id and person) or last in _OF_PERSONS or weak:
         return 0
     if is_id and (many or not before):
         return 1
@@ -85,13 +73,13 @@ def _rank(words: Sequence[str], known: Texts) -> int | None:
     return _rank_of_values(known, values) if coded and len(known) >= _ENOUGH else None
 
 
-def _rank_of_values(known: Texts, values: set[str]) -> int | None:
+def _rank_of_values(known: Sequence[str], values: set[str]) -> int | None:
     """By values alone, in their order: a count of rows, codes of a row each, or blocks of numbers.
 
     These count where they rise from block to block of equal ones and have four digits or more:
     measurements do not, but for years.
     """
-    numbers = [int(text) for text in known if text is not None and text.isdecimal()]
+    numbers = [int(text) for text in known if text.isdecimal()]
     if len(numbers) < len(known):
         return 3 if len(values) >= 0.95 * len(known) else None
     if numbers == list(range(numbers[0], numbers[0] + len(numbers))):

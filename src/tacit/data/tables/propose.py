@@ -18,7 +18,7 @@ from typing import Any
 import tomli_w
 
 from tacit.data.tables.fields import Table, read_number
-from tacit.data.tables.ids import likely_ids, person_word
+from tacit.data.tables.ids import likely_ids
 from tacit.data.tables.schema import MISSING_WORDS, Schema
 from tacit.errors import InputError, nearest
 
@@ -28,11 +28,9 @@ FIRST_RECORDS = 100
 _MOST_VALUES = 50  # of a category; text with more is taken for names or remarks
 _MOST_LABELS = 20  # whole numbers with more are a number to predict
 _BOOLEAN_WORDS = (frozenset({"true", "false"}), frozenset({"yes", "no"}), frozenset({"t", "f"}))
-NO_UNIT = "none"
-"""In place of the column of a unit: a person has decided that there is none."""
 _UNDECIDED = (
     "# Somebody has to decide whom epsilon protects: a row, or a person with all rows. This one\n"
-    "# looks like the number of a person. If it is, take the # away from these three lines, and\n"
+    "# looks like the number of a person. If it is, take the # away from these two lines, and\n"
     "# from `unit` in the experiment; if no person has two rows, delete them.\n"
 )
 
@@ -46,7 +44,7 @@ class Roles:
         node: whose record it is; None: nothing says it.
         labels: of the target in order; empty: those that are found.
         nodes: of the node's column in order; empty: those that are found.
-        unit: whose each row is, or `NO_UNIT`; None: nobody has decided.
+        unit: which person a row is of; None: nothing says it.
     """
 
     target: str
@@ -54,13 +52,6 @@ class Roles:
     labels: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     unit: str | None = None
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The columns of the roles, by the flag that names each."""
-        unit = None if self.unit == NO_UNIT else self.unit
-        named = {"--target": self.target, "--node": self.node, "--unit": unit}
-        return {flag: name for flag, name in named.items() if name is not None}
 
 
 def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -> Schema:
@@ -73,13 +64,15 @@ def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -
         InputError: on `--target`, `--node` or `--unit`, if there is no such column, or it has
             another role, or too little is found.
     """
-    taken: dict[str, str] = {}
-    for flag, name in roles.columns.items():
-        if name not in table:
-            raise InputError(flag, name, f"is no column of the table: {nearest(name, table)}")
-        if name in taken:
-            raise InputError(flag, name, f"is the {taken[name]}: name another column")
-        taken[name] = flag.removeprefix("--")
+    taken: dict[str | None, str] = {}
+    for role, name in (("target", roles.target), ("node", roles.node), ("unit", roles.unit)):
+        if name is not None and name not in table:
+            raise InputError(
+                f"--{role}", name, f"is no column of the table: {nearest(name, table)}"
+            )
+        if name is not None and name in taken:
+            raise InputError(f"--{role}", name, f"is the {taken[name]}: name another column")
+        taken[name] = role
     others = {name: texts for name, texts in table.items() if name not in taken}
     ids = likely_ids(others, MISSING_WORDS)
     declared: dict[str, Any] = {
@@ -91,9 +84,8 @@ def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -
             for name, texts in others.items()
         },
     }
-    if "--unit" in roles.columns:
-        called = person_word(roles.columns["--unit"])
-        declared["unit"] = {"column": roles.unit, **({"name": called} if called else {})}
+    if roles.unit is not None:
+        declared["unit"] = {"column": roles.unit}
     if roles.node is not None:
         values = roles.nodes or tuple(_values(table[roles.node]))
         if not values:
@@ -104,10 +96,9 @@ def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -
     return Schema(**declared)
 
 
-def proposed_unit(table: Table, roles: Roles) -> str | None:
-    """The column that looks most like ids of persons, if nobody has decided on the unit."""
-    others = {name: texts for name, texts in table.items() if name not in roles.columns.values()}
-    ids = likely_ids(others, MISSING_WORDS) if roles.unit is None else {}
+def proposed_unit(table: Table, schema: Schema) -> str | None:
+    """The column that looks most like ids of persons, of those that have no role."""
+    ids = likely_ids({name: table[name] for name in schema.columns}, MISSING_WORDS)
     return next((name for name, persons in ids.items() if persons), None)
 
 
@@ -240,9 +231,7 @@ def schema_text(schema: Schema, table: str, source: str, proposed: str | None = 
     if schema.unit is not None:
         parts.append(_part("unit", plain["unit"], None))
     if proposed is not None:
-        unit = {"column": proposed, "name": person_word(proposed) or "person"}
-        block = [f"# {line}\n" for line in _part("unit", unit, None).splitlines()]
-        parts.append("".join([_UNDECIDED, *block]))
+        parts.append(f"{_UNDECIDED}# [unit]\n# column = {_toml(proposed)}\n")
     parts += [
         _part(f"columns.{_key(name)}", plain["columns"][name], kind.kind)
         for name, kind in schema.columns.items()

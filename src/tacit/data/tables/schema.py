@@ -33,14 +33,7 @@ from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
 from tacit.data.tables.fields import Table
-from tacit.data.tables.kinds import (
-    CategoryColumn,
-    Column,
-    IgnoredColumn,
-    NodeColumn,
-    Target,
-    UnitColumn,
-)
+from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target, UnitColumn
 from tacit.data.tables.reading import as_table
 from tacit.errors import InputError, is_meant, nearest, plain_rule
 
@@ -97,14 +90,13 @@ class Schema(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise _refusal(values, error) from None
-        roles = {"target": self.target, "node": self.node, "unit": self.unit}
         known: dict[str, str] = {}
-        for name, role in roles.items():
+        for name, role in (("target", self.target), ("node", self.node), ("unit", self.unit)):
             if role is None:
                 continue
             column, kind = role.column, self.columns.get(role.column)
-            # An id that is ignored may be made the unit by its two lines alone.
-            if kind is not None and not (role is self.unit and isinstance(kind, IgnoredColumn)):
+            # An id that is ignored becomes the unit by the lines of [unit] alone.
+            if kind is not None and (name != "unit" or kind.features(column)):
                 expected = f"is the {name}'s column: leave it out of the columns"
                 raise InputError(f"schema.columns.{column}", column, expected)
             if column in known:
