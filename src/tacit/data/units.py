@@ -92,7 +92,7 @@ def unit_ids(given: ArrayLike, records: int, where: str) -> Ids:
         RecordsError: some are missing, or are neither texts nor whole numbers.
     """
     if isinstance(given, np.ma.MaskedArray):
-        given = np.where(np.ma.getmaskarray(given), None, np.ma.getdata(given).astype(object))
+        given = given.tolist()  # where it is masked, None
     # A list has no type of its own: among texts, NumPy would make the text "nan" of a missing id.
     values = np.asarray(given, dtype=object if isinstance(given, list | tuple) else None)
     if values.shape != (records,):
