@@ -181,3 +181,22 @@ def test_a_pickled_estimator_has_no_records():
     assert again.epsilon_ == model.epsilon_
     assert not hasattr(again, "result_")
     assert X.astype("float32").tobytes()[:64] not in pickle.dumps(model)
+
+
+def test_units_are_dealt_whole_and_are_what_epsilon_protects():
+    units = np.repeat([f"p{number}" for number in range(50)], 3)
+    unordered = np.random.default_rng(0).permutation(len(units))
+    model = TacitClassifier(classes=CLASSES, n_nodes=4, **SEEDED)
+    model.fit(X[unordered], LABELS[unordered], units=units[unordered])
+    plan = model.result_.plan
+    assert plan.config.privacy.unit_column == "units"
+    assert sorted(node.records for node in plan.nodes) == [12, 12, 13, 13]
+    with pytest.raises(InputError, match=r"units = \(149,\): must be one id a record.*\(150,\)"):
+        model.fit(X, LABELS, units=units[1:])
+    with pytest.raises(RecordsError, match=r"units = '1 of 150 records'.*missing") as caught:
+        TacitRegressor(n_nodes=4, **SEEDED).fit(X, WIDTHS, units=[None, *units[1:]])
+    assert "p0" not in str(caught.value)
+    with pytest.raises(InputError, match=r"n_nodes = 51: must be 1 to .* units, here n_units = 50"):
+        TacitClassifier(classes=CLASSES, n_nodes=51, **SEEDED).fit(X, LABELS, units=units)
+    with pytest.raises(RecordsError, match=r"privacy.unit_nodes = '50 of 50 units'"):
+        model.fit(X, LABELS, nodes=np.arange(150) % 3, units=units)

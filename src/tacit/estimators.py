@@ -27,10 +27,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from tacit.data import Dataset
+from tacit.data.units import Ids, unit_ids
 from tacit.errors import InputError, RecordsError
 from tacit.training.api import train
 from tacit.training.hooks import Callback
 
+_Names = ArrayLike | None
 _CLASSES_FROM_RECORDS = (
     "the classes are taken from y: which labels occur is a private fact of the records, and no "
     "epsilon covers it; declare them with classes="
@@ -67,12 +70,16 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         """What is pickled: not `result_`, which holds the training records."""
         return {key: value for key, value in super().__getstate__().items() if key != "result_"}
 
-    def _fit(self, X: Any, targets: Tensor, task: dict[str, Any], nodes: Any) -> Self:
+    def _fit(self, X: Any, targets: Tensor, task: dict[str, Any], nodes: Any, units: Any) -> Self:
         """Train on checked records; `task` is what the targets need."""
         given = self.model if isinstance(self.model, nn.Module) else None
-        rows = self._rows(len(X), nodes)
+        ids = None if units is None else unit_ids(units, len(X), "units")
+        rows = self._rows(len(X), nodes, ids)
         inputs = torch.tensor(X, dtype=torch.float64)
-        records = {str(name): (inputs[row], targets[row]) for name, row in rows.items()}
+        records = {
+            str(name): Dataset(inputs[row], targets[row], None if ids is None else ids[row])
+            for name, row in rows.items()
+        }
         by_name = any(isinstance(value, Mapping) for value in (self.epsilon, self.delta))
         sections = {
             "task": {
@@ -91,6 +98,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
                 "epsilon": self.epsilon,
                 "delta": self.delta,
                 "noise_seed": self.noise_seed,
+                "unit": None if ids is None else "column:units",
             },
             "train": {
                 "steps": self.steps,
@@ -114,8 +122,11 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         self.module_ = self.result_.model("consensus").double()
         return self
 
-    def _rows(self, records: int, nodes: Any) -> dict[Any, NDArray[np.int64]]:
-        """The records of each node by its name: as given, or dealt by the public seed."""
+    def _rows(self, records: int, nodes: Any, ids: Ids | None) -> dict[Any, NDArray[np.int64]]:
+        """The records of each node by its name: as given, or dealt by the public seed.
+
+        What is dealt are units with all their records, where `ids` say whose each is.
+        """
         if nodes is not None:
             names = np.asarray(nodes)
             if names.shape != (records,):
@@ -123,12 +134,16 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InputError("nodes", f"an array of shape {names.shape}", expected)
             self.nodes_ = self._nodes(names)
             return {name: np.flatnonzero(names == name) for name in self.nodes_.tolist()}
-        if not 1 <= self.n_nodes <= records:
-            expected = f"must be 1 to the number of records, here n_samples = {records}"
+        whose = None if ids is None else np.unique(ids, return_inverse=True)[1]
+        count = records if whose is None else int(whose.max()) + 1
+        if not 1 <= self.n_nodes <= count:
+            kind = "records, here n_samples" if whose is None else "units, here n_units"
+            expected = f"must be 1 to the number of {kind} = {count}"
             raise InputError("n_nodes", self.n_nodes, expected)
         self.nodes_ = np.arange(self.n_nodes)
-        dealt = np.random.default_rng(self.seed).permutation(records)
-        return dict(enumerate(np.array_split(dealt, self.n_nodes)))
+        dealt = np.array_split(np.random.default_rng(self.seed).permutation(count), self.n_nodes)
+        parts = dealt if whose is None else [np.flatnonzero(np.isin(whose, part)) for part in dealt]
+        return dict(enumerate(parts))
 
     def _nodes(self, names: NDArray[Any]) -> NDArray[Any]:
         """The nodes that records have, ascending; budgets of their own must fit them.
@@ -205,13 +220,14 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
 
     classes: ArrayLike | None = None
 
-    def fit(self, X: ArrayLike, y: ArrayLike, nodes: ArrayLike | None = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, nodes: _Names = None, units: _Names = None) -> Self:
         """Train on private records; spends `epsilon_` of every node's budget.
 
         Args:
             X: inputs, `[records, features]`.
             y: a label a record, `[records]`.
             nodes: the number or name of each record's node, `[records]`.
+            units: whose each record is, `[records]`: epsilon protects a person with all of them.
 
         Raises:
             InputError: something given is wrong; a `ValueError`.
@@ -229,7 +245,7 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
             raise RecordsError("y", f"{wrong:,} of {len(labels):,} records", rule)
         outputs = max(2, len(self.classes_))  # a single class has nothing to be told from
         task = {"loss": "cross-entropy", "outputs": outputs}
-        return self._fit(X, torch.tensor(places, dtype=torch.int64), task, nodes)
+        return self._fit(X, torch.tensor(places, dtype=torch.int64), task, nodes, units)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of each class, `[records, classes]`."""
@@ -255,13 +271,14 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
     The arguments and attributes are those of `TacitClassifier`, but for `classes` and `classes_`.
     """
 
-    def fit(self, X: ArrayLike, y: ArrayLike, nodes: ArrayLike | None = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, nodes: _Names = None, units: _Names = None) -> Self:
         """Train on private records; spends `epsilon_` of every node's budget.
 
         Args:
             X: inputs, `[records, features]`.
             y: a number a record, `[records]`.
             nodes: the number or name of each record's node, `[records]`.
+            units: whose each record is, `[records]`: epsilon protects a person with all of them.
 
         Raises:
             InputError: something given is wrong; a `ValueError`.
@@ -269,7 +286,7 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
         """
         X, numbers = validate_data(self, X, y, y_numeric=True)
         targets = torch.tensor(numbers, dtype=torch.float64)
-        return self._fit(X, targets, {"loss": "mse"}, nodes)
+        return self._fit(X, targets, {"loss": "mse"}, nodes, units)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """The predicted number of each record, `[records]`."""

@@ -216,3 +216,67 @@ def test_labels_and_nodes_may_be_listed(folder):
     assert schema.node is not None
     assert schema.node.values == ("Riverside", "General", "Lakeview")
     assert schema.target.classes == 2
+
+
+def with_persons(folder):
+    """The table of patients with the number of each: every one has two rows."""
+    for name in ("patients.csv", "sample.csv"):
+        frame = pd.read_csv(folder / name)
+        frame.insert(0, "patient_id", [1000 + row // 2 for row in range(len(frame))])
+        frame.to_csv(folder / name, index=False)
+
+
+def test_an_id_of_persons_is_no_input_and_somebody_has_to_decide(folder):
+    with_persons(folder)
+    answer = tacit("init", *TABLE)
+    (line,) = [line for line in answer.out.splitlines() if line.startswith("unit: ")]
+    for words in ("'patient_id' looks like", "somebody has to decide", "--unit none"):
+        assert words in line
+    files = {name: folder / name for name in ("patients.schema.toml", "patients.toml")}
+    schema = Schema.of(files["patients.schema.toml"])
+    assert (schema.unit, schema.columns["patient_id"].kind) == (None, "ignore")
+    assert load_config("patients.toml").privacy.unit == "record"
+    for path in files.values():  # whoever decides takes the marks of comments away
+        text = path.read_text().replace("confirmed_public = false", "confirmed_public = true")
+        for key in ("[unit]", 'column = "patient_id"', "unit = "):
+            text = text.replace(f"# {key}", key)
+        path.write_text(text)
+    assert Schema.of(files["patients.schema.toml"]).unit.column == "patient_id"
+    assert load_config("patients.toml").privacy.unit_column == "patient_id"
+
+
+def test_a_declared_unit_is_that_of_schema_and_experiment(folder):
+    with_persons(folder)
+    table = ("--csv", "patients.csv", "--target", "readmitted", "--nodes", "3")
+    answer = tacit("init", *table, "--public-csv", "sample.csv", "--unit", "patient_id")
+    assert "unit: epsilon protects a person with all rows, told by 'patient_id'" in answer.out
+    schema = Schema.of("patients.schema.toml")
+    assert schema.unit.column == "patient_id"
+    assert "patient_id" not in schema.columns
+    rows = len(pd.read_csv("patients.csv"))
+    plan = tacit("plan", "patients.toml", "--set", "train.steps=2", "--json").json
+    assert sum(node["records"] for node in plan["per_node"]) == rows // 2
+
+
+@pytest.mark.parametrize("persons", [False, True])
+def test_a_table_without_a_unit_says_so_in_a_line(folder, persons):
+    if persons:
+        with_persons(folder)
+    answer = tacit("init", *TABLE, *(("--unit", "none") if persons else ()))
+    assert answer.out.splitlines()[2].startswith("no unit: epsilon is a row's; of a person with")
+    assert "unit" not in (folder / "patients.schema.toml").read_text()
+    assert "unit" not in (folder / "patients.toml").read_text()
+    if persons:
+        assert Schema.of("patients.schema.toml").columns["patient_id"].kind == "ignore"
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        ("readmitted", "--unit = 'readmitted': is the target: name another column"),
+        ("hospital", "--unit = 'hospital': is the node: name another column"),
+        ("aeg", "--unit = 'aeg': is no column of the table: did you mean 'age'?"),
+    ],
+)
+def test_a_unit_is_a_column_of_its_own(unit, words):
+    assert words in tacit("init", *TABLE, "--unit", unit).refusal

@@ -198,7 +198,7 @@ def test_read_only_memory_and_gradients_do_no_harm():
     [
         (5, "'int'.*must be a Dataset, a pair"),
         (torch.ones(2, 3), "'Tensor'.*must be a Dataset"),
-        ((1, 2, 3), "'tuple'"),
+        ((1, 2, 3, 4), "'tuple'"),
         ((INPUTS, TARGETS[:2]), "3 inputs, 2 targets"),
         ((INPUTS, 4), "first dimension of records"),
         ((INPUTS, np.array(["a", "b", "c"])), "ndarray of <U1.*array of numbers"),

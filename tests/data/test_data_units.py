@@ -142,9 +142,3 @@ def test_a_person_at_two_nodes_is_found_where_both_are_here():
     with pytest.raises(RecordsError, match=r"1 of 3 units") as error:
         check_nodes(data.units, 1)
     assert "'2'" not in str(error.value)
-
-
-def test_records_that_do_not_say_whose_they_are_are_refused():
-    plain = Dataset(torch.zeros(3, 2), torch.tensor([0, 1, 0]))
-    with pytest.raises(InputError, match=r"\[unit\]"):
-        stack([plain], torch.float32, "cpu", RULE, [0])

@@ -33,6 +33,13 @@ _CONFIRM = (
     "Bounds that are the extremes of your own private records, rounded or not, are a leak that no "
     "epsilon covers; so is a list of values that only your records have."
 )
+_NO_UNIT = "no unit: epsilon is a row's; of a person with several rows it is not the person's"
+_PROPOSED = (
+    "unit: {column!r} looks like the number of a person, and somebody has to decide. As the unit, "
+    "epsilon is a person's with all rows; else it is a row's, which of a person with several rows "
+    "is not the person's. Decide by [unit] in {schema} and unit in {file}, which are comments now, "
+    "or by --unit {column} or --unit none"
+)
 
 
 def init(
@@ -49,6 +56,10 @@ def init(
     ] = None,
     target: Annotated[str | None, Option(metavar="COLUMN", help="What is predicted.")] = None,
     node: Annotated[str | None, Option(metavar="COLUMN", help="Whose record it is.")] = None,
+    unit: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="Which person a row is of; none: each row is a record."),
+    ] = None,
     labels: Annotated[
         str | None, Option(metavar="A,B", help="Labels of the target, in order.")
     ] = None,
@@ -66,12 +77,13 @@ def init(
 ) -> None:
     """Write a first experiment file, and for a table the schema of what is public."""
     from tacit.config.start import Start, experiment_text
-    from tacit.data.tables.propose import Roles, propose, schema_text
+    from tacit.data.tables.propose import Roles, propose, proposed_unit, schema_text
     from tacit.data.tables.schema import default_schema
 
     flag, source = _source({"--csv": csv, "--parquet": parquet, "--dataset": dataset})
     if flag == "--dataset":
-        for name, value in {"--target": target, "--node": node, "--public-csv": public_csv}.items():
+        of_table = {"--target": target, "--node": node, "--unit": unit, "--public-csv": public_csv}
+        for name, value in of_table.items():
             if value is not None:
                 raise InputError(name, str(value), "is of a table: name it with --csv or --parquet")
         _check_known(source)
@@ -91,8 +103,11 @@ def init(
         raise InputError("--target", target or None, f"name a column of the table: {columns}")
     if node is None and nodes is None:
         node = _asked("node", columns) or None
-    roles = Roles(target, node, _listed(labels), _listed(node_values))
+    roles = Roles(
+        target, node, _listed(labels), _listed(node_values), None if unit == "none" else unit
+    )
     schema = propose(seen, roles, public=public_csv is not None, separator=separator)
+    proposed = proposed_unit(seen, schema) if unit is None else None
     schema_file = Path(default_schema(source))
     start = Start(
         dataset=f"{_kind(source)}:{source}",
@@ -103,10 +118,17 @@ def init(
         nodes=nodes or 10,
         epsilon=_asked_epsilon(epsilon),
         model=model,
+        unit=roles.unit or proposed,
+        decided=proposed is None,
     )
     file = out or Path(f"{schema_file.name.removesuffix('.schema.toml')}.toml")
-    declared = schema_text(schema, source, origin)
+    declared = schema_text(schema, source, origin, proposed)
     _write_all({schema_file: declared, file: experiment_text(start, str(file))})
+    if schema.unit is not None:
+        typer.echo(f"unit: epsilon protects a person with all rows, told by {schema.unit.column!r}")
+    else:
+        said = _NO_UNIT if proposed is None else _PROPOSED
+        typer.echo(said.format(column=proposed, schema=schema_file, file=file))
     _say_next(schema_file, schema, file)
 
 

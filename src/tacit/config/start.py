@@ -14,8 +14,9 @@ class Start:
     """What the user has said of dataset, schema, test, metrics and model, as `[task]` has them.
 
     `node` is the column of a table that says whose record it is, and `nodes` is how many there are
-    where no column says it. `epsilon` is that of each node. Where `metrics` is empty they are those
-    of the loss; where `model` is None it is left open.
+    where no column says it. `epsilon` is that of each node. `unit` is the column whose ids it
+    protects, once that is `decided`. Where `metrics` is empty they are
+    those of the loss; where `model` is None it is left open.
     """
 
     dataset: str
@@ -26,6 +27,8 @@ class Start:
     nodes: int
     epsilon: float
     model: str | None
+    unit: str | None = None
+    decided: bool = True
 
 
 def experiment_text(start: Start, file: str) -> str:
@@ -55,6 +58,7 @@ def experiment_text(start: Start, file: str) -> str:
             "[privacy]",
             f"epsilon = {start.epsilon:<12g} # of each node; {own} gives each its own",
             "delta = 1e-5           # must be far below 1 over a node's number of records",
+            *([] if start.unit is None else [_unit_line(start.unit, start.decided)]),
             "",
             "# All else is open: the method, its rate and clip, and the number of steps are chosen",
             "# from public facts, such as how many records each node has. Its plan says what is",
@@ -62,6 +66,11 @@ def experiment_text(start: Start, file: str) -> str:
             "",
         ]
     )
+
+
+def _unit_line(column: str, decided: bool) -> str:
+    line = f"unit = {_text(f'column:{column}')}    # a person with all rows, not a row"
+    return line if decided else f"# {line}: to be decided"
 
 
 def _test_lines(test: str | None, metrics: str) -> list[str]:

@@ -112,7 +112,8 @@ class TaskData:
 
     def __post_init__(self, units: ArrayLike | None) -> None:
         if units is not None:
-            known = Dataset(self.train.inputs, self.train.targets, units)
+            ids = unit_ids(units, len(self.train), "TaskData.units")
+            known = Dataset(self.train.inputs, self.train.targets, ids)
             object.__setattr__(self, "train", known)
         columns = {name: np.asarray(values) for name, values in self.columns.items()}
         labels = class_labels(self.train)
@@ -177,7 +178,8 @@ def as_dataset(value: object, where: str) -> Dataset:
 
     Args:
         value: a `Dataset`; a pair `(inputs, targets)` of tensors or arrays with one record a
-            row; or a `torch.utils.data.Dataset` of `(input, target)` pairs, which is read once.
+            row, or `(inputs, targets, units)` that say whose each is; or a
+            `torch.utils.data.Dataset` of `(input, target)` pairs, which is read once.
         where: the key or argument that an error names.
 
     Returns:
@@ -194,6 +196,10 @@ def as_dataset(value: object, where: str) -> Dataset:
             return _dataset(
                 _field(inputs, "inputs", where), _field(targets, "targets", where), where
             )
+        case (inputs, targets, units):
+            made = as_dataset((inputs, targets), where)
+            ids = unit_ids(cast(ArrayLike, units), len(made), f"units of {where}")
+            return Dataset(made.inputs, made.targets, ids)
         case TorchDataset():
             return _dataset(*_read_records(value, where), where)
         case _:
@@ -494,12 +500,11 @@ def stack(
     """Lay the data sets of nodes in one tensor.
 
     `dtype` is that of inputs and of floating targets; integers stay as they are. With a `rule`,
-    records are units, of the nodes `hosted`.
+    records are units, which all data sets know, of the nodes `hosted`.
 
     Raises:
         InputError: on `nodes` if there are none, on `nodes[i]` if a node differs from node 0 in
-            the shape of its records or in the kind of its targets, or does not say whose its
-            records are.
+            the shape of its records or in the kind of its targets.
     """
     if not datasets:
         raise InputError("nodes", [], "must be at least one data set")
@@ -510,7 +515,7 @@ def stack(
     units = None
     if rule is not None:
         own = [
-            own_units(_known(dataset, f"nodes[{node}]"), rule, node)
+            own_units(_known(dataset), rule, node)
             for node, dataset in zip(hosted, datasets, strict=True)
         ]
         datasets = [part.chosen(one.rows) for part, one in zip(datasets, own, strict=True)]
@@ -535,7 +540,7 @@ def stack_parts(
     """
     units = None
     if rule is not None:
-        ids = _known(dataset, "task.dataset")
+        ids = _known(dataset)
         own = [own_units(ids[part], rule, node) for node, part in zip(hosted, parts, strict=True)]
         parts = [part[one.rows] for part, one in zip(parts, own, strict=True)]
         units = stacked_units(own, rule, device)
@@ -545,14 +550,8 @@ def stack_parts(
     return StackedData(stored, targets, *_places(parts, device), bytes=as_bytes, units=units)
 
 
-def _known(dataset: Dataset, where: str) -> Ids:
-    """Whose the records are."""
-    if dataset.units is None:
-        expected = (
-            "must say whose each record is, which privacy.unit protects: declare the column as "
-            "[unit] in the schema, or pass units="
-        )
-        raise InputError(where, "no units", expected)
+def _known(dataset: Dataset) -> Ids:
+    assert dataset.units is not None  # or there is no rule for them
     return dataset.units
 
 

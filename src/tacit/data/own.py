@@ -57,6 +57,7 @@ from tacit.models.imports import call_function, import_function, names_function
 _WHERE = "nodes.source"
 _NODE = "{node}"
 _ARRAYS = ("inputs", "targets")
+_UNITS = "units"  # may be there
 
 Arrays = Mapping[str, object]
 
@@ -67,8 +68,8 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
     Args:
         source: a path in which `{node}` stands for the node's number, relative to the current
             directory; its ending is one of `READERS`, and the file holds two arrays `inputs` and
-            `targets`, or one of `TABLE_READERS`. Or `module:function`, which is called with
-            `node=` its number and returns what `as_dataset` takes, or a frame.
+            `targets`, and perhaps `units`, or one of `TABLE_READERS`. Or `module:function`, which
+            is called with `node=` its number and returns what `as_dataset` takes, or a frame.
         nodes: their numbers.
         schema: of tables and frames.
 
@@ -161,7 +162,7 @@ def _from_file(source: str, node: int, schema: Schema | None) -> object:
         found = ", ".join(arrays) or "none"
         expected = f"node {node}: {path} must hold an array {missing[0]!r}; it holds: {found}"
         raise InputError(_WHERE, source, expected)
-    return tuple(arrays[name] for name in _ARRAYS)
+    return tuple(arrays[name] for name in (*_ARRAYS, _UNITS) if name in arrays)
 
 
 def _read_npz(path: Path) -> Arrays:
@@ -169,7 +170,7 @@ def _read_npz(path: Path) -> Arrays:
     with zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         return {
-            name: read_member(archive, member) if name in _ARRAYS else None
+            name: read_member(archive, member) if name in (*_ARRAYS, _UNITS) else None
             for name, member in members.items()
         }
 

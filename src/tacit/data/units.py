@@ -11,6 +11,7 @@ the unit alone. No secrecy of these coins is needed, as every choice of rows has
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,8 @@ from tacit.errors import InputError, RecordsError
 
 Ids = NDArray[np.str_]
 """Whose each row is, `[rows]`."""
+
+_MOST_EXACT = 2**53  # above, floating numbers skip whole ones: two persons may have one
 
 
 @dataclass(frozen=True)
@@ -88,13 +91,17 @@ def unit_ids(given: ArrayLike, records: int, where: str) -> Ids:
         InputError: they are not one a record.
         RecordsError: some are missing, or are neither texts nor whole numbers.
     """
-    values = np.asarray(given)
+    if isinstance(given, np.ma.MaskedArray):
+        given = given.tolist()  # where it is masked, None
+    # A list has no type of its own: among texts, NumPy would make the text "nan" of a missing id.
+    values = np.asarray(given, dtype=object if isinstance(given, list | tuple) else None)
     if values.shape != (records,):
         raise InputError(where, values.shape, f"must be one id a record, of shape ({records},)")
-    if values.dtype.kind in "iub":
+    if values.dtype.kind in "iu":
         return values.astype(np.str_)
-    texts = values
-    if values.dtype.kind != "U":
+    if values.dtype.kind == "U":
+        texts: Ids = np.char.strip(values)
+    else:
         texts = np.array([_text(value) for value in values.tolist()], dtype=np.str_)
     missing = int((texts == "").sum())
     if missing:
@@ -107,11 +114,12 @@ def _text(value: object) -> str:
     """The text of an id; empty where it is none."""
     match value:
         case str():
-            return value
-        case int():
-            return str(value)
-        case float() if value.is_integer():
+            return value.strip()
+        case Integral():
             return str(int(value))
+        case float() | np.floating():
+            number = float(value)
+            return str(int(number)) if number.is_integer() and abs(number) < _MOST_EXACT else ""
     return ""
 
 

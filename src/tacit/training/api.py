@@ -21,7 +21,7 @@ from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.loop import execute
 from tacit.training.prepare import Function, prepare
 from tacit.training.processes.agreement import agreed_folder, with_processes
-from tacit.training.records import node_records
+from tacit.training.records import node_records, with_units
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 
@@ -36,6 +36,7 @@ def train(
     metric: str | Function | Sequence[str | Function] | None = None,
     output: str | int | Callable[[Any], Any] | None = None,
     schema: str | Path | Mapping[str, Any] | Schema | None = None,
+    units: Any = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -68,6 +69,10 @@ def train(
             position, or a function of what it returns; by default `[task].output`.
         schema: what is public of the columns of tables: a path, a mapping or a `Schema`; by
             default `[task].schema`, and of a path in `nodes` the schema beside it.
+        units: whose each record of `nodes` is, such as the number of a person: one array of texts
+            or whole numbers a node, in a list or by the nodes' names as `nodes`. They count where
+            the experiment says so (`privacy.unit = "column:NAME"`, by any name). Of a table its
+            schema says it.
         callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
             One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.
@@ -87,6 +92,7 @@ def train(
     """
     check_arguments(config, model, nodes, out, loss)
     nodes, declared, names = node_records(nodes, schema)
+    nodes = with_units(nodes, units, declared, names)
     called = checked_callbacks(callbacks)
     given_metrics = named_metrics(metric)
     task: dict[str, Any] = {}

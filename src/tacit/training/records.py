@@ -24,7 +24,7 @@ from tacit.data import Dataset, Schema, StackedData
 from tacit.data.own import own_name, record_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
 from tacit.data.tables.reading import read_table
-from tacit.data.units import UnitRule, check_nodes
+from tacit.data.units import UnitRule, check_nodes, unit_ids
 from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
@@ -110,6 +110,38 @@ def node_records(
     return declared.split(table), declared, None
 
 
+def with_units(nodes: Any, units: Any, schema: Schema | None, names: Sequence[str] | None) -> Any:
+    """The records of `node_records` with whose each is, of one array of ids a node.
+
+    Raises:
+        InputError: on `units`, if they are not given as the nodes are, or the records say it too.
+        RecordsError: on `units`, if ids are missing, or neither texts nor whole numbers.
+    """
+    if units is None:
+        return nodes
+    if nodes is None or schema is not None:
+        expected = "goes with arrays: a table says it by [unit] of its schema, or TaskData(units=)"
+        raise InputError("units", type(units).__name__, expected)
+    places: Sequence[object] = names or range(len(nodes))
+    given: dict[object, Any] = {}
+    if isinstance(units, Mapping) and names is not None:
+        given = {str(name): ids for name, ids in units.items()}
+    elif isinstance(units, (list, tuple)) and names is None:
+        given = dict(enumerate(units))
+    if given.keys() != {*places}:
+        kind = f"list of {len(nodes)}" if names is None else "mapping by the nodes' names"
+        expected = f"must be a {kind}, as nodes: one array of ids a node"
+        raise InputError("units", type(units).__name__, expected)
+    made: list[Dataset] = []
+    for place, records in zip(places, nodes, strict=True):
+        known, where = data.as_dataset(records, f"nodes[{place!r}]"), f"units[{place!r}]"
+        if known.units is not None:
+            raise InputError(where, "ids", "its data set has ids too: give them once")
+        ids = unit_ids(given[place], len(known), where)
+        made.append(Dataset(known.inputs, known.targets, ids))
+    return made
+
+
 def _opened(value: Any, where: str, schema: Schema | None) -> Any:
     """The table of a path; anything else as it is."""
     if not isinstance(value, (str, os.PathLike)):
@@ -156,11 +188,14 @@ def load_records(
     whose = tuple(_whose(config, node, is_given=nodes is not None) for node in hosted)
     if own:
         local = _own(config, nodes, schema, hosted, whose)
+        for name, records in zip(whose, local, strict=True):
+            _check_known(config, schema, records, name)
         _warn_of_equal(local, whose)
         train = data.stack(local, dtype, device, rule, hosted)
         known = any(records.units is not None for records in local)
     else:
         assert named is not None
+        _check_known(config, schema, named.train, named.name)
         train = _divided(config, named, names, dtype, device, hosted, rule)
         known = named.train.units is not None
     if train.units is not None:
@@ -203,6 +238,20 @@ def _unit_rule(config: Config, schema: Schema | None) -> UnitRule | None:
         expected = f"must name the column that the schema declares as [unit]; it has {has}"
         raise InputError("privacy.unit", privacy.unit, expected)
     return UnitRule(privacy.unit_rows, privacy.unit_gradient, config.train.seed)
+
+
+def _check_known(config: Config, schema: Schema | None, records: Dataset, whose: str) -> None:
+    """Refuse records that do not say whose they are, where epsilon protects a person."""
+    if config.privacy.unit_column is None or records.units is not None:
+        return
+    expected = f"{whose} has no such column"
+    if schema is None:
+        expected = (
+            f"{whose} does not say whose each record is: ids are a column of a table ([unit] of "
+            "its schema), an array units in .npz or .safetensors, TaskData(units=) of a function, "
+            "or units= in Python"
+        )
+    raise InputError("privacy.unit", config.privacy.unit, expected)
 
 
 def _names(

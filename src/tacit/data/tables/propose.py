@@ -18,6 +18,7 @@ from typing import Any
 import tomli_w
 
 from tacit.data.tables.fields import Table, read_number
+from tacit.data.tables.ids import likely_ids
 from tacit.data.tables.schema import MISSING_WORDS, Schema
 from tacit.errors import InputError, nearest
 
@@ -27,7 +28,11 @@ FIRST_RECORDS = 100
 _MOST_VALUES = 50  # of a category; text with more is taken for names or remarks
 _MOST_LABELS = 20  # whole numbers with more are a number to predict
 _BOOLEAN_WORDS = (frozenset({"true", "false"}), frozenset({"yes", "no"}), frozenset({"t", "f"}))
-_NAMES_OF_RECORDS = ("id", "_id", "-id", " id", "uuid", "number of record")
+_UNDECIDED = (
+    "# Somebody has to decide whom epsilon protects: a row, or a person with all rows. This one\n"
+    "# looks like the number of a person. If it is, take the # away from these two lines, and\n"
+    "# from `unit` in the experiment; if no person has two rows, delete them.\n"
+)
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,14 @@ class Roles:
         node: whose record it is; None: nothing says it.
         labels: of the target in order; empty: those that are found.
         nodes: of the node's column in order; empty: those that are found.
+        unit: which person a row is of; None: nothing says it.
     """
 
     target: str
     node: str | None = None
     labels: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    unit: str | None = None
 
 
 def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -> Schema:
@@ -54,20 +61,31 @@ def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -
     confirmed.
 
     Raises:
-        InputError: on `--target` or `--node`, if there is no such column, or too little is found.
+        InputError: on `--target`, `--node` or `--unit`, if there is no such column, or it has
+            another role, or too little is found.
     """
-    for flag, name in (("--target", roles.target), ("--node", roles.node)):
+    taken: dict[str | None, str] = {}
+    for role, name in (("target", roles.target), ("node", roles.node), ("unit", roles.unit)):
         if name is not None and name not in table:
-            raise InputError(flag, name, f"is no column of the table: {nearest(name, table)}")
-    if roles.node == roles.target:
-        raise InputError("--node", roles.node, "is the target: name another column")
-    others = [name for name in table if name not in (roles.target, roles.node)]
+            raise InputError(
+                f"--{role}", name, f"is no column of the table: {nearest(name, table)}"
+            )
+        if name is not None and name in taken:
+            raise InputError(f"--{role}", name, f"is the {taken[name]}: name another column")
+        taken[name] = role
+    others = {name: texts for name, texts in table.items() if name not in taken}
+    ids = likely_ids(others, MISSING_WORDS)
     declared: dict[str, Any] = {
         "confirmed_public": public,
         "separator": separator,
         "target": _target(table[roles.target], roles, public),
-        "columns": {name: _column(name, table[name], public) for name in others},
+        "columns": {
+            name: {"kind": "ignore"} if name in ids else _column(texts, public)
+            for name, texts in others.items()
+        },
     }
+    if roles.unit is not None:
+        declared["unit"] = {"column": roles.unit}
     if roles.node is not None:
         values = roles.nodes or tuple(_values(table[roles.node]))
         if not values:
@@ -76,6 +94,12 @@ def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -
             )
         declared["node"] = {"column": roles.node, "values": list(values)}
     return Schema(**declared)
+
+
+def proposed_unit(table: Table, schema: Schema) -> str | None:
+    """The column that looks most like ids of persons, of those that have no role."""
+    ids = likely_ids({name: table[name] for name in schema.columns}, MISSING_WORDS)
+    return next((name for name, persons in ids.items() if persons), None)
 
 
 def refuse_record(table: Table, where: str, path: str) -> None:
@@ -119,13 +143,13 @@ def _target(texts: Sequence[str | None], roles: Roles, public: bool) -> dict[str
     return {"column": roles.target, "kind": "class", "labels": list(labels)}
 
 
-def _column(name: str, texts: Sequence[str | None], public: bool) -> dict[str, Any]:
+def _column(texts: Sequence[str | None], public: bool) -> dict[str, Any]:
     """What is declared of a column of inputs."""
     found = _values(texts)
     absent = not public or len(found) < len(set(texts))
     indicator = {"missing": "indicator"} if absent else {}
     numbers = _numbers(found)
-    if not found or name.lower().endswith(_NAMES_OF_RECORDS):
+    if not found:
         return {"kind": "ignore"}
     if any({text.lower() for text in found} <= words for words in _BOOLEAN_WORDS):
         return {"kind": "boolean", **indicator}
@@ -185,8 +209,8 @@ def _is_skewed(texts: Sequence[str | None]) -> bool:
     return numbers[0] >= 0 and numbers[-1] - numbers[0] > 10 * max(middle - numbers[0], 1e-12)
 
 
-def schema_text(schema: Schema, table: str, source: str) -> str:
-    """A schema as a TOML file that says what a person has to do."""
+def schema_text(schema: Schema, table: str, source: str, proposed: str | None = None) -> str:
+    """A schema as a TOML file that says what a person has to do; `proposed` as the unit."""
     plain = schema.model_dump(exclude_none=True, exclude_defaults=True)
     checked = schema.confirmed_public
     head = [
@@ -204,6 +228,10 @@ def schema_text(schema: Schema, table: str, source: str) -> str:
     parts = [_part("target", plain["target"], schema.target.kind)]
     if schema.node is not None:
         parts.append(_part("node", plain["node"], None))
+    if schema.unit is not None:
+        parts.append(_part("unit", plain["unit"], None))
+    if proposed is not None:
+        parts.append(f"{_UNDECIDED}# [unit]\n# column = {_toml(proposed)}\n")
     parts += [
         _part(f"columns.{_key(name)}", plain["columns"][name], kind.kind)
         for name, kind in schema.columns.items()

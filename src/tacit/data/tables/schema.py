@@ -90,14 +90,19 @@ class Schema(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise _refusal(values, error) from None
+        known: dict[str, str] = {}
         for name, role in (("target", self.target), ("node", self.node), ("unit", self.unit)):
-            if role is not None and role.column in self.columns:
+            if role is None:
+                continue
+            column, kind = role.column, self.columns.get(role.column)
+            # An id that is ignored becomes the unit by the lines of [unit] alone.
+            if kind is not None and (name != "unit" or kind.features(column)):
                 expected = f"is the {name}'s column: leave it out of the columns"
-                raise InputError(f"schema.columns.{role.column}", role.column, expected)
-        if self.node is not None and self.node.column == self.target.column:
-            raise InputError("schema.node.column", self.node.column, "is the target's column")
-        if self.unit is not None and self.unit.column == self.target.column:
-            raise InputError("schema.unit.column", self.unit.column, "is the target's column")
+                raise InputError(f"schema.columns.{column}", column, expected)
+            if column in known:
+                expected = f"is the {known[column]}'s column"
+                raise InputError(f"schema.{name}.column", column, expected)
+            known[column] = name
         if not self.features:
             raise InputError(
                 "schema.columns", list(self.columns), "leave no input: all are ignored"
