@@ -19,7 +19,7 @@ from tacit.config import load_config
 from tacit.data import Dataset
 from tacit.data.formats import digits as digits_of
 from tacit.data.formats.digits import load_digits, stratified_split
-from tacit.data.partitions import TEST_SPLIT, public_generator
+from tacit.data.public_coins import TEST_SPLIT, public_generator
 from tacit.errors import InputError
 from tacit.training.planner import build_plan
 
