@@ -251,6 +251,7 @@ NIGHTLY = (
             "the same clients",
             "anchors",
             "averaged-3]",
+            "persons",
             "views",
         ),
         "every kind of exchange",

@@ -102,6 +102,11 @@ KINDS: Mapping[str, Sections] = {
         "task": {"augmentation": "shift", "model": "cnn"},
     },
     "asynchronous": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
+    "persons with several rows": {
+        "algorithm": {"name": "privsgp-vr", "state": "private"},
+        "task": {"dataset": "communication.cluster.people:load"},
+        "privacy": {"unit": "column:person", "unit_rows": 3, "unit_nodes": 2},
+    },
 }  # fmt: skip
 CASES = [(name, NODES if name == "push-sum" else 3) for name in KINDS] + [("noise of pairs", 2)]
 
