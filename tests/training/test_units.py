@@ -108,7 +108,7 @@ def test_what_cannot_be_by_person(changes, words):
 
 def test_a_data_set_without_persons():
     config = experiment(nodes={"count": 3}, task={"dataset": "digits", "outputs": 10})
-    with pytest.raises(InputError, match=r"no units.*\[unit\]"):
+    with pytest.raises(InputError, match=r"does not say whose.*\[unit\]"):
         prepare(load_config(config))
 
 

@@ -100,9 +100,10 @@ def test_without_noise_most_persons_are_guessed(relation, rows):
     privacy = {**PERSONS, "unit_gradient": rows, "relation": relation}
     job = job_of(units=WHOSE, privacy=privacy)
     assert [node.records for node in job.plan.nodes] == [20] * NODES
-    one_run = run(job, relation=relation, canaries=12, context=Quiet, canary="unlike")
-    right = (one_run.scores > np.median(one_run.scores)) == one_run.included
-    assert right.mean() >= 0.75
+    wanted = {"relation": relation, "canaries": 12, "context": Quiet, "canary": "unlike"}
+    runs = [run(job, **wanted) for _ in range(3)]  # whose little noise differs
+    right = [(one.scores > np.median(one.scores)) == one.included for one in runs]
+    assert np.mean(right) >= 0.75
 
 
 def test_persons_that_are_out_are_not_there_with_any_row():

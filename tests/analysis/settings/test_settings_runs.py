@@ -15,8 +15,8 @@ LEDGER = {"ledger": "/x/y", "ledger_epsilon": 3.0}
 @pytest.mark.parametrize(
     ("privacy", "run", "search"),
     [
-        (PRIVACY, "55edd07fa158", "020819472a9aa0bb6a3e8f35fe67dc2f"),
-        (PRIVACY | LEDGER, "6f18a7e3318c", "11fe16ed84cf450ae0ffe9b4d3d307f5"),
+        (PRIVACY, "b34e717509cc", "30429f9cc33b69fbb0d3d33dc407a5f0"),
+        (PRIVACY | LEDGER, "e1a852803abd", "425e052cb67ad88ad4694a571561c598"),
     ],
 )
 def test_digests_are_what_they_were(privacy, run, search, tmp_path):
