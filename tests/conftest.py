@@ -19,6 +19,8 @@ settings.load_profile("busy")
 # The problems here are small: more threads only wait for each other.
 torch.set_num_threads(1)
 
+LONGEST = ("tests/test_surroundings.py", "tests/test_docs_literally.py", "tests/test_tacit_dp.py")
+
 
 def pytest_collection_modifyitems(items):
     """Mark what waits for the night, of what is not quick, before it is chosen by its marks."""
@@ -29,3 +31,5 @@ def pytest_collection_modifyitems(items):
         slow = any(item.get_closest_marker(mark) for mark in ("slow", "process"))
         if slow and kept is not None and not any(name in item.nodeid for name in kept):
             item.add_marker(pytest.mark.nightly)
+    # Else a worker ends alone with what takes minutes.
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
