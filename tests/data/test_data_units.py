@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -142,3 +144,5 @@ def test_a_person_at_two_nodes_is_found_where_both_are_here():
     with pytest.raises(RecordsError, match=r"1 of 3 units") as error:
         check_nodes(data.units, 1)
     assert "'2'" not in str(error.value)
+    told = error.value.reported()  # to other processes: nothing that was counted
+    assert set(re.findall(r"\d+", told)) == {"1"}

@@ -158,8 +158,9 @@ def check_nodes(units: Units, most: int) -> None:
     _, nodes = np.unique(np.concatenate(units.ids), return_counts=True)
     over = int((nodes > most).sum())
     if over:
+        # Others are told the rule: it has nothing that is counted here.
         rule = (
-            f"have rows at more than {most} of the nodes (at up to {nodes.max()}), and the budget "
-            "of each counts for them: raise privacy.unit_nodes, or divide the records otherwise"
+            f"must have rows at {most} of the nodes at most, as the budget of each counts for "
+            "them: raise privacy.unit_nodes, or divide the records otherwise"
         )
         raise RecordsError("privacy.unit_nodes", f"{over:,} of {len(nodes):,} units", rule)

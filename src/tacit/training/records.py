@@ -51,8 +51,7 @@ class TrainingRecords:
         schema: by which they were read, if they are a table.
         notes: what people should know of them, each one line; public.
         names: of all nodes, as the data, the schema or the experiment declares them.
-        known: whether the records say whose each is.
-        person: what these are called; None: nobody said.
+        person: what those are called whose the records are; None: nobody said.
     """
 
     train: StackedData
@@ -62,7 +61,6 @@ class TrainingRecords:
     schema: Schema | None
     notes: tuple[str, ...]
     names: tuple[str, ...] | None
-    known: bool = False
     person: str | None = None
 
 
@@ -215,7 +213,6 @@ def load_records(
         schema=schema,
         notes=notes if public is not None else (*notes, NO_TEST_RECORDS),
         names=names,
-        known=known,
         person=_person(config, schema) or ("person" if known else None),
     )
 
