@@ -457,7 +457,10 @@ def test_a_node_reads_no_other_sites_file(tmp_path):
     with pytest.raises(RecordsError) as caught:
         load_own(source, (1,), SCHEMA)
     assert caught.value.where == f"column 'site' of node 1 ({tmp_path}/1.csv)"
-    assert (caught.value.value, "must be 'south'" in str(caught.value)) == ("1 of 3 records", True)
+    assert (caught.value.value, "must be 'south'" in str(caught.value)) == (
+        "1 of 3 records (the first is row 3)",
+        True,
+    )
     assert "north" not in str(caught.value)
     with pytest.raises(InputError, match="none is node 2: declare one value a node"):
         load_own(source, (2,), SCHEMA)
@@ -475,7 +478,9 @@ def run_of(folder, ending, **sections):
 def test_frames_of_another_site_are_refused_too():
     frame = pd.DataFrame({"site": ["north", "south"], "age": [40, 50], "died": [0, 1]})
     config = load_config({"task": {"model": "logistic"}, "nodes": {"count": 2}}, count=2)
-    with pytest.raises(RecordsError, match=r"column 'site' of nodes\[1\] = '1 of 2 records'"):
+    with pytest.raises(
+        RecordsError, match=r"column 'site' of nodes\[1\] = '1 of 2 records \(the first is row 1\)'"
+    ):
         prepare(config, nodes=[frame[:1], frame], schema=SCHEMA)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import math
-import sys
 from decimal import Decimal
 from typing import Any
 
@@ -20,6 +19,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
 from tacit import Schema
 from tacit.data.formats.adult import CATEGORIES, COLUMNS, LABELS, NUMBERS, read_adult
+from tacit.data.tables.dialect import Dialect
 from tacit.data.tables.fields import canonical, field_text, read_number
 from tacit.data.tables.reading import read_header, read_table
 from tacit.data.tables.schema import default_schema
@@ -145,7 +145,7 @@ def test_a_record_is_encoded_as_if_it_were_alone(records):
 def test_an_error_says_how_many_records_and_never_what_they_hold(column):
     table = changed(**{column: [ROWS[column][0], SECRET, SECRET]})
     read = SCHEMA.split if column == "clinic" else SCHEMA.dataset
-    words = rf"column '{column}' of .* = '2 of 3 records'"
+    words = rf"column '{column}' of .* = '2 of 3 records \(the first is row 2\)'"
     with pytest.raises(RecordsError, match=words) as caught:
         read(table)
     assert SECRET not in str(caught.value)
@@ -217,7 +217,9 @@ def test_files_are_the_table_that_they_hold(tmp_path):
 def test_quotes_and_separators_are_read_as_other_programs_write_them(tmp_path):
     path = tmp_path / "quoted.csv"
     pd.DataFrame({"a": ['x;"y"\nz', "w"], "b": [1, 2]}).to_csv(path, sep=";", index=False)
-    assert read_table(path, "here", ";") == {"a": ['x;"y"\nz', "w"], "b": ["1", "2"]}
+    table = read_table(path, "here", Dialect(separator=";"))
+    found = {name: column.texts() for name, column in table.items()}
+    assert found == {"a": ['x;"y"\nz', "w"], "b": ["1", "2"]}
 
 
 @pytest.mark.parametrize(
@@ -225,9 +227,9 @@ def test_quotes_and_separators_are_read_as_other_programs_write_them(tmp_path):
     [
         (f"a,b\n1,2\n{SECRET}\n", "1 of 2 records"),
         ("a,a\n1,2\n", "has two columns of the same name, columns 1 and 2"),
-        ("a,,b\n1,2,3\n", "must begin with a line of names"),
+        (",,\n1,2,3\n", "must begin with a line of names"),
         ("", "must begin with a line of names"),
-        (f'a,b\n1,"{SECRET}\n', "must be CSV in UTF-8"),
+        (f'a,b\n1,"{SECRET}\n', "cannot be read as CSV at line 2"),
         (f"a,b\n1,{SECRET}\x00\xff\n", "must be CSV in UTF-8|records"),
     ],
 )
@@ -239,7 +241,7 @@ def test_damaged_csv_is_refused_and_not_quoted(text, words, tmp_path):
     assert SECRET not in str(caught.value)
 
 
-def test_other_files_are_refused(tmp_path, monkeypatch):
+def test_other_files_are_refused(tmp_path):
     (tmp_path / "t.parquet").write_bytes(SECRET.encode())
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n")[:-9])
     (tmp_path / "t.xlsx").touch()
@@ -248,16 +250,13 @@ def test_other_files_are_refused(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=words) as caught:
             read_table(tmp_path / name, "here")
         assert SECRET not in str(caught.value)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install '\.\[tables\]'"):
-        read_table(tmp_path / "t.parquet", "here")
 
 
 def test_a_table_that_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "long.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 10_000))
-    monkeypatch.setattr("tacit.data.tables.reading.host_bytes", lambda: 10**6)
-    with pytest.raises(InputError, match=r"holds more records than fit in 1 MB"):
+    monkeypatch.setattr("tacit.data.tables.reading.host_bytes", lambda: 10**5)
+    with pytest.raises(InputError, match=r"holds more records than fit in 100 kB"):
         read_table(path, "here")
     assert len(read_table(path, "here", most=100)["a"]) == 100
 
@@ -288,7 +287,7 @@ def test_a_declared_node_without_records_has_an_empty_table():
 def test_columns_that_cannot_be_read_are_refused_and_not_quoted():
     cases = [
         (changed(age=[[SECRET], {}, 3]), "must be finite numbers"),
-        (changed(age=7), "must be a table whose columns can be read"),
+        (changed(age=7), "column 'age' of table.*must be a column of numbers"),
         (changed(age=[1, 2]), "must be of one length"),
     ]
     for table, words in cases:
@@ -330,7 +329,6 @@ def test_texts_of_one_value_are_one_text():
         ({"columns": {"sex": {"kind": "category", "values": ["a", "a"]}}}, "every value once"),
         ({"columns": {"ill": {"kind": "boolean"}}}, "is the target's column"),
         ({"columns": {"x": {"kind": "ignore"}}}, "leave no input"),
-        ({"separator": "ab"}, r"schema\.separator = 'ab': must be one character"),
     ],
 )
 def test_a_wrong_schema_is_refused_by_its_key(change, words):

@@ -49,7 +49,7 @@ from torch import Tensor
 
 from tacit.data.datasets import Dataset, as_dataset, check_dataset
 from tacit.data.files import UnfitFileError, check_size, read_member
-from tacit.data.tables.reading import TABLE_READERS, read_table
+from tacit.data.tables.reading import TABLE_ENDINGS, read_table
 from tacit.data.tables.schema import Schema
 from tacit.errors import InputError, nearest
 from tacit.models.imports import call_function, import_function, names_function
@@ -68,7 +68,7 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
     Args:
         source: a path in which `{node}` stands for the node's number, relative to the current
             directory; its ending is one of `READERS`, and the file holds two arrays `inputs` and
-            `targets`, and perhaps `units`, or one of `TABLE_READERS`. Or `module:function`, which
+            `targets`, and perhaps `units`, or one of `TABLE_ENDINGS`. Or `module:function`, which
             is called with `node=` its number and returns what `as_dataset` takes, or a frame.
         nodes: their numbers.
         schema: of tables and frames.
@@ -138,8 +138,8 @@ def _from_function(source: str, node: int, schema: Schema | None) -> object:
 def _from_file(source: str, node: int, schema: Schema | None) -> object:
     path = Path(os.path.expanduser(source.replace(_NODE, str(node))))
     if schema is not None:
-        return read_table(path, f"{_WHERE} of node {node}", schema.separator)
-    if Path(path.name.lower().removesuffix(".gz")).suffix in TABLE_READERS:
+        return read_table(path, f"{_WHERE} of node {node}")
+    if path.name.lower().endswith(TABLE_ENDINGS):
         expected = "is a table: name its schema in task.schema (`tacit init` writes one)"
         raise InputError(_WHERE, source, expected)
     read = READERS.get(path.suffix.lower())

@@ -147,7 +147,7 @@ def _opened(value: Any, where: str, schema: Schema | None) -> Any:
     if schema is None:
         expected = "is the path of a table, and needs schema=, which says what its columns are"
         raise InputError(where, os.fspath(value), expected)
-    return read_table(Path(os.path.expanduser(value)), where, schema.separator)
+    return read_table(Path(os.path.expanduser(value)), where)
 
 
 def load_records(

@@ -1,34 +1,32 @@
-"""The fields of a table as text, and maps of one field at a time.
+"""The columns of a table, and maps of one field at a time.
 
 However a table came (a CSV file, a Parquet file, a frame of pandas or polars), a field is the same
 text, or None where nothing stands: a whole number that became floating because another record lacks
-it is still a whole number. What a field becomes so never depends on other records.
+it is still a whole number. What a field becomes so never depends on other records. Work is done by
+columns: numbers are parsed by Arrow, and of anything else each distinct text is read once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tacit.errors import RecordsError
 
-Table = Mapping[str, Sequence[str | None]]
-"""Columns by name, all of one length."""
-
-_Read = TypeVar("_Read")
 _WHOLE = re.compile(r"(-?\d+)\.0+")
-NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_EXPONENT = r"(?:[eE][+-]?[0-9]+)?"
+NUMBER = rf"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+){_EXPONENT}"
 """What a number is in any text that is read: no underscores, no infinity, no digits but ASCII's."""
 
 _NUMBER = re.compile(NUMBER)
 _MOST_EXACT = 2**53  # above, floating numbers skip whole ones
-
-
-def rows(table: Table) -> int:
-    """How many records a table holds."""
-    return len(next(iter(table.values()), ()))
 
 
 def canonical(text: str) -> str:
@@ -64,20 +62,222 @@ def read_number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def read_each(
-    texts: Sequence[str | None], read: Callable[[str | None], _Read | None], where: str, rule: str
-) -> list[_Read]:
-    """Every field as `read` reads it, each distinct text once.
+@dataclass(frozen=True)
+class Notation:
+    """How one column of one file writes what it holds.
 
-    `read` gives None for what breaks the rule. An error names the column as `where`, and quotes the
-    rule.
+    Args:
+        decimal: the sign before the fraction of a number.
+        thousands: the sign between its thousands; empty: there is none.
+        missing: texts that stand for a missing field, beside those of the schema.
+        dates: formats of dates as `strptime` takes them, tried in order; empty: ISO 8601.
+        values: texts of the file, and what the schema calls them.
+    """
+
+    decimal: str = "."
+    thousands: str = ""
+    missing: frozenset[str] = frozenset()
+    dates: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def number(self) -> str:
+        """The pattern of a number, as `NUMBER` for those with a point."""
+        if self == _PLAIN or (self.decimal, self.thousands) == (".", ""):
+            return NUMBER
+        grouped = f"[0-9]{{1,3}}(?:[{self.thousands}][0-9]{{3}})+|" if self.thousands else ""
+        sign = f"[{self.decimal}]"
+        return rf"[+-]?(?:(?:{grouped}[0-9]+)(?:{sign}[0-9]*)?|{sign}[0-9]+){_EXPONENT}"
+
+
+_PLAIN = Notation()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: an Arrow array of any type, in one piece or several, and how it is written."""
+
+    values: Any
+    notation: Notation = _PLAIN
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: NDArray[np.int64]) -> Column:
+        """Some of its fields, in this order."""
+        return Column(self.values.take(rows), self.notation)
+
+    def texts(self) -> list[str | None]:
+        """Every field as its text."""
+        codes, texts = self.distinct()
+        return [texts[code] for code in codes.tolist()]
+
+    def distinct(self) -> tuple[NDArray[np.int64], list[str | None]]:
+        """The distinct fields as texts, and for every field its place among them."""
+        import pyarrow as pa
+
+        values, kind = self.values, self.values.type
+        if pa.types.is_timestamp(kind):  # nanoseconds are no Python time
+            values = values.cast(pa.timestamp("us", kind.tz), safe=False)
+        elif pa.types.is_nested(kind):
+            values = _of_texts(field_text(value) for value in values.to_pylist())
+        encoded = _in_one(values.dictionary_encode(null_encoding="encode"))
+        texts = [self._text(value) for value in encoded.dictionary.to_pylist()]
+        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), texts
+
+    def _text(self, value: Any) -> str | None:
+        text = field_text(value)
+        if text is None or text in self.notation.missing:
+            return None
+        return self.notation.values.get(text, text)
+
+    def each(
+        self, read: Callable[[str | None], Any], dtype: type, where: str, rule: str
+    ) -> NDArray[Any]:
+        """Every field as `read` reads it, each distinct text once, `[records]`.
+
+        `read` gives None for what breaks the rule. An error names the column as `where`, and
+        quotes the rule.
+
+        Raises:
+            RecordsError: saying how many records break the rule, and which is the first.
+        """
+        codes, texts = self.distinct()
+        found = [read(text) for text in texts]
+        refuse(np.array([one is None for one in found], np.bool_)[codes], where, rule)
+        return np.array(found, dtype)[codes]
+
+    def numbers(self, words: Iterable[str], where: str, rule: str) -> NDArray[np.float64]:
+        """Every field as the float64 nearest to it, NaN where it is missing, `[records]`.
+
+        A number among the `words` for a missing field stands for that value, however it is written.
+
+        Raises:
+            RecordsError: fields are neither missing nor finite numbers; as in `each`.
+        """
+        import pyarrow as pa
+
+        kind, absent = self.values.type, frozenset(words) | self.notation.missing
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            cast = self.values.cast(pa.float64(), safe=False)
+            values = cast.to_numpy(zero_copy_only=False)
+            refuse(np.isinf(values), where, rule)
+        else:
+            texts = self.values
+            if pa.types.is_decimal(kind):
+                texts = texts.cast(pa.string())
+            elif self.notation.values or not _is_text(kind):
+                texts = _of_texts(self.texts())
+            values, wrong = _parsed(texts, absent, self.notation)
+            refuse(wrong, where, rule)
+        marks = [float(word) for word in absent if _NUMBER.fullmatch(word)]
+        return np.where(np.isin(values, marks), np.nan, values) if marks else values
+
+
+Table = Mapping[str, Column]
+"""Columns by name, all of one length."""
+
+
+def rows(table: Table) -> int:
+    """How many records a table holds."""
+    return len(next(iter(table.values()), ()))
+
+
+def refuse(wrong: NDArray[np.bool_], where: str, rule: str) -> None:
+    """Refuse records, `[records]`, that break a rule.
 
     Raises:
-        RecordsError: saying how many records break the rule.
+        RecordsError: on `where`, if there are any: how many, and which is the first.
     """
-    known = {text: read(text) for text in dict.fromkeys(texts)}
-    values = [value for text in texts if (value := known[text]) is not None]
-    wrong = len(texts) - len(values)
-    if wrong:
-        raise RecordsError(where, f"{wrong:,} of {len(texts):,} records", rule)
-    return values
+    count = int(wrong.sum())
+    if count:
+        found = f"{count:,} of {len(wrong):,} records (the first is row {wrong.argmax() + 1:,})"
+        raise RecordsError(where, found, rule)
+
+
+def as_column(values: Any) -> Column:
+    """A column of a frame, of Arrow, or of any values in order."""
+    import narwhals
+    import pyarrow as pa
+
+    if isinstance(values, Column):
+        return values
+    if isinstance(values, narwhals.Series):
+        if values.dtype == narwhals.Object:  # its values may be of several types
+            marks = zip(values.is_null().to_list(), values.to_list(), strict=True)
+            values = [None if missing else value for missing, value in marks]
+        else:
+            values = values.to_arrow()
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.ndim == 1:
+        values = pa.array(values)
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        listed = list(values)
+        # No type is guessed of the records: a number would be written as others among them are.
+        is_text = all(type(value) is str for value in listed if value is not None)
+        values = pa.array(listed, pa.string()) if is_text else _of_texts(map(field_text, listed))
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    return Column(values.cast(pa.large_string()) if values.type == "string_view" else values)
+
+
+def _in_one(values: Any) -> Any:
+    """A dictionary in one piece, whose parts have one list of values."""
+    return values.unify_dictionaries().combine_chunks() if hasattr(values, "chunks") else values
+
+
+def _of_texts(texts: Iterable[str | None]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(list(texts), pa.large_string())
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _parsed(
+    texts: Any, absent: frozenset[str], notation: Notation
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Texts as numbers, NaN where they are missing; and which are neither."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    none = pa.scalar(None, texts.type)
+    if notation.number == NUMBER:
+        # First as they are, then without what is missing; Arrow takes "inf" and "nan" too, which
+        # are no numbers of ours.
+        words = pa.array(sorted(absent), texts.type)
+        for known in (
+            lambda: texts,
+            lambda: compute.if_else(compute.is_in(texts, words), none, texts),
+        ):
+            with contextlib.suppress(pa.ArrowInvalid):
+                cast = compute.cast(known(), pa.float64())
+                values = cast.to_numpy(zero_copy_only=False)
+                if np.isfinite(values).sum() + cast.null_count == len(texts):
+                    return values, np.zeros(len(texts), np.bool_)
+    good = compute.match_substring_regex(texts, f"^(?:{notation.number})$").fill_null(False)
+    plain = compute.if_else(good, texts, none)
+    if notation.thousands:
+        plain = compute.replace_substring(plain, notation.thousands, "")
+    if notation.decimal != ".":
+        plain = compute.replace_substring(plain, notation.decimal, ".")
+    values = compute.cast(plain, pa.float64()).to_numpy(zero_copy_only=False).copy()
+    odd = np.flatnonzero(~good.to_numpy(zero_copy_only=False))
+    encoded = _in_one(texts.take(odd).dictionary_encode(null_encoding="encode"))
+    found = [_odd_number(text, absent, notation) for text in encoded.dictionary.to_pylist()]
+    values[odd] = np.array(found, np.float64)[encoded.indices.to_numpy(zero_copy_only=False)]
+    return values, np.isinf(values)
+
+
+def _odd_number(text: str | None, absent: frozenset[str], notation: Notation) -> float:
+    """The number of a text with space around it, NaN if it is missing, or infinity if neither."""
+    if text is None or canonical(text) in absent:
+        return math.nan
+    stripped = text.strip()
+    if re.fullmatch(notation.number, stripped) is None:
+        return math.inf
+    plain = stripped.replace(notation.thousands, "") if notation.thousands else stripped
+    return float(plain.replace(notation.decimal, "."))

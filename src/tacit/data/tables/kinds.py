@@ -3,7 +3,7 @@
 | kind | declared | becomes |
 |---|---|---|
 | `number` | `low`, `high` | one number in [-1, 1]: clamped to the bounds, then scaled |
-| `date` | `low`, `high` | likewise, by days |
+| `date` | `low`, `high`, `parts` | likewise, by days; hour, weekday, month as points of a circle |
 | `category` | `values` | a 0 / 1 for each value, one for others, one for missing |
 | `boolean` | nothing | -1 or 1 |
 | `ignore` | nothing | nothing |
@@ -14,9 +14,10 @@ one number for each name. `norm` is the largest squared norm that they can have.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
-from abc import abstractmethod
+import zoneinfo
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -24,12 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tacit.data.tables.fields import field_text, read_each, read_number
+from tacit.data.tables.fields import Column as Fields
+from tacit.data.tables.fields import field_text, refuse
 from tacit.errors import InputError
 
-Texts = Sequence[str | None]
 Words = frozenset[str]
-_MISSING = math.nan  # among numbers that were read
+Into = NDArray[np.float32]
+_MISSING = -1  # among codes
 _REFUSED = (
     'must not be missing, or the schema must say what a missing value becomes: missing = "{}"'
 )
@@ -85,51 +87,7 @@ class _Feature(_Part):
         return [name]
 
 
-class _Scaled(_Feature):
-    """A number between two bounds, or what is counted as one."""
-
-    missing: Literal["refuse", "indicator"] = "refuse"
-
-    @abstractmethod
-    def _read(self, text: str) -> float | None:
-        """The number of a field; None if it has none."""
-
-    @abstractmethod
-    def _unit(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers that were read, within [-1, 1]."""
-
-    @abstractmethod
-    def _filled(self) -> float:
-        """What stands for a missing value, within [-1, 1]."""
-
-    @property
-    def norm(self) -> float:
-        return 1.0 if self.missing == "refuse" else 1.0 + self._filled() ** 2
-
-    def features(self, name: str) -> list[str]:
-        """The number, and whether it is missing where it may be."""
-        return [name] if self.missing == "refuse" else [name, f"{name} is missing"]
-
-    def encode(self, texts: Texts, words: Words, where: str) -> NDArray[np.float64]:
-        """`[records, len(features)]`, within [-1, 1]."""
-        values = np.array(_numbers(self._read, texts, words, where, self._rule))
-        absent = np.isnan(values)
-        if self.missing == "refuse":
-            _refuse_missing(absent, where, "indicator")
-            return self._unit(values)[:, None]
-        unit = np.where(absent, self._filled(), self._unit(np.where(absent, self._middle, values)))
-        return np.stack([unit, absent.astype(np.float64)], axis=1)
-
-    @property
-    @abstractmethod
-    def _middle(self) -> float: ...
-
-    @property
-    @abstractmethod
-    def _rule(self) -> str: ...
-
-
-class NumberColumn(_Scaled):
+class NumberColumn(_Feature):
     """A number: clamped to [low, high], and these moved to -1 and 1.
 
     `scale = "log"`: by log(1 + x - low), for amounts of which most are small. `missing =
@@ -141,6 +99,7 @@ class NumberColumn(_Scaled):
     low: Bound
     high: Bound
     scale: Literal["linear", "log"] = "linear"
+    missing: Literal["refuse", "indicator"] = "refuse"
     fill: Bound | None = None
 
     @model_validator(mode="after")
@@ -156,33 +115,63 @@ class NumberColumn(_Scaled):
         return f"the bounds {self.low:g} and {self.high:g}"
 
     @property
-    def _middle(self) -> float:
-        return (self.low + self.high) / 2 if self.fill is None else self.fill
+    def norm(self) -> float:
+        """One, and more where a missing number has two inputs."""
+        return 1.0 if self.missing == "refuse" else 1.0 + float(self._filled) ** 2
+
+    def features(self, name: str) -> list[str]:
+        """The number, and whether it is missing where it may be."""
+        return [name] if self.missing == "refuse" else [name, f"{name} is missing"]
+
+    def encode(self, fields: Fields, words: Words, where: str, into: Into) -> None:
+        """Write `[records, len(features)]`, within [-1, 1]."""
+        values = fields.numbers(words, where, "must be finite numbers")
+        absent = np.isnan(values)
+        if self.missing == "refuse":
+            refuse(absent, where, _REFUSED.format("indicator"))
+            into[:, 0] = self._unit(values)
+        else:
+            into[:, 0] = np.where(absent, self._filled, self._unit(values))
+            into[:, 1] = absent
 
     @property
-    def _rule(self) -> str:
-        return "must be finite numbers"
-
-    def _filled(self) -> float:
-        return float(self._unit(np.array([self._middle]))[0])
-
-    def _read(self, text: str) -> float | None:
-        return read_number(text)
+    def _filled(self) -> np.float64:
+        """What stands for a missing value, within [-1, 1]."""
+        fill = (self.low + self.high) / 2 if self.fill is None else self.fill
+        return np.float64(self._unit(np.array([fill]))[0])
 
     def _unit(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return _to_unit(np.clip(values, self.low, self.high), self.low, self.high, self.scale)
 
 
-class DateColumn(_Scaled):
-    """A date as ISO 8601 writes it: clamped to [low, high], and these moved to -1 and 1."""
+_CIRCLES = {"hour": 24.0, "weekday": 7.0, "month": 12.0}
+_PARTS = ("day", *_CIRCLES)
+
+
+class DateColumn(_Feature):
+    """A date as ISO 8601 writes it, or as the file's dialect says.
+
+    `parts` are what a model sees of it: `day`, clamped to [low, high], and these moved to -1 and 1;
+    `hour`, `weekday` and `month`, each the cosine and the sine of its place in a circle. An instant
+    that names its offset from UTC is that of the clock in `zone`, and refused where none is
+    declared: what day it is depends on the place.
+    """
 
     kind: Literal["date"]
     low: datetime.date
     high: datetime.date
+    parts: Annotated[
+        tuple[Literal["day", "hour", "weekday", "month"], ...], Field(min_length=1)
+    ] = ("day",)
+    zone: str | None = None
+    missing: Literal["refuse", "indicator"] = "refuse"
 
     @model_validator(mode="after")
     def _checked(self) -> DateColumn:
         _check_bounds(self.low.toordinal(), self.high.toordinal())
+        _check_distinct(self.parts)
+        if self.zone is not None and self.zone not in zoneinfo.available_timezones():
+            raise ValueError("must have a zone such as 'UTC' or 'Europe/Vienna'")
         return self
 
     @property
@@ -191,25 +180,71 @@ class DateColumn(_Scaled):
         return f"the bounds {self.low} and {self.high}"
 
     @property
-    def _middle(self) -> float:
-        return (self.low.toordinal() + self.high.toordinal()) / 2
+    def norm(self) -> float:
+        """One for each part; a missing date has none, and what says so."""
+        return float(len(self.parts))
 
-    @property
-    def _rule(self) -> str:
-        return "must be dates such as 2024-05-31"
+    def features(self, name: str) -> list[str]:
+        """The day, two numbers for each part of a circle, and whether it is missing."""
+        found = [
+            feature
+            for part in self.parts
+            for feature in (
+                [name] if part == "day" else [f"{name} {part} cosine", f"{name} {part} sine"]
+            )
+        ]
+        return [*found, f"{name} is missing"] if self.missing == "indicator" else found
 
-    def _filled(self) -> float:
-        return 0.0
+    def encode(self, fields: Fields, words: Words, where: str, into: Into) -> None:
+        """Write `[records, len(features)]`, within [-1, 1]."""
+        absent, low, high = (
+            datetime.datetime.min,
+            float(self.low.toordinal()),
+            float(self.high.toordinal()),
+        )
 
-    def _read(self, text: str) -> float | None:
-        try:
-            return float(datetime.datetime.fromisoformat(text).toordinal())
-        except ValueError:
-            return None
+        def read(text: str | None) -> tuple[float, ...] | None:
+            missing = text is None or text in words
+            when = absent if missing else self._instant(str(text), fields.notation.dates)
+            if when is None:
+                return None
+            hour = when.hour + when.minute / 60 + when.second / 3600
+            return (float(missing), when.toordinal(), hour, when.weekday(), when.month - 1)
 
-    def _unit(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        low, high = float(self.low.toordinal()), float(self.high.toordinal())
-        return _to_unit(np.clip(values, low, high), low, high)
+        rule = "must be dates such as 2024-05-31" + (
+            "" if self.zone else ", without an offset from UTC (the schema declares no zone)"
+        )
+        found = fields.each(read, np.float64, where, rule).reshape(-1, 1 + len(_PARTS))
+        missing = found[:, 0] == 1
+        if self.missing != "indicator":
+            refuse(missing, where, _REFUSED.format("indicator"))
+        place = 0
+        for part in self.parts:
+            values = found[:, 1 + _PARTS.index(part)]
+            if part == "day":
+                days = [_to_unit(np.clip(values, low, high), low, high)]
+            else:
+                angles = 2 * np.pi * values / _CIRCLES[part]
+                days = [np.cos(angles), np.sin(angles)]
+            for numbers in days:
+                into[:, place] = np.where(missing, 0.0, numbers)
+                place += 1
+        if self.missing == "indicator":
+            into[:, place] = missing
+
+    def _instant(self, text: str, formats: Sequence[str]) -> datetime.datetime | None:
+        when = None
+        for form in formats or (None,):
+            with contextlib.suppress(ValueError):
+                when = (
+                    datetime.datetime.fromisoformat(text)
+                    if form is None
+                    else datetime.datetime.strptime(text, form)
+                )
+                break
+        if when is None or when.tzinfo is None:
+            return when
+        return None if self.zone is None else when.astimezone(zoneinfo.ZoneInfo(self.zone))
 
 
 class CategoryColumn(_Feature):
@@ -245,30 +280,30 @@ class CategoryColumn(_Feature):
         missing = ("(missing)",) if self.missing == "category" else ()
         return (*self.values, *others, *missing)
 
-    def named(self, texts: Texts, words: Words, where: str) -> list[str]:
+    def named(self, fields: Fields, words: Words, where: str) -> NDArray[np.str_]:
         """The value of every field, `(other)` and `(missing)` among them."""
-        return [self.known[int(code)] for code in self._codes(texts, words, where)]
+        return np.array(self.known, np.str_)[self.codes(fields, words, where)]
 
-    def encode(self, texts: Texts, words: Words, where: str) -> NDArray[np.float64]:
-        """`[records, len(features)]`, one 1 in a row."""
-        return np.eye(len(self.known))[self._codes(texts, words, where)]
+    def encode(self, fields: Fields, words: Words, where: str, into: Into) -> None:
+        """Write `[records, len(features)]`, one 1 in a row."""
+        into[:] = 0
+        into[np.arange(len(into)), self.codes(fields, words, where)] = 1
 
-    def _codes(self, texts: Texts, words: Words, where: str) -> NDArray[np.int64]:
-        places: dict[str | None, float] = {
-            value: float(place) for place, value in enumerate(self.values)
-        }
-        other = float(len(self.values)) if self.unknown == "other" else None
+    def codes(self, fields: Fields, words: Words, where: str) -> NDArray[np.int64]:
+        """The place of every field's value in `known`."""
+        places: dict[str | None, int] = {value: place for place, value in enumerate(self.values)}
+        other = len(self.values) if self.unknown == "other" else None
 
-        def read(text: str | None) -> float | None:
+        def read(text: str | None) -> int | None:
             absent = text is None or (text in words and text not in places)
             return _MISSING if absent else places.get(text, other)
 
         rule = 'must be values that the schema declares, or it must say unknown = "other"'
-        codes = np.array(read_each(texts, read, where, rule), dtype=np.float64)
-        absent = np.isnan(codes)
-        if self.missing == "refuse":
-            _refuse_missing(absent, where, "category")
-        return np.where(absent, len(self.known) - 1, codes).astype(np.int64)
+        codes = fields.each(read, np.int64, where, rule)
+        absent = codes == _MISSING
+        if self.missing != "category":
+            refuse(absent, where, _REFUSED.format("category"))
+        return np.where(absent, len(self.known) - 1, codes)
 
 
 class BooleanColumn(_Feature):
@@ -281,14 +316,19 @@ class BooleanColumn(_Feature):
         """The value, and whether it is missing where it may be."""
         return [name] if self.missing == "refuse" else [name, f"{name} is missing"]
 
-    def encode(self, texts: Texts, words: Words, where: str) -> NDArray[np.float64]:
-        """`[records, len(features)]`, within [-1, 1]."""
-        values = np.array(_numbers(_truth, texts, words, where, "must be true or false"))
+    def encode(self, fields: Fields, words: Words, where: str, into: Into) -> None:
+        """Write `[records, len(features)]`, within [-1, 1]."""
+
+        def read(text: str | None) -> float | None:
+            return math.nan if text is None or text in words else _truth(text)
+
+        values = fields.each(read, np.float64, where, "must be true or false")
         absent = np.isnan(values)
         if self.missing == "refuse":
-            _refuse_missing(absent, where, "indicator")
-            return values[:, None]
-        return np.stack([np.where(absent, 0.0, values), absent.astype(np.float64)], axis=1)
+            refuse(absent, where, _REFUSED.format("indicator"))
+            into[:, 0] = values
+            return
+        into[:, 0], into[:, 1] = np.where(absent, 0.0, values), absent
 
 
 class IgnoredColumn(_Feature):
@@ -305,9 +345,8 @@ class IgnoredColumn(_Feature):
         """None."""
         return []
 
-    def encode(self, texts: Texts, words: Words, where: str) -> NDArray[np.float64]:
-        """`[records, 0]`."""
-        return np.zeros((len(texts), 0))
+    def encode(self, fields: Fields, words: Words, where: str, into: Into) -> None:
+        """Write nothing."""
 
 
 Column = Annotated[
@@ -317,11 +356,15 @@ Column = Annotated[
 
 
 class ClassTarget(_Part):
-    """A class is predicted: `labels` in order, class 0 first."""
+    """A class is predicted: `labels` in order, class 0 first.
+
+    `missing`: a record without a target is refused, or left out as if it were not there.
+    """
 
     column: Annotated[str, Field(min_length=1)]
     kind: Literal["class"]
     labels: Annotated[Values, Field(min_length=2)]
+    missing: Literal["refuse", "drop"] = "refuse"
     confirmed_public: bool | None = None
 
     @model_validator(mode="after")
@@ -354,23 +397,42 @@ class ClassTarget(_Part):
         """What is good to know of the targets that a model sees."""
         return None
 
-    def encode(self, texts: Texts, words: Words, where: str) -> NDArray[Any]:
-        """Int64 `[records]`, the class of every record."""
+    def missing_in(self, fields: Fields, words: Words, where: str) -> NDArray[np.bool_]:
+        """Which records have no target, `[records]`."""
+        absent = words - {*self.labels}
+        return fields.each(lambda text: text is None or text in absent, np.bool_, where, "")
+
+    def encode(self, fields: Fields, words: Words, where: str) -> NDArray[Any]:
+        """Int64 `[records]`, the class of every record.
+
+        Where both labels are words for true and false, other words for them are taken as well.
+        """
         places = {label: place for place, label in enumerate(self.labels)}
-        rule = "must be labels that the schema declares, and none may be missing"
-        return np.array(
-            read_each(texts, lambda text: None if text is None else places.get(text), where, rule),
-            dtype=np.int64,
+        truths = {_truth(label): place for label, place in places.items()}
+        named = len(places) == 2 == len(truths.keys() - {None})
+
+        def read(text: str | None) -> int | None:
+            found = None if text is None else places.get(text)
+            return truths.get(_truth(str(text))) if found is None and named else found
+
+        rule = (
+            "must be labels that the schema declares, and none may be missing, or the schema must "
+            'leave such records out: missing = "drop"'
         )
+        return fields.each(read, np.int64, where, rule)
 
 
 class NumberTarget(_Part):
-    """A number is predicted: clamped to [low, high], and these moved to -1 and 1."""
+    """A number is predicted: clamped to [low, high], and these moved to -1 and 1.
+
+    `missing` as in `ClassTarget`.
+    """
 
     column: Annotated[str, Field(min_length=1)]
     kind: Literal["number"]
     low: Bound
     high: Bound
+    missing: Literal["refuse", "drop"] = "refuse"
     confirmed_public: bool | None = None
 
     @model_validator(mode="after")
@@ -407,18 +469,22 @@ class NumberTarget(_Part):
             f"1: an error of 0.1 is {0.1 * half:g}"
         )
 
-    def encode(self, texts: Texts, words: Words, where: str) -> NDArray[Any]:
+    def missing_in(self, fields: Fields, words: Words, where: str) -> NDArray[np.bool_]:
+        """Which records have no target, `[records]`."""
+        return np.isnan(fields.numbers(words, where, _NUMBERS))
+
+    def encode(self, fields: Fields, words: Words, where: str) -> NDArray[Any]:
         """Float32 `[records]`, within [-1, 1]."""
-        rule = "must be finite numbers, and none may be missing"
-
-        def read(text: str | None) -> float | None:
-            return None if text is None or text in words else read_number(text)
-
-        values = np.array(read_each(texts, read, where, rule), dtype=np.float64)
+        values = fields.numbers(words, where, _NUMBERS)
+        refuse(np.isnan(values), where, _NUMBERS)
         clipped = np.clip(values, self.low, self.high)
         return _to_unit(clipped, self.low, self.high).astype(np.float32)
 
 
+_NUMBERS = (
+    "must be finite numbers, and none may be missing, or the schema must leave such records out: "
+    'missing = "drop"'
+)
 Target = Annotated[ClassTarget | NumberTarget, Field(discriminator="kind")]
 
 
@@ -439,13 +505,14 @@ class NodeColumn(_Part):
         """What is declared of it and must be public, in words."""
         return f"the list of {len(self.values)} nodes"
 
-    def named(self, texts: Texts, where: str) -> list[str]:
-        """The value of every field."""
-        known = set(self.values)
+    def codes(self, fields: Fields, where: str) -> NDArray[np.int64]:
+        """The place of every field's value in `values`."""
+        places = {value: place for place, value in enumerate(self.values)}
         rule = "must be nodes that the schema declares, and none may be missing"
-        return read_each(texts, lambda text: text if text in known else None, where, rule)
+        read = lambda text: None if text is None else places.get(text)  # noqa: E731
+        return fields.each(read, np.int64, f"column {self.column!r} of {where}", rule)
 
-    def check(self, texts: Texts, node: int, where: str) -> None:
+    def check(self, fields: Fields, node: int, where: str) -> None:
         """Refuse the records of another node than the one that they are given as.
 
         Raises:
@@ -458,7 +525,7 @@ class NodeColumn(_Part):
             raise InputError(f"{at}, [node] values", list(self.values), expected)
         own = self.values[node]
         rule = f"must be {own!r} in every record, which the schema declares for node {node}"
-        read_each(texts, lambda text: text if text == own else None, at, rule)
+        fields.each(lambda text: True if text == own else None, np.bool_, at, rule)
 
 
 class UnitColumn(_Part):
@@ -470,25 +537,11 @@ class UnitColumn(_Part):
     column: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(min_length=1, max_length=40)] = "person"
 
-    def ids(self, texts: Texts, words: Words, where: str) -> list[str]:
+    def ids(self, fields: Fields, words: Words, where: str) -> NDArray[np.str_]:
         """The id of every field."""
         rule = "must say whose each record is, and none may be missing"
-
-        def read(text: str | None) -> str | None:
-            return None if text is None or text in words else text
-
-        return read_each(texts, read, f"column {self.column!r} of {where}", rule)
-
-
-def _numbers(read: Any, texts: Texts, words: Words, where: str, rule: str) -> list[float]:
-    """Numbers of fields, NaN where they are missing."""
-
-    def read_or_missing(text: str | None) -> float | None:
-        absent = text is None or text in words
-        number: float | None = _MISSING if absent else read(text)
-        return number
-
-    return read_each(texts, read_or_missing, where, rule)
+        read = lambda text: None if text is None or text in words else text  # noqa: E731
+        return fields.each(read, np.str_, f"column {self.column!r} of {where}", rule)
 
 
 def _truth(text: str) -> float | None:
@@ -496,17 +549,6 @@ def _truth(text: str) -> float | None:
     if word in _TRUE:
         return 1.0
     return -1.0 if word in _FALSE else None
-
-
-def _refuse_missing(absent: NDArray[np.bool_], where: str, kind: str) -> None:
-    marks = absent.tolist()
-    if any(marks):
-        read_each(
-            [None if mark else "" for mark in marks],
-            lambda text: text,
-            where,
-            _REFUSED.format(kind),
-        )
 
 
 def _to_unit(

@@ -1,30 +1,39 @@
 """Tables as they come: CSV and Parquet files, and frames of pandas, polars or PyArrow.
 
-Nothing is inferred from the records here, neither types nor what is missing: fields are text until
-a schema says what they are. CSV is read by Python's own reader, which needs no package. Parquet
-needs PyArrow. No error quotes a field.
+Nothing is inferred from the records here, neither types nor what is missing: fields of a CSV file
+are text until a schema says what they are. Files are read by PyArrow, column by column. No error
+quotes a field.
 """
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import csv
 import io
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
+
+import numpy as np
 
 from tacit.base.free_memory import host_bytes, in_words
 from tacit.base.plain_files import check_plain
 from tacit.data.files import UNREADABLE, UnfitFileError, content
-from tacit.data.tables.fields import Table, field_text
-from tacit.errors import InputError, RecordsError, optional
+from tacit.data.tables.dialect import ENDING, Dialect, beside
+from tacit.data.tables.fields import Column, Table, as_column, refuse
+from tacit.errors import InputError, RecordsError
 
-SEPARATORS = (",", ";", "\t")
+CSV_ENDINGS = (".csv", ".csv.gz")
+PARQUET_ENDINGS = (".parquet", ".pq")
+TABLE_ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS)
+"""How the file of a table ends; a folder of the second kind holds parts of one."""
+
+SEPARATORS = (",", ";", "\t", "|")
+_BLOCK = 1 << 20  # bytes that are parsed at a time; a longer line is left to the strict reader
 _FIELD_BYTES = 80  # of a text without its characters, and of its places in lists
+_TIMES = 3  # what a table takes in memory, as a multiple of the bytes of its file
 _FRAMES = ("pandas", "polars", "pyarrow", "narwhals", "modin", "cudf", "dask")
 _NO_TABLE = (
     "must be a table: a frame of pandas or polars, or a PyArrow table (a schema was given; pairs "
@@ -41,8 +50,8 @@ def is_frame(value: object) -> bool:
     return bool(narwhals.dependencies.is_into_dataframe(value))
 
 
-def as_table(value: object, where: str) -> Table:
-    """The columns of a frame, or of a mapping of columns, as texts.
+def as_columns(value: object, where: str) -> dict[str, Any]:
+    """The columns of a frame, or of a mapping of columns, by name; none of them is read.
 
     Raises:
         InputError: on `where`, if it is no frame, or two of its columns have one name.
@@ -50,181 +59,299 @@ def as_table(value: object, where: str) -> Table:
     if not isinstance(value, Mapping) and not is_frame(value):
         raise InputError(where, type(value).__name__, _NO_TABLE)
     try:
-        columns = value if isinstance(value, Mapping) else _frame_columns(value)
-        table = {str(name): _fields(column) for name, column in columns.items()}
+        named = list(value.items()) if isinstance(value, Mapping) else _series(value)
+    except InputError:
+        raise
     except Exception as error:  # whatever the user's object raises; its text may quote a record
         found = f"{type(value).__name__}: {type(error).__name__}"
         raise RecordsError(where, found, "must be a table whose columns can be read") from error
-    if len(table) < len(columns):
-        found = f"{len(columns)} columns"  # whose names, without a header, are a record
+    if not all(isinstance(name, str | int) for name, _ in named):
+        raise InputError(where, f"{len(named)} columns", "must have one line of names, of text")
+    columns = {str(name): column for name, column in named}
+    if len(columns) < len(named):
+        found = f"{len(named)} columns"  # whose names, without a header, are a record
         raise InputError(where, found, "must name every column once")
-    if len({len(texts) for texts in table.values()}) > 1:
+    return columns
+
+
+def _series(frame: Any) -> list[tuple[Any, Any]]:
+    """The columns of a frame; narwhals knows what each kind of frame takes for missing."""
+    import narwhals
+
+    if hasattr(frame, "iloc"):  # as pandas has it: names may be of any type
+        parts = [frame.iloc[:, place] for place in range(frame.shape[1])]
+        return [
+            (name, narwhals.from_native(part.rename("x"), series_only=True))
+            for name, part in zip(frame.columns, parts, strict=True)
+        ]
+    opened: Any = narwhals.from_native(frame, eager_only=True)
+    return [(name, opened[name]) for name in opened.columns]
+
+
+def read_columns(columns: Mapping[str, Any], names: Sequence[str], where: str) -> Table:
+    """Some columns of `as_columns`, read.
+
+    Raises:
+        RecordsError: a column cannot be read, or they are not of one length.
+    """
+    table: dict[str, Column] = {}
+    for name in names:
+        try:
+            table[name] = as_column(columns[name])
+        except Exception as error:  # whatever the user's object raises; its text may quote a record
+            found = type(error).__name__
+            rule = "must be a column of numbers, texts, dates or truth values"
+            raise RecordsError(f"column {name!r} of {where}", found, rule) from error
+    if len({len(column) for column in table.values()}) > 1:
         raise InputError(where, f"{len(columns)} columns", "must be of one length")
     return table
 
 
-def _frame_columns(frame: object) -> Mapping[object, list[Any]]:
-    """The columns of a frame; narwhals knows what each kind of frame takes for missing."""
-    import narwhals
-
-    opened: Any = narwhals.from_native(frame, eager_only=True)
-    found: dict[object, list[Any]] = {}
-    for name in opened.columns:
-        series = opened[name]
-        marks = zip(series.is_null().to_list(), series.to_list(), strict=True)
-        found[name] = [None if missing else value for missing, value in marks]
-    return found
-
-
-def _fields(values: Iterable[Any]) -> list[str | None]:
-    known: dict[str, str | None] = {}
-    texts: list[str | None] = []
-    for value in values:
-        # Texts alone are looked up: of other values, equal ones may be written in two ways.
-        if type(value) is not str:
-            texts.append(field_text(value))
-            continue
-        if value not in known:
-            known[value] = field_text(value)
-        texts.append(known[value])
-    return texts
-
-
-def found_separator(path: Path, where: str) -> str:
-    """What stands between the names of the columns of a file: a comma, a semicolon or a tab.
-
-    Raises:
-        InputError: on `where`, as `read_table`.
-    """
-    counts = {}
-    for sign in SEPARATORS:
-        with contextlib.suppress(InputError):  # with quotes, only the right one may be readable
-            counts[sign] = len(read_header(path, where, sign))
-    if max(counts.values(), default=0) < 2 and SEPARATORS[0] not in counts:
-        read_header(path, where)  # says why
-    return max(counts, key=lambda sign: counts[sign])
-
-
-def read_header(path: Path, where: str, separator: str = ",") -> list[str]:
+def read_header(path: Path, where: str, dialect: Dialect | None = None) -> list[str]:
     """The names of the columns of a file; of its records nothing is read.
 
     Raises:
         InputError: on `where`, as `read_table`.
     """
-    return _reader(path, where).header(path, where, separator)
+    return list(read_table(path, where, dialect, most=0))
 
 
-def read_table(path: Path, where: str, separator: str = ",", most: int | None = None) -> Table:
-    """A file as texts, or its first `most` records.
+def read_table(
+    path: Path, where: str, dialect: Dialect | None = None, most: int | None = None
+) -> Table:
+    """The columns of a table, or of its first `most` records, by their names in the schema.
 
-    The ending of its name is one of `TABLE_READERS`; CSV may be packed by gzip (`.csv.gz`), and has
-    `separator` between the fields of a line.
+    Args:
+        path: a file that ends in one of `TABLE_ENDINGS`, or a folder of Parquet files, whose names
+            may tell further columns as Hive writes them (`year=2024/part-0.parquet`).
+        where: what an error names.
+        dialect: how it is written; None: as the file beside it says.
+        most: how many records are wanted; None: all.
 
     Raises:
         InputError: on `where`, if the file cannot be read as what its ending says.
         RecordsError: lines have another number of fields than the header; says how many.
     """
-    return _reader(path, where).table(path, where, separator, most)
+    name = path.name.lower()
+    if not name.endswith(TABLE_ENDINGS) and not os.path.isdir(path):
+        expected = f"must end in one of {', '.join(TABLE_ENDINGS)}"
+        raise InputError(where, str(path), expected)
+    if not os.path.exists(path) or (os.path.isdir(path) and name.endswith(CSV_ENDINGS)):
+        raise InputError(where, str(path), "there is no such file")
+    dialect = Dialect.beside(path) if dialect is None else dialect
+    read = _csv if name.endswith(CSV_ENDINGS) else _parquet
+    names, columns = read(path, where, dialect, most)
+    kept = [place for place, name in enumerate(names) if name]  # as pandas writes its index
+    if not kept:
+        raise InputError(where, str(path), _NO_NAMES)
+    named = [dialect.names.get(names[place], names[place]) for place in kept]
+    if len(set(named)) < len(named):
+        # Its name is not said: where the line of names is missing, it is a field of a record.
+        places = [place for place, name in enumerate(named, 1) if named.count(name) > 1][:2]
+        found = f"has two columns of the same name, columns {places[0]} and {places[1]}"
+        raise InputError(where, str(path), found)
+    strange = sorted(dialect.named - set(named))
+    if strange:
+        expected = f"the table has no such column: {beside(str(path), ENDING)} names it"
+        raise InputError(where, strange[0], expected)
+    table: dict[str, Column] = {}
+    parts = list(columns)
+    del columns
+    for name, place in zip(named, kept, strict=True):
+        # A column is there once: as it was read, or in one piece.
+        part, parts[place] = parts[place], None
+        table[name] = Column(as_column(part).values, dialect.notation(name))
+    return table
 
 
-class _Csv:
-    """Comma-separated values, with a header; quotes as RFC 4180 has them."""
+_NO_NAMES = (
+    "must begin with a line of names; lines before it, another separator or encoding, or names "
+    f"where no line has them are declared in a file beside it that ends in {ENDING}"
+)
 
-    def header(self, path: Path, where: str, separator: str) -> list[str]:
-        return list(self.table(path, where, separator, 0))
 
-    def table(self, path: Path, where: str, separator: str, most: int | None) -> Table:
-        try:
+def _csv(
+    path: Path, where: str, dialect: Dialect, most: int | None
+) -> tuple[list[str], Sequence[Any]]:
+    """Comma-separated values; quotes as RFC 4180 has them.
+
+    Arrow reads what leaves no doubt. Anything else is for Python's reader, which is strict, slow,
+    and knows in which line something is wrong.
+    """
+    lines: Any = None
+    try:
+        with content(path) as (stream, _):
+            lines = _lines(stream, dialect)
+            names = list(dialect.header or map(str.strip, next(lines, [])))
+            skipped = dialect.skip_lines + lines.line_num
+            if most is not None or not names:
+                return names, _by_rows(itertools.islice(lines, most), names, where, path)
+        with content(path) as (stream, _):
+            columns = _by_arrow(_Utf8(stream, dialect), len(names), skipped)
+        if columns is None:
             with content(path) as (stream, _):
-                text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-                lines = csv.reader(text, delimiter=separator, strict=True)
-                names = [name.strip() for name in next(lines, [])]
-                found = list(_within_memory(itertools.islice(lines, most)))
-        except UnfitFileError as error:
-            raise InputError(where, str(path), str(error)) from error
-        except UNREADABLE as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            raise InputError(where, str(path), f"cannot be read as CSV ({reason})") from error
-        except (csv.Error, UnicodeDecodeError) as error:  # their text may quote records
-            expected = f"must be CSV in UTF-8, such as age,sex ({type(error).__name__})"
-            raise InputError(where, str(path), expected) from error
-        _check_names(names, where, path, separator)
-        unlike = sum(len(line) != len(names) for line in found)
-        if unlike:
-            rule = f"every line must have {len(names)} fields, as the header has"
-            raise RecordsError(f"{where}, {path}", f"{unlike:,} of {len(found):,} records", rule)
-        columns = zip(*found, strict=True) if found else ((),) * len(names)
-        return {name: _fields(column) for name, column in zip(names, columns, strict=True)}
+                lines = _lines(stream, dialect)
+                if dialect.header is None:
+                    next(lines)
+                columns = _by_rows(lines, names, where, path)
+        return names, columns
+    except UnfitFileError as error:
+        raise InputError(where, str(path), str(error)) from error
+    except UNREADABLE as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputError(where, str(path), f"cannot be read as CSV ({reason})") from error
+    except UnicodeError as error:
+        expected = (
+            f"must be CSV in {dialect.encoding.upper()}, or {beside(str(path), ENDING)} must name "
+            "another encoding, as in encoding = 'latin-1'"
+        )
+        raise InputError(where, str(path), expected) from error
+    except csv.Error as error:  # its text may quote records
+        expected = (
+            f"cannot be read as CSV at line {dialect.skip_lines + lines.line_num:,}: a field that "
+            "begins with a quote must end with one, before a separator; and no field may have "
+            f"more than {csv.field_size_limit():,} characters"
+        )
+        raise InputError(where, str(path), expected) from error
 
 
-class _Parquet:
-    """Apache Parquet."""
-
-    def header(self, path: Path, where: str, separator: str) -> list[str]:
-        return list(self._open(path, where).schema_arrow.names)
-
-    def table(self, path: Path, where: str, separator: str, most: int | None) -> Table:
-        file = self._open(path, where)
-        sizes = [
-            file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups)
-        ]
-        if sum(sizes) * 2 > host_bytes():
-            raise InputError(where, str(path), "does not fit in the memory that is free")
-        try:
-            groups = range(file.num_row_groups if most is None else min(1, file.num_row_groups))
-            table = file.read_row_groups(list(groups), use_threads=False)
-        except Exception as error:  # a damaged file may raise anything, and quote records
-            expected = f"cannot be read as Parquet ({type(error).__name__})"
-            raise InputError(where, str(path), expected) from error
-        names = list(table.column_names)
-        _check_names(names, where, path, separator)
-        return as_table(table if most is None else table.slice(0, most), where)
-
-    def _open(self, path: Path, where: str) -> Any:
-        optional("pyarrow")
-        from pyarrow import parquet
-
-        try:
-            check_plain(path)
-            return parquet.ParquetFile(path)
-        except Exception as error:
-            expected = f"cannot be read as Parquet ({type(error).__name__})"
-            raise InputError(where, str(path), expected) from error
+def _lines(stream: IO[bytes], dialect: Dialect) -> Any:
+    """The lines of a file from that of the names on, as lists of fields."""
+    encoding = "utf-8-sig" if dialect.encoding.lower() in ("utf-8", "utf8") else dialect.encoding
+    text = io.TextIOWrapper(stream, encoding=encoding, newline="")
+    for _ in range(dialect.skip_lines):
+        text.readline()
+    return csv.reader(text, delimiter=dialect.separator, strict=True)
 
 
-def _within_memory(lines: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Lines that are not empty, as long as there is memory for them: a packed file may be huge."""
+class _Utf8(io.RawIOBase):
+    """A CSV file as UTF-8, as much of it as memory is free for.
+
+    `is_regular`: whether every quote so far stands at an end of a field, or is one of two in a
+    quoted field; at the end of the file, whether all are closed too. Of such a file all readers
+    make the same.
+    """
+
+    def __init__(self, stream: IO[bytes], dialect: Dialect) -> None:
+        encoding = dialect.encoding.lower()
+        plain = encoding in ("utf-8", "utf8")
+        self._text = None if plain else io.TextIOWrapper(stream, encoding=encoding, newline="")
+        self._stream, self._free = stream, host_bytes()
+        self.separator = dialect.separator
+        self._ends = np.frombuffer(b'\n\r"' + dialect.separator.encode(), np.uint8)
+        self._bytes, self._quotes, self._last, self._is_placed = 0, 0, b"\n", True
+
+    @property
+    def is_regular(self) -> bool:
+        return self._is_placed and self._quotes % 2 == 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        size = size if size > 0 else _BLOCK
+        if self._text is None:
+            piece = self._stream.read(size)
+            piece = piece.removeprefix(codecs.BOM_UTF8) if self._bytes == 0 else piece
+        else:
+            piece = self._text.read(size // 4).encode()
+        self._bytes += len(piece)
+        if self._bytes * _TIMES > self._free:
+            free = in_words(self._free)
+            raise UnfitFileError(f"holds more records than fit in {free} of memory")
+        if piece and (b'"' in piece or self._last == b'"'):
+            # With the last sign of the piece before: a quote there is judged by what follows it.
+            signs = np.frombuffer(self._last + piece, np.uint8)
+            places = np.flatnonzero(signs == ord('"'))
+            before = self._quotes - (self._last == b'"')
+            closes = (np.arange(len(places)) + before) % 2 == 1
+            opens = places[~closes]
+            ends = places[closes]
+            opened = np.isin(signs[opens[opens > 0] - 1], self._ends)
+            closed = np.isin(signs[ends[ends < len(signs) - 1] + 1], self._ends)
+            self._is_placed &= bool(opened.all() and closed.all())
+            self._quotes = before + len(places)
+        self._last = piece[-1:] or self._last
+        return piece
+
+
+def _by_arrow(text: _Utf8, width: int, skipped: int) -> Sequence[Any] | None:
+    """The columns that follow some skipped lines, as text; None: it is for the strict reader."""
+    import pyarrow
+    from pyarrow import csv as arrow
+
+    unlike: list[int] = []
+
+    def skip(line: Any) -> str:
+        unlike.append(line.actual_columns)
+        return "skip"
+
+    names = [str(place) for place in range(width)]
+    try:
+        table = arrow.read_csv(
+            text,
+            arrow.ReadOptions(column_names=names, skip_rows=skipped, block_size=_BLOCK),
+            arrow.ParseOptions(
+                delimiter=text.separator, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            arrow.ConvertOptions(
+                column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False
+            ),
+        )
+    except pyarrow.ArrowInvalid:  # its text may quote records
+        return None
+    return None if unlike or not text.is_regular else table.columns
+
+
+def _by_rows(
+    lines: Iterable[list[str]], names: Sequence[str], where: str, path: Path
+) -> Sequence[Any]:
+    found: list[list[str]] = []
     free, needed = host_bytes(), 0
     for line in filter(None, lines):
         needed += _FIELD_BYTES * len(line) + sum(map(len, line))
         if needed > free:
             raise UnfitFileError(f"holds more records than fit in {in_words(free)} of memory")
-        yield line
+        found.append(line)
+    unlike = np.array([len(line) != len(names) for line in found], np.bool_)
+    rule = f"every line must have {len(names)} fields, as the header has"
+    if len({len(line) for line in found}) == 1 and len(names) == 1:
+        rule = _NO_NAMES
+    refuse(unlike, f"{where}, {path}", rule)
+    return list(zip(*found, strict=True)) if found else [()] * len(names)
 
 
-def _check_names(names: Sequence[str], where: str, path: Path, separator: str) -> None:
-    if not names or "" in names:
-        expected = f"must begin with a line of names, with {separator!r} between them"
-        raise InputError(where, str(path), expected)
-    if len(set(names)) < len(names):
-        # Its name is not said: where the line of names is missing, it is a field of a record.
-        places = [place for place, name in enumerate(names, 1) if names.count(name) > 1][:2]
-        found = f"has two columns of the same name, columns {places[0]} and {places[1]}"
-        raise InputError(where, str(path), found)
+def _parquet(
+    path: Path, where: str, dialect: Dialect, most: int | None
+) -> tuple[list[str], Sequence[Any]]:
+    """Apache Parquet: one file, or all files of a folder."""
+    from pyarrow import dataset, parquet
 
-
-def _reader(path: Path, where: str) -> _Csv | _Parquet:
-    name = path.name.lower().removesuffix(".gz")
-    reader = TABLE_READERS.get(Path(name).suffix)
-    if reader is None:
-        expected = f"must end in one of {', '.join(TABLE_READERS)} (or .csv.gz)"
-        raise InputError(where, str(path), expected)
-    if not os.path.isfile(path):
-        raise InputError(where, str(path), "there is no such file")
-    return reader()
-
-
-TABLE_READERS: MappingProxyType[str, Callable[[], _Csv | _Parquet]] = MappingProxyType(
-    {".csv": _Csv, ".parquet": _Parquet}
-)
-"""How a table is read, by the ending of its file."""
+    try:
+        files = sorted(path.rglob("*.p*q*t")) if path.is_dir() else [path]
+        files = [file for file in files if file.name.lower().endswith(PARQUET_ENDINGS)]
+        groups = 0
+        layouts = set()
+        for file in files:
+            check_plain(file)
+            about = parquet.read_metadata(file)
+            layouts.add(tuple(about.schema.to_arrow_schema().names))
+            groups += sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
+        if not files or len(layouts) > 1:
+            expected = "must hold Parquet files, all of which have the same columns"
+            raise InputError(where, str(path), expected)
+        if groups * 2 > host_bytes():
+            raise InputError(where, str(path), "does not fit in the memory that is free")
+        hive = dataset.partitioning(flavor="hive")
+        found = dataset.dataset(list(map(str, files)), format="parquet", partitioning=hive)
+        table = (
+            found.to_table(batch_readahead=1, fragment_readahead=1)
+            if most is None
+            else found.head(most)
+        )
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file may raise anything, and quote records
+        expected = f"cannot be read as Parquet ({type(error).__name__})"
+        raise InputError(where, str(path), expected) from error
+    return list(table.column_names), table.columns

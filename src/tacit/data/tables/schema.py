@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -32,22 +32,17 @@ from torch import Tensor
 from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
-from tacit.data.tables.fields import Table
+from tacit.data.tables.dialect import beside
+from tacit.data.tables.fields import Table, rows
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target, UnitColumn
-from tacit.data.tables.reading import as_table
-from tacit.errors import InputError, is_meant, nearest, plain_rule
+from tacit.data.tables.reading import as_columns, read_columns
+from tacit.errors import InputError, PrivateRecordsWarning, is_meant, nearest, plain_rule
 
 ENDING = ".schema.toml"
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 """Fields that count as missing, unless the schema says otherwise."""
 
 _WHERE = "task.schema"
-
-
-def _one_sign(value: str) -> str:
-    if len(value) != 1:
-        raise ValueError("must be one character, such as ';'")
-    return value
 
 
 def _complete(value: Any) -> Any:
@@ -67,7 +62,6 @@ class Schema(BaseModel):
         columns: every other column by name; the inputs of a record have their order.
         confirmed_public: whether a person has confirmed that all that is declared is public.
         missing_words: fields that count as missing, where they are no declared value.
-        separator: between the fields of a line of a CSV file.
 
     Raises:
         InputError: naming the key of the schema, its value and what would be right.
@@ -76,7 +70,6 @@ class Schema(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     confirmed_public: bool = False
-    separator: Annotated[str, AfterValidator(_one_sign)] = ","
     missing_words: tuple[str, ...] = MISSING_WORDS
     target: Annotated[Target, BeforeValidator(_complete)]
     node: NodeColumn | None = None
@@ -206,36 +199,36 @@ class Schema(BaseModel):
             InputError: a column is missing or not declared; or it is no table.
             RecordsError: records break what is declared; says how many.
         """
-        columns = self._checked(table, where)
+        columns = self.read(table, where)
         target = self.target.column
         if target not in columns:
             expected = f"has no column {target!r}, which is the target"
             raise InputError(where, list(columns), expected)
         if node is not None and self.node is not None and self.node.column in columns:
             self.node.check(columns[self.node.column], node, where)
-        at = f"column {target!r} of {where}"
-        targets = self.target.encode(columns[target], frozenset(self.missing_words), at)
+        words = frozenset(self.missing_words)
+        targets = self.target.encode(columns[target], words, f"column {target!r} of {where}")
         units = None
         if self.unit is not None and self.unit.column in columns:
-            words = frozenset(self.missing_words)
-            units = np.array(self.unit.ids(columns[self.unit.column], words, where), np.str_)
+            units = self.unit.ids(columns[self.unit.column], words, where)
         return Dataset(self._encoded(columns, where), torch.from_numpy(targets), units)
 
     def inputs(self, table: object, where: str = "table") -> Tensor:
         """Inputs alone, as in `dataset`, of a table that needs no target: for predictions."""
-        return self._encoded(self._checked(table, where), where)
+        columns = self.read(table, where, keep=True)
+        return self._encoded(columns, where)
 
-    def groups(self, table: Table, where: str) -> dict[str, list[str]]:
+    def groups(self, table: object, where: str) -> dict[str, NDArray[np.str_]]:
         """The values of the columns by which records can be divided: node and categories."""
-        words = frozenset(self.missing_words)
+        columns, words = self.read(table, where), frozenset(self.missing_words)
         groups = {
-            name: kind.named(table[name], words, f"column {name!r} of {where}")
+            name: kind.named(columns[name], words, f"column {name!r} of {where}")
             for name, kind in self.columns.items()
             if isinstance(kind, CategoryColumn)
         }
-        if self.node is not None and self.node.column in table:
-            name = self.node.column
-            groups[name] = self.node.named(table[name], f"column {name!r} of {where}")
+        if self.node is not None and self.node.column in columns:
+            codes = self.node.codes(columns[self.node.column], where)
+            groups[self.node.column] = np.array(self.node.values, np.str_)[codes]
         return groups
 
     @property
@@ -255,23 +248,23 @@ class Schema(BaseModel):
             InputError: no node's column is declared or there.
             RecordsError: records are of no declared node; says how many.
         """
-        columns = self._checked(table, where)
+        columns = self.read(table, where)
         if self.node is None or self.node.column not in columns:
             expected = (
                 "is one table, and so needs the column of the node, declared as [node] in the "
                 "schema; or pass a list with one table a node"
             )
             raise InputError(where, list(columns), expected)
-        name = self.node.column
-        owners = np.array(self.node.named(columns[name], f"column {name!r} of {where}"))
-        parts = [np.flatnonzero(owners == value).tolist() for value in self.node.values]
-        return [
-            {key: [texts[row] for row in part] for key, texts in columns.items()} for part in parts
-        ]
+        owners = self.node.codes(columns[self.node.column], where)
+        parts = [np.flatnonzero(owners == node) for node in range(len(self.node.values))]
+        return [{name: fields.take(part) for name, fields in columns.items()} for part in parts]
 
-    def _checked(self, table: object, where: str) -> Table:
-        """The columns of a table, all of which are declared."""
-        columns = as_table(table, where)
+    def read(self, table: object, where: str, *, keep: bool = False) -> Table:
+        """The columns of a table that are used, all of whose columns are declared.
+
+        Records without a target are left out where the schema says so, unless they are to be kept.
+        """
+        columns = as_columns(table, where)
         others = (self.node, self.unit)
         roles = [self.target.column, *(role.column for role in others if role is not None)]
         declared = [*self.columns, *roles]
@@ -295,27 +288,39 @@ class Schema(BaseModel):
         if absent:
             expected = f"lacks columns that the schema declares: {', '.join(absent)}"
             raise InputError(f"columns of {where}", ", ".join(columns), expected)
-        return columns
+        used = [name for name in columns if name in roles or self.columns[name].features(name)]
+        read = read_columns(columns, used, where)
+        target = self.target
+        if keep or target.missing == "refuse" or target.column not in read:
+            return read
+        words, at = frozenset(self.missing_words), f"column {target.column!r} of {where}"
+        absent_rows = target.missing_in(read[target.column], words, at)
+        if not absent_rows.any():
+            return read
+        dropped, kept = np.flatnonzero(absent_rows) + 1, np.flatnonzero(~absent_rows)
+        which = ", ".join(map(str, dropped[:10].tolist())) + (", ..." if len(dropped) > 10 else "")
+        warnings.warn(
+            f"{len(dropped):,} of {len(absent_rows):,} records have no target in {at} and are left "
+            f"out: rows {which}",
+            PrivateRecordsWarning,
+            stacklevel=2,
+        )
+        return {name: fields.take(kept) for name, fields in read.items()}
 
     def _encoded(self, table: Table, where: str) -> Tensor:
-        words = frozenset(self.missing_words)
-        parts: list[NDArray[np.float64]] = [
-            kind.encode(table[name], words, f"column {name!r} of {where}")
-            for name, kind in self.columns.items()
-            if name in table
-        ]
-        return torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
+        words, place = frozenset(self.missing_words), 0
+        found = np.empty((rows(table), len(self.features)), np.float32)
+        for name, kind in self.columns.items():
+            if width := len(kind.features(name)):
+                into = found[:, place : place + width]
+                kind.encode(table[name], words, f"column {name!r} of {where}", into)
+                place += width
+        return torch.from_numpy(found)
 
 
 def default_schema(path: str) -> str:
-    """Where the schema of a data file lies if nothing else is said: beside it.
-
-    >>> default_schema("data/patients.csv.gz")
-    'data/patients.schema.toml'
-    """
-    file = Path(path)
-    stem = file.name.removesuffix(".gz")
-    return str(file.with_name(stem.removesuffix(Path(stem).suffix) + ENDING))
+    """Where the schema of a table lies if nothing else is said: beside it."""
+    return beside(path, ENDING)
 
 
 def find_schema(path: str, data_dir: Path) -> Schema:

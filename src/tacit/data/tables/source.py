@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
 from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import find_file
-from tacit.data.tables.reading import read_table
+from tacit.data.tables.reading import CSV_ENDINGS, PARQUET_ENDINGS, read_table
 from tacit.data.tables.schema import Schema, default_schema, find_schema
 from tacit.errors import InputError
 
@@ -43,14 +41,14 @@ def load_table(dataset: str, data_dir: Path, schema: Schema | None, test: str | 
     if test is not None and is_table(test) and path.samefile(_find(test, data_dir, "task.test")):
         expected = "is the table that is trained on: name another one, of public records"
         raise InputError("task.test", test, expected)
-    table = read_table(path, "task.dataset", schema.separator)
     where = path.name
+    table = schema.read(read_table(path, "task.dataset"), where)
     return TaskData(
         name=dataset,
         train=schema.dataset(table, where),
         test=None if test is None else public_records(test, data_dir, schema),
         classes=schema.target.classes,
-        columns={name: np.array(texts) for name, texts in schema.groups(table, where).items()},
+        columns=schema.groups(table, where),
         values=schema.group_values,
     )
 
@@ -66,7 +64,7 @@ def public_records(test: str, data_dir: Path, schema: Schema) -> Dataset:
             "task.test", test, "must name a table of public records: csv:FILE or parquet:FILE"
         )
     path = _find(test, data_dir, "task.test")
-    return schema.dataset(read_table(path, "task.test", schema.separator), path.name)
+    return schema.dataset(read_table(path, "task.test"), path.name)
 
 
 def _find(reference: str, data_dir: Path, where: str) -> Path:
@@ -75,11 +73,13 @@ def _find(reference: str, data_dir: Path, where: str) -> Path:
     if not argument:
         raise InputError(where, reference, f"must name a file after the colon, as in {kind}:FILE")
     wanted = os.path.expanduser(argument)
-    endings = (".csv", ".csv.gz") if kind == "csv" else (".parquet",)
-    if not wanted.lower().endswith(endings):
-        raise InputError(where, reference, f"must be a file that ends in {' or '.join(endings)}")
+    endings = CSV_ENDINGS if kind == "csv" else PARQUET_ENDINGS
     folders = [Path(), data_dir.expanduser()]
-    path = find_file([wanted], folders)
+    parts = (folder / wanted for folder in folders if kind == "parquet")
+    path = next((part for part in parts if os.path.isdir(part)), None)
+    if path is None and not wanted.lower().endswith(endings):
+        raise InputError(where, reference, f"must be a file that ends in {' or '.join(endings)}")
+    path = path or find_file([wanted], folders)
     if path is None:
         looked = " or ".join(dict.fromkeys(str(folder / wanted) for folder in folders))
         raise InputError(where, reference, f"there is no file {looked}")
