@@ -113,7 +113,8 @@ def propose(
             missing[name] = tuple(words)
         if limits:
             values[name] = limits
-        known = [limits.get(text or "", text) if text not in words else None for text in texts]
+        plain_limits = {text: limit.replace(",", ".") for text, limit in limits.items()}
+        known = [None if text in words else plain_limits.get(text or "", text) for text in texts]
         formats = date_formats(_values(known))
         if formats:
             dates[name] = formats

@@ -17,7 +17,7 @@ import tomli_w
 
 from tacit.data.files import UNREADABLE, content
 from tacit.data.tables.dialect import Dialect
-from tacit.data.tables.fields import NUMBER, read_number
+from tacit.data.tables.fields import read_number
 from tacit.data.tables.reading import SEPARATORS
 from tacit.errors import InputError
 
@@ -28,7 +28,7 @@ _FORMATS = [
     for time in ("", " %H:%M", " %H:%M:%S")
     for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y", "%Y-%m-%d")
 ]
-_LIMIT = re.compile(rf"[<>]=?\s*({NUMBER})")  # below or above what can be measured
+_LIMIT = re.compile(r"[<>]=?\s*(\d+(?:[.,]\d+)?)")  # below or above what can be measured
 _SENTINELS = frozenset({-9.0, -99.0, -999.0, -9999.0, 999.0, 9999.0, 99999.0})
 
 
@@ -91,7 +91,7 @@ def missing_among(texts: Sequence[str], counts: Counter[str]) -> tuple[list[str]
         counts: how often each is there.
 
     Returns:
-        Words for missing fields, and texts such as `<0.01` with the limit as a number. Both are
+        Words for missing fields, and texts such as `<0.01` with the limit as it is written. Both are
         empty where the texts are no numbers.
     """
     numbers = {text: value for text in texts if (value := read_number(text)) is not None}
