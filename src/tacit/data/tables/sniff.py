@@ -91,8 +91,8 @@ def missing_among(texts: Sequence[str], counts: Counter[str]) -> tuple[list[str]
         counts: how often each is there.
 
     Returns:
-        Words for missing fields, and texts such as `<0.01` with the limit as it is written. Both are
-        empty where the texts are no numbers.
+        Words for missing fields, and texts such as `<0.01` with the limit as it is written. Both
+        empty where they are no numbers.
     """
     numbers = {text: value for text in texts if (value := read_number(text)) is not None}
     odd = [text for text in texts if text not in numbers]
