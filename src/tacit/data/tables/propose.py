@@ -108,17 +108,20 @@ def propose(
             )
             kinds[name] = {"kind": "ignore"}
             continue
-        words, limits = missing_among(_values(texts), Counter(filter(None, texts)))
-        if words:
-            missing[name] = tuple(words)
-        if limits:
-            values[name] = limits
-        plain_limits = {text: limit.replace(",", ".") for text, limit in limits.items()}
-        known = [None if text in words else plain_limits.get(text or "", text) for text in texts]
-        formats = date_formats(_values(known))
+        known, there = texts, _values(texts)
+        words, limits = missing_among(there, Counter(filter(None, texts)))
+        if words or limits:
+            plain_limits = {text: limit.replace(",", ".") for text, limit in limits.items()}
+            known = [
+                None if text in words else plain_limits.get(text or "", text) for text in texts
+            ]
+            there = _values(known)
+            missing |= {name: tuple(words)} if words else {}
+            values |= {name: limits} if limits else {}
+        formats = date_formats(there)
         if formats:
             dates[name] = formats
-        found = _column(known, public, formats)
+        found = _column(known, there, public, formats)
         kinds[name], reason = (
             (found, "") if isinstance(found, dict) else ({"kind": "ignore"}, found)
         )
@@ -192,10 +195,12 @@ def _target(texts: Sequence[str | None], roles: Roles, public: bool) -> dict[str
 
 
 def _column(
-    texts: Sequence[str | None], public: bool, formats: tuple[str, ...] | None
+    texts: Sequence[str | None],
+    found: Sequence[str],
+    public: bool,
+    formats: tuple[str, ...] | None,
 ) -> dict[str, Any] | str:
-    """What is declared of a column of inputs, or why it is ignored."""
-    found = _values(texts)
+    """What is declared of a column of inputs, or why it is ignored; `found` are its `_values`."""
     absent = not public or len(found) < len(set(texts))
     indicator = {"missing": "indicator"} if absent else {}
     numbers = _numbers(found)
@@ -220,7 +225,7 @@ def _column(
             "one plain format"
         )
     category = {"missing": "category"} if absent else {}
-    return {"kind": "category", "values": found, "unknown": "other", **category}
+    return {"kind": "category", "values": list(found), "unknown": "other", **category}
 
 
 def _values(texts: Sequence[str | None]) -> list[str]:

@@ -104,16 +104,15 @@ def missing_among(texts: Sequence[str], counts: Counter[str]) -> tuple[list[str]
         or sum(counts[text] for text in numbers) < 2 * sum(counts[text] for text in words)
     ):
         return [], {}
-    known = sorted(numbers.values())
     for text, value in numbers.items():
-        others = [other for other in known if other != value]
-        if len(others) < 5:
+        if value != 0 and value not in _SENTINELS:
             continue
-        low, high = min(others), max(others)
-        alone = low >= 0 > value or value > 10 * max(abs(low), abs(high))
-        # As of cholesterol, where nobody has 0 and the others are not spread out from it.
-        unlikely = value == 0 < high <= 5 * low
-        if (value in _SENTINELS and alone) or (unlikely and len(others) >= 10):
+        others = [other for other in numbers.values() if other != value]
+        low, high = min(others, default=0), max(others, default=0)
+        # 0 as of cholesterol, where nobody has it and the others are not spread out from it.
+        unlikely = low > 0 and high <= 5 * low and len(others) >= 10
+        alone = len(others) >= 5 and (low >= 0 > value or value > 10 * max(abs(low), abs(high)))
+        if unlikely if value == 0 else alone:
             words.append(text)
     return words, limits
 
