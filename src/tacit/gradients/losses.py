@@ -120,11 +120,10 @@ def _check_cross_entropy(outputs: Tensor, targets: Tensor) -> None:
             "cross-entropy needs one int64 class a record, of shape [records]",
         )
     classes = outputs.shape[1]
-    _check_values(
-        targets,
-        (targets >= 0) & (targets < classes),
-        f"the model has {classes} outputs, so classes must lie in 0..{classes - 1}",
-    )
+    rule = f"the model has {classes} outputs, so classes must lie in 0..{classes - 1}"
+    if classes <= 2:
+        rule += "; for labels of -1 and 1 set task.loss = 'logistic'"
+    _check_values(targets, (targets >= 0) & (targets < classes), rule)
 
 
 def _classes(targets: Tensor, classes: int | None) -> int | None:
