@@ -532,12 +532,17 @@ def test_nodes_are_all_of_the_schema_or_those_that_are_named(
         plan()
 
 
-def test_a_party_may_have_several_nodes(tmp_path):
+@pytest.mark.parametrize("public", [False, True])
+def test_a_party_may_have_several_nodes(public, tmp_path):
     for node, site in enumerate(("north", "west", "west")):
         write_site(tmp_path / f"{node}.csv", site)
+    write_site(tmp_path / "public.csv", *["south"] * 30)
     own = {"data": "by-rank", "source": f"{tmp_path}/{{node}}.csv"}
     names = ["north", "west", "west"]
-    config = load_config({"task": {"model": "logistic"}, "nodes": {**own, "names": names}})
+    task = {"dataset": f"csv:{tmp_path}/public.csv"} if public else {}
+    task |= {"model": "logistic"}
+    nodes = {**own, "names": names}
+    config = load_config({"task": task, "nodes": nodes})
     assert prepare(config, schema=Schema.of(THREE)).plan.config.nodes.names == tuple(names)
 
 

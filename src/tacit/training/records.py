@@ -182,7 +182,7 @@ def load_records(
         raise InputError("task.test_share", config.task.test_share, expected)
     given = nodes is not None or config.task.dataset == GIVEN
     named = None if given else _load(config, schema)
-    names = _names(config, named, schema)
+    names = _names(config, named, schema if own else None)
     rule = _unit_rule(config, schema)
     whose = tuple(_whose(config, node, is_given=nodes is not None) for node in hosted)
     if own:
@@ -261,11 +261,12 @@ def _names(
 ) -> tuple[str, ...] | None:
     """The declared names of all parts, node 0 first; never those that occur in the records.
 
-    Of a column that nobody declared, the names in a table of budgets are a declaration.
+    Of a column that nobody declared, the names in a table of budgets are a declaration. `schema` is
+    that of nodes with records of their own.
     """
     by, (parts, known) = config.nodes.partition.partition(":")[2], config.nodes.divided
     declared: tuple[str, ...] | None = None
-    if named is None and schema is not None and schema.node is not None:
+    if schema is not None and schema.node is not None:
         return _parties(config, schema.node)
     if named is not None and by:
         tables = (config.nodes.weights, *(getattr(config.privacy, key) for key in PER_NODE))
