@@ -77,7 +77,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         rows = self._rows(len(X), nodes, ids)
         inputs = torch.tensor(X, dtype=torch.float64)
         records = {
-            str(name): Dataset(inputs[row], targets[row], None if ids is None else ids[row])
+            _text(name): Dataset(inputs[row], targets[row], None if ids is None else ids[row])
             for name, row in rows.items()
         }
         by_name = any(isinstance(value, Mapping) for value in (self.epsilon, self.delta))
@@ -95,8 +95,8 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
                 **(self.options or {}),
             },
             "privacy": {
-                "epsilon": self.epsilon,
-                "delta": self.delta,
+                "epsilon": _by_text(self.epsilon),
+                "delta": _by_text(self.delta),
                 "noise_seed": self.noise_seed,
                 "unit": None if ids is None else "column:units",
             },
@@ -158,16 +158,16 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
             known = np.unique(names)
         except TypeError:
             raise InputError("nodes", "an array", "must be all numbers or all text") from None
-        numbered = np.array_equal(known, np.arange(len(known)))
+        numbered = known.dtype != np.bool_ and np.array_equal(known, np.arange(len(known)))
         for key, value in (("epsilon", self.epsilon), ("delta", self.delta)):
             if isinstance(value, Mapping):
-                declared = {str(name) for name in value}
-                foreign = sum(str(name) not in declared for name in names.tolist())
+                declared = {_text(name) for name in value}
+                foreign = sum(_text(name) not in declared for name in names.tolist())
                 if foreign:
                     found = f"{foreign:,} of {len(names):,} records"
                     rule = f"must be of nodes that {key}= names: {', '.join(sorted(declared))}"
                     raise RecordsError("nodes", found, rule)
-                for name in sorted(declared - {str(name) for name in known.tolist()}):
+                for name in sorted(declared - {_text(name) for name in known.tolist()}):
                     raise InputError(key, name, "is the name of a node without records")
             elif not numbered and not isinstance(value, str) and np.ndim(value):
                 expected = f'goes to nodes by name: write {key}={{"NAME": NUMBER, ...}}'
@@ -181,6 +181,17 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         with torch.no_grad():
             outputs: NDArray[np.float64] = self.module_(inputs).numpy()
         return outputs
+
+
+def _text(name: object) -> str:
+    """A node's name as text; a column of numbers may be of floating ones."""
+    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
+
+
+def _by_text(budget: object) -> object:
+    if not isinstance(budget, Mapping):
+        return budget
+    return {_text(name): value for name, value in budget.items()}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

@@ -229,6 +229,8 @@ def check_dataset(
             _refuse(~torch.isfinite(values), where, f"{name} must be finite numbers")
     if classes is not None and not dataset.targets.is_floating_point():
         labels, rule = dataset.targets, f"labels must be 0 to {classes - 1} ({classes} classes)"
+        if classes <= 2:
+            rule += "; for -1 and 1 set task.loss = 'logistic', and declare no classes"
         _refuse((labels < 0) | (labels >= classes), where, rule)
 
 

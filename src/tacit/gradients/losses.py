@@ -110,8 +110,8 @@ def _check_cross_entropy(outputs: Tensor, targets: Tensor) -> None:
     if outputs.ndim != 2:
         raise InputError(
             "task.model",
-            _shape(outputs),
-            "this is the shape of its output; cross-entropy needs [records, classes]",
+            _shape(outputs)[1:],
+            "this is the shape of its output for one record; cross-entropy needs [classes]",
         )
     if targets.dtype != torch.int64 or targets.ndim != 1:
         raise InputError(
@@ -120,11 +120,10 @@ def _check_cross_entropy(outputs: Tensor, targets: Tensor) -> None:
             "cross-entropy needs one int64 class a record, of shape [records]",
         )
     classes = outputs.shape[1]
-    _check_values(
-        targets,
-        (targets >= 0) & (targets < classes),
-        f"the model has {classes} outputs, so classes must lie in 0..{classes - 1}",
-    )
+    rule = f"the model has {classes} outputs, so classes must lie in 0..{classes - 1}"
+    if classes <= 2:
+        rule += "; for labels of -1 and 1 set task.loss = 'logistic'"
+    _check_values(targets, (targets >= 0) & (targets < classes), rule)
 
 
 def _classes(targets: Tensor, classes: int | None) -> int | None:
@@ -145,8 +144,8 @@ def _check_mse(outputs: Tensor, targets: Tensor) -> None:
     if outputs_count != targets_count:
         raise InputError(
             "task.model",
-            _shape(outputs),
-            f"this is the shape of its output; mse needs {targets_count} outputs a record, "
+            _shape(outputs)[1:],
+            f"this is the shape of its output for one; mse needs {targets_count} outputs a record, "
             f"as many as the targets have",
         )
     if not targets.is_floating_point():
@@ -184,9 +183,8 @@ def _check_logistic(outputs: Tensor, targets: Tensor) -> None:
     if math.prod(outputs.shape[1:]) != 1 or outputs.ndim > 2:
         raise InputError(
             "task.model",
-            _shape(outputs),
-            "this is the shape of its output; logistic needs one score a record, "
-            "[records] or [records, 1]",
+            _shape(outputs)[1:],
+            "this is the shape of its output for one record; logistic needs one score, [] or [1]",
         )
     if math.prod(targets.shape[1:]) != 1 or targets.ndim > 2:
         raise InputError(

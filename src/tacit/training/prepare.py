@@ -116,9 +116,9 @@ def prepare(
     _LOG.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted, instead)
     names = records.names
-    if names is None and peers.authenticated:  # sites, which are known by their names
+    if peers.authenticated:  # sites, which are known by their names
         known = [site.name for site in peers.seen()]
-        names = tuple(known[rank] for rank in placement.ranks)
+        names = _names(records.names, [known[rank] for rank in placement.ranks])
     config = config.with_names(names)
     if instead is None and records.test is not None:
         warn_of_private("test", records.test.inputs, records.train.inputs)
@@ -182,12 +182,13 @@ def prepare(
     except RecordsError as error:  # a few of them were tried
         raise RecordsError(shown, "some of its records", error.expected) from None
     except InputError as error:
-        if error.where != "task.dataset" or public is not None:
+        if error.where != "task.dataset":
             raise
-        # Made-up records were tried, which are shaped and typed as those of every node.
-        shape = [int(train.sizes[0]), *first.targets.shape[1:]]
-        found = f"targets {shape} of {first.targets.dtype}"
-        raise InputError(records.whose[0], found, error.expected) from None
+        # What was tried is shaped and typed as public records are, or else as those of every node.
+        count = int(train.sizes[0]) if public is None else len(public)
+        found = f"targets {[count, *example.targets.shape[1:]]} of {example.targets.dtype}"
+        where = records.whose[0] if public is None else shown
+        raise InputError(where, found, error.expected) from None
     engine = replace(engine, moments=moments)
     chosen = config.algorithm
     keeps = chosen.definition.table(chosen.options) is not None
@@ -288,6 +289,15 @@ def prepare(
         recalibration=recalibration,
         again=again,
     )
+
+
+def _names(declared: tuple[str, ...] | None, sites: Sequence[str]) -> tuple[str, ...]:
+    """Whose each node is: what is declared, unless it is a site whose node is another; or sites."""
+    names = declared or tuple(sites)
+    if any(site != name and site in names for site, name in zip(sites, names, strict=True)):
+        expected = f"must be those of the sites, by their ranks: {', '.join(sites)}"
+        raise InputError("nodes.names", ", ".join(names), expected)
+    return names
 
 
 def find_augmentation(config: Config, examples: Tensor) -> Augmentation | None:
