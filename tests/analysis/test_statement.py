@@ -17,6 +17,7 @@ from scipy.stats import norm
 
 import tacit
 from experiments import experiment, strict_json, tree
+from experiments import tacit as command
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.statement import _unit_assumptions as unit_assumptions
 from tacit.analysis.statement import check_statement, write_statement
@@ -559,6 +560,30 @@ def update_unit(changes, document):
 
 def copied(path, to):
     return Path(shutil.copy(path, to))
+
+
+def test_what_all_runs_cost_is_of_a_person_only_as_long_as_all_of_them_were(tmp_path):
+    """A row is charged what its person was; of a person, a run by row says nothing."""
+    kept = {"ledger": str(tmp_path / "ledgers"), "ledger_epsilon": 99.0, "ledger_source": "ward"}
+    run, said = tmp_path / "first", "what all of them come to is of a row, and of a patient nothing"
+    of_persons(run, **kept, unit_nodes=2)
+    write_statement(run, tmp_path / "before")
+    shown = command("privacy", "ledger", tmp_path / "ledgers").out
+    assert "spent is of all rows of one id together (by column:patient)" in " ".join(shown.split())
+    of_persons(tmp_path / "second", **kept, unit="record", unit_rows=None, unit_nodes=None)
+    path, _ = write_statement(run, tmp_path / "after")
+    for folder, told in (("before", False), ("after", True)):
+        document = strict_json((tmp_path / folder / "statement.json").read_text())
+        assert (said in " ".join(document["assumptions"])) is told
+        assert (said in (tmp_path / folder / "statement.html").read_text()) is told
+        units = [entry.get("unit", "record") for entry in document["data_ledger"]["runs"]]
+        assert units == ["column:patient", "record"][: 1 + told]
+    assert check_statement(path).unit.name == "patient"
+    shown = command("privacy", "ledger", tmp_path / "ledgers").out
+    assert "spent is of a row, and bounds nothing" in " ".join(shown.split())
+    # Of rows, every figure is what it says.
+    write_statement(tmp_path / "second")
+    assert said not in (tmp_path / "second" / "statement.json").read_text()
 
 
 def test_between_processes_it_is_a_promise_where_persons_are(tmp_path):
