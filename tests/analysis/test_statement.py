@@ -24,7 +24,7 @@ from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.data import Dataset
 from tacit.data import load as load_data
-from tacit.errors import InputError
+from tacit.errors import BudgetError, InputError
 from tacit.privacy import Composed, epsilon, for_a_unit, from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import Ledger
@@ -326,39 +326,68 @@ def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path):
     write_statement(run, ledger=tmp_path / "moved")
 
 
-@pytest.mark.parametrize("kept", [99, 50, 0])
-def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_another(tmp_path, kept):
-    """Neighbours under one ledger: all but what is random or noised is equal, byte by byte."""
+def hospital(first, *, rows=3):
+    """Ninety persons, `first` and those after, with three rows each: the first of them so many."""
+    coins = torch.Generator().manual_seed(first)
+    ids = np.repeat(np.arange(first, first + 90), [rows, *[3] * 89])
+    inputs = torch.rand(len(ids), 8, generator=coins)
+    return Dataset(inputs, torch.arange(len(ids)) % 10, units=ids)
+
+
+def digits(first):
+    """A hundred rows of nobody's."""
     data = load_data("digits", data_dir=Path("data"), seed=0).train
-    read = {}
-    for name, first in (("all", 0), ("some", 100 - kept)):
-        folder = tmp_path / name
-        privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(folder / "ledgers")}
-        privacy |= {"ledger_epsilon": 4.0, "ledger_source": "hospital"}
+    records = slice(first, first + 100)
+    return data.inputs[records], data.targets[records]
+
+
+@pytest.mark.parametrize(
+    ("made", "others", "privacy"),
+    [
+        (partial(digits, 0), [partial(digits, first) for first in (1, 50, 100)], {}),
+        # One row of a person less; one person another; all persons others.
+        (
+            partial(hospital, 0),
+            [partial(hospital, 0, rows=2), partial(hospital, 1), partial(hospital, 90)],
+            {"unit": "column:person", "unit_rows": 3},
+        ),
+    ],
+    ids=["by record", "by person"],
+)
+def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_another(
+    tmp_path, made, others, privacy
+):
+    """Neighbours under one ledger: all but what is random or noised is equal, byte by byte."""
+    read = []
+    for place, second in enumerate([made, *others]):
+        folder = tmp_path / str(place)
+        kept = {"ledger": str(folder / "ledgers"), "ledger_epsilon": 4.0}
         config = experiment(
             task={"dataset": None, "model": "logistic", "outputs": 10},
             nodes={"count": 1},
-            privacy=privacy,
+            privacy={**PRIVATE, "epsilon": 1.0, **kept, "ledger_source": "hospital", **privacy},
             train={"steps": 2},
         )
-        for run, start in (("first", 0), ("second", first)):
-            records = slice(start, start + 100)
-            nodes = [(data.inputs[records], data.targets[records])]
-            tacit.train(config, nodes=nodes, out=folder / run)
-        write_statement(folder / "second")
+        for run, records in (("first", made), ("second", second)):
+            tacit.train(config, nodes=[records()], out=folder / run)
         run = folder / "second"
+        write_statement(run)
         result = strict_json((run / "result.json").read_text())
-        for noised in ("seconds", "steps_per_second"):
-            result.pop(noised)
+        for clock in ("seconds", "steps_per_second"):
+            result.pop(clock)
         files = ("statement.json", "statement.html", "config.toml")
         texts = [*((run / file).read_text() for file in files), json.dumps(result)]
+        texts.append(dump(ledgers.ledger_document(folder / "ledgers")))
         random = re.compile(r"[0-9a-f]{8,}|\d{4}-\d\d-\d\d[T \d:+]*|" + re.escape(str(folder)))
-        read[name] = [random.sub("?", text) for text in texts]
-    assert read["all"] == read["some"]
-    (row,) = json.loads((tmp_path / "some" / "second" / "statement.json").read_text())[
-        "data_ledger"
-    ]["nodes"]
-    assert 1.2 < row["epsilon"] < 2.0  # of both runs, though only some of its records were in both
+        read.append([random.sub("?", text) for text in (*texts, *sorted(tree(run)))])
+        with pytest.raises(BudgetError) as refused:
+            tacit.train(
+                {**config, "privacy": {**config["privacy"], "epsilon": 4.0}}, nodes=[made()]
+            )
+        assert refused.value.reported() is None
+    assert all(texts == read[0] for texts in read)
+    (row,) = strict_json((run / "statement.json").read_text())["data_ledger"]["nodes"]
+    assert 1.2 < row["epsilon"] < 2.0  # of both runs, whatever was in both
 
 
 def files_of(statement):
