@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tacit.data.own import own_name, record_digests, unit_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
 from tacit.data.tables.kinds import NodeColumn
 from tacit.data.tables.reading import read_table
-from tacit.data.units import Ids, UnitRule, check_nodes, unit_ids
+from tacit.data.units import Ids, UnitRule, Units, check_nodes, unit_ids
 from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
@@ -311,6 +312,12 @@ def found_in(records: Tensor, others: Tensor) -> int:
     Both are inputs, `[records, ...]`.
     """
     own, known = (record_digests(inputs, _COMPARED) for inputs in (records, others))
+    return int(np.isin(own, known).sum())
+
+
+def units_in(units: Units, others: Units) -> int:
+    """How many of some units have the id of one of the others."""
+    own, known = (unit_digests(chain.from_iterable(one.ids), _COMPARED) for one in (units, others))
     return int(np.isin(own, known).sum())
 
 
