@@ -164,7 +164,7 @@ def test_what_cannot_be_is_refused():
     wrong = {**nodes[1][0], "codes": nodes[1][0]["codes"] + 724}
     with pytest.raises(RecordsError, match=r"nodes\[1\].*8 of 8 records.*every id"):
         trained([nodes[0], (wrong, LABELS[1::3]), nodes[2]], Beside)
-    for key, value in (("input_bound", 1.0), ("augmentation", "crop"), ("features", "scattering")):
+    for key, value in (("input_bound", 1.0), ("augmentation", "shift"), ("features", "scattering")):
         with pytest.raises(InputError, match=rf"task\.{key}.*one input"):
             trained(nodes, Beside, task={key: value})
 

@@ -25,7 +25,7 @@ Kind = Literal["floating", "integer", "boolean"]
 
 
 @dataclass(frozen=True)
-class Part:
+class InputPart:
     """One input of a record: its name, or its place; and the shape and kind of its numbers."""
 
     name: str | int
@@ -42,7 +42,7 @@ class Part:
 class Packed:
     """How the inputs of a record lie in a row; public. Named ones are in the order of names."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[InputPart, ...]
 
     @property
     def words(self) -> str:
@@ -82,17 +82,6 @@ class Packed:
             dim=-1,
         )
 
-    def made(self, records: int, generator: torch.Generator) -> Tensor:
-        """Made-up rows: normal numbers, and ids 0 and 1, which any table of rows has."""
-        shapes = [(part.kind, (records, part.size)) for part in self.parts]
-        drawn = [
-            torch.randn(shape, generator=generator)
-            if kind == "floating"
-            else torch.randint(2, shape, generator=generator).float()
-            for kind, shape in shapes
-        ]
-        return torch.cat(drawn, dim=1)
-
     def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
         return torch.split(rows, [part.size for part in self.parts], dim=-1)
 
@@ -123,7 +112,7 @@ def pack(inputs: Mapping[str, Tensor] | Sequence[Tensor], where: str) -> tuple[T
                 raise RecordsError(where, found, f"integers of {name} must be below {_EXACT:,}")
         elif values.dtype == torch.float64:
             dtype = torch.float64
-        parts.append(Part(name, tuple(values.shape[1:]), kind))
+        parts.append(InputPart(name, tuple(values.shape[1:]), kind))
         rows.append(values.reshape(len(values), math.prod(values.shape[1:])))
     return torch.cat([values.to(dtype) for values in rows], dim=1), Packed(tuple(parts))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
-from tacit.gradients.inputs import Packed, Part
+from tacit.gradients.inputs import InputPart, Packed
 from tacit.gradients.paths import GradientPath
 from tacit.gradients.probe import Probe, mismatch
 
@@ -104,7 +104,7 @@ def _padded(inputs: Tensor, pad: int, packed: Packed | None) -> Tensor:
     Of several inputs each ends so; floating ones in zeros.
     """
     nodes, many = inputs.shape[:2]
-    whole = [Part(0, tuple(inputs.shape[2:]), "integer")]
+    whole = [InputPart(0, tuple(inputs.shape[2:]), "integer")]
     padded, start = inputs.flatten(2).clone(), 0
     for part in whole if packed is None else packed.parts:
         stop, positions = start + part.size, part.shape[0] if part.shape else 1

@@ -578,10 +578,10 @@ def _made(model: nn.Module, loss: Loss, first: Dataset) -> Dataset:
 def _made_inputs(first: Dataset, ids: int = 2, generator: torch.Generator | None = None) -> Tensor:
     """Normal numbers, or ids below `ids`, in the shape and type of the nodes' inputs."""
     generator = generator or torch.Generator().manual_seed(_EXAMPLE_SEED)
-    if first.packed is not None:
-        return first.packed.made(_EXAMPLES, generator).to(first.inputs.dtype)
     shape = (_EXAMPLES, *first.inputs.shape[1:])
     inputs = torch.randn(shape, generator=generator)
+    if first.packed is not None:  # ids 0 and 1, which any embedding has
+        inputs = first.packed.possible(inputs, torch.arange(2.0)[:, None].expand(2, *shape[1:]))
     if not first.inputs.is_floating_point():
         inputs = torch.randint(ids, shape, generator=generator)
     return inputs.to(first.inputs.dtype)
