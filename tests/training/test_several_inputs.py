@@ -292,3 +292,20 @@ def test_a_record_without_targets_has_gradient_zero_by_torchs_own_loss_too():
         assert not alone.total.any()
         assert float(alone.norms) < 1e-15  # an upper bound
         assert float(alone.losses) == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_estimators_take_inputs_by_name_and_several_numbers():
+    given = {name: values.numpy() for name, values in named(slice(None)).items()}
+    settings = {"epsilon": "none", "algorithm": "dp2-sgd", "steps": 2, "batch": 4, "n_nodes": 2}
+    torch.manual_seed(1)
+    classifier = tacit.TacitClassifier(model=Beside(), classes=[0, 1], **settings)
+    classes = classifier.fit(given, LABELS.numpy()).predict(given)
+    trained_one = classifier.result_.model("consensus").double()
+    right = trained_one(NUMBERS.double(), CODES, FLAGS).argmax(1)
+    assert np.array_equal(classes, right.numpy())
+    regressor = tacit.TacitRegressor(model="linear", **settings)
+    numbers = regressor.fit(NUMBERS.numpy(), SEVERAL.numpy()).predict(NUMBERS.numpy())
+    assert numbers.shape == (24, 3)
+    with pytest.raises(InputError, match="must be an array of numbers"):
+        classifier.fit({**given, "codes": np.array(["a"] * 24)}, LABELS.numpy())
