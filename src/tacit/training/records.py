@@ -138,7 +138,7 @@ def with_units(nodes: Any, units: Any, schema: Schema | None, names: Sequence[st
         if known.units is not None:
             raise InputError(where, "ids", "its data set has ids too: give them once")
         ids = unit_ids(given[place], len(known), where)
-        made.append(Dataset(known.inputs, known.targets, ids))
+        made.append(Dataset(known.inputs, known.targets, ids, known.packed))
     return made
 
 
@@ -520,7 +520,7 @@ def features_of(
             stored = records.stored[start : start + size]
             kept.write(features, hosted[place], stored, read, own)
         _check_features(own, name)
-    return replace(records, stored=made, bytes=False)
+    return replace(records, stored=made, bytes=False, packed=None)
 
 
 def _inputs_of(records: StackedData, first: int, rows: slice) -> Tensor:
