@@ -59,7 +59,7 @@ class Roles:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class ProposedSchema:
     """What fits some records.
 
     Args:
@@ -75,7 +75,7 @@ class Proposal:
 
 def propose(
     table: Texts, roles: Roles, *, public: bool, dialect: Dialect | None = None
-) -> Proposal:
+) -> ProposedSchema:
     """A schema that fits some records: a public sample, or the first ones of a private file.
 
     Where these are `public`, their extremes are bounds, and all that is declared counts as
@@ -144,7 +144,7 @@ def propose(
     plain = (dialect or Dialect()).model_dump()
     found_so: dict[str, Any] = {"missing": missing, "values": values, "dates": dates}
     changed: dict[str, Any] = {key: {**own, **plain[key]} for key, own in found_so.items()}
-    return Proposal(Schema(**declared), Dialect(**{**plain, **changed}), ignored)
+    return ProposedSchema(Schema(**declared), Dialect(**{**plain, **changed}), ignored)
 
 
 def proposed_unit(table: Texts, schema: Schema) -> str | None:
