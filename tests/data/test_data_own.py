@@ -561,6 +561,7 @@ FEW = np.arange(32.0).reshape(16, 2) % 4  # of few values, which occur at every 
         (DISTINCT, DISTINCT[:5], True),
         (DISTINCT, [*DISTINCT, *(DISTINCT + 100), *(DISTINCT + 200)], True),
         (DISTINCT, [*DISTINCT[:8], *(DISTINCT[8:] + 100)], False),
+        (DISTINCT, DISTINCT[:2], False),
         (FEW, FEW[:9], False),
     ],
 )

@@ -387,7 +387,8 @@ def _own(
 def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
     """Say on the own screen that nodes hold the very same records, or mostly, in whatever order.
 
-    Mostly is said only of records that differ: of few values, all may occur at every node.
+    Mostly is said only of more than two, and of records that differ: of few values, all may occur
+    at every node.
     """
     if len(local) < 2:
         return
@@ -404,7 +405,7 @@ def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
         shared = np.bincount(found, minlength=1)[:place]
         if other == place and 2 * sizes[place] > len(own) and shared.any():
             most = int(shared.argmax())
-            if 2 * shared[most] > min(sizes[place], sizes[most]):
+            if 2 * shared[most] > max(4, min(sizes[place], sizes[most])):
                 other, word = most, "mostly "
         if other != place and len(own):
             _LOG.warning(
