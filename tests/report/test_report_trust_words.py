@@ -15,6 +15,7 @@ from tacit.report.protection import colluders_table
 from tacit.report.trust_words import (
     RELATIONS,
     TRUST_MODELS,
+    observer_words,
     person_text,
     relation_meaning,
     trust_texts,
@@ -107,6 +108,9 @@ def test_a_server_that_is_a_client_counts_as_one(processes, colluding, said):
     assert said in told("secure-sum", nodes_by_process=processes, **changes)
     assert "is the server and" not in told("pairwise", nodes_by_process=processes, **changes)
     assert "is the server and" not in told("secure-sum", **changes)
+    apart, one = terms(nodes_by_process=processes, **changes), terms(**changes)
+    assert observer_words("secure-sum", apart).endswith("(those of its own process included)")
+    assert "process" not in observer_words("secure-sum", one) + observer_words("pairwise", apart)
     assert "the server's own process are among these" in TRUST_MODELS["secure-sum"]
 
 

@@ -188,6 +188,8 @@ def check(
         typer.echo(f"{file}: every epsilon in it is confirmed")
         most = confirmed.colluding
         collude = "any number of nodes" if most is None else f"any {count_text(most, 'node')}"
+        if confirmed.trust_model == "secure-sum":
+            collude += ", those of the server's process included,"
         typer.echo(f"{file}: under the trust model {confirmed.trust_model}, {collude} may collude")
         typer.echo(f"{file}: epsilon protects {confirmed.unit.meaning}")
         for path in confirmed.ledgers or ():

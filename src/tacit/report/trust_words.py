@@ -171,7 +171,9 @@ def observer_words(trust_model: str, trust: TrustTerms | None) -> str:
     """Who guesses, for the verdict on a run: what they see and know."""
     if trust is None:
         return "whoever sees everything"
-    return f"{_OBSERVERS[trust_model.partition(',')[0]]} {_known(trust.colluding)}"
+    model = trust_model.partition(",")[0]
+    own = " (those of its own process included)" * (model == "secure-sum" and not trust.simulated)
+    return f"{_OBSERVERS[model]} {_known(trust.colluding)}{own}"
 
 
 def server_words(trust: TrustTerms) -> str:
