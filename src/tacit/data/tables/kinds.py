@@ -22,7 +22,15 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from tacit.data.tables.fields import field_text, read_each, read_number
 from tacit.errors import InputError
@@ -216,13 +224,20 @@ class CategoryColumn(_Feature):
     """One of some declared values: a 0 / 1 for each.
 
     `unknown`: a value that was not declared is refused, or counts as one more, "other". `missing`:
-    it is refused, or counts as one more.
+    it is refused, or counts as one more. `embed`: instead it is one code, of which a model looks so
+    many numbers up in a table that it trains.
     """
 
     kind: Literal["category"]
     values: Values
     unknown: Literal["refuse", "other"] = "refuse"
     missing: Literal["refuse", "category"] = "refuse"
+    embed: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _plain(self, plain: SerializerFunctionWrapHandler) -> Any:
+        found = plain(self)
+        return {key: value for key, value in found.items() if key != "embed" or value is not None}
 
     @model_validator(mode="after")
     def _checked(self) -> CategoryColumn:
@@ -236,7 +251,7 @@ class CategoryColumn(_Feature):
 
     def features(self, name: str) -> list[str]:
         """The values, `other`, and whether it is missing."""
-        return [f"{name} = {value}" for value in self.known]
+        return [name] if self.embed else [f"{name} = {value}" for value in self.known]
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -250,8 +265,14 @@ class CategoryColumn(_Feature):
         return [self.known[int(code)] for code in self._codes(texts, words, where)]
 
     def encode(self, texts: Texts, words: Words, where: str) -> NDArray[np.float64]:
-        """`[records, len(features)]`, one 1 in a row."""
-        return np.eye(len(self.known))[self._codes(texts, words, where)]
+        """`[records, len(features)]`, one 1 in a row; or the code."""
+        codes = self._codes(texts, words, where)
+        return codes[:, None].astype(np.float64) if self.embed else np.eye(len(self.known))[codes]
+
+    @property
+    def norm(self) -> float:
+        """None of a code."""
+        return 0.0 if self.embed else 1.0
 
     def _codes(self, texts: Texts, words: Words, where: str) -> NDArray[np.int64]:
         places: dict[str | None, float] = {

@@ -32,6 +32,7 @@ from torch import Tensor
 from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
+from tacit.data.tables.embedded import packed_rows, tables
 from tacit.data.tables.fields import Table
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target, UnitColumn
 from tacit.data.tables.reading import as_table
@@ -219,11 +220,22 @@ class Schema(BaseModel):
         if self.unit is not None and self.unit.column in columns:
             words = frozenset(self.missing_words)
             units = np.array(self.unit.ids(columns[self.unit.column], words, where), np.str_)
-        return Dataset(self._encoded(columns, where), torch.from_numpy(targets), units)
+        rows, packed = packed_rows(self.columns, self._encoded(columns, where))
+        return Dataset(rows, torch.from_numpy(targets), units, packed)
 
-    def inputs(self, table: object, where: str = "table") -> Tensor:
-        """Inputs alone, as in `dataset`, of a table that needs no target: for predictions."""
-        return self._encoded(self._checked(table, where), where)
+    def inputs(self, table: object, where: str = "table") -> Any:
+        """Inputs alone, as in `dataset`, of a table that needs no target: for predictions.
+
+        A dictionary, where categories are embedded: `numbers`, and the codes of each by its name.
+        """
+        encoded = self._encoded(self._checked(table, where), where)
+        rows, packed = packed_rows(self.columns, encoded)
+        return rows if packed is None else packed.unpacked(rows)
+
+    @property
+    def tables(self) -> dict[str, tuple[int, int]]:
+        """Values, and numbers that stand for one, of each category that is embedded."""
+        return tables(self.columns)
 
     def groups(self, table: Table, where: str) -> dict[str, list[str]]:
         """The values of the columns by which records can be divided: node and categories."""
