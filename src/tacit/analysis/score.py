@@ -22,6 +22,7 @@ from tacit.gradients import with_output
 from tacit.gradients.inputs import with_inputs
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
+from tacit.models.embedded import tables_of
 from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
 from tacit.report.documents.run import LET_IT_END, ModelShape, ResultDocument, read_result
 from tacit.report.measures import ACCURACY, LOSS, measure_of
@@ -86,16 +87,18 @@ def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
     if result.status == "diverged":
         raise InputError("RUN", str(run), "has no model: the run diverged")
     shape = _shape(folder, result)
-    module = models.build_model(
-        config.task.model,
-        input_shape=shape.input_shape,
-        outputs=shape.outputs,
-        seed=config.train.seed,
-    ).to(DTYPES[config.train.dtype])
     path = folder / "model.safetensors"
     try:
         check_plain(path)
-        module.load_state_dict(load_file(path))
+        tensors = load_file(path)
+        module = models.build_model(
+            config.task.model,
+            input_shape=shape.input_shape,
+            outputs=shape.outputs,
+            seed=config.train.seed,
+            tables=tables_of(tensors),
+        ).to(DTYPES[config.train.dtype])
+        module.load_state_dict(tensors)
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError("RUN", str(path), f"cannot be loaded ({reason})") from None

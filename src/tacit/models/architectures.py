@@ -27,13 +27,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, nearest
 from tacit.gradients import LOSSES, Loss, Output, loss_from_mean, picked, weighted
+from tacit.models.embedded import Embedded
 from tacit.models.imports import call_function, import_function
 
 HIDDEN = 128
@@ -208,7 +209,14 @@ MODELS: dict[str, Factory] = {
 }
 
 
-def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+def build_model(
+    name: str,
+    *,
+    input_shape: tuple[int, ...],
+    outputs: int,
+    seed: int,
+    tables: Mapping[str, tuple[int, int]] | None = None,
+) -> nn.Module:
     """A model by name, its start a function of `seed` alone.
 
     Args:
@@ -218,6 +226,7 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
         input_shape: the shape of one record, such as `(1, 28, 28)`.
         outputs: the number of classes, or of numbers to predict.
         seed: of the initial weights. torch's global generators are left as they were.
+        tables: rows and widths of the embeddings of those inputs of a record that are codes.
 
     Raises:
         InputError: on `task.model` for an unknown name, data the model cannot take, or a factory
@@ -226,6 +235,10 @@ def build_model(name: str, *, input_shape: tuple[int, ...], outputs: int, seed: 
     check_name(name)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
+        if name in MODELS and tables:
+            widths = sum(width for _, width in tables.values())
+            numbers = math.prod(input_shape) - len(tables) + widths
+            return Embedded(tables, MODELS[name]((numbers,), outputs))
         if name in MODELS:
             return MODELS[name](input_shape, outputs)
         model = call_function(name, "task.model", input_shape=input_shape, outputs=outputs)

@@ -127,8 +127,9 @@ def prepare(
     config = with_task(config, facts_of(config, records, ()))
     raw, classes = records.train, records.classes
     packed = raw.packed
+    tables = {} if records.schema is None else records.schema.tables
     if packed is not None:
-        _check_packed(config)
+        _check_packed(config, built_in=bool(tables))
     named = "task.dataset" if config.task.test is None else "task.test"
     shown = named if test is None else "test"
     features = _features(config, records, shown, dtype, device)
@@ -158,7 +159,7 @@ def prepare(
         _check_public(public, first, shown, declared or classes)
     given_model = model
     if model is None:
-        model = _build_model(config, loss, public, first, classes)
+        model = _build_model(config, loss, public, first, classes, tables)
     layout = data.record_layout(raw.first)
     if features is not None:
         layout["record features"] = features.identity
@@ -316,10 +317,10 @@ _MADE_UP = (
 )
 
 
-def _check_packed(config: Config) -> None:
+def _check_packed(config: Config, *, built_in: bool) -> None:
     """Refuse what is of records of one input where they have several."""
     expected = "is for records of one input, and these have several"
-    if config.task.model != GIVEN and ":" not in config.task.model:
+    if not built_in and config.task.model != GIVEN and ":" not in config.task.model:
         more = f"{expected}: give a module of your own, whose forward takes them"
         raise InputError("task.model", config.task.model, more)
     task, bound = config.task, config.input_bound
@@ -641,6 +642,7 @@ def _build_model(
     public: Dataset | None,
     first: Dataset,
     classes: int | None,
+    tables: Mapping[str, tuple[int, int]],
 ) -> nn.Module:
     if config.task.model == GIVEN:
         raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
@@ -649,6 +651,7 @@ def _build_model(
         input_shape=tuple(first.inputs.shape[1:]),
         outputs=config.task.outputs or _outputs(loss, public, first, classes),
         seed=config.train.seed,
+        tables=tables,
     )
 
 

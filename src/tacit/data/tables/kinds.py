@@ -23,7 +23,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from tacit.data.tables.fields import Column as Fields
 from tacit.data.tables.fields import field_text, refuse
@@ -251,13 +257,15 @@ class CategoryColumn(_Feature):
     """One of some declared values: a 0 / 1 for each.
 
     `unknown`: a value that was not declared is refused, or counts as one more, "other". `missing`:
-    it is refused, or counts as one more.
+    it is refused, or counts as one more. `embed`: instead it is one code, of which a model looks so
+    many numbers up in a table that it trains.
     """
 
     kind: Literal["category"]
     values: Values
     unknown: Literal["refuse", "other"] = "refuse"
     missing: Literal["refuse", "category"] = "refuse"
+    embed: Annotated[int, Field(ge=1, le=1024)] | None = None
 
     @model_validator(mode="after")
     def _checked(self) -> CategoryColumn:
@@ -271,7 +279,7 @@ class CategoryColumn(_Feature):
 
     def features(self, name: str) -> list[str]:
         """The values, `other`, and whether it is missing."""
-        return [f"{name} = {value}" for value in self.known]
+        return [name] if self.embed else [f"{name} = {value}" for value in self.known]
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -284,10 +292,19 @@ class CategoryColumn(_Feature):
         """The value of every field, `(other)` and `(missing)` among them."""
         return np.array(self.known, np.str_)[self.codes(fields, words, where)]
 
+    @property
+    def norm(self) -> float:
+        """None of a code."""
+        return 0.0 if self.embed else 1.0
+
     def encode(self, fields: Fields, words: Words, where: str, into: Into) -> None:
-        """Write `[records, len(features)]`, one 1 in a row."""
-        into[:] = 0
-        into[np.arange(len(into)), self.codes(fields, words, where)] = 1
+        """Write `[records, len(features)]`, one 1 in a row; or the code."""
+        codes = self.codes(fields, words, where)
+        if self.embed:
+            into[:, 0] = codes
+        else:
+            into[:] = 0
+            into[np.arange(len(into)), codes] = 1
 
     def codes(self, fields: Fields, words: Words, where: str) -> NDArray[np.int64]:
         """The place of every field's value in `known`."""

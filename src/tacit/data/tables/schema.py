@@ -33,6 +33,7 @@ from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
 from tacit.data.tables.dialect import beside
+from tacit.data.tables.embedded import packed_rows, tables
 from tacit.data.tables.fields import Table, rows
 from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target, UnitColumn
 from tacit.data.tables.reading import as_columns, read_columns
@@ -211,12 +212,22 @@ class Schema(BaseModel):
         units = None
         if self.unit is not None and self.unit.column in columns:
             units = self.unit.ids(columns[self.unit.column], words, where)
-        return Dataset(self._encoded(columns, where), torch.from_numpy(targets), units)
+        inputs, packed = packed_rows(self.columns, self._encoded(columns, where))
+        return Dataset(inputs, torch.from_numpy(targets), units, packed)
 
-    def inputs(self, table: object, where: str = "table") -> Tensor:
-        """Inputs alone, as in `dataset`, of a table that needs no target: for predictions."""
-        columns = self.read(table, where, keep=True)
-        return self._encoded(columns, where)
+    def inputs(self, table: object, where: str = "table") -> Any:
+        """Inputs alone, as in `dataset`, of a table that needs no target: for predictions.
+
+        A dictionary, where categories are embedded: `numbers`, and the codes of each by its name.
+        """
+        encoded = self._encoded(self.read(table, where, keep=True), where)
+        inputs, packed = packed_rows(self.columns, encoded)
+        return inputs if packed is None else packed.unpacked(inputs)
+
+    @property
+    def tables(self) -> dict[str, tuple[int, int]]:
+        """Values, and numbers that stand for one, of each category that is embedded."""
+        return tables(self.columns)
 
     def groups(self, table: object, where: str) -> dict[str, NDArray[np.str_]]:
         """The values of the columns by which records can be divided: node and categories."""

@@ -92,7 +92,7 @@ class Facts:
 def facts_of(config: Config, records: TrainingRecords, sizes: Sequence[int]) -> Facts:
     """What is public of records as they were loaded by this process; `sizes` has every node's J."""
     bounds = [config.input_bound, None if records.schema is None else records.schema.norm_bound]
-    if config.task.feature_map is not None:
+    if config.task.feature_map is not None or records.train.packed is not None:
         bounds = []
     outputs, first = config.task.outputs, records.train.first
     if outputs is None and config.task.loss != GIVEN:

@@ -1,0 +1,43 @@
+"""A model of numbers that takes categories beside them, each by an embedding of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+NUMBERS = "numbers"
+"""What a record calls its numbers, beside the codes of its categories by their names."""
+
+
+class Embedded(nn.Module):
+    """Looks codes up in tables `{name: (rows, width)}`, and gives all numbers to another model."""
+
+    def __init__(self, tables: Mapping[str, tuple[int, int]], model: nn.Module) -> None:
+        super().__init__()
+        self.tables = nn.ModuleDict(
+            {_key(name): nn.Embedding(*size) for name, size in tables.items()}
+        )
+        self.model = model
+
+    def forward(self, record: Mapping[str, Tensor]) -> Tensor:
+        """Outputs for numbers `[records, m]` and, by name, codes `[records]`."""
+        codes = {_key(name): values for name, values in record.items()}
+        rows = [table(codes[name]) for name, table in self.tables.items()]
+        outputs: Tensor = self.model(torch.cat([record[NUMBERS], *rows], dim=1))
+        return outputs
+
+
+def tables_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    """The tables of such a model, by its state."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, values in tensors.items():
+        if name.startswith("tables.") and values.ndim == 2:
+            rows, width = values.shape
+            found[name.removeprefix("tables.").removesuffix(".weight")] = rows, width
+    return found
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "_")
