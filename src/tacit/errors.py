@@ -85,9 +85,11 @@ class RecordsError(InputError):
         found: what is wrong, for the node's own eyes: how many records break the rule, never
             which, nor what they hold.
         rule: in plain words.
+        wrong: which records break it, for this process alone; None: nobody said.
     """
 
-    def __init__(self, where: str, found: str, rule: str) -> None:
+    def __init__(self, where: str, found: str, rule: str, wrong: Any = None) -> None:
+        self.wrong = wrong
         super().__init__(where, found, rule)
 
     def reported(self) -> str:
