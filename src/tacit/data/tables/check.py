@@ -6,6 +6,7 @@ is found is private: it is for the site's own screen, and belongs into no docume
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -42,9 +43,6 @@ _UNITS = (
     (88.4, 0, "creatinine crea kreatinin scr", "umol/l", "mg/dl"),
     (18.016, 0, "glucose gluc glu", "mg/dl", "mmol/l"),
     (38.67, 0, "cholesterol chol hdl ldl", "mg/dl", "mmol/l"),
-    (88.57, 0, "triglycerides trig tg", "mg/dl", "mmol/l"),
-    (17.1, 0, "bilirubin bili", "umol/l", "mg/dl"),
-    (2.801, 0, "bun urea", "mg/dl", "mmol/l"),
     (2.2046, 0, "weight wt", "pounds", "kilograms"),
     (2.54, 0, "height waist", "centimetres", "inches"),
     (7.5006, 0, "systolic diastolic pressure sbp dbp", "mmHg", "kPa"),
@@ -52,7 +50,6 @@ _UNITS = (
     (10, 0, "hemoglobin haemoglobin hb albumin", "g/l", "g/dl"),
     (100, 0, "height", "hundredths, such as cm or percent,", "wholes"),
     (1000, 0, "weight", "thousandths, such as g,", "wholes"),
-    (24, 0, "stay", "hours", "days"),
     (60, 0, "", "minutes", "hours"),
 )
 """(x - offset) / factor, for columns named so, makes the second unit of the first."""
@@ -70,7 +67,7 @@ class TableCheck:
         suspicions: what a column may be in place of what is declared, and the remedy.
     """
 
-    columns: list[tuple[str, str, int, int, int, int, int]]
+    columns: list[tuple[Any, ...]]
     facts: list[str]
     faults: list[str]
     suspicions: list[str]
@@ -100,9 +97,10 @@ def check_table(table: Table, schema: Schema, where: str, test: Table | None = N
     again = np.setdiff1d(np.arange(len(digests)), np.unique(digests, return_index=True)[1])
     first = f" (the first is row {own[again[0]] + 1:,})" if len(again) else ""
     facts.append(f"{len(again):,} rows equal an earlier one in all columns that are used{first}")
-    if test is not None and not unlike:
-        inputs = {name: part for name, part in parts.items() if name in schema.columns}
-        both = np.isin(*_digests([used, test], inputs, words)).sum()
+    inputs = {name: part for name, part in parts.items() if name in schema.columns}
+    if test is not None and inputs and not unlike:
+        mine, public = _digests([used, test], inputs, words)
+        both = np.isin(mine, public).sum()
         facts.append(f"{both:,} rows have the inputs of one of the {rows(test):,} test records")
     return check
 
@@ -128,21 +126,20 @@ class OwnScreen:
         for name, part in _parts(schema).items():
             if name in read and getattr(part, "kind", "") in ("number", "date", "category"):
                 seen = _look(name, part, read[name].take(some), frozenset(schema.missing_words))
-                self.clamped |= {name} if (seen.below | seen.above).mean() > _MANY else set()
-                self.unknown |= {name} if seen.unknown.mean() > _NEARLY else set()
+                clamped = (seen.below | seen.above).sum() > _MANY * len(some)
+                self.clamped |= {name} if clamped else set()
+                self.unknown |= {name} if seen.unknown.sum() > _NEARLY * len(some) else set()
         return made
 
     def warn(self, file: str) -> None:
         """Say what is strange, if anything is; `file` is what `tacit check` tells more of."""
-        strange = {
-            "more than a tenth at a bound": self.clamped,
-            'nearly nothing but "other"': self.unknown,
-        }
-        told = "".join(
-            f", {len(names)} column{'s'[: len(names) - 1]} with {what} ({', '.join(sorted(names))})"
-            for what, names in strange.items()
-            if names
-        )
+        told = ""
+        for names, what in (
+            (self.clamped, "more than a tenth at a bound"),
+            (self.unknown, 'nearly nothing but "other"'),
+        ):
+            s, listed = "s"[: len(names) - 1], ", ".join(sorted(names))
+            told += f", {len(names)} column{s} with {what} ({listed})" if names else ""
         if told:
             schema = "" if os.path.isfile(default_schema(file)) else " SCHEMA"
             line = f"own records: {self.records:,} read{told}: tacit check {file}{schema}"
@@ -158,17 +155,14 @@ def _parts(schema: Schema) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Looked:
-    """Which records of a column are what, and which break which rule.
-
-    `odd` are refused, and not for what is missing; `numbers` those of a number.
-    """
+    """Which records of a column are what; `odd` are refused, and not for what is missing."""
 
     missing: Mask
     below: Mask
     above: Mask
     unknown: Mask
     odd: Mask
-    refused: Mapping[str, Rows]
+    refused: Mapping[str, Rows]  # by the rule
     numbers: NDArray[np.float64]
 
 
@@ -176,30 +170,30 @@ def _look(name: str, part: Any, fields: Column, words: Words) -> _Looked:
     def strict(some: Column) -> object:  # as training reads it
         if isinstance(part, NodeColumn):
             return part.codes(some, name)
-        if isinstance(part, UnitColumn):
-            return part.ids(some, words, name)
-        if hasattr(part, "loss"):
-            return part.encode(some, words, name)
+        if not hasattr(part, "features"):
+            return getattr(part, "ids" if isinstance(part, UnitColumn) else "encode")(
+                some, words, name
+            )
         into = np.empty((len(some), len(part.features(name))), np.float32)
         return part.encode(some, words, name, into)
 
     if getattr(part, "kind", None) == "number":
-        numbers, none = np.full(len(fields), np.nan), np.zeros(len(fields), np.bool_)
-        found, kept, wrong = _tolerant(lambda some: some.numbers(words, "", ""), fields)
-        numbers[kept], odd = found, _mask(wrong.get("", kept[:0]), len(fields))
+        numbers, odd = np.full(len(fields), np.nan), np.ones(len(fields), np.bool_)
+        numbers_, kept, _ = _tolerant(lambda some: some.numbers(words, "", ""), fields)
+        numbers[kept], odd[kept] = numbers_, False
         missing = np.isnan(numbers) & ~odd
         refused = _tolerant(strict, fields)[2] if (missing | odd).any() else {}
         below, above = numbers < part.low, numbers > part.high
-        return _Looked(missing, below, above, none, odd, refused, numbers)
+        return _Looked(missing, below, above, np.zeros_like(odd), odd, refused, numbers)
     codes, texts = fields.distinct()  # each is judged once
     plain = replace(fields.notation, values={}, missing=frozenset())
-    each = Column(as_column(texts).values, plain)
+    each, declared = Column(as_column(texts).values, plain), _declared(part)
     _, kept, refused = _tolerant(strict, each)
-    declared = _declared(part)
     absent = [text is None or (text in words and text not in declared) for text in texts]
-    missing = np.array(absent, np.bool_)
-    odd = ~_mask(kept, len(texts)) & ~missing
-    unknown, below, above = (np.zeros(len(texts), np.bool_) for _ in range(3))
+    below, above, unknown = (np.zeros(len(texts), np.bool_) for _ in range(3))
+    missing, odd = np.array(absent, np.bool_), np.ones(len(texts), np.bool_)
+    odd[kept] = False
+    odd &= ~missing
     if isinstance(part, DateColumn):
         # With bounds a day wider, the ends are what lies beyond.
         ends = max(part.low.toordinal() - 1, 1), min(part.high.toordinal() + 1, _LAST_DAY)
@@ -208,24 +202,16 @@ def _look(name: str, part: Any, fields: Column, words: Words) -> _Looked:
         into = np.empty((len(kept), len(wide.features(name))), np.float32)
         wide.encode(each.take(kept), words, name, into)
         below[kept], above[kept] = into[:, 0] == -1, into[:, 0] == 1
+    elif isinstance(part, CategoryColumn):
+        unknown = np.array([text not in declared for text in texts], np.bool_) & ~missing
     elif not isinstance(part, UnitColumn):
-        is_category = isinstance(part, CategoryColumn)
-        others = [is_category and text not in declared for text in texts]
-        unknown = odd | (np.array(others, np.bool_) & ~missing)
-    return _Looked(
-        *(mask[codes] for mask in (missing, below, above, unknown, odd)),
-        {rule: np.flatnonzero(np.isin(codes, wrong)) for rule, wrong in refused.items()},
-        np.zeros(0),
-    )
+        unknown = odd
+    rules = {rule: np.flatnonzero(np.isin(codes, wrong)) for rule, wrong in refused.items()}
+    below, above, unknown, odd = (mask[codes] for mask in (below, above, unknown, odd))
+    return _Looked(missing[codes], below, above, unknown, odd, rules, np.zeros(0))
 
 
 _LAST_DAY = datetime.date.max.toordinal()
-
-
-def _mask(places: Rows, count: int) -> Mask:
-    found = np.zeros(count, np.bool_)
-    found[places] = True
-    return found
 
 
 def _declared(part: Any) -> Sequence[str]:
@@ -250,14 +236,12 @@ def _look_into(
     check: TableCheck, name: str, part: Any, fields: Column, words: Words, own: Rows
 ) -> None:
     """Add what is found of a column; `own` are the places of its records in the file."""
-    seen, facts = _look(name, part, fields, words), getattr(part, "facts", None)
+    seen, facts = _look(name, part, fields, words), getattr(part, "facts", None) or ""
     kind = getattr(part, "kind", "node" if isinstance(part, NodeColumn) else "person")
     kind = f"target, {kind}" if hasattr(part, "loss") else kind
-    masks = (seen.below, seen.above, seen.unknown, seen.missing)
-    below, above, unknown, missing = (int(mask.sum()) for mask in masks)
+    counts = [mask.sum() for mask in (seen.below, seen.above, seen.unknown, seen.missing)]
     refused = sum(map(len, seen.refused.values()))
-    read_as = kind if facts is None else f"{kind}: {facts.removeprefix('the ')}"
-    check.columns.append((name, read_as, below, above, unknown, missing, refused))
+    check.columns.append((name, f"{kind}{facts.replace('the', ':', 1)}", *counts, refused))
     check.faults.extend(
         f"column {name!r}: {len(wrong):,} of {len(fields):,} records (the first is row "
         f"{own[wrong[0]] + 1:,}): {rule}"
@@ -265,9 +249,9 @@ def _look_into(
     )
     if kind in ("target, class", "node", "person"):
         codes, texts = fields.distinct()
-        counts = dict(zip(texts, np.bincount(codes, minlength=len(texts)), strict=True))
-        told = [f"{value} {counts.get(value, 0):,}" for value in _declared(part)]
-        persons = f"{len(counts.keys() - {None}):,} different ids"
+        found = dict(zip(texts, np.bincount(codes, minlength=len(texts)), strict=True))
+        told = [f"{value} {found.get(value, 0):,}" for value in _declared(part)]
+        persons = f"{len(found.keys() - {None}):,} different ids"
         check.facts.append(f"{name}: {', '.join(told) or persons}")
     lines = _suspicions(name, part, fields, seen)
     check.suspicions.extend(f"column {name!r}: {line}" for line in lines)
@@ -352,12 +336,11 @@ def _other_unit(name: str, part: Any, numbers: NDArray[np.float64]) -> Iterator[
             if fits(values):
                 (named if {*hints.split()} & {*words} else other).append(how)
     if named or not crowded:
-        what = "crowd within" if crowded else "lie beyond"
-        found = " or ".join(named or other[:3])
+        what = "crowd within" if crowded else "lie beyond, and are clamped to,"
+        how = f", such that they should be {' or '.join(named or other[:3])}"
         yield (
-            f"{max(beyond, 1 - beyond):.0%} {what} its bounds {part.low:g} and {part.high:g}, to "
-            f"which training clamps: another unit of measurement"
-            f"{f', such that they should be {found}' if found else ', or other bounds'}?"
+            f"{max(beyond, 1 - beyond):.0%} {what} its bounds {part.low:g} and {part.high:g}: "
+            f"another unit of measurement{how if named or other else ', or other bounds'}?"
         )
 
 
@@ -372,16 +355,15 @@ def _digests(
     sums = [np.zeros(rows(table), np.uint64) for table in tables]
     for name, part in parts.items():
         columns = [table[name] for table in tables]
-        try:
-            if getattr(part, "kind", None) != "number":
-                raise RecordsError(name, "texts", "")
-            found: list[Any] = [column.numbers(words, "", "") for column in columns]
-        except RecordsError:
+        found: list[Any] = []
+        if getattr(part, "kind", None) == "number":
+            with contextlib.suppress(RecordsError):
+                found = [column.numbers(words, "", "") for column in columns]
+        if not found:
             known: dict[str | None, int] = {}
-            found = []
             for codes, texts in (column.distinct() for column in columns):
-                places = [known.setdefault(text, len(known)) for text in texts]
-                found.append(np.array(places, np.int64)[codes])
+                numbers = [known.setdefault(text, len(known)) for text in texts]
+                found.append(np.array(numbers, np.int64)[codes])
         keys, places = np.unique(np.concatenate(found), return_inverse=True)
         values = draw.integers(2**64, size=len(keys), dtype=np.uint64)[places]
         start = 0
