@@ -159,7 +159,7 @@ class NotPrivateWarning(UserWarning):
 
 
 class PrivateRecordsWarning(UserWarning):
-    """Records that were called public have the inputs of private ones; for the own screen alone."""
+    """What is strange in private records, or equal in public ones; for the own screen alone."""
 
 
 def _shown(value: object) -> str:

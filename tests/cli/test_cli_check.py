@@ -7,6 +7,7 @@ import pytest
 
 from experiments import tacit, write_experiment
 from patient_tables import write_tables
+from tacit.errors import PrivateRecordsWarning
 
 COUNT = 400
 
@@ -100,12 +101,12 @@ def test_it_ends_as_training_would_and_hides_nothing(folder):
     assert answer.code == 2
 
 
-def test_a_run_begins_with_one_line_of_it_on_the_own_screen(folder):
+def test_a_run_begins_with_one_line_of_it_on_the_own_screen(folder, recwarn):
     file = write_experiment(folder, **EXPERIMENT)
     change(folder / "patients.csv", creatinine=in_micromoles)
     answer = tacit("train", file, "--out", "run")
     assert answer.code == 0, answer.err
-    said = [line for line in answer.err.splitlines() if "own records" in line]
+    said = [str(each.message) for each in recwarn if each.category is PrivateRecordsWarning]
     assert len(said) == 1
     assert "400 read, 1 column with more than a tenth at a bound (creatinine)" in said[0]
     assert said[0].endswith("tacit check patients.csv")
