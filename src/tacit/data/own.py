@@ -99,7 +99,8 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
             if found != wanted[key]:
                 expected = f"must be {wanted[key]}, as those of node {nodes[0]}"
                 raise InputError(f"{name}, {key}", found, expected)
-    screen.warn(source if len(nodes) > 1 else source.replace(_NODE, str(nodes[0])))
+    file = source.replace(_NODE, str(nodes[0])) if len(nodes) == 1 else source
+    screen.warn("FILE" if names_function(source) else file)
     return datasets
 
 
