@@ -3,10 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-# As many processes as cores, so that a thread more in each only waits.
+# No fewer processes than cores, so that a thread more in each only waits.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
-# Tests of processes wait for each other for half of their time: two of them share a core.
-TWICE := $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+# Some tests wait, and those of processes for a third of their time: of these more share a core.
+CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+SOME := $(shell expr $(CORES) + 1)
+MANY := $(shell expr 2 \* $(CORES) + 2)
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
 .PHONY: demo test test-rest test-nightly test-all coverage check format docs bench bench-quick clean
@@ -15,10 +17,11 @@ demo: .venv/.installed  ## train privately on the data set that ships with sciki
 	$(BIN)/tacit train examples/digits.toml
 
 test: check  ## every check: format, lint, types, and the tests that are quick
-	$(PYTEST) -n auto
+	$(PYTEST) -n $(SOME)
 
 test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
-	$(PYTEST) -n $(TWICE) -m "(process or slow) and not nightly"
+	$(PYTEST) -n $(MANY) -m "(process or slow) and not nightly" \
+		$$(grep -rlE 'mark\.(slow|process)' --include='test_*.py' tests)
 
 test-nightly: .venv/.installed-test  ## more of the same: longer storms, every page, all pairs of options
 	$(PYTEST) -n auto -m nightly

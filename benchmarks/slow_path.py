@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import tacit
 
@@ -42,8 +43,8 @@ def encoder() -> nn.Module:
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied layers, 128 wide": (lambda: Tied(128), (128,)),
-    "RMSNorm network, 50,000 weights": (
-        lambda: nn.Sequential(nn.Linear(64, 700), nn.RMSNorm(700), nn.ReLU(), nn.Linear(700, 3)),
+    "weight-normalised network, 50,000 weights": (
+        lambda: nn.Sequential(weight_norm(nn.Linear(64, 700)), nn.ReLU(), nn.Linear(700, 3)),
         (64,),
     ),
     "transformer layer, 12 places": (encoder, (12, 32)),

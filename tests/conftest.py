@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from nightly import NIGHTLY
+from nightly import COLLECTED, NIGHTLY
 
 # Fixtures have no doctests, and as modules these files would all be `conftest`. The other one is
 # for the server alone that forks processes.
@@ -22,14 +22,16 @@ torch.set_num_threads(1)
 LONGEST = ("tests/test_surroundings.py", "tests/test_docs_literally.py", "tests/test_tacit_dp.py")
 
 
-def pytest_collection_modifyitems(items):
-    """Mark what waits for the night, of what is not quick, before it is chosen by its marks."""
-    wanted = {(line.file, line.function): line.kept for line in NIGHTLY}
+def pytest_collection_modifyitems(config, items):
+    """Mark what waits for the night, before tests are chosen by their marks."""
+    wanted = {(line.file, line.function): line for line in NIGHTLY}
     for item in items:
         file = item.nodeid.partition("::")[0].removeprefix("tests/")
-        kept = wanted.get((file, getattr(item, "originalname", "")))
-        slow = any(item.get_closest_marker(mark) for mark in ("slow", "process"))
-        if slow and kept is not None and not any(name in item.nodeid for name in kept):
+        lines = [wanted.get((file, name)) for name in (getattr(item, "originalname", None), "")]
+        if any(line is not None and line.takes(item.nodeid) for line in lines):
             item.add_marker(pytest.mark.nightly)
+    config.stash[COLLECTED] = {
+        item.nodeid: frozenset(mark.name for mark in item.iter_markers()) for item in items
+    }
     # Else a worker ends alone with what takes minutes.
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))

@@ -89,6 +89,7 @@ FOUR = {"north": 1.0, "south": 4.0}
     [
         ([1.0, 4.0], SOUTH, InputError, r'a list of 2.*epsilon=\{"NAME": NUMBER'),
         ([1.0, 4.0], [1, 2, 2] * 50, InputError, "a list of 2"),  # not numbered from 0
+        ([1.0, 4.0], [False, True, True] * 50, InputError, "a list of 2"),
         ({"north": 1.0}, SOUTH, RecordsError, "100 of 150 records"),
         ({**FOUR, "west": 1.0}, SOUTH, InputError, "'west'.*without records"),
         (1.0, [None, "south", "south"] * 50, RecordsError, "50 of 150 records"),
@@ -107,10 +108,11 @@ def test_budgets_that_are_nobodys_are_refused_and_no_name_of_a_record_is_quoted(
 
 def test_nodes_with_numbers_have_lists_or_tables():
     numbers = np.arange(len(X)) % 3
-    for epsilon in ([1.0, 2.0, 4.0], {2: 4.0, 0: 1.0, 1: 2.0}):
-        model = TacitClassifier(epsilon=epsilon, classes=CLASSES, **SEEDED)
-        budgets = [node.budget for node in model.fit(X, LABELS, nodes=numbers).result_.plan.nodes]
-        assert budgets == [1.0, 2.0, 4.0]
+    for epsilon in ([1.0, 2.0, 4.0], {2: 4.0, 0: 1.0, 1: 2.0}, {2.0: 4.0, 0.0: 1.0, 1.0: 2.0}):
+        for nodes in (numbers, numbers.astype(float)):  # as a column that lacked some once
+            model = TacitClassifier(epsilon=epsilon, classes=CLASSES, **SEEDED)
+            budgets = [node.budget for node in model.fit(X, LABELS, nodes=nodes).result_.plan.nodes]
+            assert budgets == [1.0, 2.0, 4.0]
 
 
 def test_classes_are_declared_or_the_fit_says_that_they_were_not():

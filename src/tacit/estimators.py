@@ -14,22 +14,24 @@ facts, and are released without noise. Scale by public bounds instead, such as a
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from tacit.data import Dataset
 from tacit.data.units import Ids, unit_ids
 from tacit.errors import InputError, RecordsError
+from tacit.gradients.inputs import with_dtype, with_inputs
 from tacit.training.api import train
 from tacit.training.hooks import Callback
 
@@ -73,13 +75,11 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, targets: Tensor, task: dict[str, Any], nodes: Any, units: Any) -> Self:
         """Train on checked records; `task` is what the targets need."""
         given = self.model if isinstance(self.model, nn.Module) else None
-        ids = None if units is None else unit_ids(units, len(X), "units")
-        rows = self._rows(len(X), nodes, ids)
-        inputs = torch.tensor(X, dtype=torch.float64)
-        records = {
-            str(name): Dataset(inputs[row], targets[row], None if ids is None else ids[row])
-            for name, row in rows.items()
-        }
+        ids = None if units is None else unit_ids(units, len(targets), "units")
+        rows = self._rows(len(targets), nodes, ids)
+        inputs = X if isinstance(X, Mapping) else torch.tensor(X, dtype=torch.float64)
+        whole = Dataset(inputs, targets, ids)
+        records = {_text(name): whole.chosen(row) for name, row in rows.items()}
         by_name = any(isinstance(value, Mapping) for value in (self.epsilon, self.delta))
         sections = {
             "task": {
@@ -95,8 +95,8 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
                 **(self.options or {}),
             },
             "privacy": {
-                "epsilon": self.epsilon,
-                "delta": self.delta,
+                "epsilon": _by_text(self.epsilon),
+                "delta": _by_text(self.delta),
                 "noise_seed": self.noise_seed,
                 "unit": None if ids is None else "column:units",
             },
@@ -158,29 +158,51 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
             known = np.unique(names)
         except TypeError:
             raise InputError("nodes", "an array", "must be all numbers or all text") from None
-        numbered = np.array_equal(known, np.arange(len(known)))
+        numbered = known.dtype != np.bool_ and np.array_equal(known, np.arange(len(known)))
         for key, value in (("epsilon", self.epsilon), ("delta", self.delta)):
             if isinstance(value, Mapping):
-                declared = {str(name) for name in value}
-                foreign = sum(str(name) not in declared for name in names.tolist())
+                declared = {_text(name) for name in value}
+                foreign = sum(_text(name) not in declared for name in names.tolist())
                 if foreign:
                     found = f"{foreign:,} of {len(names):,} records"
                     rule = f"must be of nodes that {key}= names: {', '.join(sorted(declared))}"
                     raise RecordsError("nodes", found, rule)
-                for name in sorted(declared - {str(name) for name in known.tolist()}):
+                for name in sorted(declared - {_text(name) for name in known.tolist()}):
                     raise InputError(key, name, "is the name of a node without records")
             elif not numbered and not isinstance(value, str) and np.ndim(value):
                 expected = f'goes to nodes by name: write {key}={{"NAME": NUMBER, ...}}'
                 raise InputError(key, f"a list of {np.size(value)}", expected)
         return known
 
-    def _outputs(self, X: ArrayLike) -> NDArray[np.float64]:
+    def _outputs(self, X: Any) -> NDArray[np.float64]:
         """The outputs of the trained model, `[records, ...]`."""
         check_is_fitted(self)
-        inputs = torch.tensor(validate_data(self, X, reset=False), dtype=torch.float64)
+        if isinstance(X, Mapping):
+            records = Dataset(X, torch.zeros(len(next(iter(X.values()), ()))))
+        else:
+            checked = validate_data(self, X, reset=False)
+            records = Dataset(torch.tensor(checked, dtype=torch.float64), torch.zeros(len(checked)))
+        module = with_inputs(copy.deepcopy(self.module_), records.packed)
         with torch.no_grad():
-            outputs: NDArray[np.float64] = self.module_(inputs).numpy()
+            outputs: NDArray[np.float64] = with_dtype(module, torch.float64)(records.inputs).numpy()
         return outputs
+
+    def _checked(self, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:
+        """Inputs and targets that scikit-learn takes; several inputs by name as they are."""
+        if isinstance(X, Mapping):
+            return X, check_array(y, ensure_2d=False, allow_nd=True, dtype=None)
+        return cast("tuple[Any, Any]", validate_data(self, X, y, **options))
+
+
+def _text(name: object) -> str:
+    """A node's name as text; a column of numbers may be of floating ones."""
+    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
+
+
+def _by_text(budget: object) -> object:
+    if not isinstance(budget, Mapping):
+        return budget
+    return {_text(name): value for name, value in budget.items()}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -224,7 +246,7 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
         """Train on private records; spends `epsilon_` of every node's budget.
 
         Args:
-            X: inputs, `[records, features]`.
+            X: inputs, `[records, features]`; or several by name, for a `model` that takes these.
             y: a label a record, `[records]`.
             nodes: the number or name of each record's node, `[records]`.
             units: whose each record is, `[records]`: epsilon protects a person with all of them.
@@ -233,7 +255,7 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
             InputError: something given is wrong; a `ValueError`.
             BudgetError: a node's budget cannot be met.
         """
-        X, labels = validate_data(self, X, y)
+        X, labels = self._checked(X, y)
         check_classification_targets(labels)
         if self.classes is None:
             warnings.warn(_CLASSES_FROM_RECORDS, UserWarning, stacklevel=2)
@@ -275,8 +297,8 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
         """Train on private records; spends `epsilon_` of every node's budget.
 
         Args:
-            X: inputs, `[records, features]`.
-            y: a number a record, `[records]`.
+            X: inputs, `[records, features]`; or several by name, for a `model` that takes these.
+            y: a number a record, `[records]`; or several, `[records, m]`.
             nodes: the number or name of each record's node, `[records]`.
             units: whose each record is, `[records]`: epsilon protects a person with all of them.
 
@@ -284,10 +306,12 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
             InputError: something given is wrong; a `ValueError`.
             BudgetError: a node's budget cannot be met.
         """
-        X, numbers = validate_data(self, X, y, y_numeric=True)
+        several = np.ndim(y) > 1 and np.shape(y)[1] > 1
+        X, numbers = self._checked(X, y, y_numeric=True, multi_output=several)
         targets = torch.tensor(numbers, dtype=torch.float64)
         return self._fit(X, targets, {"loss": "mse"}, nodes, units)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The predicted number of each record, `[records]`."""
-        return self._outputs(X).reshape(-1)
+        """The predicted number of each record, `[records]`, or its numbers."""
+        outputs = self._outputs(X)
+        return outputs.reshape(-1) if outputs[:1].size == 1 else outputs

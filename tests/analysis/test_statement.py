@@ -17,13 +17,14 @@ from scipy.stats import norm
 
 import tacit
 from experiments import experiment, strict_json, tree
+from experiments import tacit as command
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.statement import _unit_assumptions as unit_assumptions
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.data import Dataset
 from tacit.data import load as load_data
-from tacit.errors import InputError
+from tacit.errors import BudgetError, InputError
 from tacit.privacy import Composed, epsilon, for_a_unit, from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import Ledger
@@ -325,39 +326,68 @@ def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path):
     write_statement(run, ledger=tmp_path / "moved")
 
 
-@pytest.mark.parametrize("kept", [99, 50, 0])
-def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_another(tmp_path, kept):
-    """Neighbours under one ledger: all but what is random or noised is equal, byte by byte."""
+def hospital(first, *, rows=3):
+    """Ninety persons, `first` and those after, with three rows each: the first of them so many."""
+    coins = torch.Generator().manual_seed(first)
+    ids = np.repeat(np.arange(first, first + 90), [rows, *[3] * 89])
+    inputs = torch.rand(len(ids), 8, generator=coins)
+    return Dataset(inputs, torch.arange(len(ids)) % 10, units=ids)
+
+
+def digits(first):
+    """A hundred rows of nobody's."""
     data = load_data("digits", data_dir=Path("data"), seed=0).train
-    read = {}
-    for name, first in (("all", 0), ("some", 100 - kept)):
-        folder = tmp_path / name
-        privacy = {**PRIVATE, "epsilon": 1.0, "ledger": str(folder / "ledgers")}
-        privacy |= {"ledger_epsilon": 4.0, "ledger_source": "hospital"}
+    records = slice(first, first + 100)
+    return data.inputs[records], data.targets[records]
+
+
+@pytest.mark.parametrize(
+    ("made", "others", "privacy"),
+    [
+        (partial(digits, 0), [partial(digits, first) for first in (1, 50, 100)], {}),
+        # One row of a person less; one person another; all persons others.
+        (
+            partial(hospital, 0),
+            [partial(hospital, 0, rows=2), partial(hospital, 1), partial(hospital, 90)],
+            {"unit": "column:person", "unit_rows": 3},
+        ),
+    ],
+    ids=["by record", "by person"],
+)
+def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_another(
+    tmp_path, made, others, privacy
+):
+    """Neighbours under one ledger: all but what is random or noised is equal, byte by byte."""
+    read = []
+    for place, second in enumerate([made, *others]):
+        folder = tmp_path / str(place)
+        kept = {"ledger": str(folder / "ledgers"), "ledger_epsilon": 4.0}
         config = experiment(
             task={"dataset": None, "model": "logistic", "outputs": 10},
             nodes={"count": 1},
-            privacy=privacy,
+            privacy={**PRIVATE, "epsilon": 1.0, **kept, "ledger_source": "hospital", **privacy},
             train={"steps": 2},
         )
-        for run, start in (("first", 0), ("second", first)):
-            records = slice(start, start + 100)
-            nodes = [(data.inputs[records], data.targets[records])]
-            tacit.train(config, nodes=nodes, out=folder / run)
-        write_statement(folder / "second")
+        for run, records in (("first", made), ("second", second)):
+            tacit.train(config, nodes=[records()], out=folder / run)
         run = folder / "second"
+        write_statement(run)
         result = strict_json((run / "result.json").read_text())
-        for noised in ("seconds", "steps_per_second"):
-            result.pop(noised)
+        for clock in ("seconds", "steps_per_second"):
+            result.pop(clock)
         files = ("statement.json", "statement.html", "config.toml")
         texts = [*((run / file).read_text() for file in files), json.dumps(result)]
+        texts.append(dump(ledgers.ledger_document(folder / "ledgers")))
         random = re.compile(r"[0-9a-f]{8,}|\d{4}-\d\d-\d\d[T \d:+]*|" + re.escape(str(folder)))
-        read[name] = [random.sub("?", text) for text in texts]
-    assert read["all"] == read["some"]
-    (row,) = json.loads((tmp_path / "some" / "second" / "statement.json").read_text())[
-        "data_ledger"
-    ]["nodes"]
-    assert 1.2 < row["epsilon"] < 2.0  # of both runs, though only some of its records were in both
+        read.append([random.sub("?", text) for text in (*texts, *sorted(tree(run)))])
+        with pytest.raises(BudgetError) as refused:
+            tacit.train(
+                {**config, "privacy": {**config["privacy"], "epsilon": 4.0}}, nodes=[made()]
+            )
+        assert refused.value.reported() is None
+    assert all(texts == read[0] for texts in read)
+    (row,) = strict_json((run / "statement.json").read_text())["data_ledger"]["nodes"]
+    assert 1.2 < row["epsilon"] < 2.0  # of both runs, whatever was in both
 
 
 def files_of(statement):
@@ -559,6 +589,30 @@ def update_unit(changes, document):
 
 def copied(path, to):
     return Path(shutil.copy(path, to))
+
+
+def test_what_all_runs_cost_is_of_a_person_only_as_long_as_all_of_them_were(tmp_path):
+    """A row is charged what its person was; of a person, a run by row says nothing."""
+    kept = {"ledger": str(tmp_path / "ledgers"), "ledger_epsilon": 99.0, "ledger_source": "ward"}
+    run, said = tmp_path / "first", "what all of them come to is of a row, and of a patient nothing"
+    of_persons(run, **kept, unit_nodes=2)
+    write_statement(run, tmp_path / "before")
+    shown = command("privacy", "ledger", tmp_path / "ledgers").out
+    assert "spent is of all rows of one id together (by column:patient)" in " ".join(shown.split())
+    of_persons(tmp_path / "second", **kept, unit="record", unit_rows=None, unit_nodes=None)
+    path, _ = write_statement(run, tmp_path / "after")
+    for folder, told in (("before", False), ("after", True)):
+        document = strict_json((tmp_path / folder / "statement.json").read_text())
+        assert (said in " ".join(document["assumptions"])) is told
+        assert (said in (tmp_path / folder / "statement.html").read_text()) is told
+        units = [entry.get("unit", "record") for entry in document["data_ledger"]["runs"]]
+        assert units == ["column:patient", "record"][: 1 + told]
+    assert check_statement(path).unit.name == "patient"
+    shown = command("privacy", "ledger", tmp_path / "ledgers").out
+    assert "spent is of a row, and bounds nothing" in " ".join(shown.split())
+    # Of rows, every figure is what it says.
+    write_statement(tmp_path / "second")
+    assert said not in (tmp_path / "second" / "statement.json").read_text()
 
 
 def test_between_processes_it_is_a_promise_where_persons_are(tmp_path):

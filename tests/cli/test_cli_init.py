@@ -14,7 +14,9 @@ from experiments import tacit
 from patient_tables import write_tables
 from tacit import Schema
 from tacit.config import load_config
+from tacit.data.tables.dialect import Dialect
 from tacit.data.tables.propose import Roles, propose, schema_text
+from tacit.data.tables.reading import read_table
 
 TABLE = ("--csv", "patients.csv", "--target", "readmitted", "--node", "hospital")
 
@@ -87,7 +89,7 @@ def test_no_more_than_the_first_records_of_a_private_file_is_looked_at(folder):
 def test_extremes_of_private_records_do_not_show():
     roles = Roles("y", labels=("0", "1"))
     for age, low, high in (("87", 0, 100), ("99.5", 0, 100), ("-3", -10, 10), ("0", 0, 1)):
-        declared = propose({"age": [age, "0"], "y": ["0", "1"]}, roles, public=False)
+        declared = propose({"age": [age, "0"], "y": ["0", "1"]}, roles, public=False).schema
         column = declared.columns["age"]
         assert (column.low, column.high) == (low, high)
         assert not declared.confirmed_public
@@ -103,7 +105,7 @@ def test_kinds_are_told_by_the_fields():
         "empty": [None, "", None],
         "colour of eyes": ["b", "g", "b"],
     }
-    schema = propose(table, Roles("y"), public=True)
+    schema = propose(table, Roles("y"), public=True).schema
     kinds = {name: kind.kind for name, kind in schema.columns.items()}
     assert kinds == {
         "patient_id": "ignore",
@@ -128,7 +130,7 @@ def test_a_schema_is_read_as_it_was_written(names, public):
         first: ["2020-01-02", "2021-01-02"],
         second: ["1", "2.5"],
     }
-    schema = propose(table, Roles(target), public=public, separator="\t")
+    schema = propose(table, Roles(target), public=public).schema
     text = schema_text(schema, "some.csv", "a test")
     assert Schema.of(tomllib.loads(text)) == schema
 
@@ -204,9 +206,8 @@ def test_it_asks_on_a_terminal(folder, monkeypatch):
 def test_a_file_with_semicolons_is_read_as_such(folder):
     pd.read_csv("patients.csv").to_csv("patients.csv", sep=";", index=False, quoting=csv.QUOTE_ALL)
     assert tacit("init", *TABLE).code == 0
-    schema = Schema.of("patients.schema.toml")
-    assert schema.separator == ";"
-    assert len(schema.columns) == 10
+    assert Dialect.beside(folder / "patients.csv").separator == ";"
+    assert len(Schema.of("patients.schema.toml").columns) == 10
 
 
 def test_labels_and_nodes_may_be_listed(folder):
@@ -263,7 +264,9 @@ def test_a_table_without_a_unit_says_so_in_a_line(folder, persons):
     if persons:
         with_persons(folder)
     answer = tacit("init", *TABLE, *(("--unit", "none") if persons else ()))
-    assert answer.out.splitlines()[2].startswith("no unit: epsilon is a row's; of a person with")
+    assert answer.out.splitlines()[2 + persons].startswith(
+        "no unit: epsilon is a row's; of a person with"
+    )
     assert "unit" not in (folder / "patients.schema.toml").read_text()
     assert "unit" not in (folder / "patients.toml").read_text()
     if persons:
@@ -280,3 +283,37 @@ def test_a_table_without_a_unit_says_so_in_a_line(folder, persons):
 )
 def test_a_unit_is_a_column_of_its_own(unit, words):
     assert words in tacit("init", *TABLE, "--unit", unit).refusal
+
+
+def test_a_local_file_is_proposed_as_it_is_written_and_nothing_is_ignored_silently(folder):
+    rows = 60
+    lines = [
+        "export of the ward, 12.03.2024",
+        "",
+        "name;lab;chol;weight;seen;share;covid;code;died",
+    ]
+    for row in range(rows):
+        lab = "<0,01" if row % 9 == 0 else f"{row % 7},5"
+        chol = "0" if row % 10 == 0 else str(180 + row)
+        weight = "?" if row % 11 == 0 else f"1.{row + 100},25"
+        fields = ("M\u00fcller", lab, chol, weight, f"{row % 28 + 1:02}.05.2024", f"{row}%")
+        lines.append(";".join([*fields, str(row % 2), f"q{row}x", "yes" if row % 3 else "no"]))
+    (folder / "ward.csv").write_bytes("\r\n".join(lines).encode("latin-1"))
+    answer = tacit("init", "--csv", "ward.csv", "--target", "died", "--nodes", "3")
+    assert answer.code == 0, answer.err
+    dialect = Dialect.beside(folder / "ward.csv")
+    assert (dialect.separator, dialect.decimal, dialect.thousands) == (";", ",", ".")
+    assert (dialect.encoding, dialect.skip_lines) == ("cp1252", 2)
+    assert dialect.missing == {"chol": ("0",), "weight": ("?",)}
+    assert dialect.dates == {"seen": ("%d.%m.%Y",)}
+    schema = Schema.of("ward.schema.toml")
+    kinds = {name: kind.kind for name, kind in schema.columns.items()}
+    assert {kinds[name] for name in ("lab", "chol", "weight", "covid")} == {"number"}
+    assert kinds["seen"] == "date"
+    for name, kind in kinds.items():
+        assert (f"not an input: '{name}'" in answer.out) == (kind == "ignore")
+    assert "without %" in answer.out
+    inputs = schema.dataset(read_table(folder / "ward.csv", "here")).inputs
+    place = schema.features.index("chol is missing")
+    assert inputs[:, place].tolist() == [float(row % 10 == 0) for row in range(rows)]
+    assert inputs[:, schema.features.index("weight is missing")].sum() == 6

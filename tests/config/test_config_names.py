@@ -248,6 +248,19 @@ def test_sites_are_known_by_their_names(order):
         prepare(listed, nodes=own, peers=Sites(order))
 
 
+def test_no_site_has_the_place_of_another(tmp_path):
+    own = [arrays()["west"]] * 4
+    placed = {"names": [NAMES[0], "elsewhere", "elsewhere", NAMES[2]], "placement": [0, 1, 1, 2]}
+    config = load_config(sections({}, nodes=placed), count=4)
+    for sites in (NAMES, ("a", "b", "c")):  # who is called otherwise by experiment and certificate
+        plan = prepare(config, nodes=own, peers=Sites(sites)).plan
+        assert plan.config.nodes.names == tuple(placed["names"])
+    with pytest.raises(
+        InputError, match=r"nodes\.names.*those of the sites, by their ranks: site2"
+    ):
+        prepare(config, nodes=own, peers=Sites(NAMES[::-1]))
+
+
 def test_names_stand_in_plan_report_ledger_and_result(tmp_path):
     table(tmp_path, NAMES)
     file = tmp_path / "experiment.toml"

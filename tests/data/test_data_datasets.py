@@ -34,7 +34,6 @@ from tacit.errors import InputError
     ("inputs", "targets", "words"),
     [
         (torch.zeros(3, 2), torch.zeros(2), "3 inputs, 2 targets"),
-        (torch.zeros(3, 2), torch.zeros(3, 2, 2), "shape"),
         (torch.tensor(1.0), torch.zeros(1), "first dimension"),
         (np.array([["a"], ["b"]]), torch.zeros(2), "must be an array of numbers"),
     ],

@@ -26,6 +26,7 @@ from tacit.data.own import record_digests, unit_digests
 from tacit.data.units import unit_ids
 from tacit.errors import InputError, RecordsError
 from tacit.training.prepare import prepare
+from tacit.training.records import node_records
 
 INPUTS = np.arange(12.0).reshape(4, 3)
 TARGETS = np.array([0, 2, 1, 2])
@@ -251,7 +252,6 @@ def test_a_missing_array_is_named(arrays, expected, tmp_path):
         (INPUTS, TARGETS[:3], "4 inputs, 3 targets"),
         (np.where(INPUTS == 4, np.nan, INPUTS), TARGETS, "1 of 4 records"),
         (np.array(["a", "b"]), TARGETS[:2], "must be an array of numbers"),
-        (INPUTS, np.zeros((4, 2, 2)), "targets must have shape"),
         (INPUTS, np.array(1), "first dimension of records"),
     ],
 )
@@ -495,6 +495,81 @@ def test_equal_files_are_a_warning_on_the_own_screen(tmp_path, caplog):
     save_npz(tmp_path / "1.npz", inputs=INPUTS + 1, targets=TARGETS)
     prepare(run_of(tmp_path, "npz", outputs=3))
     assert "are those of" not in caplog.text
+
+
+THREE = {**SCHEMA.model_dump(), "node": {"column": "site", "values": ["north", "south", "west"]}}
+
+
+@pytest.mark.parametrize("given", ["by-rank", "mapping"])
+@pytest.mark.parametrize(
+    ("names", "sites", "refused"),
+    [
+        (("north", "west"), ("north", "west"), None),
+        (("south", "west"), ("south", "north"), "'site' of .*1.* = '1 of 1 records'.*be 'west'"),
+        (("west", "north"), ("west", "north"), "nodes.names = 'west, north'.*order: north, south"),
+        (("north", "east"), ("north", "south"), "nodes.names = 'north, east'"),
+        (None, ("north", "south"), "nodes.count = 2: column 'site' .* has 3 declared values"),
+    ],
+)
+def test_nodes_are_all_of_the_schema_or_those_that_are_named(
+    given, names, sites, refused, tmp_path
+):
+    for node, site in enumerate(sites):
+        write_site(tmp_path / f"{node}.csv", site)
+    files = [tmp_path / f"{node}.csv" for node in range(len(sites))]
+
+    def plan():
+        nodes = dict(zip(names, files, strict=True)) if given == "mapping" and names else files
+        records, schema, named = node_records(nodes, Schema.of(THREE))
+        if given == "mapping":
+            config = load_config({"task": {"model": "logistic"}}, count=2, names=named)
+            return prepare(config, nodes=records, schema=schema).plan
+        own = {"count": 2, "data": "by-rank", "source": f"{tmp_path}/{{node}}.csv"}
+        own |= {"names": list(names)} if names else {}
+        config = load_config({"task": {"model": "logistic"}, "nodes": own})
+        return prepare(config, schema=schema).plan
+
+    if refused is None or (given == "mapping" and names == ("west", "north")):
+        assert plan().config.nodes.names == ("north", "west")  # as the schema orders them
+        return
+    with pytest.raises(InputError, match=refused):
+        plan()
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_a_party_may_have_several_nodes(public, tmp_path):
+    for node, site in enumerate(("north", "west", "west")):
+        write_site(tmp_path / f"{node}.csv", site)
+    write_site(tmp_path / "public.csv", *["south"] * 30)
+    own = {"data": "by-rank", "source": f"{tmp_path}/{{node}}.csv"}
+    names = ["north", "west", "west"]
+    task = {"dataset": f"csv:{tmp_path}/public.csv"} if public else {}
+    task |= {"model": "logistic"}
+    nodes = {**own, "names": names}
+    config = load_config({"task": task, "nodes": nodes})
+    assert prepare(config, schema=Schema.of(THREE)).plan.config.nodes.names == tuple(names)
+
+
+DISTINCT = np.arange(32.0).reshape(16, 2)
+FEW = np.arange(32.0).reshape(16, 2) % 4  # of few values, which occur at every node
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "mostly"),
+    [
+        (DISTINCT, [*DISTINCT[::-1], (99, 99)], True),
+        (DISTINCT, DISTINCT[:5], True),
+        (DISTINCT, [*DISTINCT, *(DISTINCT + 100), *(DISTINCT + 200)], True),
+        (DISTINCT, [*DISTINCT[:8], *(DISTINCT[8:] + 100)], False),
+        (FEW, FEW[:9], False),
+    ],
+)
+def test_files_that_are_mostly_equal_are_a_warning_too(own, other, mostly, tmp_path, caplog):
+    for node, inputs in enumerate((own, other)):
+        save_npz(tmp_path / f"{node}.npz", inputs=inputs, targets=np.zeros(len(inputs), int))
+    prepare(run_of(tmp_path, "npz", outputs=3))
+    assert (f"are mostly those of node 0 ({tmp_path}/0.npz)" in caplog.text) is mostly
+    assert ("those of" in caplog.text) is mostly
 
 
 def test_targets_of_another_shape_name_the_nodes_file(tmp_path):

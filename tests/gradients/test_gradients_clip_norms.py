@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gradient_problems import EVERY_PATH, FLOAT64, generator, plain, problem
+from gradient_problems import EVERY_PATH, FLOAT64, OwnNorm, generator, plain, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -28,7 +28,7 @@ MODELS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "positions, materialised": (lambda: ready((2, 5, 5), nn.Conv2d(2, 3, 3)), (2, 5, 5)),
     "positions, as they are": (lambda: ready((2, 20), nn.Linear(20, 24), nn.Tanh()), (2, 20)),
     "normalised": (lambda: ready((4,), nn.Linear(4, 6), nn.GroupNorm(2, 6)), (4,)),
-    "functional": (lambda: ready((4,), nn.Linear(4, 6), nn.RMSNorm(6)), (4,)),
+    "functional": (lambda: ready((4,), nn.Linear(4, 6), OwnNorm(6)), (4,)),
 }
 
 

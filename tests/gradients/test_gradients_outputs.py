@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradient_problems import OwnNorm
 from torch import Tensor, nn
 
 import tacit
@@ -73,7 +74,7 @@ def run(model, *, task=None, **given):
     return tacit.train(config, model=model, nodes=records(), test=records()[0], **given)
 
 
-@pytest.mark.parametrize("normalise", [nn.LayerNorm, nn.RMSNorm], ids=["taps", "functional"])
+@pytest.mark.parametrize("normalise", [nn.LayerNorm, OwnNorm], ids=["taps", "functional"])
 @pytest.mark.parametrize(
     ("returns", "output"),
     [

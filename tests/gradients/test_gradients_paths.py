@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gradient_problems import assert_equal, problem
+from gradient_problems import OwnNorm, assert_equal, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -272,10 +272,10 @@ class NormedTwice(nn.Module):
 
 FUNCTIONAL = {
     "root mean square norm": (
-        lambda: nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3)),
+        lambda: nn.Sequential(nn.Linear(4, 6), OwnNorm(6), nn.Linear(6, 3)),
         (4,),
         0,
-        "RMSNorm",
+        "OwnNorm",
     ),
     "group norm in two places": (NormedTwice, (2, 3, 3), 0, "twice"),
     "group norm, bias frozen": (partly_frozen_norm, (4,), 0, "1 has frozen"),
@@ -339,7 +339,7 @@ def test_functional_equals_the_loop(name, clip, oracle):
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize(
     ("path", "first"),
-    [("closed form", nn.Identity), ("taps", nn.LayerNorm), ("functional", nn.RMSNorm)],
+    [("closed form", nn.Identity), ("taps", nn.LayerNorm), ("functional", OwnNorm)],
 )
 def test_every_loss(loss, outputs, clip, path, first, oracle):
     case = problem(lambda: nn.Sequential(first(4), nn.Linear(4, outputs)), (4,), loss=loss)

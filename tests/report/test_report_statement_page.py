@@ -6,6 +6,7 @@ from tacit.report.statement_page import statement_page
 from web_pages import Page
 
 DATA_LEDGER = {
+    "runs": [],
     "nodes": [
         {
             "data": "mine",
@@ -155,7 +156,8 @@ def test_all_runs_on_the_data_are_shown():
         }
         for node in (0, 1)
     ]
-    ledger = {"nodes": rows, "files": DATA_LEDGER["files"] * 14}
+    runs = [{"run": "ab12", "unit": "column:patient"}, {"run": "cd34"}]
+    ledger = {"nodes": rows, "files": DATA_LEDGER["files"] * 14, "runs": runs}
     page = page_of(document(data_ledger=ledger))
     # The nodes are those of this run, whatever numbers others gave them.
     assert ["0-1", "2", "2.51", "1e-5", "3"] in page.rows

@@ -349,9 +349,10 @@ def test_a_run_that_others_left_nothing_is_not_resumed(tmp_path):
     run_all(on_data(tmp_path, 2.0))
     with (
         begin(plan, run, resume=True) as ledger,
-        pytest.raises(BudgetError, match="nothing is left"),
+        pytest.raises(BudgetError, match="nothing is left") as refused,
     ):
         affordable(plan, ledger.charged(), 0, ledger)
+    assert refused.value.reported() is None  # what its data have left is for the own screen
 
 
 def test_a_run_without_a_shared_ledger_books_in_its_own(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from experiments import experiment
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
+from tacit.report.documents.metrics import PrivateMeasurement
 from tacit.report.documents.unit import RECORD
 from tacit.training.run_folder.not_covered import not_covered
 
@@ -49,6 +50,27 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"algorithm": {"name": "dp-fedavg"}},
     ),
 ]
+
+
+# What a line calls each key that is measured on private records.
+MEASURED = {
+    "train_loss": "training loss",
+    "gradient_norm": "gradient norms",
+    "clip_rate": "share of clipped records",
+    "records_left_out": "number of records left out",
+    "augmented_lagrangian": "augmented Lagrangian",
+    "suboptimality": "train.suboptimality",
+}
+
+
+def test_every_key_that_is_measured_on_private_records_is_named():
+    sections: dict[str, Any] = {"algorithm": {"name": "fedspd-dp"}}
+    config = load_config(experiment(**sections))
+    train = config.train.model_copy(update={"suboptimality": True})
+    (line, *_) = not_covered(config.model_copy(update={"train": train}), RECORD)
+    assert "measured on private records" in line
+    assert set(MEASURED) == set(PrivateMeasurement.model_fields) - {"step"}
+    assert all(words in line for words in MEASURED.values())
 
 
 def lines(sections):

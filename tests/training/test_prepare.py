@@ -180,6 +180,42 @@ def test_public_test_records_that_are_private_are_counted_on_the_own_screen(
     assert not any("have the inputs" in text for text in (*job.plan.warnings, *job.plan.notes))
 
 
+@pytest.mark.parametrize("targets", [[-1, 1, 1], [[0], [1], [1]]])
+@pytest.mark.parametrize("public", [False, True])
+def test_targets_that_the_loss_cannot_take_name_whose_they_are(targets, public):
+    """Not the records of a trial; and labels of -1 and 1 have a loss of their own."""
+    fit, wrong = [0, 1, 1], np.array(targets)
+    inputs = np.zeros((3, 2))
+    data = [(inputs, fit if public else wrong)] * 2
+    rest = {"test": (inputs + 1, wrong)} if public else {}
+    with pytest.raises(InputError) as caught:
+        prepared(data, {"outputs": 2}, **rest)
+    assert caught.value.where == ("test" if public else "nodes[0]")
+    flat = wrong.ndim == 1
+    assert caught.value.value == ("1 of 3 records" if flat else "targets [3, 1] of torch.int64")
+    assert ("set task.loss = 'logistic'" in caught.value.expected) is flat
+
+
+@pytest.mark.parametrize(
+    ("tested", "count"), [(["q1", "q2", "q1"], 0), (["p1", "q2", "p1"], 1), (["P1", " p7", "q"], 2)]
+)
+@pytest.mark.parametrize("privacy", [{}, {"unit": "column:units", "unit_rows": 2}])
+def test_persons_of_public_test_records_that_are_private_are_counted(
+    tested, count, privacy, recwarn
+):
+    draw = np.random.default_rng(1)
+    ids = [f"p{row // 2}" for row in range(20)]  # with other rows of theirs
+    rows = draw.normal(size=(20, 3)), np.zeros(20, int), ids
+    data = [tuple(part[:8] for part in rows), tuple(part[8:] for part in rows)]
+    test = (draw.normal(size=(3, 3)), np.ones(3, int), tested)
+    task = {"dataset": None, "outputs": 2}
+    config = load_config(experiment(task=task, nodes={"count": 2}, privacy=privacy), count=2)
+    prepare(config, nodes=data, test=test)
+    said = [str(each.message) for each in recwarn if each.category is PrivateRecordsWarning]
+    assert len(said) == (count > 0)
+    assert all(text.startswith(f"{count} of the {len(set(tested))} ids") for text in said)
+
+
 @pytest.mark.process
 def test_the_command_line_says_it_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -171,8 +171,9 @@ def test_frames_need_a_schema(folder):
     for nodes in (frame(), [frame()], [pl.from_pandas(frame())]):
         with pytest.raises(InputError, match="needs schema="):
             trained({"model": "logistic"}, nodes=nodes)
+    pair = (torch.zeros(3, 2), [0, 1, 0])
     with pytest.raises(InputError, match="must be a table"):
-        trained({"model": "logistic"}, nodes=[(torch.zeros(3, 2), [0, 1, 0])], schema=SCHEMA)
+        trained({"model": "logistic"}, nodes={"Riverside": pair}, schema=SCHEMA)
 
 
 def test_records_of_a_node_that_break_the_schema_are_counted(folder):
@@ -180,7 +181,7 @@ def test_records_of_a_node_that_break_the_schema_are_counted(folder):
     table["age"] = table["age"].astype(object)
     table.loc[:6, "age"] = "Vogelsang"
     with pytest.raises(RecordsError, match=r"column 'age' of .*'7 of 300 records'") as caught:
-        trained({"model": "logistic"}, nodes=[table], schema=SCHEMA)
+        trained({"model": "logistic"}, nodes={"Riverside": table}, schema=SCHEMA)
     assert "Vogelsang" not in str(caught.value)
 
 

@@ -149,7 +149,8 @@ def _class_count(config: Config, loss: Loss, public: Tensor | None, declared: in
 def _labels(train: StackedData, loss: Loss, classes: int, hosted: Sequence[int]) -> Tensor:
     """The class of every record, int64 `[records]`; a logistic loss has -1 or 0, and 1."""
     targets = train.targets
-    if loss.formula == "logistic":
+    one = targets.shape[1:].numel() == 1
+    if loss.formula == "logistic" and one:
         labels = (targets.reshape(-1) > 0).long()
         wrong = ~((targets == 1) | (targets == 0) | (targets == -1)).reshape(-1)
     elif targets.is_floating_point() or targets.ndim != 1:

@@ -252,6 +252,7 @@ def _runs(snapshots: Iterable[Snapshot]) -> list[LedgerRun]:
         )
         more: dict[str, Any] = {} if run.unsent is None else {"unsent": tuple(run.unsent)}
         more |= {} if run.apart else {"apart": False}
+        more |= {} if run.unit == "record" else {"unit": run.unit}
         rows.append(row.model_copy(update=more))
     return rows
 

@@ -19,6 +19,7 @@ from tacit.data.tables import find_schema, is_table
 from tacit.errors import FormatError, InputError
 from tacit.features.maps import WithFeatures, known_features
 from tacit.gradients import with_output
+from tacit.gradients.inputs import with_inputs
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
 from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
@@ -148,6 +149,7 @@ def evaluate_run(
             f"its records have shape {list(records.inputs.shape[1:])}; the model takes "
             f"{list(expected)}",
         )
+    module = with_inputs(module, records.packed)
     loss = find_loss(config.task.loss, class_weights=config.task.class_weights)
     metrics = find_metrics(
         [name for name in config.task.metric or () if not name.startswith(GIVEN_METRIC)]

@@ -60,6 +60,7 @@ from tacit.report.statement_page import statement_page
 from tacit.report.trust_words import (
     COUNTING_ON_OTHERS,
     TRUST_MODELS,
+    of_rows_text,
     relation_meaning,
     server_words,
     unit_meaning,
@@ -246,7 +247,7 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
     _check_charged(run, result, ledger, ledger)
     first = from_statement(ledger.mechanisms[0])
     (entered,) = ledger.runs
-    data_ledger = None
+    data_ledger = of_rows = None
     if config.privacy.ledger is not None:
         folder = Path(config.privacy.ledger if ledgers is None else ledgers)
         data_ledger = ledger_document(folder, entered.run).model_copy(update={"path": folder.name})
@@ -254,11 +255,15 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             expected = f"the ledger of the data of {run}, which is not entered in it"
             raise InputError("privacy.ledger", str(folder), expected)
         _check_charged(folder, result, ledger, data_ledger)
+        of = set().union(*map(data_ledger.units, data_ledger.nodes))
+        of_rows = of_rows_text(result.unit, of)
     more: dict[str, Any] = {}
     if mark is not None:
         if data_ledger is None:
             expected = "is a trial of a search, and nothing says what all of its trials cost"
             raise InputError("RUN", str(run), expected)
+        if of_rows is not None:
+            raise InputError("privacy.ledger", str(run), f"cannot be stated. {of_rows}")
         totals = _totals(entered.run, data_ledger)
         nodes = tuple(row.model_copy(update={"epsilon": totals[row.node]}) for row in nodes)
         more["choosing"] = _CHOSEN
@@ -301,6 +306,7 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
             *_trust_assumptions(ledger.trust, observer(first.trust_model)),
             *(() if data_ledger is None else (_ALL_RUNS,)),
+            *(() if of_rows is None else (of_rows,)),
             *(
                 ()
                 if config.task.feature_map is None

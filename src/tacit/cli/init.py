@@ -14,7 +14,8 @@ from tacit.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from tacit.data.tables import Schema
-    from tacit.data.tables.fields import Table
+    from tacit.data.tables.dialect import Dialect
+    from tacit.data.tables.fields import Texts
 
 _EXAMPLE = "digits"
 _QUESTIONS = {
@@ -77,8 +78,10 @@ def init(
 ) -> None:
     """Write a first experiment file, and for a table the schema of what is public."""
     from tacit.config.start import Start, experiment_text
+    from tacit.data.tables.dialect import ENDING, Dialect, beside
     from tacit.data.tables.propose import Roles, propose, proposed_unit, schema_text
     from tacit.data.tables.schema import default_schema
+    from tacit.data.tables.sniff import dialect_text
 
     flag, source = _source({"--csv": csv, "--parquet": parquet, "--dataset": dataset})
     if flag == "--dataset":
@@ -96,7 +99,7 @@ def init(
         raise InputError("--nodes", nodes, f"follows from the values of {node!r}: leave it out")
     if public_csv is None and (sample := _asked("sample")):
         public_csv = Path(sample)
-    seen, separator, origin = _seen(Path(source), public_csv)
+    seen, dialect, origin = _seen(Path(source), public_csv)
     columns = ", ".join(seen)
     target = target or _asked("target", columns)
     if not target:
@@ -106,7 +109,8 @@ def init(
     roles = Roles(
         target, node, _listed(labels), _listed(node_values), None if unit == "none" else unit
     )
-    schema = propose(seen, roles, public=public_csv is not None, separator=separator)
+    found = propose(seen, roles, public=public_csv is not None, dialect=dialect)
+    schema = found.schema
     proposed = proposed_unit(seen, schema) if unit is None else None
     schema_file = Path(default_schema(source))
     start = Start(
@@ -123,7 +127,15 @@ def init(
     )
     file = out or Path(f"{schema_file.name.removesuffix('.schema.toml')}.toml")
     declared = schema_text(schema, source, origin, proposed)
-    _write_all({schema_file: declared, file: experiment_text(start, str(file))})
+    files = {schema_file: declared, file: experiment_text(start, str(file))}
+    for table in [source, *([str(public_csv)] if public_csv else [])]:
+        own = Path(beside(table, ENDING))
+        # One that is there was written by a person, and the table was read by it.
+        if found.dialect != Dialect() and not own.exists():
+            files[own] = dialect_text(found.dialect, table, origin)
+    _write_all(files)
+    for name, reason in found.ignored.items():
+        typer.echo(f"not an input: {name!r} {reason}")
     if schema.unit is not None:
         typer.echo(f"unit: epsilon protects a person with all rows, told by {schema.unit.column!r}")
     else:
@@ -144,13 +156,15 @@ def _source(given: dict[str, object]) -> tuple[str, str]:
 
 
 def _kind(table: str) -> str:
-    return "parquet" if table.lower().endswith(".parquet") else "csv"
+    return "csv" if table.lower().removesuffix(".gz").endswith(".csv") else "parquet"
 
 
-def _seen(table: Path, public_csv: Path | None) -> tuple[Table, str, str]:
-    """What may be looked at of a table: its fields, their separator, and where they come from."""
+def _seen(table: Path, public_csv: Path | None) -> tuple[Texts, Dialect, str]:
+    """What may be looked at of a table: its fields, how they are written, where they come from."""
+    from tacit.data.tables.dialect import Dialect
     from tacit.data.tables.propose import FIRST_RECORDS, refuse_record
-    from tacit.data.tables.reading import found_separator, read_table
+    from tacit.data.tables.reading import CSV_ENDINGS, read_table
+    from tacit.data.tables.sniff import found_dialect
 
     file, flag = table, f"--{_kind(str(table))}"
     most: int | None = FIRST_RECORDS
@@ -161,10 +175,16 @@ def _seen(table: Path, public_csv: Path | None) -> tuple[Table, str, str]:
             raise InputError("--public-csv", str(public_csv), expected)
         file, flag, most = public_csv, "--public-csv", None
         origin = f"the public sample {public_csv}"
-    separator = found_separator(file, flag)
-    seen = read_table(file, flag, separator, most=most)
+    dialect = Dialect.beside(file)
+    if dialect == Dialect() and file.name.lower().endswith(CSV_ENDINGS) and file.is_file():
+        dialect = found_dialect(file, flag, FIRST_RECORDS)
+    columns = read_table(file, flag, dialect, most=most)
+    seen = {
+        name: [text and (column.notation.plain(text) or text) for text in column.texts()]
+        for name, column in columns.items()
+    }
     refuse_record(seen, flag, str(file))
-    return seen, separator, origin
+    return seen, dialect, origin
 
 
 def _write_all(files: dict[Path, str]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tacit.cli.options import File, Json, Set, check_files, waiting
 from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError
+
+if TYPE_CHECKING:
+    from tacit.analysis.settings.processes import Outcome, WantedRun
 
 _KEPT = "trials that have ended are kept: the same command with --resume goes on"
 
@@ -66,7 +69,7 @@ def tune(
         SearchFolder.begin(target, digest, planned.epsilon) as folder,
         stop_signals(hidden=as_json) as asked_to_stop,
     ):
-        monitor = Monitor(should_stop=asked_to_stop)
+        monitor = Monitor(should_stop=asked_to_stop, done=_say_lost)
         if not as_json:
             monitor = replace(monitor, start=lambda trial: typer.echo(trial.name, err=True))
         document = run_search(planned, folder, monitor)
@@ -77,3 +80,9 @@ def tune(
         typer.echo(dump(document, {"out": str(target)}))
     else:
         terminal(result_blocks(document, target))
+
+
+def _say_lost(trial: WantedRun, outcome: Outcome) -> None:
+    """Why there is no such trial, which the documents of a search do not tell."""
+    if outcome.status == "lost" and outcome.message is not None:
+        typer.echo(f"{trial.name}: lost: {outcome.message}", err=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import InitVar, dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from tacit.data.layouts import check_layout
 from tacit.data.pixels import from_bytes, to_bytes
 from tacit.data.units import Ids, UnitRule, Units, own_units, stacked_units, unit_ids
 from tacit.errors import InputError, RecordsError
+from tacit.gradients.inputs import Packed, pack
+from tacit.gradients.losses import IGNORED
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -31,10 +33,12 @@ class Dataset:
     """Records and what is to be predicted of them.
 
     Args:
-        inputs: a tensor, or an array of numbers, `[records, ...]`.
-        targets: likewise `[records]` or `[records, m]`; integers are class labels.
+        inputs: a tensor, or an array of numbers, `[records, ...]`. Or several of these, by name or
+            as a tuple, which are then kept as rows `[records, d]`.
+        targets: likewise `[records, ...]`; integers are class labels.
         units: whose each record is, such as the number of a person, `[records]` texts or whole
             numbers; None: nobody said.
+        packed: how several inputs lie in the rows that `inputs` are; None: `inputs` are as given.
 
     Raises:
         InputError: if a field holds no numbers, has no dimension of records, or they differ in
@@ -44,13 +48,17 @@ class Dataset:
     inputs: Tensor
     targets: Tensor
     units: Ids | None
+    packed: Packed | None
 
     def __init__(
         self,
-        inputs: Tensor | ArrayLike,
+        inputs: Tensor | ArrayLike | Mapping[str, ArrayLike],
         targets: Tensor | ArrayLike,
         units: ArrayLike | None = None,
+        packed: Packed | None = None,
     ) -> None:
+        if _are_several(inputs, targets):
+            inputs, packed = _packed(inputs, "Dataset.inputs")
         for name, given in (("inputs", inputs), ("targets", targets)):
             # A tensor stays the very object that it is, its gradients too.
             value = given if isinstance(given, Tensor) else _field(given, name, f"Dataset.{name}")
@@ -59,14 +67,12 @@ class Dataset:
             check_layout(value, name)
             if value.ndim == 0:
                 raise InputError(name, value.item(), "must have a first dimension of records")
-        if self.targets.ndim > 2:
-            expected = "targets must have shape [records] or [records, m]"
-            raise InputError("Dataset.targets", tuple(self.targets.shape), expected)
         if len(self.inputs) != len(self.targets):
             found = f"{len(self.inputs)} inputs, {len(self.targets)} targets"
             raise InputError("Dataset", found, "must have as many targets as inputs")
         ids = None if units is None else unit_ids(units, len(self.inputs), "Dataset.units")
         object.__setattr__(self, "units", ids)
+        object.__setattr__(self, "packed", packed)
 
     def __len__(self) -> int:
         """The number of records."""
@@ -76,7 +82,7 @@ class Dataset:
         """Some of the records, in this order."""
         numbers = torch.from_numpy(rows)
         ids = None if self.units is None else self.units[rows]
-        return Dataset(self.inputs[numbers], self.targets[numbers], ids)
+        return Dataset(self.inputs[numbers], self.targets[numbers], ids, self.packed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +119,7 @@ class TaskData:
     def __post_init__(self, units: ArrayLike | None) -> None:
         if units is not None:
             ids = unit_ids(units, len(self.train), "TaskData.units")
-            known = Dataset(self.train.inputs, self.train.targets, ids)
+            known = Dataset(self.train.inputs, self.train.targets, ids, self.train.packed)
             object.__setattr__(self, "train", known)
         columns = {name: np.asarray(values) for name, values in self.columns.items()}
         labels = class_labels(self.train)
@@ -156,7 +162,11 @@ def class_labels(dataset: Dataset) -> np.ndarray | None:
     return targets.detach().reshape(-1).to("cpu", torch.int64).numpy()
 
 
-_FORMS = "must be a Dataset, a pair (inputs, targets) of arrays, or a torch Dataset of such pairs"
+_FORMS = (
+    "must be a Dataset, a pair (inputs, targets) of arrays, or a torch Dataset of such pairs; "
+    "several inputs of a record are a dictionary or a tuple of arrays"
+)
+_LABELS = ("labels", "label", "targets")
 
 # Other types, such as those of 8 bits that float, have no sums.
 _NUMBERS = (
@@ -179,7 +189,9 @@ def as_dataset(value: object, where: str) -> Dataset:
     Args:
         value: a `Dataset`; a pair `(inputs, targets)` of tensors or arrays with one record a
             row, or `(inputs, targets, units)` that say whose each is; or a
-            `torch.utils.data.Dataset` of `(input, target)` pairs, which is read once.
+            `torch.utils.data.Dataset` of `(input, target)` pairs, which is read once. Several
+            inputs are a dictionary or a tuple; a record of a `torch.utils.data.Dataset` may also be
+            `(input, input, target)`, or, as is the whole, a dictionary with the target as `labels`.
         where: the key or argument that an error names.
 
     Returns:
@@ -191,7 +203,13 @@ def as_dataset(value: object, where: str) -> Dataset:
     """
     match value:
         case Dataset():
-            return _dataset(value.inputs.detach(), value.targets.detach(), where, value.units)
+            given = value.inputs.detach(), value.targets.detach()
+            return _dataset(*given, where, value.units, value.packed)
+        case Mapping():
+            return as_dataset(_labelled(value, where), where)
+        case (inputs, targets) if _are_several(inputs, targets):
+            rows, how = _packed(inputs, where)
+            return _dataset(rows, _field(targets, "targets", where), where, packed=how)
         case (inputs, targets):
             return _dataset(
                 _field(inputs, "inputs", where), _field(targets, "targets", where), where
@@ -199,9 +217,10 @@ def as_dataset(value: object, where: str) -> Dataset:
         case (inputs, targets, units):
             made = as_dataset((inputs, targets), where)
             ids = unit_ids(cast(ArrayLike, units), len(made), f"units of {where}")
-            return Dataset(made.inputs, made.targets, ids)
+            return Dataset(made.inputs, made.targets, ids, made.packed)
         case TorchDataset():
-            return _dataset(*_read_records(value, where), where)
+            read, labels, packed = _read_records(value, where)
+            return _dataset(read, labels, where, packed=packed)
         case _:
             frame = type(value).__module__.partition(".")[0] in ("pandas", "polars")
             hint = "; a frame needs schema=, which says what its columns are" if frame else ""
@@ -229,7 +248,10 @@ def check_dataset(
             _refuse(~torch.isfinite(values), where, f"{name} must be finite numbers")
     if classes is not None and not dataset.targets.is_floating_point():
         labels, rule = dataset.targets, f"labels must be 0 to {classes - 1} ({classes} classes)"
-        _refuse((labels < 0) | (labels >= classes), where, rule)
+        if classes <= 2:
+            rule += "; for -1 and 1 set task.loss = 'logistic', and declare no classes"
+        ignored = (labels == IGNORED) & (labels.ndim > 1)
+        _refuse(((labels < 0) | (labels >= classes)) & ~ignored, where, rule)
 
 
 def _refuse(wrong: Tensor, where: str, rule: str) -> None:
@@ -239,18 +261,60 @@ def _refuse(wrong: Tensor, where: str, rule: str) -> None:
         raise RecordsError(where, f"{count:,} of {len(wrong):,} records", rule)
 
 
+def _are_several(inputs: object, targets: object) -> bool:
+    """Whether inputs are several: by name, or a tuple of arrays each of which has all records.
+
+    A tuple that is as long as the targets are the records, one after the other.
+    """
+    if isinstance(inputs, Mapping):
+        return True
+    if not isinstance(inputs, tuple) or not hasattr(targets, "__len__"):
+        return False
+    records = len(targets)
+    arrays = all(isinstance(part, Tensor | np.ndarray) and part.ndim for part in inputs)
+    return arrays and len(inputs) != records and all(len(part) == records for part in inputs)
+
+
+def _packed(inputs: Any, where: str) -> tuple[Tensor, Packed]:
+    """Several inputs as rows; of each its numbers, as `_field` reads them."""
+    names = inputs if isinstance(inputs, Mapping) else range(len(inputs))
+    read = {name: _field(inputs[name], "inputs", f"{where}, {name}") for name in names}
+    for name, values in read.items():
+        _check_numbers(values, f"{where}, {name}")
+    if isinstance(inputs, Mapping):
+        return pack({str(name): values for name, values in read.items()}, where)
+    return pack(tuple(read.values()), where)
+
+
+def _labelled(record: Mapping[Any, Any], where: str) -> tuple[dict[str, Any], Any]:
+    """The inputs by name, and the target, of a dictionary that holds both."""
+    found = [name for name in _LABELS if name in record]
+    if len(found) != 1 or len(record) < 2:
+        expected = f"must hold inputs, and the target as one of {', '.join(_LABELS)}"
+        raise InputError(where, f"a dictionary of {', '.join(map(str, record))}", expected)
+    return {name: part for name, part in record.items() if name != found[0]}, record[found[0]]
+
+
+def _check_numbers(values: Tensor, where: str) -> None:
+    if values.is_complex():
+        raise InputError(where, "complex numbers", "must hold real numbers")
+    if values.dtype not in _NUMBERS:
+        raise InputError(where, str(values.dtype), "must hold plain numbers, such as float32")
+
+
 def _dataset(
-    inputs: Tensor, targets: Tensor, where: str, units: ArrayLike | None = None
+    inputs: Tensor,
+    targets: Tensor,
+    where: str,
+    units: ArrayLike | None = None,
+    packed: Packed | None = None,
 ) -> Dataset:
     for values in (inputs, targets):
-        if values.is_complex():
-            raise InputError(where, "complex numbers", "must hold real numbers")
-        if values.dtype not in _NUMBERS:
-            raise InputError(where, str(values.dtype), "must hold plain numbers, such as float32")
+        _check_numbers(values, where)
     if not targets.is_floating_point():
         targets = targets.to(torch.int64)
     try:
-        return Dataset(inputs, targets, units)
+        return Dataset(inputs, targets, units, packed)
     except InputError as error:
         raise InputError(where, error.value, error.expected) from error
 
@@ -297,8 +361,10 @@ def _as_tensor(value: object, where: str) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Tensor]:
-    inputs: list[object] = []
+def _read_records(
+    records: TorchDataset[object], where: str
+) -> tuple[Tensor, Tensor, Packed | None]:
+    inputs: list[Any] = []
     targets: list[object] = []
     try:
         # A map-style data set need not raise IndexError at its end: its length has to say.
@@ -307,20 +373,46 @@ def _read_records(records: TorchDataset[object], where: str) -> tuple[Tensor, Te
             if isinstance(records, IterableDataset)
             else (records[index] for index in range(len(cast(Sized, records))))
         )
+        one_input: Any
         for item in items:
             match item:
+                case Mapping():
+                    one_input, one_target = _labelled(item, where)
                 case (one_input, one_target):
-                    inputs.append(one_input)
-                    targets.append(one_target)
+                    pass
+                case (*several, one_target) if several:
+                    one_input = (*several,)
                 case _:
                     expected = "every record must be an (input, target) pair"
                     raise InputError(where, _kind(item), expected)
+            inputs.append(one_input)
+            targets.append(one_target)
+        columns = _columns(inputs, where)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's data set raises
         found = f"{_kind(records)}: {type(error).__name__}"  # its text may quote a record
         raise RecordsError(where, found, "its records must be readable") from error
-    return _field(inputs, "inputs", where), _field(targets, "targets", where)
+    labels = _field(targets, "targets", where)
+    if columns is None:
+        return _field(inputs, "inputs", where), labels, None
+    rows, packed = _packed(columns, where)
+    return rows, labels, packed
+
+
+def _columns(inputs: list[Any], where: str) -> Any:
+    """Each of several inputs of all records, by name or as a tuple; None where there is one."""
+    one: Any = inputs[0] if inputs else None
+    ordered = isinstance(one, tuple) and any(isinstance(p, Tensor | np.ndarray) for p in one)
+    if not ordered and not isinstance(one, Mapping):
+        return None
+    names = one if isinstance(one, Mapping) else range(len(one))
+    unlike = sum(len(row) != len(one) for row in inputs)
+    if unlike:
+        found = f"{unlike:,} of {len(inputs):,} records"
+        raise RecordsError(where, found, "must have the same inputs as the first")
+    columns = {name: [row[name] for row in inputs] for name in names}
+    return columns if isinstance(one, Mapping) else tuple(columns.values())
 
 
 def _stack(rows: list[Tensor], name: str, where: str) -> Tensor:
@@ -394,11 +486,12 @@ class StackedData:
 
     Args:
         stored: `[total, ...]`, inputs as they are kept.
-        targets: `[total]` or `[total, m]`.
+        targets: `[total, ...]`.
         offsets: int64 `[nodes]`, where each node's rows start.
         sizes: int64 `[nodes]`, how many rows each node has.
         bytes: whether what is kept of the inputs are bytes, which are divided when they are read.
         units: whose rows are whose; None: each row is a record.
+        packed: how several inputs of a record lie in what is stored; None: it is the one input.
     """
 
     stored: Tensor
@@ -407,6 +500,7 @@ class StackedData:
     sizes: Tensor
     bytes: bool = False
     units: Units | None = None
+    packed: Packed | None = None
 
     @property
     def counts(self) -> Tensor:
@@ -427,7 +521,7 @@ class StackedData:
     def first(self) -> Dataset:
         """The first record alone, if there is one: what shape and type they have."""
         row = torch.arange(min(1, len(self.targets)), device=self.targets.device)
-        return Dataset(self.inputs_of(row), self.targets[:1])
+        return Dataset(self.inputs_of(row), self.targets[:1], packed=self.packed)
 
     def inputs_of(self, rows: Tensor) -> Tensor:
         """The inputs of some records, by their int64 numbers in all: `[len(rows), ...]`."""
@@ -522,7 +616,8 @@ def stack(
         units = stacked_units(own, rule, device)
     stored, as_bytes = _stored([dataset.inputs for dataset in datasets], dtype, device)
     targets = torch.cat([_cast(dataset.targets, dtype, device) for dataset in datasets])
-    return StackedData(stored, targets, *_places(datasets, device), bytes=as_bytes, units=units)
+    places = _places(datasets, device)
+    return StackedData(stored, targets, *places, as_bytes, units, datasets[0].packed)
 
 
 def stack_parts(
@@ -547,7 +642,8 @@ def stack_parts(
     order = torch.from_numpy(np.concatenate(parts))
     stored, as_bytes = _stored([dataset.inputs], dtype, device, order)
     targets = _cast(dataset.targets[order], dtype, device)
-    return StackedData(stored, targets, *_places(parts, device), bytes=as_bytes, units=units)
+    places = _places(parts, device)
+    return StackedData(stored, targets, *places, as_bytes, units, dataset.packed)
 
 
 def _known(dataset: Dataset) -> Ids:
@@ -593,7 +689,9 @@ def _stored(
 def _layout(dataset: Dataset) -> str:
     """What all nodes must share, in words."""
     kind = "floating" if dataset.targets.is_floating_point() else "integer"
-    inputs, targets = list(dataset.inputs.shape[1:]), list(dataset.targets.shape[1:])
+    inputs, targets = str(list(dataset.inputs.shape[1:])), list(dataset.targets.shape[1:])
+    if dataset.packed is not None:
+        inputs = dataset.packed.words
     return f"inputs {inputs} and {kind} targets {targets} a record"
 
 

@@ -59,6 +59,7 @@ _WHERE = "nodes.source"
 _NODE = "{node}"
 _ARRAYS = ("inputs", "targets")
 _UNITS = "units"  # may be there
+_OF_SEVERAL = "inputs."  # and then the name of one of several inputs
 
 Arrays = Mapping[str, object]
 
@@ -115,10 +116,13 @@ def record_layout(dataset: Dataset) -> dict[str, str]:
     What all nodes of a run must share: numbers that are integer at one node and floating at
     another are suspicious (grey levels 0 to 255 beside 0 to 1), and ids are no measurements.
     """
-    return {
+    found = {
         f"record {name}": f"{_kind(values)} {list(values.shape[1:])}"
         for name, values in (("inputs", dataset.inputs), ("targets", dataset.targets))
     }
+    if dataset.packed is not None:
+        found["record inputs"] = dataset.packed.words
+    return found
 
 
 def _kind(values: Tensor) -> str:
@@ -158,6 +162,13 @@ def _from_file(source: str, node: int, schema: Schema | None) -> object:
         kind = type(error).__name__
         expected = f"node {node}: {path} cannot be read as {path.suffix} ({kind})"
         raise InputError(_WHERE, source, expected) from error
+    several = {
+        name.removeprefix(_OF_SEVERAL): values
+        for name, values in arrays.items()
+        if name.startswith(_OF_SEVERAL)
+    }
+    if several:
+        arrays = {**arrays, "inputs": several}
     missing = [name for name in _ARRAYS if name not in arrays]
     if missing:
         found = ", ".join(arrays) or "none"
@@ -166,12 +177,16 @@ def _from_file(source: str, node: int, schema: Schema | None) -> object:
     return tuple(arrays[name] for name in (*_ARRAYS, _UNITS) if name in arrays)
 
 
+def _is_read(name: str) -> bool:
+    return name in (*_ARRAYS, _UNITS) or name.startswith(_OF_SEVERAL)
+
+
 def _read_npz(path: Path) -> Arrays:
     # What is not asked for is not read.
     with zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         return {
-            name: read_member(archive, member) if name in (*_ARRAYS, _UNITS) else None
+            name: read_member(archive, member) if _is_read(name) else None
             for name, member in members.items()
         }
 

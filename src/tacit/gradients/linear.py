@@ -71,8 +71,8 @@ def linear_layer(
     prefix = f"{named[0]}." if named[0] else ""
     weight, bias = f"{prefix}weight", f"{prefix}bias"
     records = probe.inputs.flatten(0, 1)
-    width = slots[weight].shape[1]
-    if records[0].numel() != width:
+    outputs, width = slots[weight].shape
+    if records[0].numel() != width or (loss.formula == "logistic" and outputs > 1):
         return None
     with torch.no_grad():
         found = exact(records)

@@ -9,6 +9,11 @@
 The targets of `logistic` may also be 0 or 1, the y of the formula then being -1 for 0; integers and
 floating-point numbers will do.
 
+Where a record has several targets `[r, ...]`, its loss is the mean over its own, and its accuracy
+the share of its own that are right: of masks and next tokens under `cross-entropy`, whose outputs
+are `[r, classes, ...]` or `[r, ..., classes]`, and of several labels under `logistic`, with one
+output each. A class of -100 is not there; a record without any other has loss and gradient zero.
+
 `loss_from_mean` takes a user's own loss, a mean over records; `weighted` gives each class a public
 weight. Whatever a user's loss does with a batch, a record's loss here is
 its value for that record alone: so the gradient that is clipped is a function of one record, and
@@ -18,16 +23,20 @@ few, and refused if it is not.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import InputError, RecordsError, describe
+
+IGNORED = -100
+"""The class, as PyTorch has it, of a place that is not there; of one of several of a record."""
 
 Formula = Literal["cross-entropy", "mse", "logistic"]
 """A loss whose derivative by the outputs is known, and needs no autograd."""
@@ -98,33 +107,61 @@ class Loss:
     weights: tuple[float, ...] | None = None
 
 
+def class_axis(outputs: Tensor, targets: Tensor) -> int | None:
+    """Along which axis of outputs `[r, ...]` the classes of targets `[r, ...]` lie; None: none."""
+    places = targets.shape[1:]
+    if outputs.ndim > 1 and outputs.shape[2:] == places:
+        return 1
+    return outputs.ndim - 1 if outputs.ndim > 2 and outputs.shape[1:-1] == places else None
+
+
+def _classes_first(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs `[r, classes, ...]`."""
+    return outputs if outputs.ndim < 3 else outputs.movedim(class_axis(outputs, targets) or 1, 1)
+
+
+def _mean_of_kept(values: Tensor, targets: Tensor, ignored: int = IGNORED) -> Tensor:
+    """The mean over each record's own targets that are there, `[r]`; 0 where none is."""
+    kept = (targets != ignored).flatten(1)
+    total = torch.where(kept, values.flatten(1), 0.0).sum(dim=1)
+    return total / kept.sum(dim=1).clamp(min=1)
+
+
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets, reduction="none")
+    if targets.ndim < 2:
+        return functional.cross_entropy(outputs, targets, reduction="none")
+    each = functional.cross_entropy(_classes_first(outputs, targets), targets, reduction="none")
+    return _mean_of_kept(each, targets)
 
 
 def _argmax_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(dim=1) == targets).to(outputs.dtype)
+    right = (_classes_first(outputs, targets).argmax(dim=1) == targets).to(outputs.dtype)
+    return right if targets.ndim < 2 else _mean_of_kept(right, targets)
 
 
 def _check_cross_entropy(outputs: Tensor, targets: Tensor) -> None:
-    if outputs.ndim != 2:
+    several = outputs.ndim > 2 and targets.ndim > 1
+    axis = class_axis(outputs, targets) if several else 1
+    if axis is None or (outputs.ndim != 2 and not several):
+        places = "".join(f", {size}" for size in targets.shape[1:])
         raise InputError(
             "task.model",
-            _shape(outputs),
-            "this is the shape of its output; cross-entropy needs [records, classes]",
+            _shape(outputs)[1:],
+            "this is the shape of its output for one record; "
+            f"cross-entropy needs [classes{places}]",
         )
-    if targets.dtype != torch.int64 or targets.ndim != 1:
+    if targets.dtype != torch.int64 or (targets.ndim != 1 and not several):
         raise InputError(
             "task.dataset",
             f"targets {_shape(targets)} of {targets.dtype}",
             "cross-entropy needs one int64 class a record, of shape [records]",
         )
-    classes = outputs.shape[1]
-    _check_values(
-        targets,
-        (targets >= 0) & (targets < classes),
-        f"the model has {classes} outputs, so classes must lie in 0..{classes - 1}",
-    )
+    classes = outputs.shape[axis]
+    rule = f"the model has {classes} outputs, so classes must lie in 0..{classes - 1}"
+    if classes <= 2:
+        rule += "; for labels of -1 and 1 set task.loss = 'logistic'"
+    there = (targets >= 0) & (targets < classes)
+    _check_values(targets, there | (several & (targets == IGNORED)), rule)
 
 
 def _classes(targets: Tensor, classes: int | None) -> int | None:
@@ -145,8 +182,8 @@ def _check_mse(outputs: Tensor, targets: Tensor) -> None:
     if outputs_count != targets_count:
         raise InputError(
             "task.model",
-            _shape(outputs),
-            f"this is the shape of its output; mse needs {targets_count} outputs a record, "
+            _shape(outputs)[1:],
+            f"this is the shape of its output for one; mse needs {targets_count} outputs a record, "
             f"as many as the targets have",
         )
     if not targets.is_floating_point():
@@ -161,38 +198,37 @@ def _width(targets: Tensor, classes: int | None) -> int:
 
 
 def _margins(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Outputs times the sign of the class, `[r]`."""
-    scores = outputs.reshape(-1)
-    return torch.where(targets.reshape(-1) > 0, scores, -scores)
+    """Outputs times the sign of the class, `[r, m]`."""
+    scores = outputs.reshape(len(outputs), -1)
+    return torch.where(targets.reshape(len(targets), -1) > 0, scores, -scores)
 
 
 def _logistic(outputs: Tensor, targets: Tensor) -> Tensor:
     # logsigmoid and not softplus: torch's softplus turns linear above a threshold of 20.
-    return -functional.logsigmoid(_margins(outputs, targets))
+    return -functional.logsigmoid(_margins(outputs, targets)).mean(dim=1)
 
 
 def _sign_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     # A score of exactly zero is right for neither class.
-    return (_margins(outputs, targets) > 0).to(outputs.dtype)
-
-
-def _one(targets: Tensor, classes: int | None) -> int:
-    return 1
+    return (_margins(outputs, targets) > 0).to(outputs.dtype).mean(dim=1)
 
 
 def _check_logistic(outputs: Tensor, targets: Tensor) -> None:
-    if math.prod(outputs.shape[1:]) != 1 or outputs.ndim > 2:
-        raise InputError(
-            "task.model",
-            _shape(outputs),
-            "this is the shape of its output; logistic needs one score a record, "
-            "[records] or [records, 1]",
-        )
-    if math.prod(targets.shape[1:]) != 1 or targets.ndim > 2:
+    given, wanted = _width(outputs, None), _width(targets, None)
+    if given == 1 and wanted != 1:
         raise InputError(
             "task.dataset",
             f"targets {_shape(targets)}",
-            "logistic needs one target a record, of shape [records] or [records, 1]",
+            "logistic needs one target a record, of shape [records] or [records, 1], where the "
+            "model has one output",
+        )
+    if given != wanted or (given == 1 and outputs.ndim > 2):
+        of_several = f"; here {wanted}, one for each target" if wanted > 1 else ""
+        raise InputError(
+            "task.model",
+            _shape(outputs)[1:],
+            "this is the shape of its output for one record; logistic needs one score, [] or [1]"
+            f"{of_several}",
         )
     expected = "logistic targets must be -1 or 1, or 0 or 1; for more classes use 'cross-entropy'"
     negative, zero = targets == -1, targets == 0
@@ -234,7 +270,7 @@ LOSSES: dict[str, Loss] = {
     for loss in (
         _named("cross-entropy", _cross_entropy, _argmax_accuracy, _check_cross_entropy, _classes),
         _named("mse", _mse, None, _check_mse, _width),
-        _named("logistic", _logistic, _sign_accuracy, _check_logistic, _one),
+        _named("logistic", _logistic, _sign_accuracy, _check_logistic, _width),
     )
 }
 
@@ -268,6 +304,9 @@ def loss_from_mean(name: str, mean_loss: Function) -> Loss:
             f"over records; {_WEIGHTS}, beside the same loss without a weight",
         )
 
+    if divides and getattr(mean_loss, "reduction", None) == "mean":
+        mean_loss = _of_kept(mean_loss)
+
     def one(outputs: Tensor, targets: Tensor) -> Tensor:
         value: object = mean_loss(outputs.unsqueeze(0), targets.unsqueeze(0))
         if not isinstance(value, Tensor) or value.ndim:
@@ -296,6 +335,22 @@ def loss_from_mean(name: str, mean_loss: Function) -> Loss:
                 )
 
     return Loss(name, per_record, None, check)
+
+
+def _of_kept(mean_loss: Any) -> Function:
+    """A loss of PyTorch that ignores a class: the mean over records of that over their own."""
+    each, ignored = copy.copy(mean_loss), mean_loss.ignore_index
+    each.reduction = "none"
+
+    def mean(outputs: Tensor, targets: Tensor) -> Tensor:
+        losses: Tensor = each(outputs, targets)
+        if losses.shape != targets.shape:  # shares of classes, none of which is ignored
+            return losses.mean()
+        return _mean_of_kept(
+            losses.reshape(len(losses), -1), targets.reshape(len(losses), -1), ignored
+        ).mean()
+
+    return mean
 
 
 def weighted(loss: Loss, weights: Sequence[float]) -> Loss:

@@ -185,12 +185,12 @@ def moments_of(
             "on task.features",
         )
     name, layer = found
-    if loss.formula is None:
+    if loss.formula is None or (loss.formula == "logistic" and found[1].out_features > 1):
         raise InputError(
             "task.loss",
             loss.name,
             "noised moments are solved by least squares: use 'cross-entropy', 'logistic' or "
-            "'mse', without task.class_weights",
+            "'mse', without task.class_weights, and of 'logistic' with one output",
         )
     if loss.formula != "mse" and target_bound != 1.0:
         expected = f"is of numbers, and '{loss.name}' has labels: leave it out"

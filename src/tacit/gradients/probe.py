@@ -31,6 +31,7 @@ from torch.nn.parameter import is_lazy
 from tacit.errors import InputError, describe
 from tacit.gradients.contributions import Layout
 from tacit.gradients.dropout import dropping, record_coins
+from tacit.gradients.inputs import Packed
 from tacit.gradients.losses import Loss
 from tacit.gradients.outputs import described
 from tacit.gradients.paths import GradientPath
@@ -48,7 +49,7 @@ class Probe:
     """A small batch and what is right for it, in float64.
 
     Inputs, targets and coins are `[nodes, b * rows, ...]`, and shares `[nodes, b, rows]`, where a
-    record is more than one row.
+    record is more than one row. `packed` says how their inputs lie, where they have several.
     """
 
     parameters: Tensor
@@ -60,6 +61,7 @@ class Probe:
     losses: Tensor
     coins: Tensor
     shares: Tensor | None = None
+    packed: Packed | None = None
 
     @property
     def rows(self) -> int:
@@ -79,13 +81,15 @@ def probe_of(
     inputs: Tensor,
     targets: Tensor,
     rows: int = 1,
+    packed: Packed | None = None,
 ) -> Probe:
     """Two nodes' batch from examples `[few, ...]`, solved one record at a time by plain autograd.
 
     A record is the weighted sum over `rows` rows, no two of which are equal.
 
     `module` is in float64. Weights and inputs are perturbed, so that neither equal weights nor
-    equal records hide a mistake; each input is scaled, which keeps signs and zeros.
+    equal records hide a mistake; each input is scaled, which keeps signs and zeros. What may be a
+    code stays as it is: integers, and what is whole in all examples and not 0 or 1.
     """
     device = inputs.device
     generator = torch.Generator().manual_seed(20)
@@ -95,7 +99,8 @@ def probe_of(
     records, labels = inputs[order], targets[order]
     if records.is_floating_point():
         scales = 0.5 + torch.rand(records.shape, generator=generator, dtype=torch.float64)
-        records = records.double() * scales.to(device)
+        records = _scaled(records.double(), scales.to(device), inputs, many * rows)
+        records = records if packed is None else packed.possible(records, inputs)
     if labels.is_floating_point():
         labels = labels.double()
     # Uniform, since 22 million normals take as long as a whole backward pass of ResNet-18.
@@ -141,7 +146,18 @@ def probe_of(
         for slot, part in zip(layout.slots, gradients[node, record], strict=True):
             total[node, slot.start : slot.stop].add_(part.reshape(-1), alpha=factor)
     own = shares if rows > 1 else None
-    return Probe(parameters, records, labels, clip, total, norms, losses, coins, own)
+    return Probe(parameters, records, labels, clip, total, norms, losses, coins, own, packed)
+
+
+def _scaled(records: Tensor, scales: Tensor, examples: Tensor, each: int) -> Tensor:
+    """Records times scales, but where examples may be codes, unless two of a node become equal."""
+    whole = ((examples == examples.round()).all(dim=0)) & (examples.abs() > 1).any(dim=0)
+    kept = torch.where(whole, records, records * scales)
+    if any(
+        len(torch.unique(part, dim=0)) < len(part) for part in torch.split(kept.flatten(1), each)
+    ):
+        return records * scales
+    return kept
 
 
 def mismatch(path: GradientPath, probe: Probe) -> str | None:
@@ -177,6 +193,13 @@ def _close(found: Tensor, right: Tensor) -> bool:
     return torch.allclose(
         found, right, rtol=_TOLERANCE, atol=_TOLERANCE * scale + 1e-300, equal_nan=True
     )
+
+
+KEEPS_COMPUTED = (
+    "it keeps a tensor that was computed from its parameters before training (as weight_norm, "
+    "spectral_norm and prune of torch.nn.utils do); use "
+    "torch.nn.utils.parametrizations.weight_norm, call prune.remove, or compute it in forward"
+)
 
 
 @dataclass(frozen=True)
@@ -243,6 +266,20 @@ _RULES = (
         "record looks up are kept anyway)",
     ),
     _Rule(
+        (nn.RReLU,),
+        lambda module: True,
+        "it draws its slopes from torch's global generator, so a run could not be repeated; use "
+        "LeakyReLU or PReLU",
+    ),
+    _Rule(
+        (nn.Module,),
+        lambda module: any(
+            isinstance(value, Tensor) and value.grad_fn is not None
+            for value in vars(module).values()
+        ),
+        KEEPS_COMPUTED,
+    ),
+    _Rule(
         (nn.Module,),
         lambda module: any(
             is_lazy(tensor)
@@ -258,8 +295,8 @@ def refuse_module(module: nn.Module) -> None:
 
     Refused are batch normalisation, instance normalisation with running statistics, torch's dropout
     where it is not zero, torch's LSTM, GRU and RNN where they are trained, embeddings that count
-    ids over a batch or change in a forward pass, lazy modules, and a model without trainable
-    parameters.
+    ids over a batch or change in a forward pass, modules that keep what was computed from
+    parameters, lazy modules, and a model without trainable parameters.
     """
     for name, child in module.named_modules():
         for rule in _RULES:

@@ -44,6 +44,8 @@ from tacit.gradients.clipping import (
 )
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
 from tacit.gradients.dropout import drops, view_coins
+from tacit.gradients.inputs import Packed, with_dtype, with_inputs
+from tacit.gradients.layers.normalisation import PlainPReLU
 from tacit.gradients.layers.pooling import poolings
 from tacit.gradients.layers.rectifiers import rectified
 from tacit.gradients.layers.recurrent import recurrent_layers
@@ -124,6 +126,8 @@ class StackedModel:
         loop: what the compiled loop knows of the model, where the path is `closed form`.
         moments: where parameters are moments, what solves the user's linear model from them; None:
             they are the weights of the user's module.
+        packed: how a record's inputs lie in its row, where it has several.
+        in_dtype: whether tensors that the module makes are to be in the dtype that it runs in.
     """
 
     path: PathName
@@ -146,6 +150,8 @@ class StackedModel:
     augmentation: Augmentation | None = None
     unit_rows: int | None = None
     moments: Moments | None = None
+    packed: Packed | None = None
+    in_dtype: bool = False
 
     @property
     def parameters_count(self) -> int:
@@ -376,6 +382,10 @@ class StackedModel:
                 named[slot.name].copy_(vector[slot.start : slot.stop].view(slot.shape))
         return result
 
+    def wired(self, module: nn.Module, dtype: torch.dtype) -> nn.Module:
+        """The user's module, which is in this dtype, as the run calls it: rows to predictions."""
+        return _wired(module, self.packed, self.output, dtype if self.in_dtype else None)
+
     def reads_rows(self, records: int, norm: ClipNorm) -> bool:
         """Whether batches of so many records a node are read where they lie, and by blocks."""
         wide = self.loop is not None and self.loop.wide and self.unit_rows is None
@@ -470,6 +480,7 @@ def build(
     output: Output | None = None,
     augmentation: Augmentation | None = None,
     unit_rows: int | None = None,
+    packed: Packed | None = None,
 ) -> StackedModel:
     """Check a module, and choose and prove the path for its gradients.
 
@@ -487,6 +498,7 @@ def build(
             record is its own one view. It is tried out on the examples.
         unit_rows: how many rows a record has at most, where it is all that a person has; None: a
             record is one row.
+        packed: how the inputs of a record lie in its row, where it has several.
 
     Raises:
         InputError: on `task.augmentation` as `check_augmentation`;
@@ -501,28 +513,44 @@ def build(
         memory_bytes = MEMORY_BYTES if on_cpu else ACCELERATOR_MEMORY_BYTES
     original = copy.deepcopy(model)
     inputs, targets = example_inputs.to(device), example_targets.to(device)
-
-    def in_dtype(kind: torch.dtype) -> nn.Module:
-        found = _sharing(original, [p for p in original.parameters() if not p.requires_grad])
-        found = found.to(device=device, dtype=kind).requires_grad_(False).train()
-        return with_output(found, output)
-
-    working, exact = in_dtype(dtype), in_dtype(torch.float64)
     examples = (_as_dtype(inputs, dtype), _as_dtype(targets, dtype))
-    outputs, activations = _counted_outputs(working, examples[0])
-    loss.check(outputs, examples[1])
     layout = layout_of(original)
+    rows = unit_rows or 1
     if augmentation is not None:
         augmentation = check_augmentation(augmentation, examples[0])
-    rows = (unit_rows or 1) * (1 if augmentation is None else augmentation.views)
+        rows *= augmentation.views
+
+    def tried(in_dtype: bool) -> tuple[nn.Module, nn.Module, int, Probe]:
+        def made(kind: torch.dtype) -> nn.Module:
+            found = _sharing(original, [p for p in original.parameters() if not p.requires_grad])
+            for part in found.modules():
+                if type(part) is nn.PReLU:
+                    part.__class__ = PlainPReLU
+            found = found.to(device=device, dtype=kind).requires_grad_(False).train()
+            return _wired(found, packed, output, kind if in_dtype else None)
+
+        working, exact = made(dtype), made(torch.float64)
+        outputs, activations = _counted_outputs(working, examples[0])
+        loss.check(outputs, examples[1])
+        try:
+            probe = probe_of(exact, loss, layout, inputs, targets, rows, packed)
+        except Exception as error:
+            hint = _OTHER_DTYPE if _of_types(error) else ""
+            raise InputError(
+                "task.model",
+                type(model).__name__,
+                f"one record alone must pass forward and backward; {describe(error)}{hint}",
+            ) from error
+        return working, exact, activations, probe
+
+    in_dtype = False
     try:
-        probe = probe_of(exact, loss, layout, inputs, targets, rows)
-    except Exception as error:
-        raise InputError(
-            "task.model",
-            type(model).__name__,
-            f"one record alone must pass forward and backward; {describe(error)}",
-        ) from error
+        working, exact, activations, probe = tried(in_dtype)
+    except InputError as refused:
+        if not _of_types(refused.__cause__):
+            raise
+        in_dtype = True
+        working, exact, activations, probe = tried(in_dtype)
     choice = _choose(original, working, exact, loss, layout, probe)
     loop = choice.loop if augmentation is None else None  # which makes nothing of the batch
     evaluated = _sharing(working, working.parameters()).eval()
@@ -548,7 +576,28 @@ def build(
         loop=loop,
         augmentation=augmentation,
         unit_rows=unit_rows,
+        packed=packed,
+        in_dtype=in_dtype,
     )
+
+
+_OTHER_DTYPE = (
+    "; what forward makes must be of the type of its inputs, which are also tried in float64: "
+    "torch.zeros(..., dtype=x.dtype, device=x.device), or x.new_zeros(...)"
+)
+
+
+def _of_types(error: BaseException | None) -> bool:
+    """Whether PyTorch says that tensors of two floating types met."""
+    return any(words in str(error).lower() for words in ("dtype", "scalar type", "double"))
+
+
+def _wired(
+    module: nn.Module, packed: Packed | None, output: Output | None, dtype: torch.dtype | None
+) -> nn.Module:
+    """The same module from rows to predictions, whose forward pass makes tensors in `dtype`."""
+    module = with_output(with_inputs(module, packed), output)
+    return module if dtype is None else with_dtype(module, dtype)
 
 
 def refuse_coins(model: StackedModel) -> None:

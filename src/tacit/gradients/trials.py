@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
+from tacit.gradients.inputs import InputPart, Packed
 from tacit.gradients.paths import GradientPath
 from tacit.gradients.probe import Probe, mismatch
 
@@ -55,6 +56,8 @@ def _reached(path: GradientPath, probe: Probe, extremes: tuple[float, ...]) -> s
     for extreme in extremes:
         inputs = probe.inputs.clone()
         inputs[0, 0] = extreme
+        if probe.packed is not None:
+            inputs = probe.packed.possible(inputs, probe.inputs)
         try:
             found = _told(path, probe, inputs, others)
         except Exception as error:
@@ -74,14 +77,15 @@ def _joining(path: GradientPath, original: nn.Module, probe: Probe) -> str:
     """
     if probe.inputs.ndim < 3:
         return ""
-    integers = not probe.inputs.is_floating_point()
+    packed = probe.packed
+    integers = not probe.inputs.is_floating_point() or (packed is not None and packed.has_ids)
     pads = {0} | {
         part.padding_idx
         for part in original.modules()
         if integers and isinstance(part, nn.Embedding) and part.padding_idx is not None
     }
     for pad in sorted(pads):
-        inputs = _padded(probe.inputs, pad)
+        inputs = _padded(probe.inputs, pad, packed)
         try:
             together = _told(path, probe, inputs, probe.mask)
             alone = _told_alone(path, probe, inputs)
@@ -94,16 +98,24 @@ def _joining(path: GradientPath, original: nn.Module, probe: Probe) -> str:
     return ""
 
 
-def _padded(inputs: Tensor, pad: int) -> Tensor:
-    """Records `[nodes, b, positions, ...]` of several lengths, in no order, that end in `pad`."""
-    nodes, many, positions = inputs.shape[:3]
-    padded = inputs.clone()
-    for place in range(nodes * many):
-        # 2, 5, 1, 4, 0, 3 of six: neither rising nor falling, and no two the same.
-        share = (3 * place + 2) % (nodes * many + 1)
-        length = max(1, positions * (share + 1) // (nodes * many + 1))
-        padded[place // many, place % many, length:] = pad
-    return padded
+def _padded(inputs: Tensor, pad: int, packed: Packed | None) -> Tensor:
+    """Records `[nodes, b, positions, ...]` of several lengths, in no order, that end in `pad`.
+
+    Of several inputs each ends so; floating ones in zeros.
+    """
+    nodes, many = inputs.shape[:2]
+    whole = [InputPart(0, tuple(inputs.shape[2:]), "integer")]
+    padded, start = inputs.flatten(2).clone(), 0
+    for part in whole if packed is None else packed.parts:
+        stop, positions = start + part.size, part.shape[0] if part.shape else 1
+        for place in range(nodes * many):
+            # 2, 5, 1, 4, 0, 3 of six: neither rising nor falling, and no two the same.
+            share = (3 * place + 2) % (nodes * many + 1)
+            length = max(1, positions * (share + 1) // (nodes * many + 1))
+            tail = slice(start + length * (part.size // max(1, positions)), stop)
+            padded[place // many, place % many, tail] = pad if part.kind == "integer" else 0
+        start = stop
+    return padded.view(inputs.shape)
 
 
 def _told_alone(path: GradientPath, probe: Probe, inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,7 @@ from torch.nn.parameter import is_lazy
 
 from tacit.errors import InputError
 from tacit.gradients import Dropout, Recurrent
+from tacit.gradients.probe import KEEPS_COMPUTED
 
 GROUPS = 32
 """Groups of a normalisation at most, as in Wu and He 2018 (arXiv:1803.08494)."""
@@ -45,7 +46,8 @@ def fix(module: nn.Module) -> nn.Module:
     before. The module itself is left as it is; without anything to change the copy is a plain one.
 
     Raises:
-        InputError: on `module` if it is no `nn.Module`, or a part of it has no shape yet.
+        InputError: on `module` if it is no `nn.Module`, or a part of it has no shape yet or keeps
+            what was computed from its parameters.
     """
     if not isinstance(module, nn.Module):
         raise InputError("module", module, "must be a torch.nn.Module")
@@ -53,6 +55,8 @@ def fix(module: nn.Module) -> nn.Module:
         if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False)))):
             where = f"{name} ({_kind(part)})" if name else _kind(part)
             raise InputError("module", where, "has no shape yet: call it once on an example")
+        if any(getattr(value, "grad_fn", None) is not None for value in vars(part).values()):
+            raise InputError("module", name or _kind(part), KEEPS_COMPUTED)
     fixed = copy.deepcopy(module)
     changes: dict[str, str] = {}
     made: dict[int, nn.Module] = {}  # of a part that stands in two places, one replacement

@@ -19,6 +19,9 @@ classes without a test record are left out of their mean. scikit-learn computes 
 `auc`: that is the sum of ranks of Mann and Whitney, which gives the same number in a tenth of the
 time (measured at 1,000 records, where scikit-learn's checks take longer than the sorting).
 
+Where a record has several targets, a metric of classes is of all places together, of masks and next
+tokens (without those that are not there), and the mean of that of each label, of several labels.
+
 A *baseline* is what the same metric says of a model that ignores its inputs: of outputs that are
 the same for every record, namely the logarithms of the class frequencies (or their log-odds) where
 there are classes, else the mean of the targets. It is a function of public test targets alone.
@@ -40,6 +43,7 @@ from torch import Tensor
 
 from tacit.errors import InputError, describe
 from tacit.gradients import Loss
+from tacit.gradients.losses import IGNORED, class_axis
 from tacit.models import probabilities
 from tacit.models.imports import import_function
 from tacit.report.measures import MEASURES, Measure, measure_of
@@ -163,7 +167,8 @@ def score(metric: Metric, outputs: Tensor, targets: Tensor) -> float:
     if metric.name in METRICS:
         if not bool(torch.isfinite(outputs).all()):
             return math.nan
-        return float(metric.function(outputs, targets))
+        parts = [(outputs, targets)] if metric.name in _OF_NUMBERS else _judged(outputs, targets)
+        return math.fsum(float(metric.function(*part)) for part in parts) / len(parts)
     try:
         value = metric.function(outputs, targets)
     except Exception as error:  # whatever the user's function raises
@@ -203,13 +208,21 @@ def check_metrics(
     outputs = _repeated(example, len(targets))
     for metric in metrics:
         if metric.name in METRICS:
-            _check_kind(metric, loss, outputs, targets)
-            _check_defined(metric, targets, records)
+            of_numbers = metric.name in _OF_NUMBERS
+            for part in [(outputs, targets)] if of_numbers else _judged(outputs, targets):
+                _check_kind(metric, loss, *part)
+                _check_defined(metric, part[1], records * len(part[1]) // len(targets))
         score(metric, outputs, targets)
 
 
 def baselines(metrics: Sequence[Metric], loss: Loss, example: Tensor, targets: Tensor) -> Baselines:
     """What a model that ignores its inputs scores; arguments as those of `check_metrics`."""
+    parts = _judged(_repeated(example, len(targets)), targets) if _width(targets) > 1 else []
+    if parts and all(_are_classes(loss, *part) for part in parts):
+        each = [baselines(metrics, loss, *part) for part in parts]
+        shares = [one.accuracy for one in each]
+        columns = zip(*(one.metrics for one in each), strict=True)
+        return Baselines(_mean_known(shares), None, tuple(map(_mean_known, columns)))
     constant = _constant(loss, example, targets)
     share = None if loss.accuracy is None else majority(loss, example, targets)
     if constant is None:
@@ -226,6 +239,26 @@ def baselines(metrics: Sequence[Metric], loss: Loss, example: Tensor, targets: T
     assert least is not None
     value = float(loss.per_record(least, targets).mean())
     return Baselines(share, value, own)
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    """Their mean; None where one is not known."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(values) if known and len(known) == len(values) else None
+
+
+def _judged(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Outputs and targets as metrics of classes judge them, one target a row."""
+    axis = None if outputs.ndim < 3 else class_axis(outputs, targets)
+    if axis is not None and not targets.is_floating_point():
+        rows, labels = outputs.movedim(axis, -1).flatten(0, -2), targets.flatten()
+        there = labels != IGNORED
+        return [(rows[there], labels[there])]
+    if _width(targets) == 1 or _width(outputs) != _width(targets):
+        return [(outputs, targets)]
+    flat = (values.reshape(len(targets), -1) for values in (outputs, targets))
+    columns = (torch.split(values, 1, dim=1) for values in flat)
+    return list(zip(*columns, strict=True))
 
 
 def majority(loss: Loss, example: Tensor, targets: Tensor) -> float | None:

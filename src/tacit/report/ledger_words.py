@@ -36,12 +36,26 @@ def ledger_blocks(document: LedgerReport) -> list[Block]:
     return [
         *blocks,
         *(Text(f"trust model {name}: {TRUST_MODELS[observer(name)]}") for name in models),
+        *(Text(line) for line in _whom(document)),
         *(Text(line, style="dim") for line in _lines(document)),
         Text(
             "Spent is certified for all runs together, recomputed from the file. Left is the plain "
             f"difference: epsilons of separate runs do not add up.{more if of_data else ''}"
         ),
     ]
+
+
+def _whom(document: LedgerReport) -> Iterator[str]:
+    """Whom what was spent of a source is of, where not every run was by record."""
+    for row in document.nodes:
+        by = sorted(document.units(row) - {"record"})
+        if by and "record" in document.units(row):
+            yield (
+                f"{row.data}: runs by record and by {' and '.join(by)} have drawn on it: spent is "
+                "of a row, and bounds nothing of whoever has several"
+            )
+        elif by:
+            yield f"{row.data}: spent is of all rows of one id together (by {by[0]})"
 
 
 def _lines(document: LedgerReport) -> Iterator[str]:

@@ -20,7 +20,14 @@ from tacit.report.protection import (
     protection,
     size_note,
 )
-from tacit.report.trust_words import SIMULATED, observer_words, person_text, trust_texts, verdict
+from tacit.report.trust_words import (
+    SIMULATED,
+    observer_words,
+    of_rows_text,
+    person_text,
+    trust_texts,
+    verdict,
+)
 from tacit.report.view import (
     Block,
     Heading,
@@ -248,12 +255,14 @@ def _data(document: Mapping[str, Any]) -> list[Block]:
         f"{file['file']}: head {file['head']}, key {file['public_key']}" for file in ledger["files"]
     ]
     cells = (pair for row in ledger["nodes"] for pair in _data_cells(row, run))
-    more = len(heads) - _HEADS
+    more, unit = len(heads) - _HEADS, read(StatementUnit, document["unit"], "unit")
+    of_rows = of_rows_text(unit, {run.get("unit", "record") for run in ledger["runs"]})
     return [
         _card(
             "All runs on the same data",
             Text(_ALL_RUNS),
             _table(_DATA_COLUMNS, cells),
+            *texts([] if of_rows is None else [of_rows]),
             Text("The ledgers of the data, as they were:"),
             Items(heads[:_HEADS]),
             *texts([f"and {more} more, in statement.json."] if more > 0 else []),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tacit.report.documents.trust import TrustTerms
@@ -116,6 +116,20 @@ def person_text(unit: UnitTerms) -> str:
     how = " and ".join(["group privacy"] * by_row + [across] * several)
     epsilon, delta = epsilon_words(unit.epsilon), epsilon_text(unit.delta)
     return f"{told} epsilon {epsilon} at delta {delta}, by {how}"
+
+
+def of_rows_text(unit: UnitTerms, of: Collection[str]) -> str | None:
+    """Whom what all runs on the same data cost is not of; None where it is of the same as a run's.
+
+    `of` is what epsilon was of in these runs, as `LedgerReport.units` says.
+    """
+    if unit.gradient is None or "record" not in of:
+        return None
+    one = with_article(unit.name)
+    return (
+        "Of the runs on the same data some were by record: what all of them come to is of a row, "
+        f"and of {one} nothing is known, since how many rows of {one} those had is in no ledger."
+    )
 
 
 def verdict(unit: UnitTerms, guarantees: Iterable[tuple[float, float]]) -> Protection:

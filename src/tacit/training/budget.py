@@ -241,7 +241,10 @@ def affordable(
         return until, reason
     if first == 0:
         remedy = "there is no checkpoint to end with; raise privacy.epsilon in a new run"
-        raise BudgetError(f"{reason}: nothing is left to resume with, and {remedy}")
+        raise BudgetError(
+            f"{reason}: nothing is left to resume with, and {remedy}",
+            public=plan.config.privacy.ledger is None,
+        )
     return first, f"{reason}: nothing is left, and the last checkpoint is the result"
 
 

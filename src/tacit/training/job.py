@@ -30,7 +30,8 @@ class Job:
         test: public test data on the run's device, or None.
         metrics: of the task, the leading one first; none were asked for where there are none.
         baselines: what a model that ignores its inputs scores on the public test records.
-        outputs: numbers that the model gives for a record.
+        outputs: numbers that the model gives for a record, or, of classes, for a place of it.
+        output_shape: of what it gives for a record.
         authenticated: whether what processes tell each other is signed with their identities.
         hosted: the nodes of this process, whose records `train` holds, ascending.
         loaded: `train` as it was before `features` and `input_bound`: what ledgers tell records by,
@@ -52,6 +53,7 @@ class Job:
     metrics: tuple[Metric, ...]
     baselines: Baselines
     outputs: int
+    output_shape: tuple[int, ...]
     placement: Placement
     authenticated: bool
     hosted: tuple[int, ...]

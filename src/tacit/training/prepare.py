@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap, find_features
 from tacit.gradients import AUGMENTATIONS, Augmentation, Loss, Moments, Output, StackedModel
 from tacit.gradients.augmentation import ViewFunction
+from tacit.gradients.losses import class_axis
 from tacit.gradients.table_storage import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
@@ -116,14 +118,17 @@ def prepare(
     _LOG.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted, instead)
     names = records.names
-    if names is None and peers.authenticated:  # sites, which are known by their names
+    if peers.authenticated:  # sites, which are known by their names
         known = [site.name for site in peers.seen()]
-        names = tuple(known[rank] for rank in placement.ranks)
+        names = _names(records.names, [known[rank] for rank in placement.ranks])
     config = config.with_names(names)
     if instead is None and records.test is not None:
         warn_of_private("test", records.test.inputs, records.train.inputs)
     config = with_task(config, facts_of(config, records, ()))
     raw, classes = records.train, records.classes
+    packed = raw.packed
+    if packed is not None:
+        _check_packed(config)
     named = "task.dataset" if config.task.test is None else "task.test"
     shown = named if test is None else "test"
     features = _features(config, records, shown, dtype, device)
@@ -178,16 +183,21 @@ def prepare(
             output=find_output(config.task.output) if output is None else output,
             augmentation=find_augmentation(config, example.inputs),
             unit_rows=None if train.units is None else train.units.rule.most,
+            packed=packed,
         )
     except RecordsError as error:  # a few of them were tried
         raise RecordsError(shown, "some of its records", error.expected) from None
     except InputError as error:
-        if error.where != "task.dataset" or public is not None:
+        if public is None and error.where == "task.model" and error.__cause__ is not None:
+            expected = f"{error.expected} (the records it was tried on were made up, {_MADE_UP})"
+            raise InputError(error.where, error.value, expected) from error
+        if error.where != "task.dataset":
             raise
-        # Made-up records were tried, which are shaped and typed as those of every node.
-        shape = [int(train.sizes[0]), *first.targets.shape[1:]]
-        found = f"targets {shape} of {first.targets.dtype}"
-        raise InputError(records.whose[0], found, error.expected) from None
+        # What was tried is shaped and typed as public records are, or else as those of every node.
+        count = int(train.sizes[0]) if public is None else len(public)
+        found = f"targets {[count, *example.targets.shape[1:]]} of {example.targets.dtype}"
+        where = records.whose[0] if public is None else shown
+        raise InputError(where, found, error.expected) from None
     engine = replace(engine, moments=moments)
     chosen = config.algorithm
     keeps = chosen.definition.table(chosen.options) is not None
@@ -195,14 +205,14 @@ def prepare(
         gradients.refuse_coins(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
     held_out = None if public is None else _held_out(config, public, kind, dtype, device)
-    _check_outputs(config, outputs)
+    given = _given(config, outputs, example.targets)
     if held_out is not None:
         _check_fit(loss.check, outputs, held_out.targets, shown)
     if not train.bytes:
         train = replace(train, stored=train.stored.to(kind))
     loaded = train if features is None else raw
     train = bounded_records(config, train)
-    _check_records(model, loss, outputs, train, records.whose)
+    _check_records(engine, loss, outputs, train, records.whose)
     ignorant = Baselines()
     if held_out is None:  # of made-up targets, once it is known that those of the nodes will do
         _check_fit(loss.check, outputs, example.targets, shown)
@@ -278,7 +288,8 @@ def prepare(
         loss=loss,
         metrics=metrics,
         baselines=ignorant,
-        outputs=outputs[0].numel(),
+        outputs=given,
+        output_shape=tuple(outputs.shape[1:]),
         placement=placement,
         authenticated=peers.authenticated,
         hosted=hosted,
@@ -288,6 +299,37 @@ def prepare(
         recalibration=recalibration,
         again=again,
     )
+
+
+def _names(declared: tuple[str, ...] | None, sites: Sequence[str]) -> tuple[str, ...]:
+    """Whose each node is: what is declared, unless it is a site whose node is another; or sites."""
+    names = declared or tuple(sites)
+    if any(site != name and site in names for site, name in zip(sites, names, strict=True)):
+        expected = f"must be those of the sites, by their ranks: {', '.join(sites)}"
+        raise InputError("nodes.names", ", ".join(names), expected)
+    return names
+
+
+_MADE_UP = (
+    "as there are no public ones: normal numbers, and ids that every embedding has; give test "
+    "records, or what is a code as integers, an input of its own beside the numbers"
+)
+
+
+def _check_packed(config: Config) -> None:
+    """Refuse what is of records of one input where they have several."""
+    expected = "is for records of one input, and these have several"
+    if config.task.model != GIVEN and ":" not in config.task.model:
+        more = f"{expected}: give a module of your own, whose forward takes them"
+        raise InputError("task.model", config.task.model, more)
+    task, bound = config.task, config.input_bound
+    for key, value in (
+        ("augmentation", task.augmentation),
+        ("input_bound", bound),
+        ("features", task.feature_map),
+    ):
+        if value is not None:
+            raise InputError(f"task.{key}", value, f"{expected}: leave it out")
 
 
 def find_augmentation(config: Config, examples: Tensor) -> Augmentation | None:
@@ -470,6 +512,10 @@ def _features(
 def _check_public(public: Dataset, first: Dataset, where: str, classes: int | None) -> None:
     """Public test records must be shaped as the nodes', and hold no class that is not declared."""
     data.check_dataset(public, where, classes)
+    if public.packed != first.packed:
+        shown = [part.packed.words if part.packed else "one input" for part in (public, first)]
+        expected = f"must have the inputs of the nodes' records: {shown[1]}"
+        raise InputError(where, f"records of {shown[0]}", expected)
     if public.inputs.shape[1:] != first.inputs.shape[1:]:
         raise InputError(
             where,
@@ -486,12 +532,16 @@ def _held_out(
     return replace(records, inputs=bounded(config, records.inputs))
 
 
-def _check_outputs(config: Config, outputs: Tensor) -> None:
-    """The model must give as many numbers for a record as are declared."""
+def _given(config: Config, outputs: Tensor, targets: Tensor) -> int:
+    """How many numbers the model gives for a record, or for a place of it: as are declared."""
     declared, given = config.task.outputs, outputs[0].numel()
+    axis = class_axis(outputs, targets) if outputs.ndim > 2 else None
+    if axis is not None and not targets.is_floating_point():
+        given = outputs.shape[axis]
     if declared is not None and declared != given:
         expected = f"the model gives {given} numbers for a record: write that, or leave it out"
         raise InputError("task.outputs", declared, expected)
+    return given
 
 
 def _check_fit(
@@ -513,7 +563,7 @@ def _check_fit(
 def _few(public: Dataset) -> Dataset:
     """Some public records, from all over: where they are sorted, the first may be equal."""
     rows = torch.linspace(0, len(public) - 1, _EXAMPLES).long()
-    return data.Dataset(public.inputs[rows], public.targets[rows])
+    return public.chosen(rows.numpy())
 
 
 def _made(model: nn.Module, loss: Loss, first: Dataset) -> Dataset:
@@ -532,7 +582,7 @@ def _made(model: nn.Module, loss: Loss, first: Dataset) -> Dataset:
     targets = torch.rand(_EXAMPLES, *first.targets.shape[1:], generator=generator)
     if loss.labels or not first.targets.is_floating_point():
         targets = targets.round()
-    return data.Dataset(inputs, targets.to(first.targets.dtype))
+    return data.Dataset(inputs, targets.to(first.targets.dtype), packed=first.packed)
 
 
 def _made_inputs(first: Dataset, ids: int = 2, generator: torch.Generator | None = None) -> Tensor:
@@ -540,6 +590,8 @@ def _made_inputs(first: Dataset, ids: int = 2, generator: torch.Generator | None
     generator = generator or torch.Generator().manual_seed(_EXAMPLE_SEED)
     shape = (_EXAMPLES, *first.inputs.shape[1:])
     inputs = torch.randn(shape, generator=generator)
+    if first.packed is not None:  # ids 0 and 1, which any embedding has
+        inputs = first.packed.possible(inputs, torch.arange(2.0)[:, None].expand(2, *shape[1:]))
     if not first.inputs.is_floating_point():
         inputs = torch.randint(ids, shape, generator=generator)
     return inputs.to(first.inputs.dtype)
@@ -550,25 +602,34 @@ def _on_device(
 ) -> Dataset:
     """Records on the run's device, inputs in the type that the model takes."""
     alone = data.stack([records], dtype, device)
-    return data.Dataset(alone.inputs.to(kind), alone.targets)
+    return data.Dataset(alone.inputs.to(kind), alone.targets, packed=records.packed)
 
 
 def _check_records(
-    model: nn.Module, loss: Loss, outputs: Tensor, train: StackedData, whose: Sequence[str]
+    engine: StackedModel, loss: Loss, outputs: Tensor, train: StackedData, whose: Sequence[str]
 ) -> None:
     """Ask every node's records for the public rules, before anything is sent.
 
     Raises:
         RecordsError: naming the node and the rule, and how many records break it.
     """
-    ids = not train.bytes and not train.stored.is_floating_point()
+    tables = nn.Embedding | nn.EmbeddingBag
+    ids = any(isinstance(part, tables) for part in engine.original.modules()) or (
+        train.packed is not None and train.packed.has_ids
+    )
+    if not train.bytes and not train.stored.is_floating_point():
+        ids = True
+    if ids:
+        module = copy.deepcopy(engine.original).to(outputs.dtype)
+        module = engine.wired(module, outputs.dtype)
     ends = zip(whose, train.offsets.tolist(), train.sizes.tolist(), strict=True)
     for name, start, size in ends:
         rows = slice(start, start + size)
         _check_fit(loss.check_records, outputs, train.targets[rows], name)
         if not ids:
             continue
-        wrong = models.failures(model, train.stored[rows])
+        numbers = torch.arange(start, start + size, device=train.targets.device)
+        wrong = models.failures(module, train.inputs_of(numbers))
         if wrong:
             rule = "every id must have a row in the model's embeddings"
             raise RecordsError(name, f"{wrong:,} of {size:,} records", rule)

@@ -50,7 +50,7 @@ def halves(public: Dataset) -> tuple[Dataset, Dataset]:
     """Public records to score on, of each class every other one; and the others, to fit to."""
     order = torch.argsort(public.targets.reshape(len(public), -1)[:, 0], stable=True)
     rows = [order[k::2].sort().values for k in (0, 1)]
-    scored, fitted = (Dataset(public.inputs[part], public.targets[part]) for part in rows)
+    scored, fitted = (public.chosen(part.cpu().numpy()) for part in rows)
     return scored, fitted
 
 

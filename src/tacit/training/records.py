@@ -6,10 +6,10 @@ import logging
 import os
 import secrets
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from tacit import data
 from tacit.config import GIVEN, Config
 from tacit.config.schema import PER_NODE
 from tacit.data import Dataset, Schema, StackedData
-from tacit.data.own import own_name, record_digests
+from tacit.data.own import own_name, record_digests, unit_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
 from tacit.data.tables.check import OwnScreen
+from tacit.data.tables.kinds import NodeColumn
 from tacit.data.tables.reading import read_table
-from tacit.data.units import UnitRule, check_nodes, unit_ids
+from tacit.data.units import Ids, UnitRule, Units, check_nodes, unit_ids
 from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap
@@ -91,7 +92,8 @@ def node_records(
     if isinstance(nodes, Mapping):
         named = {str(name): records for name, records in nodes.items()}
         known = () if declared is None or declared.node is None else declared.node.values
-        order = known if named.keys() == set(known) else tuple(named)
+        order = tuple(name for name in known if name in named)
+        order = order if len(order) == len(named) else tuple(named)
         return (
             [_opened(named[name], f"nodes[{name!r}]", declared) for name in order],
             declared,
@@ -137,7 +139,7 @@ def with_units(nodes: Any, units: Any, schema: Schema | None, names: Sequence[st
         if known.units is not None:
             raise InputError(where, "ids", "its data set has ids too: give them once")
         ids = unit_ids(given[place], len(known), where)
-        made.append(Dataset(known.inputs, known.targets, ids))
+        made.append(Dataset(known.inputs, known.targets, ids, known.packed))
     return made
 
 
@@ -182,24 +184,28 @@ def load_records(
         raise InputError("task.test_share", config.task.test_share, expected)
     given = nodes is not None or config.task.dataset == GIVEN
     named = None if given else _load(config, schema)
-    names = _names(config, named, schema)
+    names = _names(config, named, schema if own else None)
     rule = _unit_rule(config, schema)
     whose = tuple(_whose(config, node, is_given=nodes is not None) for node in hosted)
     if own:
-        local = _own(config, nodes, schema, hosted, whose)
+        local = _own(config, nodes, _of_parties(schema, names), hosted, whose)
         for name, records in zip(whose, local, strict=True):
             _check_known(config, schema, records, name)
         _warn_of_equal(local, whose)
+        ids = [records.units for records in local]
         train = data.stack(local, dtype, device, rule, hosted)
-        known = any(records.units is not None for records in local)
     else:
         assert named is not None
         _check_known(config, schema, named.train, named.name)
         train = _divided(config, named, names, dtype, device, hosted, rule)
-        known = named.train.units is not None
+        ids = [named.train.units]
     if train.units is not None:
         check_nodes(train.units, config.privacy.unit_nodes)
     public = _public(config, test, named, schema)
+    known = [own for own in ids if own is not None]
+    person = _person(config, schema) or ("person" if known else None)
+    if instead is None and public is not None and public.units is not None:
+        _warn_of_persons(public.units, known, person or "person")
     if config.nodes.part is not None and names is not None:
         names = (names[config.nodes.part[0]],)
     declared = None if schema is None else schema.target.classes
@@ -214,7 +220,7 @@ def load_records(
         schema=schema,
         notes=notes if public is not None else (*notes, NO_TEST_RECORDS),
         names=names,
-        person=_person(config, schema) or ("person" if known else None),
+        person=person,
     )
 
 
@@ -257,13 +263,14 @@ def _names(
 ) -> tuple[str, ...] | None:
     """The declared names of all parts, node 0 first; never those that occur in the records.
 
-    Of a column that nobody declared, the names in a table of budgets are a declaration.
+    Of a column that nobody declared, the names in a table of budgets are a declaration. `schema` is
+    that of nodes with records of their own.
     """
     by, (parts, known) = config.nodes.partition.partition(":")[2], config.nodes.divided
     declared: tuple[str, ...] | None = None
-    if named is None and schema is not None and schema.node is not None:
-        declared = schema.node.values
-    elif named is not None and by:
+    if schema is not None and schema.node is not None:
+        return _parties(config, schema.node)
+    if named is not None and by:
         tables = (config.nodes.weights, *(getattr(config.privacy, key) for key in PER_NODE))
         in_tables = (tuple(table) for table in tables if isinstance(table, Mapping))
         values = named.values.get(by)
@@ -272,12 +279,46 @@ def _names(
     return declared if fits else known
 
 
+def _parties(config: Config, declared: NodeColumn) -> tuple[str, ...]:
+    """Whose the nodes are that have records of their own: all that a schema lists, or some.
+
+    Raises:
+        InputError: nobody says which, or those who are named are others, or in another order.
+    """
+    count, names, listed = config.nodes.count, config.nodes.names, declared.values
+    if names is None and count != len(listed):
+        expected = (
+            f"column {declared.column!r} of the schema has {len(listed)} declared values: take as "
+            "many, or say which of them take part: nodes.names, in Python nodes= as a mapping"
+        )
+        raise InputError("nodes.count", count, expected)
+    chosen = tuple(dict.fromkeys(names or listed))
+    if chosen != tuple(name for name in listed if name in chosen):
+        expected = f"must be those of the schema, or some, in its order: {', '.join(listed)}"
+        raise InputError("nodes.names", ", ".join(chosen), expected)
+    return names or listed
+
+
+def _of_parties(schema: Schema | None, names: tuple[str, ...] | None) -> Schema | None:
+    """The schema of the nodes' own tables, whose column must say `names`, node 0 first."""
+    if schema is None or schema.node is None or names is None:
+        return schema
+    node = schema.node.model_copy(update={"values": names})
+    return schema.model_copy(update={"node": node})
+
+
 def found_in(records: Tensor, others: Tensor) -> int:
     """How many of some records have the inputs of one of the others, whatever their names say.
 
     Both are inputs, `[records, ...]`.
     """
     own, known = (record_digests(inputs, _COMPARED) for inputs in (records, others))
+    return int(np.isin(own, known).sum())
+
+
+def units_in(units: Units, others: Units) -> int:
+    """How many of some units have the id of one of the others."""
+    own, known = (unit_digests(chain.from_iterable(one.ids), _COMPARED) for one in (units, others))
     return int(np.isin(own, known).sum())
 
 
@@ -348,21 +389,51 @@ def _own(
 
 
 def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
-    """Say on the own screen that nodes hold the very same records, in whatever order."""
+    """Say on the own screen that nodes hold the very same records, or mostly, in whatever order.
+
+    Mostly is said only of records that differ: of few values, all may occur at every node.
+    """
+    if len(local) < 2:
+        return
     key = secrets.token_bytes(32)
-    counts = Counter(map(len, local))
-    first: dict[bytes, str] = {}
-    for name, records in zip(whose, local, strict=True):
-        if not len(records) or counts[len(records)] < 2:
-            continue
-        digest = np.sort(record_digests(records.inputs, key)).tobytes()
-        other = first.setdefault(digest, name)
-        if other != name:
+    digests = [np.sort(record_digests(records.inputs, key)) for records in local]
+    distinct = [np.unique(own) for own in digests]
+    sizes = [len(own) for own in distinct]
+    _, places, inverse = np.unique(np.concatenate(distinct), return_index=True, return_inverse=True)
+    # The first node that has each record, node by node.
+    firsts = np.split(np.repeat(np.arange(len(local)), sizes)[places][inverse], np.cumsum(sizes))
+    whole: dict[bytes, int] = {}
+    for place, (own, found) in enumerate(zip(digests, firsts, strict=False)):
+        other, word = whole.setdefault(own.tobytes(), place), ""
+        shared = np.bincount(found, minlength=1)[:place]
+        if other == place and 2 * sizes[place] > len(own) and shared.any():
+            most = int(shared.argmax())
+            if 2 * shared[most] > min(sizes[place], sizes[most]):
+                other, word = most, "mostly "
+        if other != place and len(own):
             _LOG.warning(
-                "the records of %s are those of %s: is one of them another site's file?",
-                name,
-                other,
+                "the records of %s are %sthose of %s: is one of them another site's file?",
+                whose[place],
+                word,
+                whose[other],
             )
+
+
+def _warn_of_persons(public: Ids, private: Sequence[Ids], person: str) -> None:
+    """Say on the own screen how many of whom test records are have private training records."""
+    tested, known = (
+        unit_digests(set(ids.tolist()), _COMPARED)
+        for ids in (public, np.concatenate([public[:0], *private]))
+    )
+    count = int(np.isin(tested, known).sum())
+    if count:
+        warnings.warn(
+            f"{count:,} of the {len(tested):,} ids ({person}) of the public test records are those "
+            "of private training records, too. If they are the same people's, scores tell of them, "
+            "and no epsilon covers that: let nobody be in both",
+            PrivateRecordsWarning,
+            stacklevel=3,
+        )
 
 
 def _divided(
@@ -453,7 +524,7 @@ def features_of(
             stored = records.stored[start : start + size]
             kept.write(features, hosted[place], stored, read, own)
         _check_features(own, name)
-    return replace(records, stored=made, bytes=False)
+    return replace(records, stored=made, bytes=False, packed=None)
 
 
 def _inputs_of(records: StackedData, first: int, rows: slice) -> Tensor:

@@ -258,10 +258,18 @@ def check_shared(plan: Plan, shared: SharedLedgers, *, resume: bool = False) -> 
             + (f"; it is one of {len(over)} sources with too little left" if over[1:] else ""),
             public=False,
         )
+    check_strangers(shared)
+
+
+def check_strangers(shared: SharedLedgers) -> None:
+    """Refuse nodes with records of a source that they do not name.
+
+    Raises:
+        BudgetError: for this process's own eyes, names the sources that have to be named.
+    """
     if shared.strangers:
-        first, kinds = shared.strangers[0], "records"
-        if plan.config.privacy.unit_column is not None:
-            kinds += " and units"
+        first = shared.strangers[0]
+        kinds = "records" if shared.unit == "record" else "records and units"
         raise BudgetError(
             f"node {first.node}: {first.records} of its {first.of} different {kinds} are of a "
             f"source that it does not name, and would be charged to another "

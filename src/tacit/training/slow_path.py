@@ -24,9 +24,9 @@ _NODES = 2
 _ROUNDS = 2
 _WORTH_A_WARNING = 1.5
 _REMEDY = (
-    "the fast layers are Linear, Conv1d, Conv2d, GroupNorm, LayerNorm, Embedding and EmbeddingBag, "
-    "each called once, and LSTM, GRU and RNN after tacit.fix: replace the others, or freeze "
-    "them (requires_grad = False)"
+    "the fast layers are Linear, Conv1d, Conv2d, PReLU, Embedding, EmbeddingBag, and the norms of "
+    "groups, layers, instances and RMS, each called once, and LSTM, GRU and RNN after tacit.fix: "
+    "replace the others, or freeze them (requires_grad = False)"
 )
 
 

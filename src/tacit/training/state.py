@@ -487,7 +487,10 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
     if plan.config.begins_without:  # the others do not end early for one that comes back
         needed = max(needed, plan.steps if before is None else before.until)
     if until < needed:
-        raise BudgetError(f"{reason}: this site cannot come back at step {first}")
+        raise BudgetError(
+            f"{reason}: this site cannot come back at step {first}",
+            public=plan.config.privacy.ledger is None,
+        )
     if until > reserved:
         ledger.reserve(reserved, until)
     ledger.settle(first, until)

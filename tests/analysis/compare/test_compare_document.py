@@ -146,8 +146,52 @@ def test_a_line_without_noise_or_runs_says_so(made):
     assert {point["epsilon"] for point in bare["curve"]} == {None}
     assert wrong["curve"] == []
     assert wrong["points"][0]["private"] is None
-    assert "train.batch" in wrong["points"][0]["runs"][0]["error"]
+    assert "see its own screen" in wrong["points"][0]["runs"][0]["error"]
     assert (document["runs"], document["complete"], document["made"]) == (8, 6, 6)
+
+
+def test_what_a_ledger_knows_and_records_that_break_a_rule_stand_on_the_own_screen_alone(
+    tmp_path, monkeypatch
+):
+    """A budget that is used up, records of another source, and labels that nobody declared."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = write_module(
+        tmp_path,
+        """
+        def odd():
+            coins = torch.Generator().manual_seed(1)
+            inputs, targets = torch.randn(400, 64, generator=coins), torch.arange(400) % 10
+            test = Dataset(inputs[:9], targets[:9].clone())
+            targets[:4] = 11
+            return TaskData("odd", Dataset(inputs, targets), test, 10)
+
+        def broken():
+            raise ValueError("not a number: 'Smith'")
+        """,
+    )
+    kept = {"noise_seed": None, "noise_std": None, "epsilon": 1.0, "ledger": "ledgers"}
+    raw = experiment(privacy={**kept, "ledger_epsilon": 1.2}, train={"steps": 2})
+    free = {"privacy.ledger": "unset", "privacy.ledger_epsilon": "unset"}
+    lines = [
+        {"name": "first"},
+        {"name": "second", "set": {"algorithm.clip": 0.5}},
+        {"name": "other", "set": {"privacy.ledger_source": "other", "privacy.epsilon": 0.1}},
+        {"name": "odd", "set": {"task.dataset": f"{module}:odd", **free}},
+        {"name": "broken", "set": {"task.dataset": f"{module}:broken", **free}},
+    ]
+    file = tmp_path / "figure.toml"
+    file.write_text(tomli_w.dumps({**raw, "figure": {"line": lines}}), encoding="utf-8")
+    out = tmp_path / "out"
+    answer = command_line("compare", file, "--out", out, "--json", "--jobs", 1)
+    errors = [line["points"][0]["runs"][0]["error"] for line in strict_json(answer.out)["lines"]]
+    refused = "a budget of its nodes forbids it; see its own screen"
+    assert errors[:3] == [None, refused, refused]
+    assert errors[3] == "its own records break a rule: labels must be 0 to 9 (10 classes)"
+    for own in ("1 is spent", "360 of its 360 different records", "4 of 400", "Smith"):
+        assert own in answer.err
+        for path in out.iterdir():
+            assert path.is_dir() or own not in path.read_text(encoding="utf-8")
 
 
 def test_what_all_runs_cost_is_in_the_document(made):

@@ -81,9 +81,12 @@ def test_what_fails_does_not_take_the_others_along(tmp_path):
         {"name": "diverges", "set": OVERFLOWS},
         {"name": "good"},
     ]
-    gathered = gather(figure(tmp_path, lines), open_folder(tmp_path / "out"))
+    heard: list[str | None] = []
+    monitor = Monitor(done=lambda request, outcome: heard.append(outcome.message))
+    gathered = gather(figure(tmp_path, lines), open_folder(tmp_path / "out"), monitor=monitor)
     wrong, diverged, good = gathered.members
-    assert "train.batch" in str(wrong.error)
+    assert "train.batch" in str(heard[0])
+    assert wrong.error == "its own data or settings were refused; see its own screen"
     assert "no longer finite" in str(diverged.error)
     assert good.complete
     assert not diverged.complete

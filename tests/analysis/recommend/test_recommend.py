@@ -16,7 +16,7 @@ from patient_tables import write_tables
 from tacit.analysis.recommend import Facts, recommend, recommend_for
 from tacit.analysis.recommend.results import recommended_text
 from tacit.config import load_config, to_toml
-from tacit.errors import InputError
+from tacit.errors import InputError, PrivateRecordsWarning
 from tacit.models.architectures import build_model, find_loss
 from tacit.training.recommend.forecast import mean_noise, signal
 
@@ -128,6 +128,17 @@ def test_no_private_record_is_read(folder, monkeypatch):
         texts.append(recommended_text(found, "x.toml").replace(f"records_{name}", "records"))
         sys.modules.pop(f"records_{name}", None)
     assert texts[0] == texts[1]
+
+
+def test_public_records_that_are_private_are_told_before_anything_is_taken_from_them(
+    folder, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(folder))
+    drawn, same = "torch.randn(60, 6, generator=public)", "inputs[:60]"
+    text = OWN_DATA.format(seed=1, scale=1.0).replace(drawn, same)
+    (folder / "records_of_both.py").write_text(text)
+    with pytest.warns(PrivateRecordsWarning, match="60 of the 60 public test records"):
+        recommend(with_keys(task={"dataset": "records_of_both:load"}))
 
 
 def test_facts_alone_are_enough(monkeypatch):

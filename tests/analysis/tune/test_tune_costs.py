@@ -31,6 +31,22 @@ def sampled():  # in another order and type, under another name
 def among_others():  # a twentieth of it, but all that is private
     return made(slice(0, 1700)), made(slice(1700, 1790))
 
+def visits(people, of):  # three rows each, none of which another has
+    whose = np.repeat(people, 3)
+    rows = len(whose)
+    inputs = np.random.default_rng(of).normal(size=(rows, 64)).astype(np.float32)
+    train = tacit.Dataset(inputs, np.arange(rows) % 10, units=whose)
+    return train, made(slice(400, 500))
+
+def ward():
+    return visits(np.arange(100), 1)
+
+def ward_later():
+    return visits(np.arange(99, 199), 2)
+
+def school():
+    return visits(np.arange(100, 200), 3)
+
 def scored():
     return made(slice(500, 900)), made(slice(0, 100))
 
@@ -47,10 +63,10 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def search_on(folder, private, changed):
+def search_on(folder, private, changed, **privacy):
     sections = experiment(
         task={"dataset": private, "outputs": 10},
-        privacy={"noise_std": None, "noise_seed": None, "epsilon": 1.0, "delta": 1e-5},
+        privacy={"noise_std": None, "noise_seed": None, "epsilon": 1.0, "delta": 1e-5, **privacy},
         nodes={"count": 2},
     )
     tune = {"grid": {"algorithm.clip": [0.5]}, "cost": "public", "set": changed}
@@ -75,6 +91,19 @@ def test_private_records_are_known_under_any_name(function, words, tmp_path):
     with pytest.raises(InputError, match=words) as caught:
         plan_search(search)
     assert caught.value.where == "tune.set"
+
+
+def test_the_same_persons_are_known_by_other_rows(tmp_path):
+    module = write_module(tmp_path, SOURCE)
+    by_person = {"unit": "column:person", "unit_rows": 3}
+    for function, said in (("ward_later", r"1 of those .* \(north:17\)"), ("school", None)):
+        changed = {"task.dataset": f"{module}:{function}"}
+        search = search_on(tmp_path, f"{module}:ward", changed, **by_person)
+        if said is None:
+            assert plan_search(search).private
+        else:
+            with pytest.raises(InputError, match=said):
+                plan_search(search)
 
 
 def test_another_folder_makes_no_other_records(tmp_path):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import tomli_w
+import torch
 
 from experiments import experiment, tacit
 from tacit.analysis.settings.processes import Monitor
@@ -13,6 +14,7 @@ from tacit.analysis.tune.costs import plan_search
 from tacit.analysis.tune.search import load_search
 from tacit.analysis.tune.trials import SearchFolder
 from tacit.analysis.tune.winner import run_search
+from tacit.data import Dataset, TaskData
 from tacit.errors import BudgetError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import account_files
@@ -26,11 +28,11 @@ HIDDEN = {
 }
 
 
-def written(folder, **privacy):
+def written(folder, tune=HIDDEN, **privacy):
     path = folder / "search.toml"
     own = {**PRIVATE, "ledger": "ledgers", **privacy}
     sections = experiment(nodes={"count": 1}, privacy=own, train={"steps": 3})
-    path.write_text(tomli_w.dumps({**sections, "tune": HIDDEN}), encoding="utf-8")
+    path.write_text(tomli_w.dumps({**sections, "tune": tune}), encoding="utf-8")
     return path
 
 
@@ -98,3 +100,46 @@ def test_other_runs_on_the_data_see_what_a_search_has_spent(tmp_path):
     assert 1.0 < spent["epsilon"] <= 1.5
     assert len(json.dumps(spent["releases"])) > 2
     assert {release["steps"] for release in spent["releases"]} == {1, 3}
+
+
+def test_a_search_of_another_sources_records_is_refused_before_any_trial(tmp_path):
+    """Whichever way its choice is paid for; and named as they are, all of them draw on it."""
+    limits = {"ledger_epsilon": 4.0}
+    assert tacit("tune", written(tmp_path, **limits), "--out", tmp_path / "first").code == 0
+    public = {"grid": HIDDEN["grid"], "cost": "public", "set": {"task.dataset": f"{__name__}:made"}}
+    composed = {"grid": HIDDEN["grid"], "cost": "composed"}
+    for tune in (HIDDEN, public, composed):
+        other = written(tmp_path, tune, ledger_source="other", **limits)
+        out = tmp_path / str(tune["cost"])
+        refused = tacit("tune", other, "--out", out)
+        assert refused.code == 3
+        assert "privacy.ledger_source = 'digits' at this node names them all" in refused.err
+        assert len(account(tmp_path).runs) == 1
+        assert not list(out.glob("*/*"))
+    both = {"ledger_source": "digits + new", **limits}
+    spent = []
+    for tune in (HIDDEN, public, composed):
+        out = tmp_path / f"named {tune['cost']}"
+        answer = tacit("tune", written(tmp_path, tune, **both), "--out", out)
+        assert answer.code == 0, answer.err
+        document = tacit("privacy", "ledger", tmp_path / "ledgers", "--json").json
+        spent.append({row["data"]: len(row["releases"]) for row in document["nodes"]})
+    assert spent == [{"digits": 1 + n, "new": n} for n in (1, 2, 4)]
+
+
+def test_why_a_trial_is_lost_stands_on_the_own_screen_alone(tmp_path):
+    composed = {"grid": HIDDEN["grid"], "cost": "composed"}
+    file = written(tmp_path, composed, ledger_epsilon=1.0)
+    assert tacit("tune", file, "--out", tmp_path / "first").code == 0
+    again = tacit("tune", file, "--out", tmp_path / "second")
+    assert (again.code, again.err.count(": lost: node 0: the budget of its data")) == (0, 2)
+    for path in (tmp_path / "second").rglob("*"):
+        assert path.is_dir() or b"is spent" not in path.read_bytes()
+
+
+def made():
+    """Public records that are nobody's."""
+    coins = torch.Generator().manual_seed(3)
+    inputs = torch.randn(200, 64, generator=coins)
+    records = Dataset(inputs, inputs[:, :10].argmax(1))
+    return TaskData("made", records, records, 10)

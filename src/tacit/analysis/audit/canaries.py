@@ -36,6 +36,7 @@ from tacit.analysis.audit.trade_off import Guessed, epsilon_of_any
 from tacit.data import StackedData, bounded_inputs
 from tacit.data.units import Units
 from tacit.gradients import StackedModel, record_coins
+from tacit.gradients.losses import IGNORED
 from tacit.models.architectures import failures
 from tacit.privacy import ADD_OR_REMOVE_ONE, Relation
 from tacit.privacy.mechanisms.clipping import ClipNorm
@@ -363,10 +364,11 @@ def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
     """Wrong targets for the right ones: the next class, or the opposite number (of 0, 1)."""
     if loss == "logistic":  # of two classes, numbered -1 and 1 or 0 and 1: a loss takes both
         return torch.where(targets > 0, -1, 1).to(targets.dtype)
-    numbers = targets.is_floating_point() or bool((targets < 0).any())
+    there = (targets != IGNORED) | (targets.ndim < 2)
+    numbers = targets.is_floating_point() or bool(((targets < 0) & there).any())
     if loss == "mse" or (numbers and loss != "cross-entropy"):
         return torch.where(targets == 0, torch.ones_like(targets), -targets)
-    return (targets + 1) % max(2, outputs)
+    return torch.where(there, (targets + 1) % max(2, outputs), targets)
 
 
 def unlike(inputs: Tensor, rng: np.random.Generator, bound: float | None) -> Tensor:
@@ -520,7 +522,9 @@ def alike(values: Tensor, rows: int) -> Tensor:
 def _unlike(job: Job, rows: Tensor, was: Tensor, rng: np.random.Generator) -> Tensor:
     """Inputs of the model that no record has; features of such records where there are features."""
     if job.features is None or job.raw is None:
-        return unlike(was, rng, job.config.input_bound)
+        made = unlike(was, rng, job.config.input_bound)
+        packed = job.model.packed
+        return made if packed is None else packed.possible(made, job.train.inputs)
     features = job.features(unlike(job.raw.inputs_of(rows), rng, None))
     bound = job.config.input_bound
     return features if bound is None else bounded_inputs(features, bound)
@@ -614,7 +618,8 @@ def _without(plan: Plan, train: StackedData, gone: Tensor) -> tuple[Plan, Stacke
     )
     plan, offsets = replace(plan, nodes=nodes), sizes.cumsum(0) - sizes
     if units is None:
-        return plan, StackedData(train.inputs[keep], train.targets[keep], offsets, sizes)
+        inputs, targets = train.inputs[keep], train.targets[keep]
+        return plan, StackedData(inputs, targets, offsets, sizes, packed=train.packed)
     kept = Units(units.rule, units.starts[keep], units.counts[keep], offsets, sizes, ())
     return plan, replace(train, units=kept)
 

@@ -464,7 +464,11 @@ def _tensors(records: Any, where: str) -> tuple[Tensor, Tensor]:
         if records.units is not None:
             expected = "must not say whose its records are: a canary is a row, and not a unit"
             raise InputError(where, "a Dataset with units", expected)
+        if records.packed is not None:
+            raise InputError(where, records.packed.words, "must be records of one input")
         return records.inputs, records.targets
     if not (isinstance(records, tuple | list) and len(records) == 2):
         raise InputError(where, type(records).__name__, "must be (inputs, targets) or a Dataset")
+    if isinstance(records[0], dict | tuple):
+        raise InputError(where, type(records[0]).__name__, "must be records of one input")
     return torch.as_tensor(records[0]), torch.as_tensor(records[1])

@@ -20,7 +20,6 @@ from tacit.gradients import Augmentation, Loss, StackedModel
 from tacit.gradients.clipping import AUTOMATIC_GAMMA
 from tacit.gradients.contributions import Layout
 from tacit.gradients.dropout import dropping, view_coins
-from tacit.gradients.outputs import with_output
 from tacit.privacy.mechanisms.clipping import ClipNorm
 
 
@@ -111,7 +110,7 @@ def plain_model(model: StackedModel, dtype: torch.dtype, device: torch.device) -
     else.
     """
     module = copy.deepcopy(model.original).to(device=device, dtype=dtype)
-    module = with_output(module.requires_grad_(False).train(), model.output)
+    module = model.wired(module.requires_grad_(False).train(), dtype)
     return PlainModel(module, model.loss, model.layout, dtype, model.augmentation)
 
 

@@ -37,6 +37,7 @@ from tacit.analysis.audit.canaries import alike, mislabel
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.data import StackedData, bounded_inputs
 from tacit.errors import InputError, RecordsError
+from tacit.gradients.inputs import Packed
 from tacit.models.architectures import failures
 from tacit.training.job import Job
 
@@ -58,7 +59,8 @@ _BEFORE_ASCENT = 4  # kinds that come before what is searched
 
 def _module(job: Job) -> nn.Module:
     """The user's module, as it starts."""
-    return job.model.module(job.model.start(1, job.dtype, job.device)[0])
+    module = job.model.module(job.model.start(1, job.dtype, job.device)[0])
+    return job.model.wired(module, job.dtype)
 
 
 def _takes(job: Job, module: nn.Module, inputs: Tensor) -> bool:
@@ -185,7 +187,8 @@ def _changed(job: Job, change: Change) -> StackedData:
         return replace(train, stored=stored, targets=targets)
     rows = units.starts
     one = replace(units, starts=torch.arange(len(rows)).to(rows), counts=torch.ones_like(rows))
-    return StackedData(stored[rows], targets[rows], one.offsets, one.sizes, train.bytes, one)
+    sizes = one.offsets, one.sizes
+    return StackedData(stored[rows], targets[rows], *sizes, train.bytes, one, train.packed)
 
 
 def _read(job: Job) -> StackedData:
@@ -216,7 +219,9 @@ def _changed_inputs(job: Job, train: StackedData, change: Change) -> Tensor:
         return change.labels(train.stored, _ids(_module(job), train.stored))
     changed = _changed_bytes if train.bytes else _changed_numbers
     parts = torch.split(train.stored, _AT_ONCE)  # as numbers, bytes take four times the memory
-    return torch.cat([changed(part, change) for part in parts])
+    made = torch.cat([changed(part, change) for part in parts])
+    exist = train.packed is None or train.bytes
+    return made if exist else cast(Packed, train.packed).possible(made, train.stored)
 
 
 def _changed_numbers(stored: Tensor, change: Change) -> Tensor:
@@ -278,6 +283,8 @@ def marker(job: Job, inputs: Tensor, targets: Tensor, seed: int) -> Candidate | 
             made = torch.randn(shape, generator=draws, dtype=torch.float64).to(inputs)
         else:
             made = torch.randint(_ids(module, inputs), shape, generator=draws).to(inputs)
+        if job.model.packed is not None:
+            made = job.model.packed.possible(made, inputs)
         known = bool((inputs == made).flatten(1).all(dim=1).any())
         if not known and _takes(job, module, made.unsqueeze(0)):
             return Candidate("left out", made, targets[0].clone())
@@ -416,7 +423,9 @@ def _declared(job: Job, candidate: Candidate, module: nn.Module) -> Iterator[Can
         inputs = inputs.clamp(-most, most)
         if job.config.input_bound is not None:
             inputs = bounded_inputs(inputs, job.config.input_bound)
-    outputs = torch.zeros(1, job.outputs, dtype=job.dtype, device=job.device)
+        if job.model.packed is not None:
+            inputs = job.model.packed.possible(inputs, job.train.inputs)
+    outputs = torch.zeros(1, *job.output_shape, dtype=job.dtype, device=job.device)
     if _takes(job, module, inputs) and _fit(job, outputs, targets):
         yield Candidate(candidate.name, inputs, targets)
 

@@ -326,7 +326,10 @@ def _largest(values_of_runs: Sequence[Sequence[float | None]]) -> float | None:
 
 @contextmanager
 def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monitor]:
-    """A live line on a terminal, and a line for every run that ends; nothing if it is `hidden`."""
+    """A live line on a terminal, and a line for every run that ends.
+
+    If it is `hidden`, there are lines of those alone of which no document says why they failed.
+    """
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
@@ -341,8 +344,8 @@ def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monit
     ended, total = 0, 0
     shares: dict[Path, float] = {}  # of the runs that are made
 
-    def say(text: str) -> None:
-        if not hidden:
+    def say(text: str, always: bool = False) -> None:
+        if always or not hidden:
             console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def begin(runs: int, cached: int) -> None:
@@ -363,7 +366,8 @@ def watching(should_stop: Callable[[], bool], *, hidden: bool) -> Iterator[Monit
         ended += 1
         why = "" if outcome.message is None else f": {outcome.message}"
         seed = request.config.train.seed
-        say(f"{ended}/{total} {request.name}, seed {seed}: {outcome.status}{why}")
+        untold = outcome.told not in (None, outcome.message)  # by any document
+        say(f"{ended}/{total} {request.name}, seed {seed}: {outcome.status}{why}", untold)
 
     with bar:
         yield Monitor(begin=begin, step=step, done=done, should_stop=should_stop)

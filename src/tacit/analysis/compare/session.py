@@ -32,6 +32,7 @@ from tacit.analysis.settings.runs import (
     run_digest,
 )
 from tacit.base.private_files import make_private_folder, write_private
+from tacit.communication.reports import report_of
 from tacit.config import Config
 from tacit.errors import BudgetError, FormatError, InputError, TacitError, describe
 from tacit.report.documents.base import dump, parse_file
@@ -175,11 +176,14 @@ def make_whole(request: WantedRun, attempt: Attempt) -> Outcome:
                 return outcome
         return attempt(job, fresh(request.path), False)
     except TacitError as error:
-        return Outcome(request.path, "failed", str(error), error.exit_code)
+        return Outcome(
+            request.path, "failed", str(error), error.exit_code, told=report_of(error).line
+        )
     except Exception as error:  # a defect, or what a user's own module raises
         if os.environ.get("TACIT_TRACEBACK"):
             raise
-        return Outcome(request.path, "failed", f"a defect of ours: {describe(error)}", 1)
+        message = f"a defect of ours: {describe(error)}"
+        return Outcome(request.path, "failed", message, 1, told=report_of(error).line)
 
 
 def _can_go_on(path: Path, digest: str) -> bool:
@@ -208,7 +212,7 @@ def worst_code(gathered: FigureRuns) -> int:
 
 def _line_run(config: Config, outcome: Outcome) -> LineRun:
     path, result = outcome.path, read_final(outcome.path)
-    error, code = outcome.message, outcome.code
+    error, code = outcome.told or outcome.message, outcome.code
     if result is not None:
         error, code = result.message, 2 if result.status == "diverged" else 0
     elif outcome.status in UNFINISHED:

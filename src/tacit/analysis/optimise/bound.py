@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from tacit import data
 from tacit.config import GIVEN
 from tacit.errors import InputError, describe, nearest
-from tacit.gradients import Loss, record_coins, with_output
+from tacit.gradients import Loss, record_coins
 from tacit.privacy.published import BoundConstants
 from tacit.report.documents.plan import OptimiseConstant
 from tacit.training.job import Job
@@ -234,7 +234,7 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
     else:
         heterogeneity = float((squares.sum() / sizes.sum()) - own.mean())
         reading = "spread of single records' gradients: at least that of any division of them"
-    module = with_output(job.model.module(start), job.model.output)
+    module = job.model.wired(job.model.module(start), start.dtype)
     every = math.ceil(len(sample.inputs) / _CURVATURE_RECORDS)  # every node's in the same share
     return _Measured(
         smoothness=largest_curvature(

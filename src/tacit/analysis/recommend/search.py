@@ -27,7 +27,7 @@ from tacit.training.recommend.choices import (
 from tacit.training.recommend.complete import drafted
 from tacit.training.recommend.facts import Facts, facts_of
 from tacit.training.recommend.forecast import mean_noise, noise_forecast, signal
-from tacit.training.records import load_records
+from tacit.training.records import load_records, warn_of_private
 
 Trust = Literal["all-messages", "pairwise", "secure-sum"]
 TRUST_MODELS: tuple[Trust, ...] = ("all-messages", "pairwise", "secure-sum")
@@ -191,6 +191,8 @@ def read_facts(config: Config) -> Facts:
     hosted = range(config.nodes.count)
     dtype = DTYPES[config.train.dtype]
     loaded = load_records(config, None, None, None, dtype, torch.device("cpu"), hosted)
+    if loaded.test is not None:
+        warn_of_private("test", loaded.test.inputs, loaded.train.inputs)
     facts = facts_of(config, loaded, loaded.train.counts.tolist())
     if facts.outputs is None:
         raise InputError(

@@ -51,13 +51,15 @@ class Outcome:
 
     `status` is as in `result.json`; without a result it is `failed`, `lost` (no budget was left for
     it), or `cancelled` before it began; `cached`: it had ended before. `message` says in one line
-    why it did not end well, and `code` is the exit code of an error.
+    why it did not end well, and `code` is the exit code of an error. `told` is what documents say
+    of it, where the message is for the own screen alone.
     """
 
     path: Path
     status: str
     message: str | None = None
     code: int = 0
+    told: str | None = None
 
 
 UNFINISHED = ("stopped", "cancelled")  # by the user

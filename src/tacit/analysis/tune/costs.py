@@ -36,7 +36,7 @@ from tacit.privacy.mechanisms.trials import BestOfTrials
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
-from tacit.training.records import found_in, load_records, warn_of_private
+from tacit.training.records import found_in, load_records, units_in, warn_of_private
 
 Value = TypeVar("Value")
 _LOWER = 0.999
@@ -150,7 +150,8 @@ def _check_public(search: Search) -> None:
     """Refuse trials on private records: told by digests of their inputs, never by names or folders.
 
     Test records of the trials count as well, by which the winner is chosen. Few equal rows may be
-    chance, and are a warning; so many that chance is a bad guess are refused.
+    chance, and are a warning; so many that chance is a bad guess are refused. So is anybody whose
+    id is known of both, where epsilon protects a person: with other rows it is the same one.
     """
     load = partial(load_records, nodes=None, test=None, schema=None, device=torch.device("cpu"))
     kept, shown = (
@@ -170,6 +171,14 @@ def _check_public(search: Search) -> None:
             )
             raise InputError("tune.set", dict(search.tune.set), expected)
         warn_of_private(what, records, private)
+    persons, own = shown.train.units, kept.train.units
+    if persons is not None and own is not None and (both := units_in(persons, own)):
+        expected = (
+            f"must name records of others, and {both:,} of those whose they are have the id of one "
+            "in the experiment: where ids of two tables mean different people, write them apart "
+            "(north:17)"
+        )
+        raise InputError("tune.set", dict(search.tune.set), expected)
 
 
 def with_budget(config: Config, epsilon: Sequence[float]) -> Config:

@@ -19,7 +19,7 @@ from pydantic import Field
 from tacit.analysis.settings.changes import changed, flat_keys, grid_points, read_toml
 from tacit.analysis.settings.runs import placeless
 from tacit.config import Config, load_config, to_toml
-from tacit.config.schema import Section
+from tacit.config.schema import LEDGER_KEYS, Section
 from tacit.errors import InputError
 from tacit.privacy.accounting.choosing import NegativeBinomialTrials, PoissonTrials, Trials
 from tacit.report.compare_panels import compared
@@ -144,8 +144,7 @@ def load_search(file: Path, overrides: Sequence[str] = ()) -> Search:
 
 def without_ledger(config: Config) -> Config:
     """The experiment of a run that is charged to no ledger of data by itself."""
-    keys = ("ledger", "ledger_epsilon", "ledger_delta")
-    return config.with_keys(privacy=dict.fromkeys(keys))
+    return config.with_keys(privacy=dict.fromkeys(LEDGER_KEYS))
 
 
 def _made(

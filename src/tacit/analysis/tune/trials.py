@@ -55,7 +55,7 @@ from tacit.report.documents.tune import PrivateDraws, SearchDocument, TrialDocum
 from tacit.training.job import Job
 from tacit.training.prepare import prepare
 from tacit.training.run_folder.folder import RESULT, RunFolder, half_made, trusted_config
-from tacit.training.shared_budgets import draws, open_shared
+from tacit.training.shared_budgets import check_strangers, draws, open_shared
 
 _MARK = "search.json"
 _SMALLER = (1.0, 0.99, 0.97, 0.9, 0.8, 0.65, 0.5)
@@ -196,20 +196,21 @@ def _trial_document(plan: SearchPlan, setting: int, path: Path, folder: Path) ->
 def reserve_total(plan: SearchPlan, identity: str) -> None:
     """Reserve what hidden trials cost in the ledgers of the data, durably and once.
 
-    Of others, and without a ledger, nothing is reserved. The `identity` of the search is the same
-    whenever it goes on.
+    Of others nothing is reserved: each draws on the ledgers by itself, or the winner does. But
+    before the first of any kind, nodes that hold records of a source which they do not name are
+    refused. The `identity` of the search is the same whenever it goes on.
 
     Raises:
-        BudgetError: the budget of the data does not cover it.
+        BudgetError: the budget of the data does not cover it, or a source is not named.
         InputError: the ledgers cannot be used, or another run draws on the records now.
     """
-    winner = plan.winner
-    if winner is None:
+    base, winner = plan.search.base, plan.winner
+    if base.privacy.ledger is None:
         return
-    job = prepare(plan.trials[0])
-    budget = plan.search.base.privacy.budget
-    with open_shared(job.plan, job.loaded, job.hosted, identity, budget) as shared:
-        if all(shared.reserved(source, identity) for source in shared.nodes):
+    job = prepare(base if winner is None else plan.trials[0])
+    with open_shared(job.plan, job.loaded, job.hosted, identity, base.privacy.budget) as shared:
+        check_strangers(shared)
+        if winner is None or all(shared.reserved(source, identity) for source in shared.nodes):
             return
         for draw in draws(job.plan, shared, 0, identity):
             total, most = draw.with_([winner]), draw.account.epsilon_budget
@@ -217,7 +218,8 @@ def reserve_total(plan: SearchPlan, identity: str) -> None:
                 raise BudgetError(
                     f"the search costs epsilon {plan.total[0]:.4g} and would bring its data, whose "
                     f"budget is {most:g} at delta {draw.account.delta:g} (in {draw.file}), to "
-                    f"{total:.4g}: no trial was run; lower privacy.epsilon"
+                    f"{total:.4g}: no trial was run; lower privacy.epsilon",
+                    public=False,
                 )
         statements = {0: to_statement(winner)}
         shared.enter(identity, digest=plan.search.digest(), statements=statements, sent={})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,11 +83,19 @@ class Notation:
     @property
     def number(self) -> str:
         """The pattern of a number, as `NUMBER` for those with a point."""
-        if self == _PLAIN or (self.decimal, self.thousands) == (".", ""):
+        if (self.decimal, self.thousands) == (".", ""):
             return NUMBER
         grouped = f"[0-9]{{1,3}}(?:[{self.thousands}][0-9]{{3}})+|" if self.thousands else ""
         sign = f"[{self.decimal}]"
         return rf"[+-]?(?:(?:{grouped}[0-9]+)(?:{sign}[0-9]*)?|{sign}[0-9]+){_EXPONENT}"
+
+    def plain(self, text: str) -> str | None:
+        """A number of this notation, with space around it, as `NUMBER` has it; None: it is none."""
+        stripped = text.strip()
+        if re.fullmatch(self.number, stripped) is None:
+            return None
+        ungrouped = stripped.replace(self.thousands, "") if self.thousands else stripped
+        return ungrouped.replace(self.decimal, ".")
 
 
 _PLAIN = Notation()
@@ -177,6 +185,9 @@ class Column:
 Table = Mapping[str, Column]
 """Columns by name, all of one length."""
 
+Texts = Mapping[str, Sequence[str | None]]
+"""The texts of columns by name."""
+
 
 def rows(table: Table) -> int:
     """How many records a table holds."""
@@ -222,7 +233,8 @@ def as_column(values: Any) -> Column:
 
 def _in_one(values: Any) -> Any:
     """A dictionary in one piece, whose parts have one list of values."""
-    return values.unify_dictionaries().combine_chunks() if hasattr(values, "chunks") else values
+    found: Any = values.unify_dictionaries() if hasattr(values, "chunks") else values
+    return found.combine_chunks() if hasattr(values, "chunks") else found
 
 
 def _of_texts(texts: Iterable[str | None]) -> Any:
@@ -250,11 +262,11 @@ def _parsed(
         # are no numbers of ours.
         words = pa.array(sorted(absent), texts.type)
         for known in (
-            lambda: texts,
-            lambda: compute.if_else(compute.is_in(texts, words), none, texts),
+            texts,
+            compute.if_else(compute.is_in(texts, words), none, texts),
         ):
             with contextlib.suppress(pa.ArrowInvalid):
-                cast = compute.cast(known(), pa.float64())
+                cast = compute.cast(known, pa.float64())
                 values = cast.to_numpy(zero_copy_only=False)
                 if np.isfinite(values).sum() + cast.null_count == len(texts):
                     return values, np.zeros(len(texts), np.bool_)
@@ -276,8 +288,5 @@ def _odd_number(text: str | None, absent: frozenset[str], notation: Notation) ->
     """The number of a text with space around it, NaN if it is missing, or infinity if neither."""
     if text is None or canonical(text) in absent:
         return math.nan
-    stripped = text.strip()
-    if re.fullmatch(notation.number, stripped) is None:
-        return math.inf
-    plain = stripped.replace(notation.thousands, "") if notation.thousands else stripped
-    return float(plain.replace(notation.decimal, "."))
+    plain = notation.plain(text)
+    return math.inf if plain is None else float(plain)

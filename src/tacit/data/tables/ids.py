@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from tacit.data.tables.fields import Table
+from tacit.data.tables.fields import Texts
 
 
 def _set(words: str) -> frozenset[str]:
@@ -36,7 +36,7 @@ _ENOUGH = 20  # records, or values, to judge by values alone
 _NOT_PERSONS = 4  # the rank of ids of something else
 
 
-def likely_ids(table: Table, missing: Iterable[str] = ()) -> dict[str, bool]:
+def likely_ids(table: Texts, missing: Iterable[str] = ()) -> dict[str, bool]:
     """The columns that look like ids, the likeliest of persons first; whether of persons at all.
 
     Of two columns with equally good names it is that with fewer values, by which more is protected.

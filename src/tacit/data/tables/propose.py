@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tomli_w
 
-from tacit.data.tables.fields import Table, read_number
+from tacit.data.tables.dialect import Dialect
+from tacit.data.tables.fields import Texts, read_number
 from tacit.data.tables.ids import likely_ids
 from tacit.data.tables.schema import MISSING_WORDS, Schema
+from tacit.data.tables.sniff import date_formats, missing_among
 from tacit.errors import InputError, nearest
 
 FIRST_RECORDS = 100
@@ -54,11 +58,28 @@ class Roles:
     unit: str | None = None
 
 
-def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -> Schema:
+@dataclass(frozen=True)
+class ProposedSchema:
+    """What fits some records.
+
+    Args:
+        schema: what is public of the table.
+        dialect: what this file writes otherwise: words for missing fields, dates, limits.
+        ignored: why each column that is no input is left out, by its name.
+    """
+
+    schema: Schema
+    dialect: Dialect
+    ignored: Mapping[str, str]
+
+
+def propose(
+    table: Texts, roles: Roles, *, public: bool, dialect: Dialect | None = None
+) -> ProposedSchema:
     """A schema that fits some records: a public sample, or the first ones of a private file.
 
     Where these are `public`, their extremes are bounds, and all that is declared counts as
-    confirmed.
+    confirmed. `dialect` is how they were read.
 
     Raises:
         InputError: on `--target`, `--node` or `--unit`, if there is no such column, or it has
@@ -75,34 +96,64 @@ def propose(table: Table, roles: Roles, *, public: bool, separator: str = ",") -
         taken[name] = role
     others = {name: texts for name, texts in table.items() if name not in taken}
     ids = likely_ids(others, MISSING_WORDS)
+    missing: dict[str, tuple[str, ...]] = {}
+    values: dict[str, dict[str, str]] = {}
+    dates: dict[str, tuple[str, ...]] = {}
+    kinds: dict[str, dict[str, Any]] = {}
+    ignored: dict[str, str] = {}
+    for name, texts in others.items():
+        if name in ids:
+            ignored[name] = (
+                f"looks like the number of a {'person' if ids[name] else 'row or place'}"
+            )
+            kinds[name] = {"kind": "ignore"}
+            continue
+        known, there = texts, _values(texts)
+        words, limits = missing_among(there, Counter(filter(None, texts)))
+        if words or limits:
+            plain_limits = {text: limit.replace(",", ".") for text, limit in limits.items()}
+            known = [
+                None if text in words else plain_limits.get(text or "", text) for text in texts
+            ]
+            there = _values(known)
+            missing |= {name: tuple(words)} if words else {}
+            values |= {name: limits} if limits else {}
+        formats = date_formats(there)
+        if formats:
+            dates[name] = formats
+        found = _column(known, there, public, formats)
+        kinds[name], reason = (
+            (found, "") if isinstance(found, dict) else ({"kind": "ignore"}, found)
+        )
+        if reason:
+            ignored[name] = reason
     declared: dict[str, Any] = {
         "confirmed_public": public,
-        "separator": separator,
         "target": _target(table[roles.target], roles, public),
-        "columns": {
-            name: {"kind": "ignore"} if name in ids else _column(texts, public)
-            for name, texts in others.items()
-        },
+        "columns": kinds,
     }
     if roles.unit is not None:
         declared["unit"] = {"column": roles.unit}
     if roles.node is not None:
-        values = roles.nodes or tuple(_values(table[roles.node]))
-        if not values:
+        nodes = roles.nodes or tuple(_values(table[roles.node]))
+        if not nodes:
             raise InputError(
                 "--node", roles.node, "holds no value: list the nodes by --node-values"
             )
-        declared["node"] = {"column": roles.node, "values": list(values)}
-    return Schema(**declared)
+        declared["node"] = {"column": roles.node, "values": list(nodes)}
+    plain = (dialect or Dialect()).model_dump()
+    found_so: dict[str, Any] = {"missing": missing, "values": values, "dates": dates}
+    changed: dict[str, Any] = {key: {**own, **plain[key]} for key, own in found_so.items()}
+    return ProposedSchema(Schema(**declared), Dialect(**{**plain, **changed}), ignored)
 
 
-def proposed_unit(table: Table, schema: Schema) -> str | None:
+def proposed_unit(table: Texts, schema: Schema) -> str | None:
     """The column that looks most like ids of persons, of those that have no role."""
     ids = likely_ids({name: table[name] for name in schema.columns}, MISSING_WORDS)
     return next((name for name, persons in ids.items() if persons), None)
 
 
-def refuse_record(table: Table, where: str, path: str) -> None:
+def refuse_record(table: Texts, where: str, path: str) -> None:
     """Refuse a table whose first line is a record, of which nothing may be shown.
 
     A name is unlike what stands below it: no number above numbers, and no value that comes again.
@@ -113,8 +164,8 @@ def refuse_record(table: Table, where: str, path: str) -> None:
     like = unlike = 0
     for name, texts in table.items():
         values = _values(texts)
-        if (_numbers(values) or _dates(values)) is not None:
-            same = (_numbers([name]) or _dates([name])) is not None
+        if (_numbers(values) or date_formats(values)) is not None:
+            same = (_numbers([name]) or date_formats([name])) is not None
         elif len(values) > _MOST_LABELS:  # names or remarks: it may be one of them or not
             continue
         else:
@@ -143,29 +194,38 @@ def _target(texts: Sequence[str | None], roles: Roles, public: bool) -> dict[str
     return {"column": roles.target, "kind": "class", "labels": list(labels)}
 
 
-def _column(texts: Sequence[str | None], public: bool) -> dict[str, Any]:
-    """What is declared of a column of inputs."""
-    found = _values(texts)
+def _column(
+    texts: Sequence[str | None],
+    found: Sequence[str],
+    public: bool,
+    formats: tuple[str, ...] | None,
+) -> dict[str, Any] | str:
+    """What is declared of a column of inputs, or why it is ignored; `found` are its `_values`."""
     absent = not public or len(found) < len(set(texts))
     indicator = {"missing": "indicator"} if absent else {}
     numbers = _numbers(found)
     if not found:
-        return {"kind": "ignore"}
+        return "is empty in all records that were looked at"
     if any({text.lower() for text in found} <= words for words in _BOOLEAN_WORDS):
         return {"kind": "boolean", **indicator}
     if numbers is not None:
         low, high = _bounds(numbers, public)
         scale = {"scale": "log"} if public and _is_skewed(texts) else {}
         return {"kind": "number", "low": low, "high": high, **scale, **indicator}
-    days = _dates(found)
-    if days is not None:
-        first, last = (min(days).year, max(days).year) if public else (1900, 2100)
+    if formats is not None:
+        years = [int(year) for text in found for year in re.findall(r"(?<!\d)\d{4}(?!\d)", text)]
+        first, last = (min(years), max(years)) if public and years else (1900, 2100)
         ends = {"low": datetime.date(first, 1, 1), "high": datetime.date(last, 12, 31)}
         return {"kind": "date", **ends, **indicator}
+    if _numbers([text.removesuffix("%") for text in found]) is not None:
+        return "has numbers with a sign: write them without %"
     if len(found) > _MOST_VALUES:
-        return {"kind": "ignore"}
+        return (
+            f"has more than {_MOST_VALUES} different texts, which are neither numbers nor dates of "
+            "one plain format"
+        )
     category = {"missing": "category"} if absent else {}
-    return {"kind": "category", "values": found, "unknown": "other", **category}
+    return {"kind": "category", "values": list(found), "unknown": "other", **category}
 
 
 def _values(texts: Sequence[str | None]) -> list[str]:
@@ -181,13 +241,6 @@ def _numbers(texts: Sequence[str]) -> list[float] | None:
     """The numbers that all texts are; None where one is none, or there are none."""
     numbers = [number for text in texts if (number := read_number(text)) is not None]
     return numbers if numbers and len(numbers) == len(texts) else None
-
-
-def _dates(texts: Sequence[str]) -> list[datetime.date] | None:
-    try:
-        return [datetime.datetime.fromisoformat(text).date() for text in texts]
-    except ValueError:
-        return None
 
 
 def _bounds(numbers: Sequence[float], public: bool) -> tuple[float, float]:
@@ -222,7 +275,6 @@ def schema_text(schema: Schema, table: str, source: str, proposed: str | None = 
         "# are the extremes of your private records, rounded or not, are a leak that no epsilon",
         "# covers. `confirmed_public = true` says that a person has checked all of this.",
         f"confirmed_public = {'true' if checked else 'false'}",
-        *([f"separator = {_toml(schema.separator)}"] if schema.separator != "," else []),
         "",
     ]
     parts = [_part("target", plain["target"], schema.target.kind)]

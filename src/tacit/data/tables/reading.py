@@ -189,7 +189,7 @@ def _csv(
     try:
         with content(path) as (stream, _):
             lines = _lines(stream, dialect)
-            names = list(dialect.header or map(str.strip, next(lines, [])))
+            names = list(dialect.header or map(str.strip, next(filter(None, lines), [])))
             skipped = dialect.skip_lines + lines.line_num
             if most is not None or not names:
                 return names, _by_rows(itertools.islice(lines, most), names, where, path)
@@ -199,7 +199,7 @@ def _csv(
             with content(path) as (stream, _):
                 lines = _lines(stream, dialect)
                 if dialect.header is None:
-                    next(lines)
+                    next(filter(None, lines))
                 columns = _by_rows(lines, names, where, path)
         return names, columns
     except UnfitFileError as error:

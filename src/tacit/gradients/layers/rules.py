@@ -10,7 +10,7 @@ convolution, one for each output pixel, with a the unfolded input. So one record
   arXiv:1912.06015), where positions are few and the layer is wide;
 * of the materialised G otherwise, which is then kept for the sum.
 
-Group and layer normalisation scale and shift: their gradients, see `normalisation`, are as small
+Normalisations and PReLU scale and shift: their gradients, see `normalisation`, are as small
 as their parameters and are kept as they are. An embedding's are zero but in a few rows, and only
 those are kept: see `embedding`.
 """
@@ -32,6 +32,7 @@ from tacit.gradients.layers.normalisation import (
     Normalisation,
     group_normalisation,
     layer_normalisation,
+    parametric_rectifier,
 )
 
 
@@ -153,16 +154,11 @@ def _scale_parts(
     return result
 
 
-def _normalisation(layer: Normalisation) -> _Functions:
+def _normalisation(
+    make: Callable[[Any], Normalisation], module: nn.Module, channels_last: bool, rectified: bool
+) -> _Functions | str:
+    layer = make(module)
     return _Functions(layer.forward, partial(_scale_parts, layer))
-
-
-def _group_norm(module: nn.GroupNorm, channels_last: bool, rectified: bool) -> _Functions | str:
-    return _normalisation(group_normalisation(module))
-
-
-def _layer_norm(module: nn.LayerNorm, channels_last: bool, rectified: bool) -> _Functions | str:
-    return _normalisation(layer_normalisation(module))
 
 
 def _linear(module: nn.Linear, channels_last: bool, rectified: bool) -> _Functions | str:
@@ -217,8 +213,13 @@ _KINDS: dict[type[nn.Module], Callable[[Any, bool, bool], _Functions | str]] = {
     nn.Linear: _linear,
     nn.Conv1d: _convolution,
     nn.Conv2d: _convolution,
-    nn.GroupNorm: _group_norm,
-    nn.LayerNorm: _layer_norm,
+    nn.GroupNorm: partial(_normalisation, group_normalisation),
+    nn.InstanceNorm1d: partial(_normalisation, group_normalisation),
+    nn.InstanceNorm2d: partial(_normalisation, group_normalisation),
+    nn.InstanceNorm3d: partial(_normalisation, group_normalisation),
+    nn.LayerNorm: partial(_normalisation, layer_normalisation),
+    nn.RMSNorm: partial(_normalisation, layer_normalisation),
+    nn.PReLU: partial(_normalisation, parametric_rectifier),
     nn.Embedding: _embedding,
     nn.EmbeddingBag: _bag,
 }

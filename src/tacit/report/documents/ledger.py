@@ -29,7 +29,8 @@ class LedgerFile(Document):
 class LedgerRun(Document):
     """A run in it: its identity, the digest of its plan, and the version that entered it.
 
-    `apart` is false where several nodes of it may hold one record of a source.
+    `apart` is false where several nodes of it may hold one record of a source. `unit` is what its
+    epsilon was of in a ledger of data, as `privacy.unit` says; not given where each record was.
     `unsent` are the steps, `(first, until)`, that its last stop kept charged though they were not
     sent; not given where there are none.
     """
@@ -39,6 +40,7 @@ class LedgerRun(Document):
     tacit_version: Text
     plan_digest: Text
     apart: bool = True
+    unit: Text = "record"
     unsent: tuple[Count, Count] | None = None
 
 
@@ -92,6 +94,14 @@ class LedgerReport(Document):
     mechanisms: Items[dict[str, Any]]
     nodes: Items[LedgerAccount]
     trust: TrustTerms | None = None
+
+    def units(self, account: LedgerAccount) -> set[str]:
+        """What epsilon was of in the runs that an account was charged for.
+
+        Where a record is among them, what was spent bounds a row, and nobody who has several.
+        """
+        of = {run.run: run.unit for run in self.runs}
+        return {of[release.run] for release in account.releases if release.charged}
 
 
 class DefinedName(Document):

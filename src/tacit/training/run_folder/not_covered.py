@@ -13,7 +13,12 @@ def not_covered(config: Config, unit: UnitTerms) -> tuple[str, ...]:
     words for people, as a result and a statement have them.
     """
     task, algorithm = config.task, config.algorithm
-    measured = ["training loss", "gradient norms", unit.said("share of clipped records")]
+    measured = [
+        "training loss",
+        "gradient norms",
+        unit.said("share of clipped records"),
+        unit.said("number of records left out"),
+    ]
     if algorithm.definition.primal_dual is not None:
         measured.append("augmented Lagrangian")
     if config.train.suboptimality:
