@@ -40,13 +40,13 @@ def check(
     declared = find_schema(str(path), Path())
     public = None if test is None else read_table(test, "--test")
     found = check_table(read, declared, table.name, public)
-    used = {name for name, *_ in found.columns}
+    ignored = {*read} & {*declared.columns} - {name for name, *_ in found.columns}
     keys = written.model_dump(mode="json", exclude_defaults=True)
     dialect = ", ".join(f"{key} = {value!r}" for key, value in keys.items())
     facts = [
         f"{table}: {rows(read):,} records, {len(read)} columns, read by {path}",
         f"dialect: {f'{dialect} ({beside(str(table), ENDING)})' if keys else 'plain'}",
-        f"ignored: {', '.join(name for name in read if name not in used) or 'none'}",
+        f"ignored: {', '.join(name for name in read if name in ignored) or 'none'}",
         f"without a name, and not read: {', '.join(unnamed(table, 'TABLE', written)) or 'none'}",
     ]
     cells = [

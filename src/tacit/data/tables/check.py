@@ -171,16 +171,15 @@ def _look(name: str, part: Any, fields: Column, words: Words) -> _Looked:
         if isinstance(part, NodeColumn):
             return part.codes(some, name)
         if not hasattr(part, "features"):
-            return getattr(part, "ids" if isinstance(part, UnitColumn) else "encode")(
-                some, words, name
-            )
+            read = part.ids if isinstance(part, UnitColumn) else part.encode
+            return read(some, words, name)
         into = np.empty((len(some), len(part.features(name))), np.float32)
         return part.encode(some, words, name, into)
 
     if getattr(part, "kind", None) == "number":
         numbers, odd = np.full(len(fields), np.nan), np.ones(len(fields), np.bool_)
-        numbers_, kept, _ = _tolerant(lambda some: some.numbers(words, "", ""), fields)
-        numbers[kept], odd[kept] = numbers_, False
+        found, kept, _ = _tolerant(lambda some: some.numbers(words, "", ""), fields)
+        numbers[kept], odd[kept] = found, False
         missing = np.isnan(numbers) & ~odd
         refused = _tolerant(strict, fields)[2] if (missing | odd).any() else {}
         below, above = numbers < part.low, numbers > part.high
