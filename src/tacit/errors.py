@@ -85,9 +85,11 @@ class RecordsError(InputError):
         found: what is wrong, for the node's own eyes: how many records break the rule, never
             which, nor what they hold.
         rule: in plain words.
+        wrong: which records break it, for this process alone; None: nobody said.
     """
 
-    def __init__(self, where: str, found: str, rule: str) -> None:
+    def __init__(self, where: str, found: str, rule: str, wrong: Any = None) -> None:
+        self.wrong = wrong
         super().__init__(where, found, rule)
 
     def reported(self) -> str:
@@ -157,7 +159,7 @@ class NotPrivateWarning(UserWarning):
 
 
 class PrivateRecordsWarning(UserWarning):
-    """Records that were called public have the inputs of private ones; for the own screen alone."""
+    """What is strange in private records, or equal in public ones; for the own screen alone."""
 
 
 def _shown(value: object) -> str:

@@ -25,6 +25,7 @@ import typer
 from typer import Argument, Option
 
 from tacit.base.version import __version__
+from tacit.cli.check import check
 from tacit.cli.compare import compare
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
@@ -83,6 +84,7 @@ app.add_typer(privacy_app)
 app.add_typer(site_app)
 app.add_typer(consortium_app)
 app.command()(init)
+app.command()(check)
 app.command()(compare)
 app.command()(launch)
 app.command()(relay)

@@ -47,8 +47,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.data.datasets import Dataset, as_dataset, check_dataset
+from tacit.data.datasets import Dataset, check_dataset
 from tacit.data.files import UnfitFileError, check_size, read_member
+from tacit.data.tables.check import OwnScreen
 from tacit.data.tables.reading import TABLE_ENDINGS, read_table
 from tacit.data.tables.schema import Schema
 from tacit.errors import InputError, nearest
@@ -87,13 +88,11 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
             "of this process would read the same records"
         )
         raise InputError(_WHERE, source, expected)
-    datasets: list[Dataset] = []
+    screen, datasets = OwnScreen(), list[Dataset]()
     for node in nodes:
         name = own_name(source, node)
         records = read(source, node, schema)
-        dataset = (
-            as_dataset(records, name) if schema is None else schema.dataset(records, name, node)
-        )
+        dataset = screen.dataset(records, schema, name, node)
         check_dataset(dataset, name, may_be_empty=True)
         datasets.append(dataset)
         wanted = record_layout(datasets[0])
@@ -101,6 +100,8 @@ def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) ->
             if found != wanted[key]:
                 expected = f"must be {wanted[key]}, as those of node {nodes[0]}"
                 raise InputError(f"{name}, {key}", found, expected)
+    file = source.replace(_NODE, str(nodes[0])) if len(nodes) == 1 else source
+    screen.warn("FILE" if names_function(source) else file)
     return datasets
 
 

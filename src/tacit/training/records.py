@@ -23,6 +23,7 @@ from tacit.config.schema import PER_NODE
 from tacit.data import Dataset, Schema, StackedData
 from tacit.data.own import own_name, record_digests, unit_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
+from tacit.data.tables.check import OwnScreen
 from tacit.data.tables.kinds import NodeColumn
 from tacit.data.tables.reading import read_table
 from tacit.data.units import Ids, UnitRule, Units, check_nodes, unit_ids
@@ -376,9 +377,12 @@ def _own(
     if nodes is None:
         assert config.nodes.source is not None
         return data.load_own(config.nodes.source, hosted, schema)
+    screen = OwnScreen()
     local = [
-        _dataset(nodes[node], name, schema, node) for node, name in zip(hosted, whose, strict=True)
+        screen.dataset(nodes[node], schema, name, node)
+        for node, name in zip(hosted, whose, strict=True)
     ]
+    screen.warn("FILE")
     for name, records in zip(whose, local, strict=True):
         data.check_dataset(records, name, may_be_empty=True)
     return local
@@ -472,8 +476,8 @@ def _public(
     return public_records(config.task.test, Path(config.task.data_dir), schema)
 
 
-def _dataset(value: Any, where: str, schema: Schema | None, node: int | None = None) -> Dataset:
-    return data.as_dataset(value, where) if schema is None else schema.dataset(value, where, node)
+def _dataset(value: Any, where: str, schema: Schema | None) -> Dataset:
+    return data.as_dataset(value, where) if schema is None else schema.dataset(value, where)
 
 
 def with_features(

@@ -203,7 +203,7 @@ def refuse(wrong: NDArray[np.bool_], where: str, rule: str) -> None:
     count = int(wrong.sum())
     if count:
         found = f"{count:,} of {len(wrong):,} records (the first is row {wrong.argmax() + 1:,})"
-        raise RecordsError(where, found, rule)
+        raise RecordsError(where, found, rule, wrong)
 
 
 def as_column(values: Any) -> Column:

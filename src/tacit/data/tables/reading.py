@@ -116,6 +116,13 @@ def read_header(path: Path, where: str, dialect: Dialect | None = None) -> list[
     return list(read_table(path, where, dialect, most=0))
 
 
+def unnamed(path: Path, where: str, dialect: Dialect) -> list[str]:
+    """The columns of a file that have no name and are not read, as `column 1`."""
+    read = _csv if path.name.lower().endswith(CSV_ENDINGS) else _parquet
+    names, _ = read(path, where, dialect, 0)
+    return [f"column {place}" for place, name in enumerate(names, 1) if not name]
+
+
 def read_table(
     path: Path, where: str, dialect: Dialect | None = None, most: int | None = None
 ) -> Table:

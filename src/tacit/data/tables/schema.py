@@ -13,7 +13,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -276,30 +276,10 @@ class Schema(BaseModel):
         Records without a target are left out where the schema says so, unless they are to be kept.
         """
         columns = as_columns(table, where)
-        others = (self.node, self.unit)
-        roles = [self.target.column, *(role.column for role in others if role is not None)]
-        declared = [*self.columns, *roles]
-        unknown = [name for name in columns if name not in declared]
-        if columns and len(unknown) == len(columns):  # then its first line may be a record
-            expected = f"must begin with a line of names: {', '.join(declared)}"
-            raise InputError(where, f"{len(columns)} columns, none of which is declared", expected)
-        if unknown:
-            hint = nearest(unknown[0], declared)
-            hint = f" ({hint})" if hint.startswith("did") else ""
-            expected = (
-                f"the schema does not declare {'this column' if len(unknown) == 1 else 'these'}"
-                f'{hint}: declare it, with kind = "ignore" where it is not used'
-            )
-            raise InputError(f"columns of {where}", ", ".join(unknown), expected)
-        absent = [
-            name
-            for name, kind in self.columns.items()
-            if name not in columns and kind.features(name)
-        ]
-        if absent:
-            expected = f"lacks columns that the schema declares: {', '.join(absent)}"
-            raise InputError(f"columns of {where}", ", ".join(columns), expected)
-        used = [name for name in columns if name in roles or self.columns[name].features(name)]
+        for error in self.unfit(columns, where):
+            raise error
+        inputs = {name for name, kind in self.columns.items() if kind.features(name)}
+        used = [name for name in columns if name in inputs or name in self._roles]
         read = read_columns(columns, used, where)
         target = self.target
         if keep or target.missing == "refuse" or target.column not in read:
@@ -317,6 +297,37 @@ class Schema(BaseModel):
             stacklevel=2,
         )
         return {name: fields.take(kept) for name, fields in read.items()}
+
+    @property
+    def _roles(self) -> list[str]:
+        others = [role.column for role in (self.node, self.unit) if role is not None]
+        return [self.target.column, *others]
+
+    def unfit(self, columns: Mapping[str, object], where: str) -> Iterator[InputError]:
+        """What is wrong with the names of a table's columns, for which it is refused."""
+        declared = [*self.columns, *self._roles]
+        unknown = [name for name in columns if name not in declared]
+        if columns and len(unknown) == len(columns):  # then its first line may be a record
+            expected = f"must begin with a line of names: {', '.join(declared)}"
+            found = f"{len(columns)} columns, none of which is declared"
+            yield InputError(where, found, expected)
+            return
+        if unknown:
+            hint = nearest(unknown[0], declared)
+            hint = f" ({hint})" if hint.startswith("did") else ""
+            expected = (
+                f"the schema does not declare {'this column' if len(unknown) == 1 else 'these'}"
+                f'{hint}: declare it, with kind = "ignore" where it is not used'
+            )
+            yield InputError(f"columns of {where}", ", ".join(unknown), expected)
+        absent = [
+            name
+            for name, kind in self.columns.items()
+            if name not in columns and kind.features(name)
+        ]
+        if absent:
+            expected = f"lacks columns that the schema declares: {', '.join(absent)}"
+            yield InputError(f"columns of {where}", ", ".join(columns), expected)
 
     def _encoded(self, table: Table, where: str) -> Tensor:
         words, place = frozenset(self.missing_words), 0

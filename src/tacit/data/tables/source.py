@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tacit.data.datasets import Dataset, TaskData
 from tacit.data.files import find_file
+from tacit.data.tables.check import OwnScreen
 from tacit.data.tables.reading import CSV_ENDINGS, PARQUET_ENDINGS, read_table
 from tacit.data.tables.schema import Schema, default_schema, find_schema
 from tacit.errors import InputError
@@ -43,9 +44,12 @@ def load_table(dataset: str, data_dir: Path, schema: Schema | None, test: str | 
         raise InputError("task.test", test, expected)
     where = path.name
     table = schema.read(read_table(path, "task.dataset"), where)
+    screen = OwnScreen()
+    train = screen.dataset(table, schema, where)
+    screen.warn(str(path))
     return TaskData(
         name=dataset,
-        train=schema.dataset(table, where),
+        train=train,
         test=None if test is None else public_records(test, data_dir, schema),
         classes=schema.target.classes,
         columns=schema.groups(table, where),
