@@ -6,8 +6,8 @@ there. It changes how a file is read and never what a record becomes by the sche
 
 from __future__ import annotations
 
-import codecs
 import datetime
+import io
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,8 +30,7 @@ def _one_sign(value: str) -> str:
 
 def _known_encoding(value: str) -> str:
     try:
-        codecs.lookup(value)
-        b"".decode(value)
+        io.TextIOWrapper(io.BytesIO(), value)
     except LookupError:
         raise ValueError("must be an encoding of text, such as 'latin-1'") from None
     return value
