@@ -176,7 +176,6 @@ NIGHTLY = (
         (
             "zenoh by train",
             "zenoh by relay",
-            "pyarrow by plan",
             "matplotlib",
             "pandas",
             "transformers",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
+import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,6 +186,17 @@ def test_a_dialect_of_parquet_does_not_change_what_has_a_type(tmp_path):
     wanted = SCHEMA.dataset(read(tmp_path, PLAIN.replace("60,", "6,")))
     assert found.inputs.equal(wanted.inputs)
     assert found.targets.equal(wanted.targets)
+
+
+def test_the_example_of_the_page_is_read_as_it_says(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "tables.md").read_text()
+    files = dict(re.findall(r"<!-- file: (riverside\S+) -->\n```text\n(.*?)```", page, re.DOTALL))
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="latin-1")
+    table = read_table(tmp_path / "riverside.csv", "here")
+    named = {"age": ["61", "74"], "creatinine": ["1,2", None], "smoker": ["yes", "no"]}
+    assert texts(table) == named
+    assert table["creatinine"].numbers((), "here", "")[0] == 1.2
 
 
 # Dates.
