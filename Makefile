@@ -52,6 +52,7 @@ bench: .venv/.installed .venv-peers/.installed  ## how fast tacit is, beside its
 
 bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows that every benchmark runs and agrees
 	$(BIN)/python benchmarks/speed --quick --out runs/speed-quick.json
+	$(BIN)/python benchmarks/tables.py --quick
 
 clean:
 	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build/site

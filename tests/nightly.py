@@ -313,7 +313,6 @@ NIGHTLY = (
         "test_a_missing_package_is_one_line_that_says_what_to_install",
         (
             "zenoh by relay",
-            "pyarrow by plan",
             "matplotlib by Python",
         ),
         "a package that a relay, a command and Python need; all are asked for by one function",

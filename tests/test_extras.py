@@ -13,13 +13,12 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-import tomli_w
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from consortia import consortium
 from environments import required, requirements
-from experiments import experiment, write_experiment
+from experiments import write_experiment
 from tacit.errors import OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,11 +56,6 @@ ONE_FROM = {  # module that is missing, and a door: how it is called
         *PYTHON,
         PROGRAM.format("tacit.train('experiment.toml', site='north', out='runs/a')"),
     ),
-    ("pyarrow", "train"): (*CLI, "train", "table.toml"),
-    ("pyarrow", "plan"): (*CLI, "plan", "table.toml"),
-    ("pyarrow", "init"): (*CLI, "init", "--parquet", "t.parquet", "--target", "a"),
-    ("pyarrow", "launch"): (*CLI, "launch", "table.toml", "--processes", "2"),
-    ("pyarrow", "Python"): (*PYTHON, PROGRAM.format("tacit.train('table.toml')")),
     ("matplotlib", "Python"): (*PYTHON, PROGRAM.format("import tacit.report.pictures")),
     ("mlflow", "Python"): (*PYTHON, PROGRAM.format("c.MLflow()")),
     ("tensorboard", "Python"): (*PYTHON, PROGRAM.format("c.TensorBoard()")),
@@ -83,15 +77,6 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("extras")
     consortium(made)
     write_experiment(made)
-    (made / "t.parquet").write_bytes(b"PAR1")
-    table = experiment(task={"dataset": "parquet:t.parquet", "schema": "t.schema.toml"})
-    (made / "table.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
-    schema = {
-        "confirmed_public": True,
-        "target": {"column": "a", "kind": "class", "labels": ["0", "1"]},
-        "columns": {"b": {"kind": "number", "low": 0, "high": 1}},
-    }
-    (made / "t.schema.toml").write_text(tomli_w.dumps(schema), encoding="utf-8")
     (made / "sitecustomize.py").write_text(BLOCKER, encoding="utf-8")
     return made
 

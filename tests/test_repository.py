@@ -117,7 +117,7 @@ ASKED = [
     "conda install -c conda-forge tacit",
     "mamba install tacit",
     "poetry add tacit",
-    "comes with tacit[tables]",
+    "comes with tacit[sites]",
     "the extra 'tacit[mlflow]'",
     "tacit==0.1.0",
     "  - tacit>=0.1",

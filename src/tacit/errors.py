@@ -266,7 +266,6 @@ def describe(error: BaseException) -> str:
 OPTIONAL = MappingProxyType(
     {
         "zenoh": ("sites", "eclipse-zenoh>=1.9"),
-        "pyarrow": ("tables", "pyarrow>=17"),
         "matplotlib": ("pictures", "matplotlib>=3.8"),
         "mlflow": ("mlflow", "mlflow-skinny>=2.14"),
         "torch.utils.tensorboard": ("tensorboard", "tensorboard>=2.16"),

@@ -81,7 +81,6 @@ def schema_file(folder):
 
 
 def from_parquet(frame, folder):
-    pytest.importorskip("pyarrow")
     return from_table(frame, folder, "parquet")
 
 

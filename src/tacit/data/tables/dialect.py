@@ -6,8 +6,8 @@ there. It changes how a file is read and never what a record becomes by the sche
 
 from __future__ import annotations
 
-import codecs
 import datetime
+import io
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tacit.base.plain_files import read_toml
-from tacit.data.tables.fields import Notation
+from tacit.data.tables.fields import Notation, canonical
 from tacit.errors import InputError, is_meant, plain_rule
 
 ENDING = ".dialect.toml"
@@ -30,8 +30,7 @@ def _one_sign(value: str) -> str:
 
 def _known_encoding(value: str) -> str:
     try:
-        codecs.lookup(value)
-        b"".decode(value)
+        io.TextIOWrapper(io.BytesIO(), value)
     except LookupError:
         raise ValueError("must be an encoding of text, such as 'latin-1'") from None
     return value
@@ -116,9 +115,11 @@ class Dialect(BaseModel):
 
     def notation(self, column: str) -> Notation:
         """How a column, by its name in the schema, writes what it holds."""
-        missing = {*self.missing.get("*", ()), *self.missing.get(column, ())}
-        dates, values = self.dates.get(column, ()), self.values.get(column, {})
-        return Notation(self.decimal, self.thousands, frozenset(missing), dates, values)
+        words = (*self.missing.get("*", ()), *self.missing.get(column, ()))
+        missing = frozenset(canonical(word, self.decimal) for word in words)
+        dates, named = self.dates.get(column, ()), self.values.get(column, {})
+        values = {canonical(old, self.decimal): canonical(new) for old, new in named.items()}
+        return Notation(self.decimal, self.thousands, missing, dates, values)
 
     @property
     def named(self) -> set[str]:

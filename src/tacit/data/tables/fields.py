@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from tacit.errors import RecordsError
 
-_WHOLE = re.compile(r"(-?\d+)\.0+")
 _EXPONENT = r"(?:[eE][+-]?[0-9]+)?"
 NUMBER = rf"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+){_EXPONENT}"
 """What a number is in any text that is read: no underscores, no infinity, no digits but ASCII's."""
@@ -29,16 +29,16 @@ _NUMBER = re.compile(NUMBER)
 _MOST_EXACT = 2**53  # above, floating numbers skip whole ones
 
 
-def canonical(text: str) -> str:
+def canonical(text: str, decimal: str = ".") -> str:
     """A text without space around it, with `3` for `3.0` and `true` for `True`."""
     stripped = text.strip()
     if stripped.lower() in ("true", "false"):
         return stripped.lower()
-    whole = _WHOLE.fullmatch(stripped)
+    whole = re.fullmatch(rf"(-?\d+)[{decimal}]0+", stripped)
     return whole[1] if whole else stripped
 
 
-def field_text(value: Any) -> str | None:
+def field_text(value: Any, decimal: str = ".") -> str | None:
     """The text of a value of a frame, or of a schema; None for a number that is none (NaN)."""
     match value:
         case None:
@@ -50,10 +50,12 @@ def field_text(value: Any) -> str | None:
                 return None
             exact = value.is_integer() and abs(value) < _MOST_EXACT
             return str(int(value)) if exact else repr(value)
+        case Decimal():  # not as 0E-7
+            return canonical(f"{value:f}")
         case _ if hasattr(value, "isoformat"):
             return str(value.isoformat())
         case _:
-            return canonical(str(value))
+            return canonical(str(value), decimal)
 
 
 def read_number(text: str) -> float | None:
@@ -127,14 +129,14 @@ class Column:
         values, kind = self.values, self.values.type
         if pa.types.is_timestamp(kind):  # nanoseconds are no Python time
             values = values.cast(pa.timestamp("us", kind.tz), safe=False)
-        elif pa.types.is_nested(kind):
-            values = _of_texts(field_text(value) for value in values.to_pylist())
-        encoded = _in_one(values.dictionary_encode(null_encoding="encode"))
-        texts = [self._text(value) for value in encoded.dictionary.to_pylist()]
-        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), texts
+        try:
+            codes, found = _encoded(values)
+        except pa.ArrowNotImplementedError:  # lists, and types that are seldom
+            codes, found = _encoded(_of_texts(map(field_text, values.to_pylist())))
+        return codes, [self._text(value) for value in found]
 
     def _text(self, value: Any) -> str | None:
-        text = field_text(value)
+        text = field_text(value, self.notation.decimal)
         if text is None or text in self.notation.missing:
             return None
         return self.notation.values.get(text, text)
@@ -166,7 +168,8 @@ class Column:
         import pyarrow as pa
 
         kind, absent = self.values.type, frozenset(words) | self.notation.missing
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if is_number and not self.notation.values:
             cast = self.values.cast(pa.float64(), safe=False)
             values = cast.to_numpy(zero_copy_only=False)
             refuse(np.isinf(values), where, rule)
@@ -174,11 +177,13 @@ class Column:
             texts = self.values
             if pa.types.is_decimal(kind):
                 texts = texts.cast(pa.string())
-            elif self.notation.values or not _is_text(kind):
+            elif self.notation.values or not is_text(kind):
                 texts = _of_texts(self.texts())
             values, wrong = _parsed(texts, absent, self.notation)
             refuse(wrong, where, rule)
-        marks = [float(word) for word in absent if _NUMBER.fullmatch(word)]
+        marks = [_odd_number(word, frozenset(), _PLAIN) for word in words]
+        marks += [_odd_number(word, frozenset(), self.notation) for word in self.notation.missing]
+        marks = [mark for mark in marks if math.isfinite(mark)]
         return np.where(np.isin(values, marks), np.nan, values) if marks else values
 
 
@@ -213,6 +218,8 @@ def as_column(values: Any) -> Column:
 
     if isinstance(values, Column):
         return values
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        values = narwhals.from_native(values, series_only=True, pass_through=True)
     if isinstance(values, narwhals.Series):
         if values.dtype == narwhals.Object:  # its values may be of several types
             marks = zip(values.is_null().to_list(), values.to_list(), strict=True)
@@ -231,10 +238,19 @@ def as_column(values: Any) -> Column:
     return Column(values.cast(pa.large_string()) if values.type == "string_view" else values)
 
 
-def _in_one(values: Any) -> Any:
-    """A dictionary in one piece, whose parts have one list of values."""
-    found: Any = values.unify_dictionaries() if hasattr(values, "chunks") else values
-    return found.combine_chunks() if hasattr(values, "chunks") else found
+def _encoded(values: Any) -> tuple[NDArray[np.int64], list[Any]]:
+    """For every value its place among the distinct ones, and these, None last."""
+    import pyarrow as pa
+
+    encoded = values.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    try:
+        found = encoded.dictionary.to_pylist()
+    except (OverflowError, ValueError):  # times that Python has none for
+        found = encoded.dictionary.cast(pa.string()).to_pylist()
+    codes = encoded.indices.cast(pa.int64()).fill_null(len(found))
+    return codes.to_numpy(), [*found, *([None] if encoded.null_count else [])]
 
 
 def _of_texts(texts: Iterable[str | None]) -> Any:
@@ -243,7 +259,8 @@ def _of_texts(texts: Iterable[str | None]) -> Any:
     return pa.array(list(texts), pa.large_string())
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether a type of Arrow is one of texts."""
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
@@ -271,22 +288,21 @@ def _parsed(
                 if np.isfinite(values).sum() + cast.null_count == len(texts):
                     return values, np.zeros(len(texts), np.bool_)
     good = compute.match_substring_regex(texts, f"^(?:{notation.number})$").fill_null(False)
-    plain = compute.if_else(good, texts, none)
+    plain = compute.utf8_ltrim(compute.if_else(good, texts, none), "+")
     if notation.thousands:
         plain = compute.replace_substring(plain, notation.thousands, "")
     if notation.decimal != ".":
         plain = compute.replace_substring(plain, notation.decimal, ".")
     values = compute.cast(plain, pa.float64()).to_numpy(zero_copy_only=False).copy()
     odd = np.flatnonzero(~good.to_numpy(zero_copy_only=False))
-    encoded = _in_one(texts.take(odd).dictionary_encode(null_encoding="encode"))
-    found = [_odd_number(text, absent, notation) for text in encoded.dictionary.to_pylist()]
-    values[odd] = np.array(found, np.float64)[encoded.indices.to_numpy(zero_copy_only=False)]
+    codes, found = _encoded(texts.take(odd))
+    values[odd] = np.array([_odd_number(text, absent, notation) for text in found], float)[codes]
     return values, np.isinf(values)
 
 
 def _odd_number(text: str | None, absent: frozenset[str], notation: Notation) -> float:
     """The number of a text with space around it, NaN if it is missing, or infinity if neither."""
-    if text is None or canonical(text) in absent:
+    if text is None or canonical(text, notation.decimal) in absent:
         return math.nan
     plain = notation.plain(text)
     return math.inf if plain is None else float(plain)

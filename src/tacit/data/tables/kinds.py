@@ -239,18 +239,18 @@ class DateColumn(_Feature):
             into[:, place] = missing
 
     def _instant(self, text: str, formats: Sequence[str]) -> datetime.datetime | None:
-        when = None
         for form in formats or (None,):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, OverflowError):
                 when = (
                     datetime.datetime.fromisoformat(text)
                     if form is None
                     else datetime.datetime.strptime(text, form)
                 )
-                break
-        if when is None or when.tzinfo is None:
-            return when
-        return None if self.zone is None else when.astimezone(zoneinfo.ZoneInfo(self.zone))
+                if when.tzinfo is None:
+                    return when
+                zone = None if self.zone is None else zoneinfo.ZoneInfo(self.zone)
+                return None if zone is None else when.astimezone(zone)
+        return None
 
 
 class CategoryColumn(_Feature):

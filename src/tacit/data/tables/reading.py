@@ -12,7 +12,9 @@ import csv
 import io
 import itertools
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +24,7 @@ from tacit.base.free_memory import host_bytes, in_words
 from tacit.base.plain_files import check_plain
 from tacit.data.files import UNREADABLE, UnfitFileError, content
 from tacit.data.tables.dialect import ENDING, Dialect, beside
-from tacit.data.tables.fields import Column, Table, as_column, refuse
+from tacit.data.tables.fields import Column, Table, as_column, is_text, refuse
 from tacit.errors import InputError, RecordsError
 
 CSV_ENDINGS = (".csv", ".csv.gz")
@@ -67,6 +69,7 @@ def as_columns(value: object, where: str) -> dict[str, Any]:
         raise RecordsError(where, found, "must be a table whose columns can be read") from error
     if not all(isinstance(name, str | int) for name, _ in named):
         raise InputError(where, f"{len(named)} columns", "must have one line of names, of text")
+    named = [(name, column) for name, column in named if not _is_index(str(name))]
     columns = {str(name): column for name, column in named}
     if len(columns) < len(named):
         found = f"{len(named)} columns"  # whose names, without a header, are a record
@@ -148,7 +151,7 @@ def read_table(
     dialect = Dialect.beside(path) if dialect is None else dialect
     read = _csv if name.endswith(CSV_ENDINGS) else _parquet
     names, columns = read(path, where, dialect, most)
-    kept = [place for place, name in enumerate(names) if name]  # as pandas writes its index
+    kept = [place for place, name in enumerate(names) if not _is_index(name)]
     if not kept:
         raise InputError(where, str(path), _NO_NAMES)
     named = [dialect.names.get(names[place], names[place]) for place in kept]
@@ -167,8 +170,16 @@ def read_table(
     for name, place in zip(named, kept, strict=True):
         # A column is there once: as it was read, or in one piece.
         part, parts[place] = parts[place], None
-        table[name] = Column(as_column(part).values, dialect.notation(name))
+        values, notation = as_column(part).values, dialect.notation(name)
+        if not is_text(values.type):  # a number, or a date, is written in no way
+            notation = replace(notation, decimal=".", thousands="", dates=())
+        table[name] = Column(values, notation)
     return table
+
+
+def _is_index(name: str) -> bool:
+    """Whether a column has no name, as an index that pandas writes (or not: by its rows)."""
+    return not name or re.fullmatch(r"__index_level_\d+__", name) is not None
 
 
 _NO_NAMES = (
@@ -224,11 +235,15 @@ def _csv(
 
 def _lines(stream: IO[bytes], dialect: Dialect) -> Any:
     """The lines of a file from that of the names on, as lists of fields."""
-    encoding = "utf-8-sig" if dialect.encoding.lower() in ("utf-8", "utf8") else dialect.encoding
+    encoding = "utf-8-sig" if _is_utf8(dialect) else dialect.encoding
     text = io.TextIOWrapper(stream, encoding=encoding, newline="")
     for _ in range(dialect.skip_lines):
         text.readline()
     return csv.reader(text, delimiter=dialect.separator, strict=True)
+
+
+def _is_utf8(dialect: Dialect) -> bool:
+    return codecs.lookup(dialect.encoding).name in ("utf-8", "utf-8-sig")
 
 
 class _Utf8(io.RawIOBase):
@@ -240,8 +255,7 @@ class _Utf8(io.RawIOBase):
     """
 
     def __init__(self, stream: IO[bytes], dialect: Dialect) -> None:
-        encoding = dialect.encoding.lower()
-        plain = encoding in ("utf-8", "utf8")
+        plain, encoding = _is_utf8(dialect), dialect.encoding
         self._text = None if plain else io.TextIOWrapper(stream, encoding=encoding, newline="")
         self._stream, self._free = stream, host_bytes()
         self.separator = dialect.separator
@@ -332,25 +346,35 @@ def _parquet(
     path: Path, where: str, dialect: Dialect, most: int | None
 ) -> tuple[list[str], Sequence[Any]]:
     """Apache Parquet: one file, or all files of a folder."""
+    import pyarrow
     from pyarrow import dataset, parquet
 
     try:
-        files = sorted(path.rglob("*.p*q*t")) if path.is_dir() else [path]
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
         files = [file for file in files if file.name.lower().endswith(PARQUET_ENDINGS)]
-        groups = 0
-        layouts = set()
+        needed, schemas, keys = 0, [], dict[str, None]()
         for file in files:
             check_plain(file)
             about = parquet.read_metadata(file)
-            layouts.add(tuple(about.schema.to_arrow_schema().names))
-            groups += sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
-        if not files or len(layouts) > 1:
+            schemas.append(about.schema.to_arrow_schema())
+            needed += sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
+            folders = file.relative_to(path).parts[:-1]
+            keys |= dict.fromkeys(part.partition("=")[0] for part in folders if "=" in part)
+        layouts = {frozenset(n for n in schema.names if not _is_index(n)) for schema in schemas}
+        if len(layouts) != 1:
             expected = "must hold Parquet files, all of which have the same columns"
             raise InputError(where, str(path), expected)
-        if groups * 2 > host_bytes():
+        if needed * 2 > host_bytes():
             raise InputError(where, str(path), "does not fit in the memory that is free")
-        hive = dataset.partitioning(flavor="hive")
-        found = dataset.dataset(list(map(str, files)), format="parquet", partitioning=hive)
+        # What a folder's name says is text: whether it is a number depends on the other folders.
+        hive = pyarrow.schema([(key, pyarrow.string()) for key in keys])
+        found = dataset.dataset(
+            list(map(str, files)),
+            pyarrow.unify_schemas([*schemas, hive], promote_options="permissive"),
+            format="parquet",
+            partitioning=dataset.partitioning(hive, flavor="hive"),
+            partition_base_dir=str(path),
+        )
         table = (
             found.to_table(batch_readahead=1, fragment_readahead=1)
             if most is None
