@@ -128,10 +128,8 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         What is dealt are units with all their records, where `ids` say whose each is.
         """
         if nodes is not None:
-            names = np.asarray(nodes)
-            if names.shape != (records,):
-                expected = f"must name the node of each of the {records} records"
-                raise InputError("nodes", f"an array of shape {names.shape}", expected)
+            unit_ids(nodes, records, "nodes")  # refuses what is missing, and what is no name
+            names = np.asarray(nodes)  # numbers stay numbers
             self.nodes_ = self._nodes(names)
             return {name: np.flatnonzero(names == name) for name in self.nodes_.tolist()}
         whose = None if ids is None else np.unique(ids, return_inverse=True)[1]
@@ -150,10 +148,6 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
 
         Which names occur is a private fact: none is quoted that the budgets do not name.
         """
-        absent = sum(name is None or name != name for name in names.tolist())
-        if absent:
-            found = f"{absent:,} of {len(names):,} records"
-            raise RecordsError("nodes", found, "each record must have the name of its node")
         try:
             known = np.unique(names)
         except TypeError:
