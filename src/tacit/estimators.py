@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -259,11 +260,15 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
 class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
     """A regressor that is trained across nodes, each within its privacy budget.
 
-    Its loss is the mean squared error. Nothing is fitted to the targets either: scale them by
-    public bounds to about -1 to 1, since gradients that are far longer than `clip` learn slowly.
+    Its loss is the mean squared error. Nothing is fitted to the targets either: `target_bound` is a
+    public bound on their size, to which they are clamped, and by which they are divided while it
+    trains. Without one, targets beyond 10 are refused: clipped gradients would not get there.
 
-    The arguments and attributes are those of `TacitClassifier`, but for `classes` and `classes_`.
+    The other arguments and attributes are those of `TacitClassifier`, but for `classes` and
+    `classes_`.
     """
+
+    target_bound: float | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, nodes: _Names = None, units: _Names = None) -> Self:
         """Train on private records; spends `epsilon_` of every node's budget.
@@ -280,8 +285,13 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
         """
         X, numbers = validate_data(self, X, y, y_numeric=True)
         targets = torch.tensor(numbers, dtype=torch.float64)
+        bound: Any = self.target_bound
+        if bound is not None:
+            if not (isinstance(bound, Real) and 0 < float(bound) < np.inf):
+                raise InputError("target_bound", bound, "must be a positive number")
+            targets = (targets / float(bound)).clamp(-1.0, 1.0)
         return self._fit(X, targets, {"loss": "mse"}, nodes, units)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """The predicted number of each record, `[records]`."""
-        return self._outputs(X).reshape(-1)
+        return self._outputs(X).reshape(-1) * (self.target_bound or 1.0)

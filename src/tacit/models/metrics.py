@@ -54,6 +54,7 @@ _EXPECTED = (
     "must take (outputs, targets), both with one row a test record, and return one number for all "
     "of them"
 )
+_SAME = 0.01  # of the span of targets, or of probabilities: outputs within are one answer
 _SMALLEST = 1e-30  # a frequency, so that its logarithm is finite
 _log = logging.getLogger(__name__)
 
@@ -234,6 +235,27 @@ def majority(loss: Loss, example: Tensor, targets: Tensor) -> float | None:
         return None
     shares = _frequencies(example, targets)
     return float(shares.max())
+
+
+def says_the_same(loss: Loss, outputs: Tensor, targets: Tensor, *, by_class: bool) -> bool:
+    """Whether a model says next to the same of all public records, which are not the same.
+
+    `outputs` `[r, ...]` are its own. `by_class`: also where it gives them one class.
+    """
+    if len(targets) < 2 or bool((targets == targets[:1]).all()):
+        return False
+    said, span = outputs.double().reshape(len(outputs), -1), torch.tensor(1.0)
+    if _are_classes(loss, outputs, targets):
+        said = torch.sigmoid(said) if said.shape[1] == 1 else said.softmax(1)
+        classes = said.round() if said.shape[1] == 1 else said.argmax(1, keepdim=True)
+        if by_class and bool((classes == classes[:1]).all()):
+            return True
+    elif targets.is_floating_point() and _width(targets) == said.shape[1]:
+        known = targets.double().reshape(len(targets), -1)
+        span = known.amax(0) - known.amin(0)
+    else:
+        return False
+    return bool((said.amax(0) - said.amin(0) <= _SAME * span).all())
 
 
 def _baseline(metric: Metric, constant: Tensor, targets: Tensor) -> float | None:

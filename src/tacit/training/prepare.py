@@ -56,6 +56,7 @@ Function = Callable[[Tensor, Tensor], Any]
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
 _DROWNED = 0.1  # of the sum of all eigenvalues, which noise alone may reach
+_FAR_TARGET, _FAR_INPUT = 10.0, 100.0  # sizes of numbers that are scaled to no bound
 _IMBALANCED = 0.8  # the share of one class above which accuracy says little
 
 
@@ -203,6 +204,8 @@ def prepare(
     loaded = train if features is None else raw
     train = bounded_records(config, train)
     _check_records(model, loss, outputs, train, records.whose)
+    if config.accounted and moments is None and instead is None:
+        _check_scale(config, loss, train, records.whose)
     ignorant = Baselines()
     if held_out is None:  # of made-up targets, once it is known that those of the nodes will do
         _check_fit(loss.check, outputs, example.targets, shown)
@@ -572,6 +575,38 @@ def _check_records(
         if wrong:
             rule = "every id must have a row in the model's embeddings"
             raise RecordsError(name, f"{wrong:,} of {size:,} records", rule)
+
+
+def _check_scale(config: Config, loss: Loss, train: StackedData, whose: Sequence[str]) -> None:
+    """Refuse targets far outside [-1, 1], to which clipped gradients do not lead in any steps.
+
+    Of such inputs the own screen is told.
+
+    Raises:
+        RecordsError: naming the node and the rule, and how many records break it.
+    """
+    bound, far = config.task.target_bound or _FAR_TARGET, []
+    scaled = train.bytes or not train.stored.is_floating_point() or config.input_bound is not None
+    ends = zip(whose, train.offsets.tolist(), train.sizes.tolist(), strict=True)
+    for name, start, size in ends:
+        rows = slice(start, start + size)
+        if loss.formula == "mse" and size:
+            wrong = int((train.targets[rows].reshape(size, -1).abs() > bound).any(1).sum())
+            if wrong:
+                rule = (
+                    f"targets must lie within -{bound:g} and {bound:g}: scale them by public "
+                    "bounds to about -1 to 1, or declare task.target_bound"
+                )
+                raise RecordsError(name, f"{wrong:,} of {size:,} records", rule)
+        if not scaled and size and float(train.stored[rows].abs().max()) > _FAR_INPUT:
+            far.append(name)
+    if far:
+        _LOG.warning(
+            "inputs of %s are beyond %g, beside which the clip leaves nothing of others: scale "
+            "each column by public bounds to about -1 to 1, or set task.input_bound",
+            far[0] if len(far) == 1 else f"{far[0]} and {len(far) - 1} more",
+            _FAR_INPUT,
+        )
 
 
 def _build_model(
