@@ -31,6 +31,7 @@ from tacit.training.job import DTYPES, Job, bounded, bounded_records
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import (
+    WHOLE_SCHEMA,
     agree,
     counts,
     do_without,
@@ -160,7 +161,7 @@ def prepare(
         layout["record features"] = features.identity
     schema_digest = None if records.schema is None else records.schema.digest
     if records.schema is not None:
-        layout |= stated_parts(records.schema.stated) | {"record schema": records.schema.digest}
+        layout |= stated_parts(records.schema.stated) | {WHOLE_SCHEMA: records.schema.digest}
     # What is tried out, and may be refused for what comes of it, are no private records.
     example = _made(model, loss, first) if public is None else _few(public)
     kind = models.input_dtype(model, example.inputs, dtype)
