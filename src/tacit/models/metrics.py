@@ -242,18 +242,17 @@ def says_the_same(loss: Loss, outputs: Tensor, targets: Tensor, *, by_class: boo
 
     `outputs` `[r, ...]` are its own. `by_class`: also where it gives them one class.
     """
-    if len(targets) < 2 or bool((targets == targets[:1]).all()):
+    said, known = (each.double().reshape(len(each), -1) for each in (outputs, targets))
+    span = known.amax(0) - known.amin(0)
+    if not span.any():
         return False
-    said, span = outputs.double().reshape(len(outputs), -1), torch.tensor(1.0)
     if _are_classes(loss, outputs, targets):
         said = torch.sigmoid(said) if said.shape[1] == 1 else said.softmax(1)
         classes = said.round() if said.shape[1] == 1 else said.argmax(1, keepdim=True)
         if by_class and bool((classes == classes[:1]).all()):
             return True
-    elif targets.is_floating_point() and _width(targets) == said.shape[1]:
-        known = targets.double().reshape(len(targets), -1)
-        span = known.amax(0) - known.amin(0)
-    else:
+        span = torch.ones_like(span)
+    elif not targets.is_floating_point() or known.shape != said.shape:
         return False
     return bool((said.amax(0) - said.amin(0) <= _SAME * span).all())
 

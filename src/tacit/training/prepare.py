@@ -588,26 +588,19 @@ def _check_scale(config: Config, loss: Loss, train: StackedData, whose: Sequence
     """
     bound, far = config.task.target_bound or _FAR_TARGET, []
     scaled = train.bytes or not train.stored.is_floating_point() or config.input_bound is not None
-    ends = zip(whose, train.offsets.tolist(), train.sizes.tolist(), strict=True)
-    for name, start, size in ends:
+    remedy = "scale them by public bounds to about -1 to 1, or declare"
+    for name, start, size in zip(whose, train.offsets.tolist(), train.sizes.tolist(), strict=True):
         rows = slice(start, start + size)
-        if loss.formula == "mse" and size:
-            wrong = int((train.targets[rows].reshape(size, -1).abs() > bound).any(1).sum())
-            if wrong:
-                rule = (
-                    f"targets must lie within -{bound:g} and {bound:g}: scale them by public "
-                    "bounds to about -1 to 1, or declare task.target_bound"
-                )
-                raise RecordsError(name, f"{wrong:,} of {size:,} records", rule)
+        large = train.targets[rows].reshape(size, train.targets[:1].numel()).abs() > bound
+        if loss.formula == "mse" and large.any():
+            rule = f"targets must lie within -{bound:g} and {bound:g}: {remedy} task.target_bound"
+            raise RecordsError(name, f"{int(large.any(1).sum()):,} of {size:,} records", rule)
         if not scaled and size and float(train.stored[rows].abs().max()) > _FAR_INPUT:
             far.append(name)
     if far:
-        _LOG.warning(
-            "inputs of %s are beyond %g, beside which the clip leaves nothing of others: scale "
-            "each column by public bounds to about -1 to 1, or set task.input_bound",
-            far[0] if len(far) == 1 else f"{far[0]} and {len(far) - 1} more",
-            _FAR_INPUT,
-        )
+        names = far[0] if len(far) == 1 else f"{far[0]} and {len(far) - 1} more"
+        what = f"inputs of {names} are beyond {_FAR_INPUT:g}, and the clip leaves little of others"
+        _LOG.warning("%s: %s task.input_bound", what, remedy)
 
 
 def _build_model(
