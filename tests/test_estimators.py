@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_iris
@@ -74,7 +75,7 @@ def test_nodes_are_named_record_by_record():
     assert list(model.nodes_) == ["north", "south"]
     assert [node.records for node in model.result_.plan.nodes] == [50, 100]
     assert model.result_.epsilon == pytest.approx((1.0, 4.0), rel=0.01)
-    with pytest.raises(InputError, match="must name the node of each of the 150 records"):
+    with pytest.raises(InputError, match=r"nodes = \(3,\): must be one id a record"):
         model.fit(X, LABELS, nodes=hospitals[:3])
     with pytest.raises(InputError, match="n_nodes = 200"):
         TacitClassifier(n_nodes=200, classes=CLASSES, **SEEDED).fit(X, LABELS)
@@ -104,6 +105,30 @@ def test_budgets_that_are_nobodys_are_refused_and_no_name_of_a_record_is_quoted(
     with pytest.raises(error, match=words) as caught:
         model.fit(X, LABELS, nodes=nodes)
     assert "south" not in str(caught.value).replace("north, south", "")
+
+
+def absent(value, kind):
+    names = [value, "b", "b"] * 50
+    return names if kind is list else kind(names)
+
+
+@pytest.mark.parametrize("argument", ["nodes", "units"])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        *(absent(value, list) for value in (None, float("nan"), "", " ", 0.5, [1, 2], pd.NA)),
+        absent(None, lambda names: np.array(names, dtype=object)),
+        *(absent(None, lambda n, k=kind: pd.Series(n, dtype=k)) for kind in ("string", "category")),
+        pd.Series([None, 1, 2] * 50, dtype="Int64"),
+        np.array([np.nan, 1.0, 2.0] * 50),
+        np.ma.masked_equal([0, 1, 2] * 50, 0),
+    ],
+    ids=repr,
+)
+def test_an_id_that_is_missing_is_refused_wherever_ids_are_told(argument, ids):
+    model = TacitClassifier(classes=CLASSES, n_nodes=2, **SEEDED)
+    with pytest.raises(RecordsError, match=f"^{argument} = '50 of 150 records': ids must be"):
+        model.fit(X, LABELS, **{argument: ids})
 
 
 def test_nodes_with_numbers_have_lists_or_tables():

@@ -18,6 +18,7 @@ import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -128,10 +129,8 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         What is dealt are units with all their records, where `ids` say whose each is.
         """
         if nodes is not None:
-            names = np.asarray(nodes)
-            if names.shape != (records,):
-                expected = f"must name the node of each of the {records} records"
-                raise InputError("nodes", f"an array of shape {names.shape}", expected)
+            unit_ids(nodes, records, "nodes")  # refuses what is missing, and what is no name
+            names = np.asarray(nodes)  # numbers stay numbers
             self.nodes_ = self._nodes(names)
             return {name: np.flatnonzero(names == name) for name in self.nodes_.tolist()}
         whose = None if ids is None else np.unique(ids, return_inverse=True)[1]
@@ -150,10 +149,6 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
 
         Which names occur is a private fact: none is quoted that the budgets do not name.
         """
-        absent = sum(name is None or name != name for name in names.tolist())
-        if absent:
-            found = f"{absent:,} of {len(names):,} records"
-            raise RecordsError("nodes", found, "each record must have the name of its node")
         try:
             known = np.unique(names)
         except TypeError:
@@ -287,11 +282,15 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
 class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
     """A regressor that is trained across nodes, each within its privacy budget.
 
-    Its loss is the mean squared error. Nothing is fitted to the targets either: scale them by
-    public bounds to about -1 to 1, since gradients that are far longer than `clip` learn slowly.
+    Its loss is the mean squared error. Nothing is fitted to the targets either: `target_bound` is a
+    public bound on their size, to which they are clamped, and by which they are divided while it
+    trains. Without one, targets beyond 10 are refused: clipped gradients would not get there.
 
-    The arguments and attributes are those of `TacitClassifier`, but for `classes` and `classes_`.
+    The other arguments and attributes are those of `TacitClassifier`, but for `classes` and
+    `classes_`.
     """
+
+    target_bound: float | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, nodes: _Names = None, units: _Names = None) -> Self:
         """Train on private records; spends `epsilon_` of every node's budget.
@@ -309,9 +308,14 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
         several = np.ndim(y) > 1 and np.shape(y)[1] > 1
         X, numbers = self._checked(X, y, y_numeric=True, multi_output=several)
         targets = torch.tensor(numbers, dtype=torch.float64)
+        bound: Any = self.target_bound
+        if bound is not None:
+            if not (isinstance(bound, Real) and 0 < float(bound) < np.inf):
+                raise InputError("target_bound", bound, "must be a positive number")
+            targets = (targets / float(bound)).clamp(-1.0, 1.0)
         return self._fit(X, targets, {"loss": "mse"}, nodes, units)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """The predicted number of each record, `[records]`, or its numbers."""
-        outputs = self._outputs(X)
+        outputs = self._outputs(X) * (self.target_bound or 1.0)
         return outputs.reshape(-1) if outputs[:1].size == 1 else outputs

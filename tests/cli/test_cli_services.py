@@ -63,6 +63,18 @@ def test_what_scripts_read_is_the_same_when_it_was_done_already(file, tmp_path):
     assert start(file, run, "--quiet").out == f"{run}\n"
 
 
+def test_what_the_plan_settled_makes_no_other_experiment(file, tmp_path):
+    run, more = tmp_path / "run", ("--set", "train.batch=auto")
+    assert start(file, run, *more, "--quiet").code == 0
+    assert start(file, run, *more).err.startswith("this run was done already")
+    other = start(file, run, *more, "--set", "train.seed=9")
+    assert "train.seed = 9: the run in" in other.err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "holds no run" in tacit("train", file, "--out", empty).err  # and not: --resume
+    assert "in a new folder" in start(file, empty).err
+
+
 def test_a_run_that_was_stopped_goes_on(file, tmp_path):
     run = tmp_path / "run"
     job = prepare(load_config(file))

@@ -128,6 +128,29 @@ def test_a_process_that_died_without_a_word_is_named_and_the_exit_code_says_it(r
     assert tacit("watch", run, "--once", "--json").code == 4
 
 
+def test_of_a_run_that_is_done_all_are_done_but_those_who_were_left_out(run):
+    sites = [site(0, "north", "unknown", None), site(1, "south"), site(2, "west", "gone", 900.0)]
+    ended = status(state="done", step=60, updated=iso(300), waiting_for=[], sites=sites)
+    write(run / "rank-0001", ended)
+    rows = {row.split()[0]: row.split()[1:3] for row in look(run).splitlines()[2:]}
+    assert rows["north"] == ["done", "60"]
+    assert rows["west"] == ["gone", "4"]
+    told = json.loads(tacit("watch", run, "--once", "--json").out)
+    assert [one["state"] for one in told["processes"][0]["status"]["sites"]][::2] == [
+        "done",
+        "gone",
+    ]
+
+
+def test_a_status_of_another_version_is_called_that(run):
+    text = json.dumps({**status(), "format_version": 9})
+    write(run / "rank-0001", text)
+    answer = tacit("watch", run, "--once")
+    assert answer.code == 2
+    assert "format_version = 9: this version of tacit reads format 1" in answer.out
+    assert "damaged" not in answer.out
+
+
 @pytest.mark.parametrize("state", ["stopped", "done", "failed"])
 def test_of_a_run_that_has_ended_everything_is_said_once(run, state):
     ended = status(state=state, updated=iso(300), waiting_for=[], last_error="rank 2 was lost")

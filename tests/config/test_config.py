@@ -35,6 +35,7 @@ def test_every_default():
             "outputs": None,
             "output": None,
             "input_bound": None,
+            "target_bound": None,
             "loss": "cross-entropy",
             "class_weights": None,
             "augmentation": None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +12,19 @@ import pytest
 
 from experiments import experiment
 from tacit.communication.peers import FreshSession, PeerState
-from tacit.communication.received import FOLDER, Experiment, FolderName
+from tacit.communication.received import EXPERIMENT, FOLDER, Experiment, FolderName
 from tacit.config import load_config
 from tacit.data.tables import Schema
 from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError
 from tacit.training.processes import agreement
-from tacit.training.processes.agreement import agree, agreed_folder, stated_parts, with_processes
+from tacit.training.processes.agreement import (
+    WHOLE_SCHEMA,
+    agree,
+    agreed_folder,
+    compare,
+    stated_parts,
+    with_processes,
+)
 
 
 class Said:
@@ -203,7 +211,47 @@ def test_two_schemas_are_told_by_site_and_column():
     ]
     Experiment(identity=identities[0], records=[1])  # names and texts that processes can share
     peers: Any = Spared(())
-    with pytest.raises(
-        InputError, match=r"^record column age = '.*120.*: on south, but .*100.* on"
-    ):
+    said = "record column age = 'high 120.0': on south, but 'high 100.0' on north and west; all"
+    with pytest.raises(InputError, match=f"^{said} processes must run the same experiment$"):
         agree(identities, peers)
+
+
+def ward(*names):
+    return {"kind": "category", "values": list(names)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"größe": ward("a", "b", "d")}, r"record column größe = 'values \[\"a\", \"b\", \"d\"\]'"),
+        ({"a/b": ward("x", "z")}, 'record column a-b [0-9a-f]{4} = .*"z"'),  # and a-b is another
+        ({"long": ward(*map(str, range(998)), "z")}, 'record column long values from .*"z"'),
+        ({"y" * 90: {"kind": "ignore"}}, "record column y{61} [0-9a-f]{4} = .*ignore"),
+        ({"more": {"kind": "ignore"}}, "record column more = .*ignore"),
+        ({"age": None}, "record column age = None"),
+        ({"age": None, "AGE": ward("1", "2")}, "record column AGE = "),
+        ("order", 'record order = .*"größe", "age"'),
+    ],
+)
+def test_whatever_differs_between_two_schemas_is_told_by_its_column(change, said):
+    columns: dict[str, Any] = {
+        "age": {"kind": "number", "low": 0, "high": 100},
+        "größe": ward("a", "b", "c"),
+        "a/b": ward("x", "y"),
+        "a-b": ward("x", "y"),
+        "long": ward(*map(str, range(999))),
+        "y" * 90: ward("x", "y"),
+    }
+    if change == "order":
+        other = {name: columns[name] for name in ("größe", "age", *list(columns)[2:])}
+    else:
+        other = {name: kind for name, kind in (columns | change).items() if kind is not None}
+    target = {"column": "died", "kind": "class", "labels": ["no", "yes"]}
+    schemas = [Schema.of({"target": target, "columns": one}) for one in (columns, other)]
+    identities = [stated_parts(one.stated) | {WHOLE_SCHEMA: one.digest} for one in schemas]
+    for one in identities:
+        EXPERIMENT.read(EXPERIMENT.write(Experiment(identity=one, records=[1])), 0, "experiment")
+    with pytest.raises(InputError) as caught:
+        compare(identities)
+    assert re.match(f"^{said}", str(caught.value))
+    assert schemas[1].digest not in str(caught.value)

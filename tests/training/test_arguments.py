@@ -72,6 +72,7 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "config flat": ({"config": {"steps": 3}}, ("steps = 3", "section")),
     "config section": ({"config": {"trian": {}}}, ("[trian]", "'train'")),
     "nodes mapping": ({"nodes": {1: records(), "1": records()}}, ("nodes", "a name of its own")),
+    "nodes by no name": ({"nodes": {None: 1, "b": 2}}, ("nodes", "a name of its own")),
     "nodes mapping of none": ({"nodes": {}}, ("nodes", "one data set a node")),
     "nodes generator": ({"nodes": (records() for _ in "ab")}, ("'generator'", "list")),
     "nodes number": ({"nodes": 4}, ("nodes = 'int'", "list")),

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 from tacit.training.run_folder.checkpoint import (
     Checkpoint,
     DamagedError,
+    _content,
     discard_set_aside,
     file_of,
     latest,
@@ -174,12 +175,18 @@ def test_other_checkpoints_are_refused(tmp_path):
     with pytest.raises(DamagedError, match="cannot be read"):
         read(tmp_path / "missing.safetensors", "d1")
     newer = tmp_path / "newer.safetensors"
-    save_file({"x": torch.zeros(1)}, newer, {"format_version": "2", "digest": "d1"})
-    with pytest.raises(DamagedError, match=r"format_version = '2'.*reads format"):
+    notes = {"format_version": "2", "digest": "d1"}
+    tensors = {"x": torch.zeros(1)}
+    save_file(tensors, newer, {**notes, "content": _content(notes, tensors)})
+    with pytest.raises(FormatError, match=r"format_version = '2'.*the version that wrote it"):
         read(newer, "d1")
+    newer.rename(file_of(tmp_path, 9))
+    write(tmp_path, checkpoint(2))
+    with pytest.raises(FormatError):  # to go on from an older one would charge its steps again
+        sound(tmp_path, "d1", "r1")
     foreign = tmp_path / "foreign.safetensors"
     save_file({"x": torch.zeros(1)}, foreign)
-    with pytest.raises(DamagedError, match="format_version = None"):
+    with pytest.raises(DamagedError, match="digest does not match"):
         read(foreign, "d1")
 
 

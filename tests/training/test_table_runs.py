@@ -65,19 +65,21 @@ def test_paths_stand_for_the_tables_they_lead_to(folder):
     """One with all nodes, one a node, and one with test records; the schema lies beside it."""
     model = {"model": "logistic"}
     wanted = trained({**TASK, "test": "csv:sample.csv"})
-    for given in ("patients.csv", folder / "patients.csv"):
-        found = trained(model, nodes=given, test="sample.csv")
+    for given in ("patients.csv", folder / "patients.csv", "csv:patients.csv"):
+        found = trained(model, nodes=given, test="csv:sample.csv")
         assert found.parameters.equal(wanted.parameters)
         assert found.test_loss == wanted.test_loss
     parts = [f"{number}.csv" for number in range(len(HOSPITALS))]
     for name, part in zip(HOSPITALS, parts, strict=True):
         frame()[frame()["hospital"] == name].to_csv(part, index=False)
     assert trained(model, nodes=parts, schema=SCHEMA).parameters.equal(wanted.parameters)
-    for nodes, said in (("nope.csv", "there is no such file"), (parts, "needs schema=")):
+    wrong = {"nope.csv": "no such file", ".": "no such file", "0.csv": "there is no 0.schema.toml"}
+    for nodes, said in (*wrong.items(), (parts, "needs schema=")):
         with pytest.raises(InputError, match=said):
             trained(model, nodes=nodes)
     with pytest.raises(InputError, match=r"test = '.*nope\.csv': there is no such file"):
         trained(model, nodes="patients.csv", test="nope.csv")
+    trained(model, nodes="patients.csv", test=folder / "sample.csv")
 
 
 def test_test_records_are_frames_files_or_a_share(folder):

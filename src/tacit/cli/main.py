@@ -538,8 +538,9 @@ def _usage(error: Any) -> str:
     if option and option not in known and "--set" in known:
         from tacit.config.load import key_meant
 
-        key = key_meant(option.lstrip("-"))
-        if key is None and is_meant(option, known) is None:
+        near = is_meant(option, known)
+        key = None if near and option.startswith(near) else key_meant(option.lstrip("-"))
+        if key is None and near is None:
             return (
                 f"{option} is no option: a key of the experiment is written --set SECTION.KEY=VALUE"
             )

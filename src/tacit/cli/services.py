@@ -70,7 +70,7 @@ def was_done(out: Path, config: Config, site: Path | None) -> bool:
 
         if session_lasts(session_folder(out, rank)):
             return False  # other sites may lack messages of this one, which was ended before
-    with reopened(folder, config):
+    with reopened(folder, config, planned=False):
         if not said:
             say_done(folder)
             if rank == 0:

@@ -63,6 +63,9 @@ def check_declared(task: Task) -> None:
     Raises:
         InputError: naming the key, its value and what would be right.
     """
+    if task.target_bound is not None and task.loss != "mse":
+        expected = "is of numbers that are predicted, with task.loss = 'mse': leave it out"
+        raise InputError("task.target_bound", task.target_bound, expected)
     declared = task.declared
     of_file = {
         "features": declared.features,

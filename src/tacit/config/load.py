@@ -50,6 +50,13 @@ from tacit.privacy.mechanisms.clipping import ASSUMED
 Each = TypeVar("Each")
 
 _NOT_RUN = {"figure": "tacit compare", "compare": "tacit compare", "tune": "tacit tune"}
+_OTHER_WORDS = {  # of other programs; None: no key is the same
+    **dict.fromkeys(("nodes", "num_nodes", "clients", "num_clients"), "nodes.count"),
+    **dict.fromkeys(("epochs", "noise_multiplier")),
+    "eps": "privacy.epsilon",
+    "lr": "algorithm.learning_rate",
+    "max_grad_norm": "algorithm.clip",
+}
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
@@ -483,6 +490,8 @@ def key_meant(word: str) -> str | None:
     options = {key for row in ALGORITHMS.values() for key in row.options.model_fields}
     homes = dict.fromkeys(sorted(options), "algorithm")
     homes |= {key: name for name, keys in sections.items() for key in keys if key not in homes}
+    if (known := word.lower().replace("-", "_")) in _OTHER_WORDS:
+        return _OTHER_WORDS[known]
     meant = is_meant(word, homes)
     return None if meant is None else f"{homes[meant]}.{meant}"
 

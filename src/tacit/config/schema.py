@@ -116,6 +116,7 @@ class Task(TableKeys):
     `outputs`, numbers that the model gives for a record, is only needed where nothing else that is
     public says how many classes there are: neither the data set nor test records. `input_bound` is
     the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
+    `target_bound` is the largest size that a number which is predicted may have; 10 by default.
     `class_weights` are public: what a record counts by, one a class. Of `metric` the first leads.
     `calibrate` fits a slope and an intercept for the log-odds of the trained model to half of the
     public test records, or to counts of private ones under noise.
@@ -139,6 +140,7 @@ class Task(TableKeys):
     outputs: Count | None = None
     output: Number | Annotated[str, Field(min_length=1)] | None = None
     input_bound: Annotated[float, Field(ge=1e-100, le=1e100)] | None = None
+    target_bound: Size | None = None
     loss: str = "cross-entropy"
     class_weights: Annotated[tuple[Size, ...], Field(min_length=2, max_length=10_000)] | None = None
     augmentation: str | None = None

@@ -58,6 +58,7 @@ _EXPECTED = (
     "must take (outputs, targets), both with one row a test record, and return one number for all "
     "of them"
 )
+_SAME = 0.01  # of the span of targets, or of probabilities: outputs within are one answer
 _SMALLEST = 1e-30  # a frequency, so that its logarithm is finite
 _log = logging.getLogger(__name__)
 
@@ -267,6 +268,26 @@ def majority(loss: Loss, example: Tensor, targets: Tensor) -> float | None:
         return None
     shares = _frequencies(example, targets)
     return float(shares.max())
+
+
+def says_the_same(loss: Loss, outputs: Tensor, targets: Tensor, *, by_class: bool) -> bool:
+    """Whether a model says next to the same of all public records, which are not the same.
+
+    `outputs` `[r, ...]` are its own. `by_class`: also where it gives them one class.
+    """
+    said, known = (each.double().reshape(len(each), -1) for each in (outputs, targets))
+    span = known.amax(0) - known.amin(0)
+    if not span.any():
+        return False
+    if _are_classes(loss, outputs, targets):
+        said = torch.sigmoid(said) if said.shape[1] == 1 else said.softmax(1)
+        classes = said.round() if said.shape[1] == 1 else said.argmax(1, keepdim=True)
+        if by_class and bool((classes == classes[:1]).all()):
+            return True
+        span = torch.ones_like(span)
+    elif not targets.is_floating_point() or known.shape != said.shape:
+        return False
+    return bool((said.amax(0) - said.amin(0) <= _SAME * span).all())
 
 
 def _baseline(metric: Metric, constant: Tensor, targets: Tensor) -> float | None:

@@ -90,7 +90,7 @@ def _heard_row(
     step = NOTHING if site.step is None else f"{site.step:,}"
     state: str = site.state
     if state in _PASSING and not _is_alive(process):
-        state = "done" if latest.state == "done" else "unknown"
+        state = "unknown"
     rate = f"{bytes_text(site.rate)}/s" if site.rate and _is_alive(process) else ""
     return (site.name, state, step, _heard(site, latest, process), "", rate)
 

@@ -59,7 +59,7 @@ def _check_nodes(nodes: object) -> None:
         return
     expected = "must be a list with one data set a node, or a mapping by their names"
     if isinstance(nodes, Mapping):
-        names = [str(name) for name in nodes]
+        names = ["" if name is None or name != name else str(name) for name in nodes]
         if not names or "" in names or len(set(names)) < len(names):
             rule = "must have one data set a node, each by a name of its own"
             raise InputError("nodes", names, rule)

@@ -20,7 +20,7 @@ from tacit.communication.colours import Released, opened
 from tacit.communication.peers import gone_ranks
 from tacit.communication.received import FLAG, SUMMARY, Summary
 from tacit.errors import BudgetError, DivergenceError, InputError, PeerError, TacitError
-from tacit.models.metrics import majority
+from tacit.models.metrics import majority, says_the_same
 from tacit.models.probabilities import calibration_bins
 from tacit.report import write_report
 from tacit.report.documents.base import plain_json
@@ -59,6 +59,11 @@ from tacit.training.run_folder.result import Result, mechanism_line, shared_cond
 from tacit.training.state import RunState, drawn_again, record, take_rows, together
 
 LARGEST = 1e15  # of a model's numbers: beyond, no data set that is scaled at all leads there
+_CONSTANT = (
+    "the model says the same of all {:,} public test records, whatever their inputs: scale inputs "
+    "and targets by public bounds to about -1 to 1, or give more steps, a larger "
+    "algorithm.learning_rate or a larger epsilon"
+)
 # What cannot be written in the middle of a run.
 _WRITTEN = ("out", "checkpoint", "ledger", "session", "RUN")
 
@@ -84,7 +89,13 @@ def finish(run: RunState, hooks: Hooks) -> Result:
     consensus = run.consensus
     if run.peers.processes > 1 and models_public(job):
         consensus = communication.mean(Released(run.models))
-    curve = _calibration(job, consensus) if rank == 0 else ()
+    curve: tuple[CalibrationBin, ...] = ()
+    if rank == 0 and job.test is not None:
+        model = consensus.to(job.device, job.dtype).unsqueeze(0)
+        pair = job.model.outputs(model, job.test.inputs)[0], job.test.targets
+        curve = _calibration(job, *pair)
+        if says_the_same(job.loss, *pair, by_class=not job.metrics):
+            run.notes = (*run.notes, _CONSTANT.format(len(job.test)))
     document = result_document(run, charged, seconds, others="rank {rank}", calibration=curve)
     if run.common_folder is not None:
         state_dict = job.model.module(consensus).state_dict()
@@ -407,15 +418,11 @@ def _sources(run: RunState, others: str) -> tuple[str, ...]:
     )
 
 
-def _calibration(job: Job, consensus: Tensor) -> tuple[CalibrationBin, ...]:
+def _calibration(job: Job, outputs: Tensor, targets: Tensor) -> tuple[CalibrationBin, ...]:
     """The calibration curve of the common model on the public test records, if they are classes."""
-    if job.test is None:
+    if majority(job.loss, outputs, targets) is None or not bool(torch.isfinite(outputs).all()):
         return ()
-    model = consensus.to(job.device, job.dtype).unsqueeze(0)
-    pair = job.model.outputs(model, job.test.inputs)[0], job.test.targets
-    if majority(job.loss, *pair) is None or not bool(torch.isfinite(pair[0]).all()):
-        return ()
-    rows = calibration_bins(*pair)
+    rows = calibration_bins(outputs, targets)
     return tuple(CalibrationBin(predicted=p, observed=o, records=r) for p, o, r in rows)
 
 

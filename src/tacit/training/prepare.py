@@ -33,6 +33,7 @@ from tacit.training.job import DTYPES, Job, bounded, bounded_records
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import (
+    WHOLE_SCHEMA,
     agree,
     counts,
     do_without,
@@ -58,6 +59,7 @@ Function = Callable[[Tensor, Tensor], Any]
 _EXAMPLES = 8  # records that the gradient engine tries itself on
 _EXAMPLE_SEED = 22
 _DROWNED = 0.1  # of the sum of all eigenvalues, which noise alone may reach
+_FAR_TARGET, _FAR_INPUT = 10.0, 100.0  # sizes of numbers that are scaled to no bound
 _IMBALANCED = 0.8  # the share of one class above which accuracy says little
 
 
@@ -165,7 +167,7 @@ def prepare(
         layout["record features"] = features.identity
     schema_digest = None if records.schema is None else records.schema.digest
     if records.schema is not None:
-        layout |= stated_parts(records.schema.stated) | {"record schema": records.schema.digest}
+        layout |= stated_parts(records.schema.stated) | {WHOLE_SCHEMA: records.schema.digest}
     # What is tried out, and may be refused for what comes of it, are no private records.
     example = _made(model, loss, first) if public is None else _few(public)
     kind = models.input_dtype(model, example.inputs, dtype)
@@ -214,6 +216,8 @@ def prepare(
     loaded = train if features is None else raw
     train = bounded_records(config, train)
     _check_records(engine, loss, outputs, train, records.whose)
+    if config.accounted and moments is None and instead is None:
+        _check_scale(config, loss, train, records.whose)
     ignorant = Baselines()
     if held_out is None:  # of made-up targets, once it is known that those of the nodes will do
         _check_fit(loss.check, outputs, example.targets, shown)
@@ -634,6 +638,32 @@ def _check_records(
         if wrong:
             rule = "every id must have a row in the model's embeddings"
             raise RecordsError(name, f"{wrong:,} of {size:,} records", rule)
+
+
+def _check_scale(config: Config, loss: Loss, train: StackedData, whose: Sequence[str]) -> None:
+    """Refuse targets far outside [-1, 1], to which clipped gradients do not lead in any steps.
+
+    Of such inputs the own screen is told.
+
+    Raises:
+        RecordsError: naming the node and the rule, and how many records break it.
+    """
+    bound, far = config.task.target_bound or _FAR_TARGET, []
+    measured = train.stored.is_floating_point() and train.packed is None and not train.bytes
+    scaled = not measured or config.input_bound is not None
+    remedy = "scale them by public bounds to about -1 to 1, or declare"
+    for name, start, size in zip(whose, train.offsets.tolist(), train.sizes.tolist(), strict=True):
+        rows = slice(start, start + size)
+        large = train.targets[rows].reshape(size, train.targets[:1].numel()).abs() > bound
+        if loss.formula == "mse" and large.any():
+            rule = f"targets must lie within -{bound:g} and {bound:g}: {remedy} task.target_bound"
+            raise RecordsError(name, f"{int(large.any(1).sum()):,} of {size:,} records", rule)
+        if not scaled and size and float(train.stored[rows].abs().max()) > _FAR_INPUT:
+            far.append(name)
+    if far:
+        names = far[0] if len(far) == 1 else f"{far[0]} and {len(far) - 1} more"
+        what = f"inputs of {names} are beyond {_FAR_INPUT:g}, and the clip leaves little of others"
+        _LOG.warning("%s: %s task.input_bound", what, remedy)
 
 
 def _build_model(

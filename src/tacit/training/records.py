@@ -84,10 +84,14 @@ def node_records(
         InputError: the schema is wrong, a table has none, or a path leads to no table.
     """
     if schema is None and isinstance(nodes, (str, os.PathLike)):
-        if not os.path.exists(os.path.expanduser(nodes)):
+        path = _path(nodes)
+        if not Path(path).name or not os.path.exists(path):
             expected = "there is no such file: give a table, or a list with one data set a node"
             raise InputError("nodes", os.fspath(nodes), expected)
-        schema = default_schema(os.fspath(nodes))
+        schema = default_schema(path)
+        if not os.path.isfile(schema):
+            expected = f"must say what the columns of {path} are, and there is no {schema}"
+            raise InputError("schema", None, f"{expected}: `tacit init` writes one")
     declared = None if schema is None else Schema.of(schema)
     if isinstance(nodes, Mapping):
         named = {str(name): records for name, records in nodes.items()}
@@ -150,7 +154,14 @@ def _opened(value: Any, where: str, schema: Schema | None) -> Any:
     if schema is None:
         expected = "is the path of a table, and needs schema=, which says what its columns are"
         raise InputError(where, os.fspath(value), expected)
-    return read_table(Path(os.path.expanduser(value)), where)
+    return read_table(Path(_path(value)), where)
+
+
+def _path(value: str | os.PathLike[str]) -> str:
+    """The path of a table, which may be written as `[task].dataset` has it: `csv:PATH`."""
+    text = os.fspath(value)
+    kind, _, path = text.partition(":")
+    return os.path.expanduser(path if path and kind in ("csv", "parquet") else text)
 
 
 def load_records(

@@ -143,7 +143,7 @@ def named(config: Config, *nodes: int) -> str:
 
 
 def cautions(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
-    """That one node makes most of the noise, or takes steps that are too long for its weight."""
+    """That a node makes most of the noise, has steps too long for its weight, or one record."""
     found = shares(nodes)
     rate = config.algorithm.options.settled_rate
     said: list[str] = []
@@ -173,7 +173,17 @@ def cautions(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
             + ("" if curvature is None else f", above 2 / L = {2 / curvature:.3g}")
             + ": a smaller algorithm.learning_rate may be needed"
         )
-    return tuple(said)
+    return (*said, *_single(config, [node.node for node in nodes if node.records == 1]))
+
+
+def _single(config: Config, nodes: Sequence[int]) -> tuple[str, ...]:
+    if not nodes:
+        return ()
+    more = f" and {len(nodes) - 1:,} more" if len(nodes) > 1 else ""
+    return (
+        f"{named(config, nodes[0])}{more}: a single record each, of which little is learnt beside "
+        "its noise: take fewer nodes, or parts that are less unequal (nodes.alpha)",
+    )
 
 
 def _curvature(config: Config) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from tacit.base.plain_files import read_plain
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 from tacit.report.documents.base import (
     Count,
     Document,
@@ -148,10 +148,17 @@ def read_status(folder: Path) -> StatusDocument:
         moment_of(status.updated)
         for site in status.sites:
             moment_of(site.last_seen or status.updated)
+    except FormatError:
+        raise
     except InputError as error:
         expected = f"is damaged ({error}); the process writes it anew when it runs again"
         raise InputError(STATUS, str(path), expected) from None
-    return status
+    if status.state != "done":
+        return status
+    # With it all others have ended, but those without whom it went on; nobody hears them any more.
+    ended = {"state": "done", "step": status.step}
+    sites = [one if one.state == "gone" else one.model_copy(update=ended) for one in status.sites]
+    return status.model_copy(update={"sites": tuple(sites)})
 
 
 def moment_of(text: str) -> datetime:

@@ -237,6 +237,9 @@ Scalar = str | int | float
 
 _ORDER = ("tacit", "torch", ".", "record", "model", "plan")  # first words of what is compared
 _LONGEST = 200  # characters of a text; a longer one is stated by its beginning and a digest
+_LONGEST_NAME = 80  # characters
+_TOGETHER = 3  # of the values of a long list, in one text
+WHOLE_SCHEMA = "record schema"  # its digest
 _MOST_PARTS = 500  # of a schema that are compared one by one
 _SHOWN = 3  # ranks that an error lists before it counts the others
 _DROPPED_BITS = 36  # of the 52 of a fraction: leaves a precision of 8e-6
@@ -331,9 +334,30 @@ def do_without(peers: Peers, ranks: Collection[int], what: str) -> None:
 
 
 def stated_parts(parts: Mapping[str, str]) -> dict[str, str]:
-    """What a schema declares of a record, by names and in texts that processes can share."""
-    named = {re.sub(r"[^A-Za-z0-9_. -]", "-", f"record {name}")[:80]: parts[name] for name in parts}
-    return {name: str(_scalar(named[name])) for name in list(named)[:_MOST_PARTS]}
+    """What a schema declares of a record, by names and in texts that processes can share.
+
+    What is too long for one text is told in several. The order of the columns is told as well.
+    """
+    columns = [name.removeprefix("column ") for name in parts if name.startswith("column ")]
+    stated = {name: json.loads(text) for name, text in parts.items()} | {"order": columns}
+    found = dict(chain.from_iterable(_pieces(f"record {name}", stated[name]) for name in stated))
+    return dict(list(found.items())[:_MOST_PARTS])
+
+
+def _pieces(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """A value as short texts with names of their own."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) > _LONGEST and isinstance(value, dict):
+        for key, part in value.items():
+            yield from _pieces(f"{name} {key}", part)
+    elif len(text) > _LONGEST and isinstance(value, list) and len(value) > _TOGETHER:
+        for first in range(0, len(value), _TOGETHER):
+            yield from _pieces(f"{name} from {first + 1}", value[first : first + _TOGETHER])
+    else:
+        plain = "".join(c if c.isalpha() or c.isdecimal() or c in "_. -" else "-" for c in name)
+        if plain != name or len(name) > _LONGEST_NAME:  # two names stay two
+            plain = f"{plain[: _LONGEST_NAME - 5]} {_digest([name.encode(errors='replace')])[:4]}"
+        yield plain, str(_scalar(text))
 
 
 def compare(identities: Sequence[Mapping[str, Scalar]], names: Sequence[str] = ()) -> None:
@@ -359,6 +383,10 @@ def compare(identities: Sequence[Mapping[str, Scalar]], names: Sequence[str] = (
     ]
     if not differing:
         return
+    if any(name.startswith("record ") and name != WHOLE_SCHEMA for name in differing):
+        differing = [
+            name for name in differing if name != WHOLE_SCHEMA
+        ]  # a digest explains nothing
     first, *others = (_difference(name, identities, names) for name in differing)
     clauses = [first.who]
     if others:
@@ -455,7 +483,7 @@ class _Difference:
 def _difference(
     name: str, identities: Sequence[Mapping[str, Scalar]], names: Sequence[str]
 ) -> _Difference:
-    values = [identity.get(name) for identity in identities]
+    values = _in_what([identity.get(name) for identity in identities])
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(_written(value), []).append(rank)
@@ -467,6 +495,20 @@ def _difference(
         listed.append(f"others on {_ranks(sorted(chain(*rest[1:])), names)}")
     who = f"on {_ranks(differing, names)}, but {', '.join(listed)}"
     return _Difference(name, values[differing[0]], who)
+
+
+def _in_what(values: list[Scalar | None]) -> list[Scalar | None]:
+    """Of texts that are all JSON objects, the keys in which they differ."""
+    try:
+        told: list[Any] = [json.loads(value) if isinstance(value, str) else 0 for value in values]
+    except (ValueError, RecursionError):
+        return values
+    if not all(isinstance(one, dict) for one in told):
+        return values
+    keys = dict.fromkeys(chain(*told))
+    odd = [key for key in keys if len({json.dumps(one.get(key)) for one in told}) > 1]
+    said = [{key: one[key] for key in odd if key in one} for one in told]
+    return [", ".join(f"{key} {json.dumps(one[key])}" for key in one) for one in said]
 
 
 def _ranks(ranks: Sequence[int], names: Sequence[str]) -> str:

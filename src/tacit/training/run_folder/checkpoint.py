@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tacit.base.plain_files import check_plain
 from tacit.base.private_files import plain_errors, remove_files, sync_folder, write_private
-from tacit.errors import InputError
+from tacit.errors import FormatError, InputError
 
 FORMAT_VERSION = 1
 KEPT = 2
@@ -159,7 +159,8 @@ def read(path: Path, digest: str, run: str | None = None) -> Checkpoint:
     It must belong to the run of this identity; None: to any.
 
     Raises:
-        DamagedError: it is not what was written, or has another format version.
+        DamagedError: it is not what was written, or has another format version by damage.
+        FormatError: another version of tacit wrote it.
         InputError: it belongs to another plan, to other nodes or to another run.
     """
     metadata, tensors = _read_whole(path)
@@ -184,10 +185,10 @@ def _read_whole(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DamagedError("checkpoint", str(path), f"cannot be read ({reason})") from None
     version = metadata.get("format_version")
-    if version != str(FORMAT_VERSION):
-        expected = f"this version of tacit reads format {FORMAT_VERSION}: use the one that wrote it"
-        raise DamagedError(f"{path}: format_version", version, expected)
-    if noted != _content(metadata, tensors) or metadata["step"] != str(_step(path)):
+    whole = noted == _content(metadata, tensors)
+    if version != str(FORMAT_VERSION) and whole:  # no older one stands for it
+        raise FormatError(str(path), version, FORMAT_VERSION)
+    if not whole or metadata["step"] != str(_step(path)):
         raise DamagedError("checkpoint", str(path), "is damaged: its digest does not match")
     return metadata, tensors
 

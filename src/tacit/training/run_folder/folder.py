@@ -129,12 +129,10 @@ def _safetensors(tensors: Mapping[str, Tensor]) -> bytes:
 def check_new(path: Path) -> None:
     """Refuse a folder that exists, before any work is done for it."""
     if os.path.lexists(path):  # False, where Path.exists raises, for a name too long
-        raise InputError(
-            "out",
-            str(path),
-            "exists already: name a new folder, or continue it with --resume",
-            public=True,
-        )
+        known = os.path.isfile(path / "config.toml") or any(path.glob("rank-*"))
+        more = ", or continue it with --resume" if known else ": it holds no run"
+        expected = f"exists already: name a new folder{more}"
+        raise InputError("out", str(path), expected, public=True)
 
 
 def _nothing(folder: RunFolder) -> None:
@@ -179,8 +177,10 @@ def created(
 
 
 @contextmanager
-def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
+def reopened(path: Path, config: Config, *, planned: bool = True) -> Iterator[RunFolder]:
     """The folder of a run that is to go on with the same experiment, held by this process within.
+
+    Of an experiment that is not `planned`, what its plan would settle is not compared.
 
     Raises:
         InputError: there is none, it holds another experiment (names the first key that differs),
@@ -188,7 +188,7 @@ def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
     """
     saved = path / "config.toml"
     if not os.path.isfile(saved):
-        expected = "holds no run to resume: config.toml is missing"
+        expected = "holds no run to resume, config.toml is missing: begin one in a new folder"
         if not os.path.lexists(path):
             expected = "holds no run to resume, it is not there: begin it without --resume"
         raise InputError("out", str(path), expected)
@@ -197,7 +197,8 @@ def reopened(path: Path, config: Config) -> Iterator[RunFolder]:
     )
     said = now.keys() if config.given is not None else before.keys() | now.keys()
     for key in sorted(said):
-        if before.get(key) != now.get(key):
+        is_open = not planned and now.get(key) in (None, "auto")
+        if before.get(key) != now.get(key) and not is_open:
             raise InputError(
                 key,
                 now.get(key),
