@@ -50,7 +50,7 @@ docs: .venv/.installed-docs  ## the site of the documentation, into build/site; 
 bench: .venv/.installed .venv-peers/.installed  ## how fast tacit is, beside its peers; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/speed --out runs/speed.json
 
-bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows that every benchmark runs and agrees
+bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows that contenders run and agree
 	$(BIN)/python benchmarks/speed --quick --out runs/speed-quick.json
 	$(BIN)/python benchmarks/tables.py --quick
 

@@ -19,7 +19,14 @@ settings.load_profile("busy")
 # The problems here are small: more threads only wait for each other.
 torch.set_num_threads(1)
 
-LONGEST = ("tests/test_surroundings.py", "tests/test_docs_literally.py", "tests/test_tacit_dp.py")
+LONGEST = (
+    "tests/test_surroundings.py",
+    "tests/test_docs_literally.py",
+    "tests/test_tacit_dp.py",
+    "tests/cli/test_cli_tune.py",
+    "tests/communication/secure/test_secure_wire_returns.py",
+    "tests/training/test_resume.py::test_kills_leave_sound_files",
+)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -358,6 +359,10 @@ def test_a_row_that_does_not_exist_is_named():
     )
     assert found.returncode == 2
     assert "no row nonsense; there are privsgp-one" in found.stderr
+    there = found.stderr.partition("there are ")[2].strip().split(", ")
+    left_out = re.search(r"^ELSEWHERE = \((.+)\)$", (SPEED / "__main__.py").read_text(), re.M)
+    assert left_out is not None
+    assert {name.strip('" ') for name in left_out[1].split(",")} < set(there)
 
 
 def test_wide_models_are_timed_beside_plain_products_and_agree_with_taps():
