@@ -190,6 +190,10 @@ def test_rows_given_twice_and_rows_of_the_test_table(tmp_path):
     assert any(line.startswith("3 rows equal an earlier one") for line in check.facts)
     assert any("the first is row 201" in line for line in check.facts)
     assert f"{SIZE + 3} rows have the inputs of one of the 200 test records" in check.facts
+    # However what is missing is written.
+    mine, others = ({**GOOD, "smoker": [word] * SIZE} for word in ("NA", ""))
+    check = checked(tmp_path, mine, others)
+    assert f"{SIZE} rows have the inputs of one of the 200 test records" in check.facts
     # A corrected label is still the same person's; another age is not.
     public = {name: texts[:3] for name, texts in GOOD.items()}
     public |= {"ill": ["no", "no", "no"], "age": ["99", *GOOD["age"][1:3]]}

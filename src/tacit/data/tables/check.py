@@ -359,9 +359,11 @@ def _digests(
             with contextlib.suppress(RecordsError):
                 found = [column.numbers(words, "", "") for column in columns]
         if not found:
+            absent = words - {*_declared(part)}
             known: dict[str | None, int] = {}
             for codes, texts in (column.distinct() for column in columns):
-                numbers = [known.setdefault(text, len(known)) for text in texts]
+                told = [None if text in absent else text for text in texts]
+                numbers = [known.setdefault(text, len(known)) for text in told]
                 found.append(np.array(numbers, np.int64)[codes])
         keys, places = np.unique(np.concatenate(found), return_inverse=True)
         values = draw.integers(2**64, size=len(keys), dtype=np.uint64)[places]
