@@ -309,3 +309,12 @@ def test_estimators_take_inputs_by_name_and_several_numbers():
     assert numbers.shape == (24, 3)
     with pytest.raises(InputError, match="must be an array of numbers"):
         classifier.fit({**given, "codes": np.array(["a"] * 24)}, LABELS.numpy())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_persons_of_several_rows_with_several_inputs_are_stacked():
+    privacy = {**EXPERIMENT["privacy"], "unit": "column:person", "unit_rows": 3}
+    units = [[f"{node}-{row // 2}" for row in range(8)] for node in range(3)]
+    sections = {**EXPERIMENT, "privacy": privacy}
+    result = tacit.train(sections, model=Beside(), nodes=parts("tuple"), units=units)
+    assert (result.job.model.path, result.job.model.unit_rows) == ("taps", 3)

@@ -161,7 +161,7 @@ class Embedding:
         if self.padding is not None:
             rows = rows.masked_fill(~counted.unsqueeze(2), 0.0)
         shape = (nodes, records // (nodes * views), views * places)
-        ids, rows = ids.view(shape), rows.view(*shape, rows.shape[2])
+        ids, rows = ids.reshape(shape), rows.reshape(*shape, rows.shape[2])
         if norms:
             ids, rows = merged(ids, rows)
         return [Lookup(weight, ids, rows)]
