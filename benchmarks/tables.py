@@ -189,6 +189,7 @@ def main() -> int:
                     [asked(who, form, folder, columns) for who in ("tacit", "pandas")]
                     for _ in range(1 if options.quick else options.rounds)
                 ]
+                print(f"{rows:,} x {columns} as {form}: {pairs[-1]}", file=sys.stderr, flush=True)
                 wrong += any(one["records"] != rows for pair in pairs for one in pair)
                 middle = [
                     [statistics.median(pair[who][key] for pair in pairs) for who in (0, 1)]

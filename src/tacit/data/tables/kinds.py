@@ -215,18 +215,19 @@ class DateColumn(_Feature):
             if when is None:
                 return None
             hour = when.hour + when.minute / 60 + when.second / 3600
-            return (float(missing), when.toordinal(), hour, when.weekday(), when.month - 1)
+            values = (when.toordinal(), hour, when.weekday(), when.month - 1)
+            of_parts = dict(zip(_PARTS, values, strict=True))
+            return (float(missing), *(of_parts[part] for part in self.parts))
 
         rule = "must be dates such as 2024-05-31" + (
             "" if self.zone else ", without an offset from UTC (the schema declares no zone)"
         )
-        found = fields.each(read, np.float64, where, rule).reshape(-1, 1 + len(_PARTS))
+        found = fields.each(read, np.float64, where, rule).reshape(-1, 1 + len(self.parts))
         missing = found[:, 0] == 1
         if self.missing != "indicator":
             refuse(missing, where, _REFUSED.format("indicator"))
         place = 0
-        for part in self.parts:
-            values = found[:, 1 + _PARTS.index(part)]
+        for part, values in zip(self.parts, found.T[1:], strict=True):
             if part == "day":
                 days = [_to_unit(np.clip(values, low, high), low, high)]
             else:

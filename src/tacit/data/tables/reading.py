@@ -142,6 +142,8 @@ def read_table(
         InputError: on `where`, if the file cannot be read as what its ending says.
         RecordsError: lines have another number of fields than the header; says how many.
     """
+    import pyarrow
+
     name = path.name.lower()
     if not name.endswith(TABLE_ENDINGS) and not os.path.isdir(path):
         expected = f"must end in one of {', '.join(TABLE_ENDINGS)}"
@@ -174,6 +176,7 @@ def read_table(
         if not is_text(values.type):  # a number, or a date, is written in no way
             notation = replace(notation, decimal=".", thousands="", dates=())
         table[name] = Column(values, notation)
+    pyarrow.default_memory_pool().release_unused()  # what reading took beside the columns
     return table
 
 
