@@ -320,14 +320,14 @@ NIGHTLY = (
     Nightly(
         OF_LINE,
         "test_a_run_over_a_bad_line_sends_hardly_anything_twice",
-        (),
-        "a large message is sent once; a slow line, in test_secure_faults.py",
+        ("20 kB a second",),
+        "a thin line",
     ),
     Nightly(
         OF_LEAVING,
         "test_those_that_go_on_outlive_their_own_kills_and_agree",
-        (),
-        "test_a_client_that_comes_after_the_others_began..., in which they are killed as well",
+        ("push-sum",),
+        "push-sum",
     ),
     Nightly(
         OF_LEAVING,
@@ -486,13 +486,13 @@ NIGHTLY = (
         OF_SENSITIVITY,
         "test_what_is_noised_moves_by_the_accounted_sensitivity",
         (*(f"{name}-cnn" for name in KINDS), "-logistic-"),
-        "every algorithm with a logistic model; with convolutions, one of each kind of release",
+        "logistic models, see the file; with convolutions, one of each kind of release",
     ),
     Nightly(
         OF_SENSITIVITY,
         "test_all_rows_of_a_person_move_what_is_noised_as_one_record",
         (),
-        "every algorithm by mean and by sum, with a network by sum",
+        "by mean and by sum, and with a network by sum; see the file",
         ("-mean-mlp-",),
     ),
     Nightly(
@@ -715,4 +715,26 @@ NIGHTLY = (
         "every loss in float32",
         ("-float64]",),
     ),
+    Nightly(
+        "gradients/test_gradients_views.py",
+        "test_built_in_models_have_views",
+        (),
+        "every built-in model but ResNet-18",
+        ("[resnet18",),
+    ),
+    Nightly(
+        "privacy/test_privacy_private_state.py",
+        "test_composed_steps_lie_within_the_bounds_of_dp_accounting",
+        (),
+        "20 and 200 steps in place of 575",
+        ("-575]",),
+    ),
+    Nightly(
+        "analysis/audit/fidelity/test_audit_interference.py",
+        "test_no_algorithm_is_accused",
+        KINDS,
+        EACH_KIND,
+    ),
+    Nightly(OF_SENSITIVITY, "", (), EACH_FILE, ALIKE),
+    Nightly("algorithms/test_algorithms_recursion.py", "", (), EACH_FILE, ALIKE),
 )
