@@ -508,7 +508,7 @@ THREE = {**SCHEMA.model_dump(), "node": {"column": "site", "values": ["north", "
         (
             ("south", "west"),
             ("south", "north"),
-            "'site' of .*1.* = '1 of 1 records \(the first is row 1\)'.*be 'west'",
+            r"'site' of .*1.* = '1 of 1 records \(the first is row 1\)'.*be 'west'",
         ),
         (("west", "north"), ("west", "north"), "nodes.names = 'west, north'.*order: north, south"),
         (("north", "east"), ("north", "south"), "nodes.names = 'north, east'"),
