@@ -278,11 +278,11 @@ def _parsed(
         # First as they are, then without what is missing; Arrow takes "inf" and "nan" too, which
         # are no numbers of ours.
         words = pa.array(sorted(absent), texts.type)
-        for known in (
-            texts,
-            compute.if_else(compute.is_in(texts, words), none, texts),
-        ):
+        for marked in (False, True):
             with contextlib.suppress(pa.ArrowInvalid):
+                known = (
+                    compute.if_else(compute.is_in(texts, words), none, texts) if marked else texts
+                )
                 cast = compute.cast(known, pa.float64())
                 values = cast.to_numpy(zero_copy_only=False)
                 if np.isfinite(values).sum() + cast.null_count == len(texts):
