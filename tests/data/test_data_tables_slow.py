@@ -31,12 +31,14 @@ def schema_of(**columns: Any) -> Schema:
     return Schema(target=TARGET, missing_words=WORDS, columns=columns)
 
 
-def read_back(path, content: bytes, *, piece: int = reading._BLOCK, **dialect: Any):
+def read_back(
+    path, content: bytes, *, piece: int = reading._BLOCK, use: Any = None, **dialect: Any
+):
     """The columns of a file with this content, which is read in pieces of so many bytes."""
     path.write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_BLOCK", piece)
-        return read_table(path, "here", Dialect(**dialect))
+        return read_table(path, "here", Dialect(**dialect), use=use)
 
 
 @pytest.fixture(scope="module")
@@ -157,15 +159,18 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     cells=st.lists(CELLS, min_size=1, max_size=4),
     blanks=st.sampled_from(["", "", " "]),
     whole=st.booleans(),
+    known=st.booleans(),
 )
-def test_a_field_becomes_what_it_becomes_alone(path, kind, cells, blanks, whole):
+def test_a_field_becomes_what_it_becomes_alone(path, kind, cells, blanks, whole, known):
+    """Whether it is known when a file is read what is made of it, or not."""
     schema = schema_of(x=KINDS[kind], free={"kind": "ignore"})
+    use = schema if known else None
     inner = [blanks + cell + blanks for cell in cells]
     lines = [f"{(quoted if whole else written)(cell)},{row}" for row, cell in enumerate(inner)]
     content = "\n".join(["x,free", *lines]).encode()
@@ -173,9 +178,9 @@ def test_a_field_becomes_what_it_becomes_alone(path, kind, cells, blanks, whole)
         wanted = encoded(schema, content)
     except RefusedError:
         with pytest.raises(RecordsError, match="column 'x' of here"):
-            schema.inputs(read_back(path, content), "here")
+            schema.inputs(read_back(path, content, use=use), "here")
         return
-    found = schema.inputs(read_back(path, content), "here").numpy()
+    found = schema.inputs(read_back(path, content, use=use), "here").numpy()
     assert found.tobytes() == wanted.tobytes()
 
 
@@ -255,6 +260,7 @@ def carriers(table: pa.Table, folder) -> dict[str, Any]:
     polars.write_csv(folder / "u.csv")
     names = ("t.parquet", "u.pq", "t.csv", "u.csv")
     files = {name: read_table(folder / name, "here") for name in names}
+    files |= {f"{name} by use": read_table(folder / name, "here", use=TOGETHER) for name in names}
     plain = {name: table[name].to_pylist() for name in table.column_names}
     return files | {
         "arrow": table,

@@ -143,7 +143,7 @@ def _from_function(source: str, node: int, schema: Schema | None) -> object:
 def _from_file(source: str, node: int, schema: Schema | None) -> object:
     path = Path(os.path.expanduser(source.replace(_NODE, str(node))))
     if schema is not None:
-        return read_table(path, f"{_WHERE} of node {node}")
+        return read_table(path, f"{_WHERE} of node {node}", use=schema)
     if path.name.lower().endswith(TABLE_ENDINGS):
         expected = "is a table: name its schema in task.schema (`tacit init` writes one)"
         raise InputError(_WHERE, source, expected)

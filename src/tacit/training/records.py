@@ -154,7 +154,7 @@ def _opened(value: Any, where: str, schema: Schema | None) -> Any:
     if schema is None:
         expected = "is the path of a table, and needs schema=, which says what its columns are"
         raise InputError(where, os.fspath(value), expected)
-    return read_table(Path(_path(value)), where)
+    return read_table(Path(_path(value)), where, use=schema)
 
 
 def _path(value: str | os.PathLike[str]) -> str:

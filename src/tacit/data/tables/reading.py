@@ -13,10 +13,11 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from tacit.base.free_memory import host_bytes, in_words
 from tacit.base.plain_files import check_plain
 from tacit.data.files import UNREADABLE, UnfitFileError, content
 from tacit.data.tables.dialect import ENDING, Dialect, beside
-from tacit.data.tables.fields import Column, Table, as_column, is_text, refuse
+from tacit.data.tables.fields import Column, Notation, Table, as_column, is_text, refuse
 from tacit.errors import InputError, RecordsError
 
 CSV_ENDINGS = (".csv", ".csv.gz")
@@ -34,6 +35,7 @@ TABLE_ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS)
 
 SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 1 << 20  # bytes that are parsed at a time; a longer line is left to the strict reader
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FIELD_BYTES = 80  # of a text without its characters, and of its places in lists
 _TIMES = 3  # what a table takes in memory, as a multiple of the bytes of its file
 _FRAMES = ("pandas", "polars", "pyarrow", "narwhals", "modin", "cudf", "dask")
@@ -110,6 +112,19 @@ def read_columns(columns: Mapping[str, Any], names: Sequence[str], where: str) -
     return table
 
 
+class Use(Protocol):
+    """What is made of the columns of a table, by which they can be kept in less memory."""
+
+    missing_words: tuple[str, ...]
+
+    @property
+    def numbers(self) -> Collection[str]:
+        """The columns of which nothing but numbers is made, and of missing fields NaN."""
+
+    def narrowed(self, name: str, fields: Column) -> Column:
+        """What has to be kept of a column."""
+
+
 def read_header(path: Path, where: str, dialect: Dialect | None = None) -> list[str]:
     """The names of the columns of a file; of its records nothing is read.
 
@@ -122,12 +137,16 @@ def read_header(path: Path, where: str, dialect: Dialect | None = None) -> list[
 def unnamed(path: Path, where: str, dialect: Dialect) -> list[str]:
     """The columns of a file that have no name and are not read, as `column 1`."""
     read = _csv if path.name.lower().endswith(CSV_ENDINGS) else _parquet
-    names, _ = read(path, where, dialect, 0)
+    names, _ = read(path, where, dialect, 0, None)
     return [f"column {place}" for place, name in enumerate(names, 1) if not name]
 
 
 def read_table(
-    path: Path, where: str, dialect: Dialect | None = None, most: int | None = None
+    path: Path,
+    where: str,
+    dialect: Dialect | None = None,
+    most: int | None = None,
+    use: Use | None = None,
 ) -> Table:
     """The columns of a table, or of its first `most` records, by their names in the schema.
 
@@ -137,6 +156,7 @@ def read_table(
         where: what an error names.
         dialect: how it is written; None: as the file beside it says.
         most: how many records are wanted; None: all.
+        use: what is made of its columns, such as a schema; None: anything.
 
     Raises:
         InputError: on `where`, if the file cannot be read as what its ending says.
@@ -152,7 +172,7 @@ def read_table(
         raise InputError(where, str(path), "there is no such file")
     dialect = Dialect.beside(path) if dialect is None else dialect
     read = _csv if name.endswith(CSV_ENDINGS) else _parquet
-    names, columns = read(path, where, dialect, most)
+    names, columns = read(path, where, dialect, most, use)
     kept = [place for place, name in enumerate(names) if not _is_index(name)]
     if not kept:
         raise InputError(where, str(path), _NO_NAMES)
@@ -166,16 +186,16 @@ def read_table(
     if strange:
         expected = f"the table has no such column: {beside(str(path), ENDING)} names it"
         raise InputError(where, strange[0], expected)
-    table: dict[str, Column] = {}
-    parts = list(columns)
-    del columns
-    for name, place in zip(named, kept, strict=True):
-        # A column is there once: as it was read, or in one piece.
-        part, parts[place] = parts[place], None
-        values, notation = as_column(part).values, dialect.notation(name)
-        if not is_text(values.type):  # a number, or a date, is written in no way
-            notation = replace(notation, decimal=".", thousands="", dates=())
-        table[name] = Column(values, notation)
+    renamed, table = dict(zip(kept, named, strict=True)), dict[str, Column]()
+    for place, part in enumerate(columns):
+        if place in renamed:
+            name = renamed[place]
+            values, notation = as_column(part).values, dialect.notation(name)
+            if not is_text(values.type):  # a number, or a date, is written in no way
+                notation = replace(notation, decimal=".", thousands="", dates=())
+            column = Column(values, notation)
+            table[name] = column if use is None else use.narrowed(name, column)
+        del part
     pyarrow.default_memory_pool().release_unused()  # what reading took beside the columns
     return table
 
@@ -192,8 +212,8 @@ _NO_NAMES = (
 
 
 def _csv(
-    path: Path, where: str, dialect: Dialect, most: int | None
-) -> tuple[list[str], Sequence[Any]]:
+    path: Path, where: str, dialect: Dialect, most: int | None, use: Use | None
+) -> tuple[list[str], Iterator[Any]]:
     """Comma-separated values; quotes as RFC 4180 has them.
 
     Arrow reads what leaves no doubt. Anything else is for Python's reader, which is strict, slow,
@@ -206,16 +226,21 @@ def _csv(
             names = list(dialect.header or map(str.strip, next(filter(None, lines), [])))
             skipped = dialect.skip_lines + lines.line_num
             if most is not None or not names:
-                return names, _by_rows(itertools.islice(lines, most), names, where, path)
-        with content(path) as (stream, _):
-            columns = _by_arrow(_Utf8(stream, dialect), len(names), skipped)
-        if columns is None:
+                rows = itertools.islice(lines, most)
+                return names, iter(_by_rows(rows, names, where, path))
+        columns: list[Any] | None = None
+        for kinds in _kinds(names, dialect, use):
+            with content(path) as (stream, _):
+                columns = _by_arrow(_Utf8(stream, dialect), kinds, skipped, use)
+            if columns is not None:
+                break
+        else:
             with content(path) as (stream, _):
                 lines = _lines(stream, dialect)
                 if dialect.header is None:
                     next(filter(None, lines))
                 columns = _by_rows(lines, names, where, path)
-        return names, columns
+        return names, _passed_on(columns)
     except UnfitFileError as error:
         raise InputError(where, str(path), str(error)) from error
     except UNREADABLE as error:
@@ -234,6 +259,13 @@ def _csv(
             f"more than {csv.field_size_limit():,} characters"
         )
         raise InputError(where, str(path), expected) from error
+
+
+def _passed_on(columns: list[Any]) -> Iterator[Any]:
+    """The columns in order, each of which is forgotten here when the next is asked for."""
+    columns.reverse()
+    while columns:
+        yield columns.pop()
 
 
 def _lines(stream: IO[bytes], dialect: Dialect) -> Any:
@@ -299,8 +331,18 @@ class _Utf8(io.RawIOBase):
         return piece
 
 
-def _by_arrow(text: _Utf8, width: int, skipped: int) -> Sequence[Any] | None:
-    """The columns that follow some skipped lines, as text; None: it is for the strict reader."""
+def _kinds(names: Sequence[str], dialect: Dialect, use: Use | None) -> Iterator[list[str]]:
+    """The types of Arrow that columns are tried as: numbers as such, and then all as text."""
+    wanted = frozenset() if use is None else frozenset(use.numbers)
+    own = [dialect.names.get(name, name) for name in names]
+    numbers = [name in wanted and dialect.notation(name) == Notation() for name in own]
+    if any(numbers):
+        yield ["double" if number else "string" for number in numbers]
+    yield ["string"] * len(names)
+
+
+def _by_arrow(text: _Utf8, kinds: Sequence[str], skipped: int, use: Use | None) -> list[Any] | None:
+    """The columns that follow some skipped lines; None: this is for a stricter reader."""
     import pyarrow
     from pyarrow import csv as arrow
 
@@ -310,7 +352,7 @@ def _by_arrow(text: _Utf8, width: int, skipped: int) -> Sequence[Any] | None:
         unlike.append(line.actual_columns)
         return "skip"
 
-    names = [str(place) for place in range(width)]
+    names = [str(place) for place in range(len(kinds))]
     try:
         table = arrow.read_csv(
             text,
@@ -319,17 +361,24 @@ def _by_arrow(text: _Utf8, width: int, skipped: int) -> Sequence[Any] | None:
                 delimiter=text.separator, newlines_in_values=True, invalid_row_handler=skip
             ),
             arrow.ConvertOptions(
-                column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False
+                column_types=dict(zip(names, map(pyarrow.type_for_alias, kinds), strict=True)),
+                null_values=[] if use is None else list(use.missing_words),
+                strings_can_be_null=False,
             ),
         )
     except pyarrow.ArrowInvalid:  # its text may quote records
         return None
-    return None if unlike or not text.is_regular else table.columns
+    # Arrow takes "inf" and "nan" too, which are no numbers of ours.
+    columns = list(table.columns)
+    doubtful = any(
+        column.null_count + np.isfinite(column.to_numpy()).sum() < len(column)
+        for column, kind in zip(columns, kinds, strict=True)
+        if kind == "double"
+    )
+    return None if unlike or doubtful or not text.is_regular else columns
 
 
-def _by_rows(
-    lines: Iterable[list[str]], names: Sequence[str], where: str, path: Path
-) -> Sequence[Any]:
+def _by_rows(lines: Iterable[list[str]], names: Sequence[str], where: str, path: Path) -> list[Any]:
     found: list[list[str]] = []
     free, needed = host_bytes(), 0
     for line in filter(None, lines):
@@ -346,46 +395,66 @@ def _by_rows(
 
 
 def _parquet(
-    path: Path, where: str, dialect: Dialect, most: int | None
-) -> tuple[list[str], Sequence[Any]]:
-    """Apache Parquet: one file, or all files of a folder."""
+    path: Path, where: str, dialect: Dialect, most: int | None, use: Use | None
+) -> tuple[list[str], Iterator[Any]]:
+    """Apache Parquet: one file, or all files of a folder; read column by column."""
     import pyarrow
-    from pyarrow import dataset, parquet
+    from pyarrow import parquet
 
+    def refused(error: Exception) -> InputError:  # it may quote records
+        expected = f"cannot be read as Parquet ({type(error).__name__})"
+        return InputError(where, str(path), expected)
+
+    def column(name: str) -> Any:
+        try:
+            parts = [told[name] if name in told else read(file, name) for file, told in opened]
+            return pyarrow.chunked_array(
+                [part.cast(kinds[name]) for chunks in parts for part in chunks], kinds[name]
+            )[:most]
+        except Exception as error:  # a damaged file may raise anything
+            raise refused(error) from error
+
+    def read(file: Any, name: str) -> Any:
+        if most is None:
+            return file.read(columns=[name], use_threads=False)[name].chunks
+        batches = file.iter_batches(max(most, 1), columns=[name], use_threads=False)
+        return [batch[name] for batch in itertools.islice(batches, 1)]
+
+    opened: list[tuple[Any, dict[str, Any]]] = []
     try:
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = [file for file in files if file.name.lower().endswith(PARQUET_ENDINGS)]
-        needed, schemas, keys = 0, [], dict[str, None]()
         for file in files:
+            if not file.name.lower().endswith(PARQUET_ENDINGS):
+                continue
             check_plain(file)
-            about = parquet.read_metadata(file)
-            schemas.append(about.schema.to_arrow_schema())
-            needed += sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
-            folders = file.relative_to(path).parts[:-1]
-            keys |= dict.fromkeys(part.partition("=")[0] for part in folders if "=" in part)
-        layouts = {frozenset(n for n in schema.names if not _is_index(n)) for schema in schemas}
+            found = parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BLOCK)
+            keys = (part.split("=", 1) for part in file.relative_to(path).parts[:-1])
+            # What a folder's name says is text: if it is a number depends on other folders.
+            told = {}
+            for key, value in (pair for pair in keys if pair[1:]):
+                text = pyarrow.scalar(None if value == _HIVE_NULL else unquote(value))
+                told[key] = [pyarrow.repeat(text, found.metadata.num_rows)]
+            opened.append((found, told))
+        schemas = [file.schema_arrow for file, _ in opened]
+        layouts = {
+            frozenset(name for name in (*schema.names, *told) if not _is_index(name))
+            for schema, (_, told) in zip(schemas, opened, strict=True)
+        }
         if len(layouts) != 1:
             expected = "must hold Parquet files, all of which have the same columns"
             raise InputError(where, str(path), expected)
-        if needed * 2 > host_bytes():
+        about = [file.metadata for file, _ in opened]
+        sizes = [
+            one.row_group(k).total_byte_size for one in about for k in range(one.num_row_groups)
+        ]
+        if sum(sizes) * 2 > host_bytes():
             raise InputError(where, str(path), "does not fit in the memory that is free")
-        # What a folder's name says is text: whether it is a number depends on the other folders.
-        hive = pyarrow.schema([(key, pyarrow.string()) for key in keys])
-        found = dataset.dataset(
-            list(map(str, files)),
-            pyarrow.unify_schemas([*schemas, hive], promote_options="permissive"),
-            format="parquet",
-            partitioning=dataset.partitioning(hive, flavor="hive"),
-            partition_base_dir=str(path),
-        )
-        table = (
-            found.to_table(batch_readahead=1, fragment_readahead=1)
-            if most is None
-            else found.head(most)
-        )
+        merged = pyarrow.unify_schemas(schemas, promote_options="permissive")
     except InputError:
         raise
-    except Exception as error:  # a damaged file may raise anything, and quote records
-        expected = f"cannot be read as Parquet ({type(error).__name__})"
-        raise InputError(where, str(path), expected) from error
-    return list(table.column_names), table.columns
+    except Exception as error:
+        raise refused(error) from error
+    kinds = dict(zip(merged.names, merged.types, strict=True))
+    kinds |= dict.fromkeys(opened[0][1], pyarrow.string())
+    names = [name for name in kinds if not _is_index(name)]
+    return names, map(column, names)

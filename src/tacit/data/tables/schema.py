@@ -8,6 +8,7 @@ that all of it is public; `tacit init` writes proposals, which are not confirmed
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -34,10 +35,27 @@ from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
 from tacit.data.tables.dialect import beside
 from tacit.data.tables.embedded import packed_rows, tables
-from tacit.data.tables.fields import Table, rows
-from tacit.data.tables.kinds import CategoryColumn, Column, NodeColumn, Target, UnitColumn
+from tacit.data.tables.fields import Column as Fields
+from tacit.data.tables.fields import Table, is_text, rows
+from tacit.data.tables.kinds import (
+    CategoryColumn,
+    Column,
+    IgnoredColumn,
+    NodeColumn,
+    NumberColumn,
+    NumberTarget,
+    Target,
+    UnitColumn,
+)
 from tacit.data.tables.reading import as_columns, read_columns
-from tacit.errors import InputError, PrivateRecordsWarning, is_meant, nearest, plain_rule
+from tacit.errors import (
+    InputError,
+    PrivateRecordsWarning,
+    RecordsError,
+    is_meant,
+    nearest,
+    plain_rule,
+)
 
 ENDING = ".schema.toml"
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
@@ -297,6 +315,26 @@ class Schema(BaseModel):
             stacklevel=2,
         )
         return {name: fields.take(kept) for name, fields in read.items()}
+
+    @property
+    def numbers(self) -> list[str]:
+        """The columns of which nothing but numbers is made, and of missing fields NaN."""
+        parts = {**self.columns, self.target.column: self.target}
+        return [k for k, part in parts.items() if isinstance(part, NumberColumn | NumberTarget)]
+
+    def narrowed(self, name: str, fields: Fields) -> Fields:
+        """A column as small as what is used of it: numbers as such, and nothing of what is ignored.
+
+        One that breaks a rule stays as it is: whoever reads it next says so.
+        """
+        import pyarrow
+
+        if isinstance(self.columns.get(name), IgnoredColumn) and name not in self._roles:
+            return Fields(pyarrow.nulls(len(fields)))
+        if name in self.numbers and is_text(fields.values.type):
+            with contextlib.suppress(RecordsError):
+                return Fields(pyarrow.array(fields.numbers(self.missing_words, "", "")))
+        return fields
 
     @property
     def _roles(self) -> list[str]:

@@ -43,7 +43,7 @@ def load_table(dataset: str, data_dir: Path, schema: Schema | None, test: str | 
         expected = "is the table that is trained on: name another one, of public records"
         raise InputError("task.test", test, expected)
     where = path.name
-    table = schema.read(read_table(path, "task.dataset"), where)
+    table = schema.read(read_table(path, "task.dataset", use=schema), where)
     screen = OwnScreen()
     train = screen.dataset(table, schema, where)
     screen.warn(str(path))
@@ -68,7 +68,7 @@ def public_records(test: str, data_dir: Path, schema: Schema) -> Dataset:
             "task.test", test, "must name a table of public records: csv:FILE or parquet:FILE"
         )
     path = _find(test, data_dir, "task.test")
-    return schema.dataset(read_table(path, "task.test"), path.name)
+    return schema.dataset(read_table(path, "task.test", use=schema), path.name)
 
 
 def _find(reference: str, data_dir: Path, where: str) -> Path:
