@@ -182,7 +182,7 @@ def test_records_of_a_node_that_break_the_schema_are_counted(folder):
     table = frame().drop(columns="hospital")
     table["age"] = table["age"].astype(object)
     table.loc[:6, "age"] = "Vogelsang"
-    with pytest.raises(RecordsError, match=r"column 'age' of .*'7 of 300 records'") as caught:
+    with pytest.raises(RecordsError, match=r"column 'age' of .*'7 of 300 records ") as caught:
         trained({"model": "logistic"}, nodes={"Riverside": table}, schema=SCHEMA)
     assert "Vogelsang" not in str(caught.value)
 
