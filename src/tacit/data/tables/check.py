@@ -23,6 +23,7 @@ from tacit.data.datasets import Dataset, as_dataset
 from tacit.data.tables.fields import Column, Table, as_column, rows
 from tacit.data.tables.kinds import CategoryColumn, DateColumn, NodeColumn, UnitColumn, Words
 from tacit.data.tables.schema import Schema, default_schema
+from tacit.data.tables.sniff import SENTINELS, VARIED, is_apart
 from tacit.errors import PrivateRecordsWarning, RecordsError
 
 Mask = NDArray[np.bool_]
@@ -33,10 +34,8 @@ _MOST = 0.5  # of what is known: then a whole column is written otherwise
 _NEARLY = 0.95  # of what is known is "other", where the schema has such
 _INSIDE = 0.9  # of what is known, by which a unit of measurement is believed
 _NARROW = 0.02  # of the bounds, within which values are crowded
-_VARIED = 10  # different values of what is measured
 _OFTEN = 10  # records with a text before it is shown: it is no single person's
 _LOOKED = 50_000  # records at even distances, where shares are enough
-_SENTINELS = (0, -1, *(sign * int("9" * digits) for digits in range(1, 6) for sign in (-1, 1)))
 _UNITS = (
     (12, 0, "age", "months", "years"),
     (365.25, 0, "age", "days", "years"),
@@ -275,7 +274,7 @@ def _suspicions(name: str, part: Any, fields: Column, seen: _Looked) -> Iterator
     if isinstance(part, DateColumn) and (seen.below | seen.above).sum() > _MOST * known:
         yield "most lie beyond its bounds: another order of day and month? see [dates]"
     numbers = seen.numbers[~np.isnan(seen.numbers)]
-    marks = [mark for mark in _SENTINELS if _is_apart(numbers, mark)]
+    marks = [mark for mark in SENTINELS if is_apart(numbers, mark)]
     for mark in marks:
         yield (
             f"{mark} in {(numbers == mark).sum():,} records, far from all others: if it means "
@@ -301,17 +300,6 @@ def share(count: int, of: int) -> str:
     return f"{count:,}" + (f" ({count / of:.0%})" if 100 * count >= of > 0 else "")
 
 
-def _is_apart(numbers: NDArray[np.float64], mark: int) -> bool:
-    """Whether some numbers are this mark, from which all others are far by their own spread."""
-    if np.count_nonzero(numbers == mark) < 2:
-        return False
-    others = numbers[~np.isin(numbers, [mark, *(one for one in _SENTINELS if abs(one) > 1)])]
-    if len(np.unique(others)) < _VARIED:
-        return False
-    least, lower, upper, most = np.quantile(others, [0.01, 0.25, 0.75, 0.99])
-    return bool(max(least - mark, mark - most) > upper - lower > 0)
-
-
 def _other_unit(name: str, part: Any, numbers: NDArray[np.float64]) -> Iterator[str]:
     """Lines on a factor that brings most numbers within the bounds, and spreads them there."""
 
@@ -322,7 +310,7 @@ def _other_unit(name: str, part: Any, numbers: NDArray[np.float64]) -> Iterator[
 
     beyond = ((numbers < part.low) | (numbers > part.high)).mean()
     crowded = beyond < 1 - _INSIDE and getattr(part, "scale", "linear") == "linear"
-    crowded = crowded and not fits(numbers) and len(np.unique(numbers)) >= _VARIED
+    crowded = crowded and not fits(numbers) and len(np.unique(numbers)) >= VARIED
     if beyond <= _MOST and not crowded:
         return
     words, named, other = re.findall("[a-z]+", name.lower()), list[str](), list[str]()

@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 
 from tacit.data.files import UNREADABLE, content
 from tacit.data.tables.dialect import Dialect
@@ -29,7 +31,11 @@ _FORMATS = [
     for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y", "%Y-%m-%d")
 ]
 _LIMIT = re.compile(r"[<>]=?\s*(\d+(?:[.,]\d+)?)")  # below or above what can be measured
-_SENTINELS = frozenset({-9.0, -99.0, -999.0, -9999.0, 999.0, 9999.0, 99999.0})
+SENTINELS = (0, -1, *(sign * int("9" * digits) for digits in range(1, 6) for sign in (-1, 1)))
+"""Numbers that often stand for a missing one."""
+
+VARIED = 10
+"""How many different values make a measurement."""
 
 
 def found_dialect(path: Path, where: str, most: int) -> Dialect:
@@ -104,17 +110,21 @@ def missing_among(texts: Sequence[str], counts: Counter[str]) -> tuple[list[str]
         or sum(counts[text] for text in numbers) < 2 * sum(counts[text] for text in words)
     ):
         return [], {}
-    for text, value in numbers.items():
-        if value != 0 and value not in _SENTINELS:
-            continue
-        others = [other for other in numbers.values() if other != value]
-        low, high = min(others, default=0), max(others, default=0)
-        # 0 as of cholesterol, where nobody has it and the others are not spread out from it.
-        unlikely = low > 0 and high <= 5 * low and len(others) >= 10
-        alone = len(others) >= 5 and (low >= 0 > value or value > 10 * max(abs(low), abs(high)))
-        if unlikely if value == 0 else alone:
-            words.append(text)
+    seen = np.repeat([*numbers.values()], [counts[text] for text in numbers])
+    marks = {mark for mark in SENTINELS if is_apart(seen, mark)}
+    words += [text for text, value in numbers.items() if value in marks]
     return words, limits
+
+
+def is_apart(numbers: NDArray[np.float64], mark: int) -> bool:
+    """Whether some numbers are this mark, from which all others are far by their own spread."""
+    if np.count_nonzero(numbers == mark) < (1 if abs(mark) > 9 else 2):
+        return False
+    others = numbers[~np.isin(numbers, [mark, *(one for one in SENTINELS if abs(one) > 1)])]
+    if len(np.unique(others)) < VARIED:
+        return False
+    least, lower, upper, most = np.quantile(others, [0.01, 0.25, 0.75, 0.99])
+    return bool(max(least - mark, mark - most) > upper - lower > 0)
 
 
 def date_formats(texts: Sequence[str]) -> tuple[str, ...] | None:
@@ -151,7 +161,8 @@ def dialect_text(dialect: Dialect, table: str, source: str) -> str:
     plain = dialect.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     return (
         f"# How {table} is written; it belongs to this file alone, and no other site needs it.\n"
-        f"# Proposed from {source}. Check it: a wrong decimal sign makes other numbers, and what\n"
-        "# is listed as missing counts as missing. See it at work: tacit check.\n"
+        f"# Proposed from {source}.\n"
+        "# Check it: a wrong decimal sign makes other numbers, and what is listed as missing counts\n"
+        "# as missing. See it at work: tacit check.\n"
         f"{tomli_w.dumps(plain)}"
     )
