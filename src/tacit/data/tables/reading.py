@@ -125,15 +125,6 @@ class Use(Protocol):
         """What has to be kept of a column."""
 
 
-def read_header(path: Path, where: str, dialect: Dialect | None = None) -> list[str]:
-    """The names of the columns of a file; of its records nothing is read.
-
-    Raises:
-        InputError: on `where`, as `read_table`.
-    """
-    return list(read_table(path, where, dialect, most=0))
-
-
 def unnamed(path: Path, where: str, dialect: Dialect) -> list[str]:
     """The columns of a file that have no name and are not read, as `column 1`."""
     read = _csv if path.name.lower().endswith(CSV_ENDINGS) else _parquet
