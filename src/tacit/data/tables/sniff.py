@@ -162,7 +162,7 @@ def dialect_text(dialect: Dialect, table: str, source: str) -> str:
     return (
         f"# How {table} is written; it belongs to this file alone, and no other site needs it.\n"
         f"# Proposed from {source}.\n"
-        "# Check it: a wrong decimal sign makes other numbers, and what is listed as missing counts\n"
-        "# as missing. See it at work: tacit check.\n"
+        "# Check it: a wrong decimal sign makes other numbers, and what is listed as missing\n"
+        "# counts as missing. See it at work: tacit check.\n"
         f"{tomli_w.dumps(plain)}"
     )
