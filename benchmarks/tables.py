@@ -134,7 +134,7 @@ def readings(who: str, form: str, columns: int) -> Callable[[Path], Any]:
 
     schema = Schema.of(schema_of(columns))
     return lambda file: schema.dataset(
-        FRAMES[file] if file in FRAMES else read_table(file, "table")
+        FRAMES[file] if file in FRAMES else read_table(file, "table", use=schema)
     )
 
 

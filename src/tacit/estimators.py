@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from tacit.data import Dataset
+from tacit.data.datasets import are_named
 from tacit.data.units import Ids, unit_ids
 from tacit.errors import InputError, RecordsError
 from tacit.gradients.inputs import with_dtype, with_inputs
@@ -78,7 +79,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         given = self.model if isinstance(self.model, nn.Module) else None
         ids = None if units is None else unit_ids(units, len(targets), "units")
         rows = self._rows(len(targets), nodes, ids)
-        inputs = X if isinstance(X, Mapping) else torch.tensor(X, dtype=torch.float64)
+        inputs = X if are_named(X) else torch.tensor(X, dtype=torch.float64)
         whole = Dataset(inputs, targets, ids)
         records = {_text(name): whole.chosen(row) for name, row in rows.items()}
         by_name = any(isinstance(value, Mapping) for value in (self.epsilon, self.delta))
@@ -172,7 +173,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> NDArray[np.float64]:
         """The outputs of the trained model, `[records, ...]`."""
         check_is_fitted(self)
-        if isinstance(X, Mapping):
+        if are_named(X):
             records = Dataset(X, torch.zeros(len(next(iter(X.values()), ()))))
         else:
             checked = validate_data(self, X, reset=False)
@@ -184,7 +185,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:
         """Inputs and targets that scikit-learn takes; several inputs by name as they are."""
-        if isinstance(X, Mapping):
+        if are_named(X):
             return X, check_array(y, ensure_2d=False, allow_nd=True, dtype=None)
         return cast("tuple[Any, Any]", validate_data(self, X, y, **options))
 
@@ -305,7 +306,7 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
             InputError: something given is wrong; a `ValueError`.
             BudgetError: a node's budget cannot be met.
         """
-        several = np.ndim(y) > 1 and np.shape(y)[1] > 1
+        several = np.asarray(y).ndim > 1 and np.asarray(y).shape[1] > 1
         X, numbers = self._checked(X, y, y_numeric=True, multi_output=several)
         targets = torch.tensor(numbers, dtype=torch.float64)
         bound: Any = self.target_bound

@@ -261,12 +261,17 @@ def _refuse(wrong: Tensor, where: str, rule: str) -> None:
         raise RecordsError(where, f"{count:,} of {len(wrong):,} records", rule)
 
 
+def are_named(inputs: object) -> bool:
+    """Whether inputs are several by name; some sparse arrays of SciPy are mappings, too."""
+    return isinstance(inputs, Mapping) and not hasattr(inputs, "shape")
+
+
 def _are_several(inputs: object, targets: object) -> bool:
     """Whether inputs are several: by name, or a tuple of arrays each of which has all records.
 
     A tuple that is as long as the targets are the records, one after the other.
     """
-    if isinstance(inputs, Mapping):
+    if are_named(inputs):
         return True
     if not isinstance(inputs, tuple) or not hasattr(targets, "__len__"):
         return False

@@ -34,6 +34,8 @@ def canonical(text: str, decimal: str = ".") -> str:
     stripped = text.strip()
     if stripped.lower() in ("true", "false"):
         return stripped.lower()
+    if decimal not in stripped:
+        return stripped
     whole = re.fullmatch(rf"(-?\d+)[{decimal}]0+", stripped)
     return whole[1] if whole else stripped
 

@@ -137,8 +137,9 @@ class NumberColumn(_Feature):
             refuse(absent, where, _REFUSED.format("indicator"))
             into[:, 0] = self._unit(values)
         else:
-            into[:, 0] = np.where(absent, self._filled, self._unit(values))
-            into[:, 1] = absent
+            unit = self._unit(values)
+            unit[absent] = self._filled
+            into[:, 0], into[:, 1] = unit, absent
 
     @property
     def _filled(self) -> np.float64:
@@ -573,7 +574,10 @@ def _to_unit(
     values: NDArray[np.float64], low: float, high: float, scale: str = "linear"
 ) -> NDArray[np.float64]:
     """Values within [low, high] moved to [-1, 1], rounding included."""
-    share = (values - low) / (high - low)
+    found = values - low  # and then in place: most of the time goes into memory
     if scale == "log":
-        share = np.log1p(values - low) / math.log1p(high - low)
-    return np.clip(2 * share - 1, -1.0, 1.0)
+        np.log1p(found, out=found)
+    found /= math.log1p(high - low) if scale == "log" else high - low
+    found *= 2
+    found -= 1
+    return np.clip(found, -1.0, 1.0, out=found)
