@@ -291,6 +291,12 @@ NIGHTLY = (
         "one row",
     ),
     Nightly(
+        "data/test_data_tables_benchmark.py",
+        "test_the_benchmark_runs",
+        (),
+        "the same run in `make bench-quick`; what it reads, in test_data_tables*",
+    ),
+    Nightly(
         "privacy/test_privacy_benchmark.py",
         "test_the_benchmark_runs",
         (),
