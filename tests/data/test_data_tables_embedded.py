@@ -10,6 +10,7 @@ import torch
 import tacit
 from tacit.data.tables import Schema
 from tacit.errors import InputError
+from tacit.models.embedded import Embedded, tables_of
 
 CODES = [f"C{number:03}" for number in range(900)]
 COLUMN = {"kind": "category", "values": CODES, "unknown": "other", "embed": 8}
@@ -72,3 +73,18 @@ def test_without_embed_nothing_of_a_schema_changes():
     assert len(digests) == 2
     with pytest.raises(InputError, match="embed"):
         Schema.of({**DECLARED, "columns": {"main.code": {**COLUMN, "embed": 0}}})
+
+
+def test_columns_may_be_called_as_parts_of_modules_are():
+    names = ("type", "items", "a.b", "a_b", "a%2Eb", "weight", "tables.x.weight", "of ", "größe")
+    tables = {name: (4, width) for width, name in enumerate(names, 1)}
+    model = Embedded(tables, torch.nn.Linear(1 + sum(range(len(names) + 1)), 2))
+    record = {name: torch.tensor([row % 4]) for row, name in enumerate(names)}
+    rows = [model.state_dict()[f"tables.{key}.weight"] for key in model.tables]
+    looked_up = [table[row % 4] for row, table in enumerate(rows)]
+    wanted = model.model(torch.cat([torch.ones(1), *looked_up]))
+    assert model({"numbers": torch.ones(1, 1), **record})[0].allclose(wanted)
+    assert tables_of(model.state_dict()) == tables
+    columns = {**DECLARED["columns"], "numbers": COLUMN}
+    with pytest.raises(InputError, match=r"schema\.columns\.numbers .*rename it"):
+        Schema.of({**DECLARED, "columns": columns})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ class Embedded(nn.Module):
     def forward(self, record: Mapping[str, Tensor]) -> Tensor:
         """Outputs for numbers `[records, m]` and, by name, codes `[records]`."""
         codes = {_key(name): values for name, values in record.items()}
-        rows = [table(codes[name]) for name, table in self.tables.items()]
+        rows = [table(codes[key]) for key, table in self.tables.items()]
         outputs: Tensor = self.model(torch.cat([record[NUMBERS], *rows], dim=1))
         return outputs
 
@@ -33,11 +34,16 @@ def tables_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
     """The tables of such a model, by its state."""
     found: dict[str, tuple[int, int]] = {}
     for name, values in tensors.items():
-        if name.startswith("tables.") and values.ndim == 2:
+        if name.startswith(f"tables.{_BEFORE}") and values.ndim == 2:
             rows, width = values.shape
-            found[name.removeprefix("tables.").removesuffix(".weight")] = rows, width
+            key = name.removeprefix(f"tables.{_BEFORE}").removesuffix(".weight")
+            found[unquote(key)] = rows, width
     return found
 
 
+_BEFORE = "of "  # else a column called `type` would be an attribute that every module has
+
+
 def _key(name: str) -> str:
-    return name.replace(".", "_")
+    """The name of a column as that of a module, which has no dots."""
+    return _BEFORE + name.replace("%", "%25").replace(".", "%2E")

@@ -56,6 +56,7 @@ from tacit.errors import (
     nearest,
     plain_rule,
 )
+from tacit.models.embedded import NUMBERS
 
 ENDING = ".schema.toml"
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
@@ -115,6 +116,9 @@ class Schema(BaseModel):
                 expected = f"is the {known[column]}'s column"
                 raise InputError(f"schema.{name}.column", column, expected)
             known[column] = name
+        if NUMBERS in self.tables:
+            expected = "is what all numbers of a record are called beside categories with embed"
+            raise InputError(f"schema.columns.{NUMBERS}", "category", f"{expected}: rename it")
         if not self.features:
             raise InputError(
                 "schema.columns", list(self.columns), "leave no input: all are ignored"
