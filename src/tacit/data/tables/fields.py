@@ -220,7 +220,7 @@ def as_column(values: Any) -> Column:
 
     if isinstance(values, Column):
         return values
-    if not isinstance(values, pa.Array | pa.ChunkedArray):
+    if not isinstance(values, pa.Array | pa.ChunkedArray | narwhals.Series):
         values = narwhals.from_native(values, series_only=True, pass_through=True)
     if isinstance(values, narwhals.Series):
         if values.dtype == narwhals.Object:  # its values may be of several types

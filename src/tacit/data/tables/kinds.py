@@ -18,7 +18,8 @@ import contextlib
 import datetime
 import math
 import zoneinfo
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -151,8 +152,14 @@ class NumberColumn(_Feature):
         return _to_unit(np.clip(values, self.low, self.high), self.low, self.high, self.scale)
 
 
-_CIRCLES = {"hour": 24.0, "weekday": 7.0, "month": 12.0}
-_PARTS = ("day", *_CIRCLES)
+_CIRCLES: Mapping[str, Callable[[datetime.datetime], float]] = MappingProxyType(
+    {
+        "hour": lambda when: (when.hour + when.minute / 60 + when.second / 3600) / 24,
+        "weekday": lambda when: when.weekday() / 7,
+        "month": lambda when: (when.month - 1) / 12,
+    }
+)
+"""Which share of a circle has passed."""
 
 
 class DateColumn(_Feature):
@@ -204,54 +211,50 @@ class DateColumn(_Feature):
 
     def encode(self, fields: Fields, words: Words, where: str, into: Into) -> None:
         """Write `[records, len(features)]`, within [-1, 1]."""
-        absent, low, high = (
-            datetime.datetime.min,
-            float(self.low.toordinal()),
-            float(self.high.toordinal()),
-        )
+        low, high = self.low.toordinal(), self.high.toordinal()
+        width = sum(1 if part == "day" else 2 for part in self.parts)
 
-        def read(text: str | None) -> tuple[float, ...] | None:
-            missing = text is None or text in words
-            when = absent if missing else self._instant(str(text), fields.notation.dates)
+        def read(text: str | None) -> list[float] | None:
+            if text is None or text in words:
+                return [1.0, *[0.0] * width]
+            when = self._instant(text, fields.notation.dates)
             if when is None:
                 return None
-            hour = when.hour + when.minute / 60 + when.second / 3600
-            values = (when.toordinal(), hour, when.weekday(), when.month - 1)
-            of_parts = dict(zip(_PARTS, values, strict=True))
-            return (float(missing), *(of_parts[part] for part in self.parts))
+            found = [0.0]
+            for part in self.parts:
+                if part == "day":
+                    found.append(
+                        2 * ((min(max(when.toordinal(), low), high) - low) / (high - low)) - 1
+                    )
+                else:
+                    angle = 2 * math.pi * _CIRCLES[part](when)
+                    found += [math.cos(angle), math.sin(angle)]
+            return found
 
         rule = "must be dates such as 2024-05-31" + (
             "" if self.zone else ", without an offset from UTC (the schema declares no zone)"
         )
-        found = fields.each(read, np.float64, where, rule).reshape(-1, 1 + len(self.parts))
-        missing = found[:, 0] == 1
-        if self.missing != "indicator":
-            refuse(missing, where, _REFUSED.format("indicator"))
-        place = 0
-        for part, values in zip(self.parts, found.T[1:], strict=True):
-            if part == "day":
-                days = [_to_unit(np.clip(values, low, high), low, high)]
-            else:
-                angles = 2 * np.pi * values / _CIRCLES[part]
-                days = [np.cos(angles), np.sin(angles)]
-            for numbers in days:
-                into[:, place] = np.where(missing, 0.0, numbers)
-                place += 1
+        found = fields.each(read, np.float64, where, rule).reshape(-1, 1 + width)
+        if self.missing == "refuse":
+            refuse(found[:, 0] == 1, where, _REFUSED.format("indicator"))
+        into[:, :width] = found[:, 1:]
         if self.missing == "indicator":
-            into[:, place] = missing
+            into[:, width] = found[:, 0]
 
     def _instant(self, text: str, formats: Sequence[str]) -> datetime.datetime | None:
-        for form in formats or (None,):
-            with contextlib.suppress(ValueError, OverflowError):
-                when = (
-                    datetime.datetime.fromisoformat(text)
-                    if form is None
-                    else datetime.datetime.strptime(text, form)
-                )
-                if when.tzinfo is None:
-                    return when
-                zone = None if self.zone is None else zoneinfo.ZoneInfo(self.zone)
-                return None if zone is None else when.astimezone(zone)
+        when = None
+        for form in formats or ("",):
+            try:
+                read = datetime.datetime
+                when = read.strptime(text, form) if form else read.fromisoformat(text)
+                break
+            except ValueError:
+                continue
+        if when is None or when.tzinfo is None:
+            return when
+        if self.zone is not None:
+            with contextlib.suppress(OverflowError):  # at the ends of the calendar
+                return when.astimezone(zoneinfo.ZoneInfo(self.zone))
         return None
 
 
