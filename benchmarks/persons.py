@@ -1,7 +1,7 @@
 """What it costs to protect a person and not a row: the tables of `docs/how-to/persons.md`.
 
     python benchmarks/persons.py time
-    python benchmarks/persons.py rand [--seeds 3]
+    python benchmarks/persons.py rand [--seeds 3] [--epsilon 2 1] [--clip C --learning-rate R]
     .venv-peers/bin/python benchmarks/persons.py opacus
 
 `time`: one clipped sum of a batch of persons over that of the same rows, each a record; the least
@@ -169,12 +169,15 @@ def rand() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     return table[~public], shown.drop(columns=["site"]), schema
 
 
-def private(data: tuple[Any, Any, Any], seed: int, epsilon: float, **privacy: Any) -> float:
-    """Test AUC of one run of tacit's defaults for a linear model."""
+def private(
+    data: tuple[Any, Any, Any], seed: int, epsilon: float, algorithm: dict[str, Any], **privacy: Any
+) -> float:
+    """Test AUC of one run of a linear model, by tacit's defaults but for what `algorithm` says."""
     nodes, test, schema = data
     config = {
         "task": {"model": "logistic", "metric": "auc"},
         "nodes": {"count": 6},
+        "algorithm": algorithm,
         "privacy": {"epsilon": epsilon, "noise_seed": seed, "unit_rows": 5, **privacy},
         "train": {"seed": seed},
     }
@@ -216,6 +219,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["time", "rand", "opacus"])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[2.0, 1.0])
+    parser.add_argument("--clip", type=float)
+    parser.add_argument("--learning-rate", type=float)
     wanted = parser.parse_args()
     if wanted.what == "time":
         print("| model | rows of a person | by row | by person | ratio |\n|---|---|---|---|---|")
@@ -234,11 +240,15 @@ def main() -> None:
     data = rand()
     together, alone = without_privacy(data)
     print(f"without privacy: all sites {together:.3f}, one {min(alone):.3f} to {max(alone):.3f}\n")
-    print("| protected | epsilon 2 | epsilon 1 |\n|---|---|---|")
+    given = {"clip": wanted.clip, "learning_rate": wanted.learning_rate}
+    algorithm = {key: value for key, value in given.items() if value is not None}
+    columns = "".join(f" | epsilon {epsilon:g}" for epsilon in wanted.epsilon)
+    print(f"| protected{columns} |\n|---{'|---' * len(wanted.epsilon)}|")
     for name, privacy in RUNS.items():
         cells = []
-        for epsilon in (2.0, 1.0):
-            found = [private(data, seed, epsilon, **privacy) for seed in range(wanted.seeds)]
+        for epsilon in wanted.epsilon:
+            runs = range(wanted.seeds)
+            found = [private(data, seed, epsilon, algorithm, **privacy) for seed in runs]
             cells.append(f"{np.mean(found):.3f} ({min(found):.3f} to {max(found):.3f})")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
