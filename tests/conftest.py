@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from nightly import COLLECTED, NIGHTLY
+from nightly import COLLECTED, NIGHTLY, combinations
 
 # Fixtures have no doctests, and as modules these files would all be `conftest`. The other one is
 # for the server alone that forks processes.
@@ -32,10 +32,16 @@ LONGEST = (
 def pytest_collection_modifyitems(config, items):
     """Mark what waits for the night, before tests are chosen by their marks."""
     wanted = {(line.file, line.function): line for line in NIGHTLY}
+    functions = {}
     for item in items:
-        file = item.nodeid.partition("::")[0].removeprefix("tests/")
-        lines = [wanted.get((file, name)) for name in (getattr(item, "originalname", None), "")]
+        file, name = item.nodeid.partition("::")[0], getattr(item, "originalname", None)
+        lines = [wanted.get((file.removeprefix("tests/"), part)) for part in (name, "")]
         if any(line is not None and line.takes(item.nodeid) for line in lines):
+            item.add_marker(pytest.mark.nightly)
+        else:
+            functions.setdefault((file, name), []).append(item)
+    for own in functions.values():
+        for item in combinations(own):
             item.add_marker(pytest.mark.nightly)
     config.stash[COLLECTED] = {
         item.nodeid: frozenset(mark.name for mark in item.iter_markers()) for item in items

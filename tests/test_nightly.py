@@ -1,6 +1,7 @@
 """What waits for the night is there, and says what of it every change is still asked."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,39 @@ def test_what_waits_for_the_night_is_a_test_that_there_is(line):
     assert line.stays
     if line.kept or line.sent != ("",):
         assert "parametrize" in text
+
+
+COMBINED = """
+import pytest
+
+@pytest.mark.parametrize("size, name", [(1, "one"), (2, "two"), (2, "other")])
+@pytest.mark.parametrize("kind", ["a", "b"])
+@pytest.mark.parametrize("many", [True, False])
+def test_combined(size, name, kind, many): ...
+
+@pytest.mark.parametrize("kind", ["a", "b", "c"])
+def test_rows(kind): ...
+"""
+
+
+def test_every_row_of_every_decorator_stays(tmp_path):
+    for file in ("conftest.py", "nightly.py", "nightly.txt"):
+        shutil.copy(TESTS / file, tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  nightly: later\n")
+    (tmp_path / "test_it.py").write_text(COMBINED)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not nightly"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=tmp_path)
+    names = [line.partition("[")[2][:-1] for line in found.stdout.splitlines() if "[" in line]
+    assert [name for name in names if len(name) == 1] == ["a", "b", "c"]
+    kept = [name.split("-") for name in names if len(name) > 1]
+    assert sorted({tuple(name[2:]) for name in kept}) == [
+        ("1", "one"),
+        ("2", "other"),
+        ("2", "two"),
+    ]
+    assert {name[0] for name in kept} == {"True", "False"}
+    assert {name[1] for name in kept} == {"a", "b"}
+    assert len(kept) == 3
 
 
 def test_no_function_has_two_lines():
