@@ -36,7 +36,7 @@ LEAST_SPACING, TOP_SPACING = tl.constexpr(2.0**-40), tl.constexpr(2.0**40)
 LARGEST_OFFSET, LARGEST_POINT = tl.constexpr(2.0**26), tl.constexpr(2.0**24)
 EIGHTH = tl.constexpr(0.7853981633974483 * 2.0**-31)
 TWO_LOG_2_HIGH = tl.constexpr(float.fromhex("0x1.62e42fefap+0"))  # whole multiples are exact
-TWO_LOG_2_LOW = tl.constexpr(float.fromhex("0x1.cf79abc9e3b39p-40"))
+TWO_LOG_2_LOW = tl.constexpr(float.fromhex("0x1.cf79abc9e3b39p-39"))
 TO_30 = tl.constexpr(2.0**-30)
 TO_64 = tl.constexpr(2.0**-64)
 
