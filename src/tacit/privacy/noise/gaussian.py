@@ -41,18 +41,16 @@ that adds to epsilon (below 1e-5 for 10^10 values), and says what is assumed.
 point, is what whoever computes the total has to prove (`docs/proofs/clipped-sums.md` for clipped
 sums). The time a draw takes: recomputing depends on the total and the noise.
 
-*On an accelerator* totals never leave it. The words and all further bits are those of the node's
-keystreams, made on the host and copied to the device; Box-Muller and the step to the lattice are
-computed there, in double precision and by the careful formulas, for every value. So what is
-released is what the host would release, up to the last bits of logarithm, sine and cosine, which
-change a lattice point once in some 10^12 values. Radii below 2^-30 need 512 more bits and exact
-arithmetic: they are found on the host, where the words are, and written over on the device.
+*On an accelerator* totals never leave it, and what is released is what the host would release of
+the same keys, up to the last bits of logarithm, sine and cosine, which change a lattice point once
+in some 10^12 values. Noise of ChaCha20 is drawn there (`tacit.privacy.noise.on_device`). Where
+there is no Triton, and of AES, words and all further bits are made on the host and copied to the
+device; Box-Muller and the step to the lattice are computed there, in double precision and by the
+careful formulas, for every value. u below 2^-30 needs 512 more bits and exact arithmetic: it is
+found on the host, where the words are, and written over on the device.
 Nothing here waits for the device: pinned memory is copied without blocking, and no shape depends on
-a value. *Assumed of the device:* IEEE 754 in double precision, and a logarithm (log, log1p), sine
-and cosine that err by at most 4 units in the last place, as `slack` has it. NVIDIA's tables in the
-CUDA programming guide state at most 2 for double precision, which is testing, not proof. Devices
-without double precision are noised on the host. Tested on the host's own device; not yet run on a
-GPU.
+a value. *Assumed of the device:* what `slack` has. Devices without double precision are noised on
+the host. Tested on the host's own device; not yet run on a GPU.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from torch import Tensor
 from tacit.errors import InputError
 from tacit.kernels import chacha, normals
 from tacit.privacy.noise.draws import NodeKeys, position, threshold
-from tacit.privacy.noise.gaussian import spacing
-from tacit.privacy.noise.lattice import GROUP_PAIRS, Offsets
+from tacit.privacy.noise.lattice import GROUP_PAIRS, Offsets, lattice_spacing
 
 _LANE_VALUES = 16
 _GROUP_VALUES = GROUP_PAIRS * _LANE_VALUES
@@ -212,7 +211,7 @@ def _keys_on(
 def _lattices(stds: tuple[float, ...], units: tuple[float, ...], device: torch.device) -> Tensor:
     """Of each row its spacing, its deviation in points, and its unit in two parts: `[rows, 4]`."""
     numbers: NDArray[Any] = np.zeros((len(stds), 4))
-    numbers[:, 0] = [spacing(std) for std in stds]
+    numbers[:, 0] = [lattice_spacing("noise standard deviation", std) for std in stds]
     numbers[:, 1] = np.array(stds) / numbers[:, 0]
     if units:
         with np.errstate(over="ignore", invalid="ignore"):
