@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -78,6 +79,49 @@ def test_kernels_release_the_bits_of_the_host():
 )
 def test_kernels_release_the_bits_of_the_host_for_more_values(cases):
     check(*cases)
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("moves", [False, True], ids=["alone", "with offsets"])
+def test_kernels_compile_for_a_device_into_what_was_proved(moves, tmp_path, monkeypatch):
+    """By Triton's own compiler, for one generation of cards: no card is needed for that."""
+    from triton import compile as compiled
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from tacit.kernels import chacha, normals
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    pointers = {"total": "*fp64" if moves else "*fp32", "points": "*i16" if moves else "*fp32"}
+    pointers |= {"keys": "*i32", "steps": "*i64", "lattices": "*fp64", "listed": "*i64"}
+    pointers |= {"counts": "*i32", "spilt": "*i32", "flags": "*i1", "limits": "*i64"}
+    constants = {"MOVES": moves, "APPROXIMATE": True}
+
+    def assembly(kernel, block, warps, **types):
+        names = kernel.arg_names
+        own = {name: value for name, value in constants.items() if name in names} | {"BLOCK": block}
+        signature = {name: {**pointers, **types}.get(name, "i32") for name in names}
+        signature |= dict.fromkeys(own, "constexpr")
+        source = ASTSource(fn=kernel, signature=signature, constexprs=own)
+        options = {"num_warps": warps, "enable_fp_fusion": False}
+        made = compiled(source, target=GPUTarget("cuda", 90, 32), options=options)
+        return made.asm["ptx"]
+
+    decided, settled = assembly(normals.decide, 128, 4), assembly(normals.settle, 32, 1)
+    # Eight pairs, of sixteen fused products each; nothing is fused in double precision.
+    assert decided.count("fma.rn.f32") == 8 * 16
+    assert decided.count("sqrt.approx.ftz.f32") == 8
+    # A floor that takes the smallest numbers for 0 is that of a sum with one half.
+    flushing = set(re.findall(r"[\w.]+\.ftz[\w.]*", decided + settled))
+    assert flushing <= {"sqrt.approx.ftz.f32", "cvt.rmi.ftz.f32.f32"}
+    assert set(re.findall(r"\w+\.(?:approx|full)[\w.]*", decided + settled)) <= flushing
+    assert "fma.rn.f64" not in decided + settled
+    assert "div.rn.f64" in settled
+    assert "sqrt.rn.f64" in settled
+    if moves:
+        assembly(chacha.flip, 128, 4, counts="*i64")
 
 
 @needs_triton

@@ -42,7 +42,7 @@ def _word(words, i: tl.constexpr):
 
 
 @triton.jit
-def block(key, steps, part, counter):
+def block(key, steps, part, counter, UNROLLED: tl.constexpr):
     """The sixteen words of ChaCha20 blocks, uint32 each.
 
     Args:
@@ -50,6 +50,7 @@ def block(key, steps, part, counter):
         steps: pointer to the step, int64, likewise.
         part: of the step.
         counter: of the blocks, uint32.
+        UNROLLED: how many of ten double rounds: five are fastest, one compiles fastest.
     """
     none = counter & 0
     step = tl.load(steps)
@@ -64,8 +65,7 @@ def block(key, steps, part, counter):
     x4, x5, x6, x7 = k0, k1, k2, k3
     x8, x9, x10, x11 = k4, k5, k6, k7
     x12, x13, x14, x15 = counter, n0, n1, none
-    # Unrolled as a whole it compiles six times as long, and is no faster.
-    for _ in tl.range(0, 10, loop_unroll_factor=5):
+    for _ in tl.range(0, 10, loop_unroll_factor=UNROLLED):
         x0, x4, x8, x12 = _quarter(x0, x4, x8, x12)
         x1, x5, x9, x13 = _quarter(x1, x5, x9, x13)
         x2, x6, x10, x14 = _quarter(x2, x6, x10, x14)
@@ -104,7 +104,7 @@ def flip(flags, keys, steps, part, limits, counts, width, programs, BLOCK: tl.co
     """
     row = (tl.program_id(0) // programs).to(tl.int64)
     counter = tl.program_id(0) % programs * BLOCK + tl.arange(0, BLOCK)
-    state = block(keys + row * 8, steps + row, part, counter.to(tl.uint32))
+    state = block(keys + row * 8, steps + row, part, counter.to(tl.uint32), 5)
     limit = tl.load(limits + row).to(tl.uint64, bitcast=True)
     count = tl.load(counts + row)
     for j in tl.static_range(8):

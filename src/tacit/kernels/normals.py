@@ -213,7 +213,7 @@ def decide(
     row = (tl.program_id(0) // programs).to(tl.int64)
     start = tl.program_id(0) % programs * BLOCK
     lane = start + tl.arange(0, BLOCK)
-    state = block(keys + row * 24, steps + row, part, lane.to(tl.uint32))
+    state = block(keys + row * 24, steps + row, part, lane.to(tl.uint32), 5)
     spacing, scale = tl.load(lattices + row * 4), tl.load(lattices + row * 4 + 1)
     deviation, size = scale.to(tl.float32), spacing.to(total.dtype.element_ty)
     points_per_unit = _inverse(spacing).to(total.dtype.element_ty)
@@ -264,7 +264,7 @@ def _settle_lanes(
 ):
     """Release the careful value of every place of a lane whose bit is set."""
     key, at_step = keys + row * 24, steps + row
-    state = block(key, at_step, part, lane)
+    state = block(key, at_step, part, lane, 1)
     spacing, scale = tl.load(lattices + row * 4), tl.load(lattices + row * 4 + 1)
     columns = lane.to(tl.int64) // GROUP * (16 * GROUP) + lane % GROUP
     while tl.max(bits, 0) > 0:
@@ -279,7 +279,7 @@ def _settle_lanes(
             pair = tl.where(hit, j, pair)
         half = ((one & 0xAAAA) != 0).to(tl.int32)
         # A block of more bits has 128 for each of four pairs.
-        more = block(key + 8, at_step, part, lane * 2 + (pair >> 2).to(tl.uint32))
+        more = block(key + 8, at_step, part, lane * 2 + (pair >> 2).to(tl.uint32), 1)
         m0, m1, n0, n1 = more[0], more[1], more[2], more[3]
         for j in tl.static_range(1, 4):
             hit = (pair & 3) == j
@@ -293,7 +293,7 @@ def _settle_lanes(
         tail = active & (h == 0)
         if tl.max(tail.to(tl.int32), 0) > 0:
             # 512 more bits stand behind m; from the last of them to the first.
-            words = block(key + 16, at_step, part, lane * 8 + pair.to(tl.uint32))
+            words = block(key + 16, at_step, part, lane * 8 + pair.to(tl.uint32), 1)
             rest = (_big_endian(words[14], words[15]) + 0.5) * TO_64
             for j in tl.static_range(7):
                 rest = (rest + _big_endian(words[12 - 2 * j], words[13 - 2 * j])) * TO_64
@@ -341,31 +341,27 @@ def settle(
     which = tl.program_id(1)
     found = tl.load(counts + which * LINE)
     kept = tl.minimum(found, capacity)
-    stride = tl.num_programs(0) * BLOCK
-    start = tl.program_id(0) * BLOCK
-    while start < kept:
+    end = kept.to(tl.int64)
+    if found > capacity:
+        end += width.to(tl.int64) * rows
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    while start < end:
         place = start + tl.arange(0, BLOCK)
         entry = tl.load(listed + which * capacity + place, mask=place < kept, other=0)
-        row, lane = entry >> 44, ((entry >> 16) & 0xFFFFFFF).to(tl.uint32)
-        bits = (entry & 0xFFFF).to(tl.int32)
-        _settle_lanes(total, points, keys, steps, part, lattices, row, lane, bits, length, MOVES)
-        start += stride
-    if found > capacity:
-        begin = tl.program_id(0).to(tl.int64) * BLOCK
-        end = width.to(tl.int64) * rows
-        while begin < end:
-            place = begin + tl.arange(0, BLOCK)
-            row, lane = place // width, (place % width).to(tl.int32)
-            own = (place < end) & ((lane // SHARE + row * 7) % LISTS == which)
-            bits = tl.load(spilt + place, mask=own, other=0)
-            if tl.max(bits, 0) > 0:
-                tl.store(spilt + place, bits & 0, mask=own)
-                row = tl.where(own, row, 0)
-                lane = lane.to(tl.uint32)
-                _settle_lanes(
-                    total, points, keys, steps, part, lattices, row, lane, bits, length, MOVES
-                )
-            begin += stride
+        # Behind the list, the table: its lanes whose list this is.
+        rest = tl.maximum(place - kept, 0)
+        row, number = rest // width, rest % width
+        own = (place >= kept) & (place < end) & ((number // SHARE + row * 7) % LISTS == which)
+        bits = tl.load(spilt + rest, mask=own, other=0)
+        tl.store(spilt + rest, bits & 0, mask=own & (bits != 0))
+        row = tl.where(own, row, entry >> 44)
+        lane = tl.where(own, number, (entry >> 16) & 0xFFFFFFF).to(tl.uint32)
+        bits |= (entry & 0xFFFF).to(tl.int32)
+        if tl.max(bits, 0) > 0:
+            _settle_lanes(
+                total, points, keys, steps, part, lattices, row, lane, bits, length, MOVES
+            )
+        start += tl.num_programs(0) * BLOCK
     # The program that is the last to end empties the lists: no other reads their counts then.
     if tl.atomic_add(counts + LISTS * LINE, 1) == tl.num_programs(0) * LISTS - 1:
         tl.store(counts + tl.arange(0, LISTS) * LINE, tl.zeros([LISTS], tl.int32))
