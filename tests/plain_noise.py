@@ -28,10 +28,15 @@ class Words(NamedTuple):
 def words_of(keys, node, purpose, step, count, part=0):
     """The words of a node's first `count` values."""
     groups = -(-count // (2 * GROUP))
-    drawn = keystream(keys, node, purpose, step, groups * 8 * GROUP, part).view("<u4")
-    pairs = drawn.reshape(groups, 2, GROUP)
-    bits = keystream(keys, node, f"{purpose}, more bits", step, groups * GROUP * 16, part)
-    more = bits.view("<u8").reshape(groups, GROUP, 2)
+    read = groups if keys.cipher == "aes" else -(-groups // 8) * 8
+    drawn = keystream(keys, node, purpose, step, read * 8 * GROUP, part).view("<u4")
+    bits = keystream(keys, node, f"{purpose}, more bits", step, read * GROUP * 16, part)
+    pairs, more = drawn.reshape(read, 2, GROUP), bits.view("<u8").reshape(read, GROUP, 2)
+    if keys.cipher == "chacha20":
+        # Eight groups take 32 blocks of eight pairs; those of a group, one of each.
+        pairs = drawn.reshape(-1, GROUP, 8, 2).transpose(0, 2, 3, 1).reshape(read, 2, GROUP)
+        more = more.reshape(-1, GROUP, 8, 2).transpose(0, 2, 1, 3).reshape(read, GROUP, 2)
+    pairs, more = pairs[:groups], more[:groups]
     number = np.arange(groups * GROUP).reshape(groups, GROUP)
     half = np.zeros((groups, GROUP), np.bool_)
 

@@ -160,6 +160,7 @@ def test_what_is_imported_is_required_or_asked_for_by_the_one_function():
     known = {*sys.stdlib_module_names, *of_project, "tacit", "tacit_dp"}
     known |= {"pydantic_core", "markupsafe"}  # parts of pydantic and of jinja2
     known |= {"IPython"}  # asked only where a notebook runs, which is IPython's
+    known |= {"triton"}  # imported only where it was found: PyTorch for CUDA brings it
     found = {}
     for path in SOURCE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")

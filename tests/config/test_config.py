@@ -81,6 +81,7 @@ def test_every_default():
             "pair_noise": None,
             "aggregation": "clear",
             "noise_seed": None,
+            "keystream": None,
             "calibrate_share": None,
             "unit": "record",
             "unit_rows": 16,

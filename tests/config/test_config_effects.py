@@ -528,6 +528,7 @@ KEYS: Mapping[str, Key] = {
         ("clear", "secure-sum"), combined(CERTIFIED, {"algorithm": {"name": "dp-sgd"}})
     ),
     "privacy.noise_seed": Key((1, 2)),
+    "privacy.keystream": Key(("aes", "chacha20")),
     "privacy.calibrate_share": Key(
         (0.1, 0.5), combined(CERTIFIED, {"task": {"calibrate": "private"}})
     ),

@@ -31,6 +31,9 @@ SOURCE = Path(fast.__file__).parents[2]
 ROUNDINGS = 3.001 * 2.0**-24
 # Of a coordinate of a direction; that of all words is 1.387e-7.
 DIRECTION_ERROR = 1.4e-7
+# On a device the root is approximate: it errs by 2^-23 of it at most, and the loop's by 2^-24.
+ROOT = 1.001 * (2.0**-23 + 2.0**-24)
+DEVICE_ERROR = 3.75 * 2.0**-20  # of a normal: `kernels.normals.FAST_ERROR`
 FIRST, LAST = LEAST_WORD >> 2, TOP_WORD >> 2
 EIGHTH = math.pi / 4 * 2.0**-31
 
@@ -89,7 +92,8 @@ def over_threads(work, first, last):
 def test_no_angle_of_all_errs_by_more_than_the_bound(part):
     """Exhaustively: 2^32 angles, both ends of the cell of each.
 
-    The polynomials are the same for all, and strict IEEE 754: so this holds on every processor.
+    The polynomials are the same for all, and strict IEEE 754: so this holds on every processor, and
+    on a device.
     The double precision they are compared with errs by 2^-50, which the bound has to spare.
     """
     assert over_threads(worst_direction, part << 28, (part + 1) << 28) < DIRECTION_ERROR
@@ -104,6 +108,8 @@ def test_no_radius_of_all_errs_by_more_than_the_bound(part):
         lambda *ends: worst_radius(*ends, DIRECTION_ERROR + ROUNDINGS), first, last
     )
     assert worst < 0.99 * FAST_ERROR
+    # A radius is below 4.25, and a root's error at most this share of it.
+    assert worst + 4.25 * ROOT < 0.99 * DEVICE_ERROR
 
 
 def test_words_at_the_ends_and_everywhere_keep_the_bound():
@@ -123,6 +129,7 @@ def test_words_at_the_ends_and_everywhere_keep_the_bound():
         *(worst_radius(int(h), int(h) + 64, direction + ROUNDINGS) for h in starts),
     )
     assert 0.1 * FAST_ERROR < worst < 0.99 * FAST_ERROR
+    assert worst + 4.25 * ROOT < 0.99 * DEVICE_ERROR
 
 
 def test_flags_of_the_radius_word_make_the_whole_circle():

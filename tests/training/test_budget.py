@@ -79,6 +79,19 @@ def test_keys_are_secret_unless_asked_for_or_needless():
     assert len(set(node_keys(secret).secret.values())) == 4
 
 
+def test_the_cipher_is_the_one_asked_for_or_suits_the_device():
+    for device, asked, cipher in (
+        ("cpu", None, "aes"),
+        ("cuda:1", None, "chacha20"),
+        ("cpu", "chacha20", "chacha20"),
+        ("cuda", "aes", "aes"),
+    ):
+        for seed in (None, 3):
+            privacy = {"keystream": asked, "noise_seed": seed}
+            keys = node_keys(plan_of(train={"device": device}, privacy=privacy))
+            assert keys.cipher == keys.subset([1]).cipher == cipher
+
+
 def test_a_run_that_spent_nothing_may_take_every_step():
     plan = budgeted()
     assert affordable(plan, {}, 0) == (12, None)

@@ -84,9 +84,9 @@ _ASSUMPTIONS = (
     "expected batch size, not by the number of records drawn. The software does so and is tested "
     "for it; this statement cannot show that it was not altered.",
     "The keys of the nodes were drawn from the operating system's random source, were kept secret, "
-    "and are gone: noise and sampling coins are stretches of an AES-256 keystream, taken to be "
-    "indistinguishable from random by anyone without the key. Privacy is computational to that "
-    "extent.",
+    "and are gone: noise and sampling coins are stretches of an AES-256 or ChaCha20 keystream, "
+    "taken to be indistinguishable from random by anyone without the key. Privacy is computational "
+    "to that extent.",
     "What is released is rounded to a public lattice, and what finite arithmetic adds to epsilon "
     "is part of the figures, as the documentation of tacit.privacy.noise.slack proves and assumes. "
     "That no record moves a sum by more than its bound, rounding included, is proved in "

@@ -142,15 +142,19 @@ def node_keys(
     """Keys that rest on the operating system, unless nothing rests on them or the user asked so.
 
     Of the nodes of this process (`hosted`; by default all): no other process has them. They are
-    the session's: new at every start, but for a process that comes back to one that goes on.
+    the session's: new at every start, but for a process that comes back to one that goes on. Where
+    no cipher is asked for, it is the one that suits the device.
     """
     settings = plan.config.privacy
     here = range(len(plan.nodes)) if hosted is None else hosted
+    on_device = plan.config.train.device.partition(":")[0] == "cuda"
+    cipher = settings.keystream or ("chacha20" if on_device else "aes")
     if settings.noise_seed is not None:
-        return seeded_keys(settings.noise_seed, here)
+        return seeded_keys(settings.noise_seed, here, cipher)
     if not plan.noisy:
-        return seeded_keys(plan.config.train.seed, here)
-    return NodeKeys({n: session.secret(f"noise of node {n}") for n in here}, seeded=False)
+        return seeded_keys(plan.config.train.seed, here, cipher)
+    secret = {n: session.secret(f"noise of node {n}") for n in here}
+    return NodeKeys(secret, seeded=False, cipher=cipher)
 
 
 def pair_keys(plan: Plan, placement: Placement, peers: Peers) -> PairKeys | None:

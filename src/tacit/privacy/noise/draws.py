@@ -1,15 +1,20 @@
 """The secret keys of nodes, and what is drawn from them: keystreams, coins, random subsets.
 
-Every secret draw of a node, noise and sampling coins alike, is a stretch of an AES-256-CTR
-keystream. The stream is keyed by (the node's key, purpose) and positioned by (step, part), so a
-draw depends neither on the process that hosts the node, nor on the other nodes, nor on what was
-drawn before: the simulator and a real run can agree bit for bit. The keystream is the same on every
-machine.
+Every secret draw of a node, noise and sampling coins alike, is a stretch of a keystream: AES-256 in
+counter mode or, for devices that compute it themselves, ChaCha20. The stream is keyed by (the
+node's key, purpose) and positioned by (step, part), so a draw depends neither on the process that
+hosts the node, nor on the other nodes, nor on what was drawn before: the simulator and a real run
+can agree bit for bit. The keystream is the same on every machine.
 
-The 128-bit counter block is `step` (48 bits), `part` (16 bits), block index (64 bits), all
+AES's 128-bit counter block is `step` (48 bits), `part` (16 bits), block index (64 bits), all
 big-endian, so that draws at different positions never share a block. The key of a purpose is
 BLAKE2b of the purpose's name under the node's key. AES-256 costs about a tenth more than AES-128,
 which is a few hundredths of the time of a normal draw, hence the longer key.
+
+ChaCha20 (RFC 8439) has blocks of 64 bytes, of which block b of a draw has the counter b, 32 bits,
+and the nonce `step` and `part` (64 bits, little-endian), then 32 zeros: no two draws of a key share
+a block. A draw of more than 2^32 blocks, 256 GiB, is refused. The keys of purposes are others than
+those of AES, so that no key serves two ciphers.
 
 Deriving a key and setting up its cipher takes 8 to 20 us, which 50 nodes pay several times a step;
 moving a cipher to another position takes 1 us. So ciphers are kept with the keys (`NodeKeys.read`).
@@ -27,11 +32,12 @@ import hashlib
 import operator
 import os
 import secrets
+import struct
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -40,11 +46,15 @@ from numpy.typing import NDArray
 from tacit.errors import InputError
 
 KEY_BYTES = 32
-BLOCK_BYTES = 16  # of AES
+BLOCK_BYTES = 16  # of AES; draws are counted in them, whatever the cipher
+CHACHA_BYTES = 64  # of a block of ChaCha20
 STEP_BITS = 48
 PART_BITS = 16
 # Ciphers kept with the keys: a few purposes of every node. One takes about a kilobyte.
 _MOST_CIPHERS = 1 << 14
+
+Keystream: TypeAlias = Literal["aes", "chacha20"]
+"""The cipher of all draws from the keys of nodes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +66,7 @@ class NodeKeys:
     process forks holds none of them: every use there raises `InputError`.
 
     `seeded` says that the keys derive from a public number; such a run is not private.
+    `on_devices` is what devices were sent of the keys, by whoever sent it; it is dropped with them.
 
     Raises:
         InputError: a key is not 32 bytes long.
@@ -63,6 +74,8 @@ class NodeKeys:
 
     secret: Mapping[int, bytes]
     seeded: bool
+    cipher: Keystream = "aes"
+    on_devices: dict[Hashable, Any] = field(default_factory=dict, init=False)
     _ciphers: dict[tuple[int, str, str], CipherContext] = field(default_factory=dict, init=False)
     _dropped: bool = field(default=False, init=False)
 
@@ -85,7 +98,7 @@ class NodeKeys:
             InputError: the key of one of `nodes` is not held.
         """
         self._check_held()
-        return NodeKeys({node: self._of(node) for node in nodes}, self.seeded)
+        return NodeKeys({node: self._of(node) for node in nodes}, self.seeded, self.cipher)
 
     def purpose_key(self, node: int, purpose: str) -> bytes:
         """The 32-byte key of one purpose of one node: BLAKE2b of `purpose` under the node's key.
@@ -102,6 +115,10 @@ class NodeKeys:
             person=b"tacit purpose 1",
         ).digest()
 
+    def chacha_key(self, node: int, purpose: str) -> bytes:
+        """The 32-byte key of one purpose of one node for ChaCha20."""
+        return self.purpose_key(node, f"{purpose}, ChaCha20")
+
     def check(self, node: int) -> None:
         """Raise `InputError` unless the node's key is held."""
         self._of(node)
@@ -110,17 +127,27 @@ class NodeKeys:
         """Write the keystream of one purpose of one node from the block `counter` on.
 
         Safe from several threads at once; the interpreter lock is released meanwhile. The key is
-        that of `purpose_key`, and the block one as `position` gives. There are as many zeros as
-        bytes are wanted, and the buffer that is written has room for one block more.
+        that of `purpose_key` or `chacha_key`, and the block one as `position` gives. There are as
+        many zeros as bytes are wanted, and the buffer that is written has room for one block more.
 
         Raises:
-            InputError: the node's key is not held, or `purpose` is empty.
+            InputError: the node's key is not held, `purpose` is empty, or ChaCha20 has too few
+                blocks.
         """
+        start = counter.to_bytes(BLOCK_BYTES, "big")
+        if self.cipher == "chacha20":
+            start = _chacha_start(counter, len(zeros))
         try:
             cipher = self._ciphers.pop((node, purpose, "stream"))
-            cipher.reset_nonce(counter.to_bytes(BLOCK_BYTES, "big"))
+            cipher.reset_nonce(start)
         except KeyError:
-            cipher = encryptor(self.purpose_key(node, purpose), counter)
+            if self.cipher == "chacha20":
+                method = algorithms.ChaCha20(self.chacha_key(node, purpose), start)
+                cipher = Cipher(method, None).encryptor()
+            else:
+                cipher = encryptor(self.purpose_key(node, purpose), counter)
+        if self.cipher == "chacha20":  # from within a block
+            cipher.update(bytes(counter % _PER_CHACHA * BLOCK_BYTES))
         cipher.update_into(zeros, buffer)
         if len(self._ciphers) < _MOST_CIPHERS:
             self._ciphers[node, purpose, "stream"] = cipher
@@ -128,7 +155,7 @@ class NodeKeys:
     def blocks(self, node: int, purpose: str, counters: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Single blocks of the keystream of one purpose of one node, from anywhere in it.
 
-        A block of AES-CTR is its counter, encrypted. The key is that of `purpose_key`, and the
+        A block of AES-CTR is its counter, encrypted; of ChaCha20, each is read by itself. The
         counter blocks `[blocks, 16]` are as `position` gives them.
 
         Returns:
@@ -137,6 +164,12 @@ class NodeKeys:
         Raises:
             InputError: the node's key is not held, or `purpose` is empty.
         """
+        if self.cipher == "chacha20":
+            room = np.empty((len(counters) + 1, BLOCK_BYTES), np.uint8)
+            for i, counter in enumerate(counters):
+                first = int.from_bytes(counter.tobytes(), "big")
+                self.read(node, purpose, first, bytes(BLOCK_BYTES), room[i:].reshape(-1).data)
+            return room[:-1]
         name = (node, purpose, "blocks")
         cipher = (
             self._ciphers.pop(name, None)
@@ -171,6 +204,7 @@ class NodeKeys:
         object.__setattr__(self, "secret", MappingProxyType({}))
         object.__setattr__(self, "_dropped", True)
         self._ciphers.clear()
+        self.on_devices.clear()
 
     def __repr__(self) -> str:
         return f"NodeKeys(nodes={self.nodes}, seeded={self.seeded})"
@@ -197,7 +231,7 @@ def fresh_keys(nodes: Iterable[int]) -> NodeKeys:
     return NodeKeys({node: secrets.token_bytes(KEY_BYTES) for node in nodes}, seeded=False)
 
 
-def seeded_keys(noise_seed: int, nodes: Iterable[int]) -> NodeKeys:
+def seeded_keys(noise_seed: int, nodes: Iterable[int], cipher: Keystream = "aes") -> NodeKeys:
     """Keys that derive from a public number, for experiments: whatever they noise is not private.
 
     Node i's key is BLAKE2b of (seed, i), whichever other nodes there are.
@@ -206,7 +240,7 @@ def seeded_keys(noise_seed: int, nodes: Iterable[int]) -> NodeKeys:
         InputError: the seed or a node is not in 0 .. 2^64 - 1.
     """
     seed = _fits("privacy.noise_seed", noise_seed, 64)
-    return NodeKeys({node: _seeded_key(seed, node) for node in nodes}, seeded=True)
+    return NodeKeys({node: _seeded_key(seed, node) for node in nodes}, seeded=True, cipher=cipher)
 
 
 def _seeded_key(seed: int, node: int) -> bytes:
@@ -237,6 +271,18 @@ def aes_ctr(key: bytes, counter: int, count_bytes: int) -> NDArray[np.uint8]:
 def encryptor(key: bytes, counter: int) -> CipherContext:
     """What turns zeros into the keystream of `key` from the 128-bit block `counter` on."""
     return Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(BLOCK_BYTES, "big"))).encryptor()
+
+
+_PER_CHACHA = CHACHA_BYTES // BLOCK_BYTES
+
+
+def _chacha_start(counter: int, count_bytes: int) -> bytes:
+    """Counter and nonce of the ChaCha20 block that holds a counter block of `position`."""
+    place, index = counter >> 64, counter & ((1 << 64) - 1)
+    if index * BLOCK_BYTES + count_bytes > CHACHA_BYTES << 32:
+        expected = "draws of at most 2^32 blocks at a step and part; 'aes' has 2^64"
+        raise InputError("privacy.keystream", "chacha20", expected)
+    return struct.pack("<IQI", index // _PER_CHACHA, place, 0)
 
 
 def position(step: int, part: int) -> int:
@@ -283,15 +329,20 @@ def coins(
         InputError: `rate` is not in [0, 1], the node's key is not held, or the position is out of
             range.
     """
+    words_below = threshold(rate)
+    if words_below == 1 << 64:
+        return np.ones(count, np.bool_)
+    return _words(keys, node, purpose, step, count, part) < np.uint64(words_below)
+
+
+def threshold(rate: float) -> int:
+    """How many of the 2^64 words are a coin of this rate.
+
+    Raises:
+        InputError: `rate` is not in [0, 1].
+    """
     if not 0.0 <= rate <= 1.0:
         raise InputError("rate", rate, "a probability from 0 to 1")
-    threshold = _threshold(rate)
-    if threshold == 1 << 64:
-        return np.ones(count, np.bool_)
-    return _words(keys, node, purpose, step, count, part) < np.uint64(threshold)
-
-
-def _threshold(rate: float) -> int:
     # Scaling by a power of two is exact, and int() drops the fraction: the exact floor.
     return int(rate * 2.0**64)
 

@@ -41,25 +41,27 @@ that adds to epsilon (below 1e-5 for 10^10 values), and says what is assumed.
 point, is what whoever computes the total has to prove (`docs/proofs/clipped-sums.md` for clipped
 sums). The time a draw takes: recomputing depends on the total and the noise.
 
-*On an accelerator* totals never leave it. The words and all further bits are those of the node's
-keystreams, made on the host and copied to the device; Box-Muller and the step to the lattice are
-computed there, in double precision and by the careful formulas, for every value. So what is
-released is what the host would release, up to the last bits of logarithm, sine and cosine, which
-change a lattice point once in some 10^12 values. Radii below 2^-30 need 512 more bits and exact
-arithmetic: they are found on the host, where the words are, and written over on the device.
+*On an accelerator* totals never leave it, and what is released is what the host would release of
+the same keys, up to the last bits of logarithm, sine and cosine, which change a lattice point once
+in some 10^12 values. Noise of ChaCha20 is drawn there (`tacit.privacy.noise.on_device`). Where
+there is no Triton, and of AES, words and all further bits are made on the host and copied to the
+device; Box-Muller and the step to the lattice are computed there, in double precision and by the
+careful formulas, for every value. u below 2^-30 needs 512 more bits and exact arithmetic: it is
+found on the host, where the words are, and written over on the device.
 Nothing here waits for the device: pinned memory is copied without blocking, and no shape depends on
-a value. *Assumed of the device:* IEEE 754 in double precision, and a logarithm (log, log1p), sine
-and cosine that err by at most 4 units in the last place, as `slack` has it. NVIDIA's tables in the
-CUDA programming guide state at most 2 for double precision, which is testing, not proof. Devices
-without double precision are noised on the host. Tested on the host's own device; not yet run on a
-GPU.
+a value. *Assumed of the device:* what `slack` has. Devices without double precision are noised on
+the host. Tested on the host's own device; not yet run on a GPU.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -68,7 +70,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.privacy.noise.draws import BLOCK_BYTES, NodeKeys, position
+from tacit.privacy.noise.draws import BLOCK_BYTES, CHACHA_BYTES, NodeKeys, position
 from tacit.privacy.noise.lattice import (
     GROUP_PAIRS,
     LARGEST_POINT,
@@ -88,6 +90,9 @@ _TAIL_BLOCKS = 4
 _TAIL_BITS = 8 * BLOCK_BYTES * _TAIL_BLOCKS
 # Bytes of keystream that a pair takes: two words; and as many more for the bits that care needs.
 _PAIR_BYTES = 8
+# Pairs whose words a block of ChaCha20 has, and those of a group of as many blocks.
+_LANE_PAIRS = CHACHA_BYTES // _PAIR_BYTES
+_LANE_GROUP = GROUP_PAIRS * _LANE_PAIRS
 # Values that are settled with care at once, or a few more.
 _MOST_LEFT = 1 << 15
 # Offsets, in lattice points; see the module.
@@ -96,6 +101,8 @@ _NONE = np.empty((0, 0), np.int32)
 _EIGHTH = math.pi / 4.0 * 2.0**-31
 # Kinds of devices with double precision.
 _DEVICE_TYPES = frozenset({"cuda"})
+# Rows and values of a row, of which the kernels' lists have room in a word.
+_MOST_ON_DEVICE = 1 << 31
 # Pairs that are worked on at once: some 150 MB of the device's memory.
 _DEVICE_PAIRS = 1 << 20
 # Keystreams are made in strips of this many pairs, on all threads.
@@ -153,7 +160,14 @@ def add_normal(
     for node in nodes:
         keys.check(node)
     if total.device.type in _DEVICE_TYPES:
-        _release_on_device(total, lattice, source, offsets)
+        if keys.cipher == "chacha20" and max(total.shape) < _MOST_ON_DEVICE and _has_kernels():
+            # Triton, which only devices need.
+            from tacit.privacy.noise.on_device import noise_of
+
+            noise = noise_of(keys, tuple(nodes), purpose, total.shape[1], total.device)
+            noise.add(total, stds, step, part, offsets)
+        else:
+            _release_on_device(total, lattice, source, offsets)
         return total
     # Compiled loops, which a process that releases nothing does not load.
     from tacit.privacy.noise.fast import noise_rows
@@ -199,8 +213,7 @@ class _Source:
 
     def read(self, row: int, pair: int, zeros: bytes, buffer: memoryview) -> None:
         """Write the words of a row, from one of its pairs on, which has an even number."""
-        block = pair * _PAIR_BYTES // BLOCK_BYTES
-        self.keys.read(self.nodes[row], self.purpose, self.counter + block, zeros, buffer)
+        self._read(row, self.purpose, pair, _PAIR_BYTES, zeros, buffer)
 
     @property
     def more_bits(self) -> str:
@@ -209,12 +222,41 @@ class _Source:
 
     def read_more(self, row: int, pair: int, zeros: bytes, buffer: memoryview) -> None:
         """Write the bits that only care needs, of a row's pairs from one on."""
-        self.keys.read(self.nodes[row], self.more_bits, self.counter + pair, zeros, buffer)
+        self._read(row, self.more_bits, pair, BLOCK_BYTES, zeros, buffer)
+
+    def _read(
+        self, row: int, purpose: str, pair: int, each: int, zeros: bytes, buffer: memoryview
+    ) -> None:
+        """Write `each` bytes a pair. Of ChaCha20, a lane of a device has a block: its eight pairs.
+
+        So values are computed next to each other where lanes are, in groups of `GROUP_PAIRS` lanes;
+        and the words of a pair stand in a column of their blocks.
+        """
+        node = self.nodes[row]
+        if self.keys.cipher == "aes":
+            self.keys.read(node, purpose, self.counter + pair * each // BLOCK_BYTES, zeros, buffer)
+            return
+        skipped = pair % _LANE_GROUP * each
+        size = -(-(skipped + len(zeros)) // (_LANE_GROUP * each)) * _LANE_GROUP * each
+        room = np.empty(size + BLOCK_BYTES, np.uint8)
+        first = self.counter + (pair * each - skipped) // BLOCK_BYTES
+        self.keys.read(node, purpose, first, bytes(size), room.data)
+        words = room[:size].view("<u4" if each == _PAIR_BYTES else "V16")
+        columns = words.reshape(size // (_LANE_GROUP * each), GROUP_PAIRS, -1).swapaxes(1, 2)
+        in_order = np.ascontiguousarray(columns).view(np.uint8).reshape(-1)
+        buffer[: len(zeros)] = in_order[skipped : skipped + len(zeros)].data
+
+    def number(self, pair: Any) -> Any:
+        """Which in the streams of further bits are those of pairs."""
+        if self.keys.cipher == "aes":
+            return pair
+        group, place = pair // _LANE_GROUP, pair % _LANE_GROUP
+        return group * _LANE_GROUP + place % GROUP_PAIRS * _LANE_PAIRS + place // GROUP_PAIRS
 
     def more(self, rows: NDArray[np.intp], pairs: NDArray[np.intp]) -> NDArray[np.uint64]:
         """64 more bits for radius and angle of pairs anywhere in the rows: `[n, 2]`."""
         counters = np.empty((len(pairs), 2), ">u8")
-        counters[:, 0], counters[:, 1] = self.counter >> 64, pairs
+        counters[:, 0], counters[:, 1] = self.counter >> 64, self.number(pairs)
         bits = np.empty((len(pairs), 2), np.uint64)
         order = np.argsort(rows, kind="stable")
         ends = np.flatnonzero(np.diff(rows[order])) + 1
@@ -231,7 +273,7 @@ class _Source:
         self.keys.read(
             self.nodes[row],
             f"{self.purpose}, tails",
-            self.counter + pair * _TAIL_BLOCKS,
+            self.counter + self.number(pair) * _TAIL_BLOCKS,
             bytes(_TAIL_BITS // 8),
             memoryview(buffer),
         )
@@ -358,6 +400,13 @@ def careful_normals(
     cosine = np.cos(turned) * np.where(word & np.uint32(1), -1.0, 1.0)
     swapped = (word & np.uint32(2)) != 0
     return np.asarray(np.sqrt(-2.0 * logs) * np.where(swapped == second, cosine, np.sin(turned)))
+
+
+@cache
+def _has_kernels() -> bool:
+    """Whether Triton is here, and a C compiler, which it needs."""
+    compilers = (os.environ.get("CC", ""), "gcc", "clang")
+    return find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 def _release_on_device(

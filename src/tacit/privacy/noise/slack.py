@@ -10,10 +10,12 @@ arithmetic over the ideal one, given everything before. Then |xi| <= h = 2^-32 (
 below a k; they add up over N pairs, adaptively, so that both hockey-stick divergences at N a k +
 ln(1/delta) / (a - 1) are at most delta + N 2^-523 (Mironov, CSF 2017, propositions 1 and 3).
 
-*Assumed:* AES-256 in counter mode is indistinguishable from random bits, so privacy is
-computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place: in
-double precision, those of NumPy (tested, not proved) and of a device on which noise is added
-(NVIDIA states 2); totals are finite, over the spacing too.
+*Assumed:* AES-256 in counter mode, or ChaCha20, is indistinguishable from random bits, so privacy
+is computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place in
+double precision: those of NumPy (tested, not proved), and of a device that computes from keystreams
+of the host (NVIDIA states 2); of a device's own kernels it is proved, and assumed that a root in
+single precision errs by at most 2^-23 of it (NVIDIA states a unit in the last place); totals are
+finite, over the spacing too.
 """
 
 from __future__ import annotations
