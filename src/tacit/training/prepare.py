@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -705,6 +706,8 @@ def _outputs(loss: Loss, public: Dataset | None, first: Dataset, classes: int | 
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
+        if name == "cuda" and "LOCAL_RANK" in os.environ:  # of the processes of one machine
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.zeros(1, device=device).item()  # "meta" and the like hold no numbers
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
