@@ -53,6 +53,7 @@ bench: .venv/.installed .venv-peers/.installed  ## how fast tacit is, beside its
 bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows that contenders run and agree
 	$(BIN)/python benchmarks/speed --quick --out runs/speed-quick.json
 	$(BIN)/python benchmarks/tables.py --quick
+	$(BIN)/python benchmarks/device --device cpu --quick
 
 clean:
 	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build/site

@@ -633,3 +633,13 @@ def test_a_statement_by_row_says_what_a_person_has(tmp_path):
     assert "none has more than 2 rows at a node (privacy.unit_rows)" in text
     assert "a person with up to 2 rows at one node has epsilon" in unit["meaning"]
     check_statement(path)
+
+
+def test_what_passes_of_low_precision_leave_open_is_said(tmp_path):
+    job = prepare(load_config(experiment(privacy=PRIVATE, train={"precision": "bf16"})))
+    assert any("passes are in bf16" in note for note in job.plan.notes)
+    execute(job, out=tmp_path / "run")
+    write_statement(tmp_path / "run")
+    said = " ".join(stated(tmp_path / "run")["assumptions"])
+    assert "passes were in bfloat16" in said
+    assert "256; how far that may move a sum is not proved" in said

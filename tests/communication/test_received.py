@@ -8,7 +8,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -475,6 +475,9 @@ class Spoilt:
 
     def wait(self):
         return self.last
+
+    def together(self):
+        return nullcontext()
 
 
 @pytest.mark.usefixtures("limited")

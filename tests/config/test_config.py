@@ -100,6 +100,7 @@ def test_every_default():
             "average": "none",
             "seed": 0,
             "dtype": "float32",
+            "precision": "float32",
             "device": "cpu",
             "evaluate_every": None,
             "evaluate_records": 1000,
@@ -311,6 +312,7 @@ NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
         *((f"train.batch={value}", NOT_BATCH) for value in ("0", "-3", "some", "1.5", "true")),
         ("train.seed=9223372036854775808", "must be below 9223372036854775808"),
         ("train.dtype=float16", "must be 'float32' or 'float64'"),
+        ("train.precision=fp16", "must be 'float32', 'tf32' or 'bf16'"),
         ("train.sampling=uniform", "must be 'poisson', 'fixed' or 'allocation'"),
         ("train.evaluate_every=0", "must be 1 or more"),
         ("nodes.count=0", "must be 1 or more"),
@@ -394,6 +396,25 @@ def test_fixed_batches_are_accounted_under_replace_one_only():
         sections = experiment(**{"train": fixed, **changes})
         sections["train"]["sampling"] = "fixed"
         assert load_config(sections).train.sampling == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"train": {"dtype": "float64"}}, "where train.dtype is 'float64'"),
+        (
+            {"algorithm": {"name": "noised-moments", "learning_rate": None}},
+            "noised-moments makes none",
+        ),
+        ({"algorithm": {"name": "fedspd-dp"}, "topology": {"graph": "star"}}, "are in float64"),
+    ],
+)
+def test_passes_of_low_precision_are_refused_where_there_are_none(changes, why):
+    for precision in ("bf16", "tf32"):
+        train = {**changes.get("train", {}), "precision": precision}
+        error = refusal(**{**changes, "train": train})
+        assert (error.where, error.value) == ("train.precision", precision)
+        assert why in error.expected
 
 
 def test_allocation_is_refused_where_nothing_is_proved():

@@ -557,6 +557,7 @@ KEYS: Mapping[str, Key] = {
     "train.average": Key(("none", "tail:0.5")),
     "train.seed": Key((0, 1), {"task": {"model": "mlp"}}),
     "train.dtype": Key(("float32", "float64")),
+    "train.precision": Key(("float32", "bf16"), {"train": {"dtype": "float32"}}),
     "train.device": Key(("cpu", "cuda:63")),
     "train.evaluate_every": Key((1, 3)),
     "train.evaluate_records": Key((1, 6)),

@@ -58,6 +58,19 @@ class Attention(nn.Module):
         return (weights @ self.value(inputs)).mean(dim=1)
 
 
+class Counted(nn.Module):
+    """The rows of a record's ids, some of them the same, as often as the record says."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.layer = nn.Embedding(5, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        ids = inputs.nan_to_num(nan=0.0).clamp(-9, 9).round().long().remainder(5)
+        outputs: Tensor = self.layer((self.rows(ids) * inputs.unsqueeze(2)).sum(dim=1))
+        return outputs
+
+
 class First(nn.Sequential):
     """The first of what a layer returns."""
 
@@ -102,6 +115,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (4, 5),
     ),
     "attention": (Attention, (4, 8)),
+    "embedding": (Counted, (8,)),
     "functional": (Tied, (6,)),
     "LSTM": (lambda: Tokens(First(Recurrent(nn.LSTM(4, 3, batch_first=True)))), (4, 4)),
     "GRU, both ways": (
@@ -114,12 +128,17 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "dropout, functional": (lambda: nn.Sequential(Dropout(0.4), Tied()), (6,)),
 }
-_BUILT: dict[tuple[str, torch.dtype, int | None], tuple[StackedModel, Tensor]] = {}
+_BUILT: dict[tuple[str, torch.dtype, int | None, str], tuple[StackedModel, Tensor]] = {}
+ARITHMETIC = pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [(FLOAT32, "float32"), (FLOAT64, "float32"), (FLOAT32, "bf16")],
+    ids=["float32", "float64", "bf16"],
+)
 
 
-def built(name, dtype, rows=None):
+def built(name, dtype, rows=None, precision="float32"):
     """The model, and weights of two nodes; `rows` is how many a record has at most."""
-    if (name, dtype, rows) not in _BUILT:
+    if (name, dtype, rows, precision) not in _BUILT:
         make, shape = MODELS[name]
         with torch.random.fork_rng():
             torch.manual_seed(3)
@@ -128,11 +147,20 @@ def built(name, dtype, rows=None):
         examples = torch.randn(4, *shape, generator=draws)
         targets = torch.randint(0, 3, (4,), generator=draws)
         loss = LOSSES["cross-entropy"]
-        model = build(module, loss, examples, targets, dtype=dtype, device="cpu", unit_rows=rows)
+        model = build(
+            module,
+            loss,
+            examples,
+            targets,
+            dtype=dtype,
+            device="cpu",
+            unit_rows=rows,
+            precision=precision,
+        )
         at = model.start(NODES, dtype, "cpu")
         moved = at + 0.1 * torch.randn(at.shape, generator=draws).to(dtype)
-        _BUILT[name, dtype, rows] = model, moved
-    return _BUILT[name, dtype, rows]
+        _BUILT[name, dtype, rows, precision] = model, moved
+    return _BUILT[name, dtype, rows, precision]
 
 
 def exact_length(difference, norm):
@@ -167,7 +195,7 @@ def adversarial(shape, size, kind, draws):
     return made[kind]
 
 
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
+@ARITHMETIC
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=25, deadline=None)
 @given(
@@ -179,9 +207,9 @@ def adversarial(shape, size, kind, draws):
     others=st.sampled_from(["ordinary", "all like it"]),
 )
 def test_a_record_moves_the_sum_by_the_bound_at_most(
-    dtype, name, seed, size, kind, clip, norm, others
+    dtype, precision, name, seed, size, kind, clip, norm, others
 ):
-    model, at = built(name, dtype)
+    model, at = built(name, dtype, precision=precision)
     shape = MODELS[name][1]
     draws = torch.Generator().manual_seed(seed)
     inputs = torch.randn(NODES, RECORDS, *shape, generator=draws, dtype=FLOAT64)
@@ -219,7 +247,7 @@ def adversarial_unit(shape, size, kind, draws):
     return [row.expand(ROWS, *shape), row * signs, row * signs + noise, lost][kind % 4]
 
 
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
+@ARITHMETIC
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=20, deadline=None)
 @given(
@@ -232,9 +260,9 @@ def adversarial_unit(shape, size, kind, draws):
     least=st.integers(1, ROWS),
 )
 def test_a_person_with_any_rows_moves_the_sum_by_the_bound_at_most(
-    dtype, name, seed, size, kind, clip, norm, gradient, least
+    dtype, precision, name, seed, size, kind, clip, norm, gradient, least
 ):
-    model, at = built(name, dtype, ROWS)
+    model, at = built(name, dtype, ROWS, precision)
     shape = MODELS[name][1]
     draws = torch.Generator().manual_seed(seed)
     inputs = torch.randn(NODES, RECORDS, ROWS, *shape, generator=draws, dtype=FLOAT64)

@@ -122,6 +122,18 @@ _VIEWS = (
     "was clipped. A view is a function of the record, of its number and of public settings alone."
 )
 _OWN_VIEWS = " Of a function of one's own that was tried out, and not proved."
+_PASSES = {
+    precision: (
+        f"Forward and backward passes were in {words}, and contributions were bounded in float32, "
+        "whatever a pass gave. The bound is for batches of the same slots. Where batches vary in "
+        "size, one record more may change what the others give by the rounding of such numbers, "
+        f"one part in {parts}; how far that may move a sum is not proved.",
+    )
+    for precision, words, parts in (
+        ("tf32", "TensorFloat-32, where they were on a CUDA device", "2,048"),
+        ("bf16", "bfloat16", "256"),
+    )
+}
 _FIXED_END = (
     "The settings were fixed before the run began. If it ended before its planned steps, that was "
     "not decided by what it had released by then: the epsilon of fewer steps does not cover a stop "
@@ -302,6 +314,7 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             *map(unit.said, _ASSUMPTIONS),
             *_unit_assumptions(unit, in_one_process),
             *_view_assumptions(config),
+            *_PASSES.get(config.train.precision, ()),
             _end_assumption(result, ledger),
             _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
             *_trust_assumptions(ledger.trust, observer(first.trust_model)),

@@ -46,6 +46,7 @@ def check(
     _check_nodes(nodes)
     _check_options(algorithm, privacy, train)
     _check_average(algorithm, train)
+    _check_precision(algorithm, train)
     _check_warm_up(algorithm, train)
     _check_privacy(algorithm, privacy, train)
     _check_pairwise(nodes.count, topology, algorithm, privacy)
@@ -373,6 +374,20 @@ def _check_average(chosen: AlgorithmSection, train: Train) -> None:
             f"{definition.name} does not say how they begin with given models (`restart`); leave "
             "one of them out",
         )
+
+
+def _check_precision(chosen: AlgorithmSection, train: Train) -> None:
+    if train.precision != "float32":
+        reasons = {
+            "must be 'float32' where train.dtype is 'float64'": train.dtype == "float64",
+            f"is of forward and backward passes, and {chosen.name} makes none: leave it out": (
+                chosen.definition.moments is not None
+            ),
+            "is of passes in float32, and those of fedspd-dp are in float64: leave it out": (
+                chosen.name == "fedspd-dp"
+            ),
+        }
+        _refuse("train.precision", train.precision, reasons)
 
 
 def _check_warm_up(chosen: AlgorithmSection, train: Train) -> None:

@@ -500,6 +500,8 @@ class Train(Section):
     that share of the steps, the last ones; or "exponential:DECAY": their mean with weights that
     fall by that factor with every step back.
 
+    `precision` is that of the model's forward and backward passes, where `dtype` is float32.
+
     `suboptimality` measures f(x) - f* of a convex task whose nodes' records are one data set's.
     """
 
@@ -510,6 +512,7 @@ class Train(Section):
     average: str = "none"
     seed: Seed = 0
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
     device: Annotated[str, LOCAL] = "cpu"
     evaluate_every: Annotated[Count | None, FREE] = None
     evaluate_records: Annotated[Count, Scope(known_as=1)] = 1000

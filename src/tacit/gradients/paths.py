@@ -33,6 +33,7 @@ from tacit.gradients.layers.pooling import MaxPooling
 from tacit.gradients.layers.recurrent import Product, Products, RecurrentLayer
 from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.losses import Loss
+from tacit.gradients.precision import Precision, forward, passing, widened
 from tacit.gradients.recurrent import Recurrent
 
 Weights = dict[str, Tensor]
@@ -104,6 +105,7 @@ class FunctionalPath:
     module: nn.Module
     loss: Loss
     layout: Layout
+    precision: Precision = "float32"
 
     def _record_loss(
         self,
@@ -123,9 +125,10 @@ class FunctionalPath:
     def _row_loss(
         self, weights: Weights, inputs: Tensor, target: Tensor, coin: Tensor | None
     ) -> Tensor:
-        with dropping(self.module, None if coin is None else coin.unsqueeze(0)):
+        dropped = dropping(self.module, None if coin is None else coin.unsqueeze(0))
+        with dropped, forward(self.precision, inputs.device):
             outputs = functional_call(self.module, weights, (inputs.unsqueeze(0),))
-        return self.loss.per_record(outputs, target.unsqueeze(0))[0]
+        return self.loss.per_record(widened(outputs), target.unsqueeze(0))[0]
 
     def _masked_loss(
         self,
@@ -161,7 +164,8 @@ class FunctionalPath:
             weights = self.layout.views(parameters)
             summed = grad_and_value(self._masked_loss, has_aux=True)
             every = vmap(summed, (0, 0, 0, 0, _axis(coins), _axis(shares)))
-            gradients, (_, losses) = every(weights, inputs, targets, mask, coins, shares)
+            with passing(self.precision, parameters.device):
+                gradients, (_, losses) = every(weights, inputs, targets, mask, coins, shares)
             for slot in self.layout.slots:
                 scale_and_add(
                     total[:, slot.start : slot.stop], gradients[slot.name].reshape(nodes, -1), beta
@@ -190,7 +194,8 @@ class FunctionalPath:
         axes = 0, 0, _axis(coins), _axis(shares)
         every = vmap(vmap(grad_and_value(self._record_loss), (None, *axes)), (0, *axes))
         weights = self.layout.views(parameters)
-        gradients, losses = every(weights, inputs, targets, coins, shares)
+        with passing(self.precision, parameters.device):
+            gradients, losses = every(weights, inputs, targets, coins, shares)
         parts: list[Contribution] = [
             Dense(slot, gradients[slot.name].reshape(*mask.shape, -1)) for slot in self.layout.slots
         ]
@@ -366,6 +371,7 @@ class TapsPath:
     poolings: tuple[MaxPooling, ...]
     rectifiers: tuple[str, ...]
     recurrent: tuple[RecurrentLayer, ...] = ()
+    precision: Precision = "float32"
 
     def accumulate(
         self,
@@ -411,9 +417,11 @@ class TapsPath:
         replaced = self.layers, self.poolings, self.rectifiers, self.recurrent
         tapping = _tapping(self.module, *replaced, parameters, count * rows)
         dropped = dropping(self.module, None if coins is None else coins.flatten())
-        with torch.enable_grad(), tapping as (anchor, records, products), dropped:
-            outputs = self.module(inputs.flatten(0, 1))
-            losses = self.loss.per_record(outputs, targets.flatten(0, 1))
+        passed = passing(self.precision, parameters.device)
+        with torch.enable_grad(), passed, tapping as (anchor, records, products), dropped:
+            with forward(self.precision, parameters.device):
+                outputs = self.module(inputs.flatten(0, 1))
+            losses = self.loss.per_record(widened(outputs), targets.flatten(0, 1))
             if shares is not None:
                 losses = (losses.view(shares.shape) * shares).sum(dim=2)
             losses = torch.where(mask, losses.view(mask.shape), 0.0)
@@ -429,8 +437,9 @@ class TapsPath:
                 gradient = record.gradient
                 if gradient is None:
                     gradient = parameters.new_zeros(record.output_shape)
-                gradient = gradient.view(record.output_shape)
-                parts += layer.contributions(record.kept, gradient, nodes, rows, norms)
+                gradient = widened(gradient).view(record.output_shape)
+                kept = widened(record.kept)
+                parts += layer.contributions(kept, gradient, nodes, rows, norms)
             for recurring, own in zip(self.recurrent, products, strict=True):
                 parts += recurring.contributions(own, nodes, count, norms)
         return parts, losses.detach()

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,15 @@ class Probe:
     coins: Tensor
     shares: Tensor | None = None
     packed: Packed | None = None
+
+    def single(self) -> Probe:
+        """The same batch in single precision, for which nothing is known to be right."""
+        single: dict[str, Any] = {
+            name: values.float()
+            for name, values in vars(self).items()
+            if isinstance(values, Tensor) and values.is_floating_point()
+        }
+        return replace(self, **single)
 
     @property
     def rows(self) -> int:

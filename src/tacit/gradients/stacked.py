@@ -61,6 +61,13 @@ from tacit.gradients.losses import Loss
 from tacit.gradients.moments import Moments
 from tacit.gradients.outputs import Output, with_output
 from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped_layers
+from tacit.gradients.precision import (
+    Precision,
+    check_products,
+    exact_products,
+    forward,
+    widened,
+)
 from tacit.gradients.probe import Probe, probe_of, refuse_module, refuse_outputs
 from tacit.gradients.recurrent import Recurrent
 from tacit.gradients.trials import disproof, mixing
@@ -275,7 +282,7 @@ class StackedModel:
         for start in range(0, count, step):
             part = slice(None), slice(start, start + step)
             own = _cut(part, coins, shares)
-            with torch.autocast(parameters.device.type, enabled=False):
+            with exact_products(parameters.device):
                 rows = self._rows(parameters, inputs[part], targets[part], *own)
                 taken = *rows[:2], mask[part], clip, sums, int(start > 0), norm
                 found.append(engine.accumulate(parameters, *taken, *rows[2:]))
@@ -301,10 +308,11 @@ class StackedModel:
         coins = self._coins(coins)
         shares = self._shares(shares, parameters)
         if clip is not None:
-            _check_products(clip)
+            check_clip(clip)
+            check_products()
         parameters = parameters.detach()
         inputs, targets = self._filled(parameters, inputs, targets, mask)
-        with torch.autocast(parameters.device.type, enabled=False):
+        with exact_products(parameters.device):
             inputs, targets, coins, shares = self._rows(parameters, inputs, targets, coins, shares)
             # With norms even where nothing is clipped: the form of the parts is always the same.
             parts, losses = self._engine(parameters).contributions(
@@ -324,7 +332,8 @@ class StackedModel:
         Raises:
             InputError: as `gradient`.
         """
-        _check_products(clip)
+        check_clip(clip)
+        check_products()
         return aimed(clip, counts, dtype, self.positions)
 
     def records_at_once(self, parameters: Tensor, beside: int = 0) -> int:
@@ -352,7 +361,7 @@ class StackedModel:
         if self.channels_last and inputs.ndim == 4:
             # `contiguous` leaves images of one channel as they lie, which PyTorch reads as first.
             inputs = torch.empty_like(inputs, memory_format=torch.channels_last).copy_(inputs)
-        with torch.no_grad():
+        with torch.no_grad(), exact_products(parameters.device):
             rows = [
                 torch.cat(
                     [
@@ -481,6 +490,7 @@ def build(
     augmentation: Augmentation | None = None,
     unit_rows: int | None = None,
     packed: Packed | None = None,
+    precision: Precision = "float32",
 ) -> StackedModel:
     """Check a module, and choose and prove the path for its gradients.
 
@@ -499,6 +509,7 @@ def build(
         unit_rows: how many rows a record has at most, where it is all that a person has; None: a
             record is one row.
         packed: how the inputs of a record lie in its row, where it has several.
+        precision: of the model's forward and backward passes, where parameters are float32.
 
     Raises:
         InputError: on `task.augmentation` as `check_augmentation`;
@@ -530,8 +541,9 @@ def build(
             return _wired(found, packed, output, kind if in_dtype else None)
 
         working, exact = made(dtype), made(torch.float64)
-        outputs, activations = _counted_outputs(working, examples[0])
-        loss.check(outputs, examples[1])
+        with forward(precision, examples[0].device):
+            outputs, activations = _counted_outputs(working, examples[0])
+        loss.check(widened(outputs), examples[1])
         try:
             probe = probe_of(exact, loss, layout, inputs, targets, rows, packed)
         except Exception as error:
@@ -551,8 +563,9 @@ def build(
             raise
         in_dtype = True
         working, exact, activations, probe = tried(in_dtype)
-    choice = _choose(original, working, exact, loss, layout, probe)
-    loop = choice.loop if augmentation is None else None  # which makes nothing of the batch
+    choice = _choose(original, working, exact, loss, layout, probe, precision)
+    # Which makes nothing of the batch, in float32.
+    loop = choice.loop if augmentation is None and precision != "bf16" else None
     evaluated = _sharing(working, working.parameters()).eval()
     for pooling in poolings(evaluated) if choice.channels_last else ():
         vars(evaluated.get_submodule(pooling.name))["forward"] = pooling.forward
@@ -634,22 +647,6 @@ def _sharing(module: nn.Module, parameters: Iterable[nn.Parameter]) -> nn.Module
     return copy.deepcopy(module, shared)
 
 
-def _check_products(clip: Clip) -> None:
-    """The proof is of IEEE products: neither bfloat16 nor TensorFloat-32 will do."""
-    check_clip(clip)
-    try:
-        precision = torch.get_float32_matmul_precision()
-    except RuntimeError:  # backends have settings of their own
-        precision = "mixed"
-    if precision != "highest":
-        raise InputError(
-            "torch.set_float32_matmul_precision",
-            precision,
-            "must be 'highest' where gradients are clipped: what a record contributes is bounded "
-            "for products in float32",
-        )
-
-
 @dataclass(frozen=True)
 class _Choice:
     """A proved path; `kept` numbers a record beside the activations, `positions` terms at most."""
@@ -671,6 +668,7 @@ def _choose(
     loss: Loss,
     layout: Layout,
     probe: Probe,
+    precision: Precision,
 ) -> _Choice:
     """Taps if they pass the probe, else `torch.func` if that does.
 
@@ -692,7 +690,12 @@ def _choose(
         names = [layer.name for layer in layers] + [pooling.name for pooling in pools]
         unneeded = tuple(rectifiers[name] for name in names if name in rectifiers)
         candidate = TapsPath(exact, loss, layers, pools, unneeded, recurrent)
+        engine: GradientPath = TapsPath(
+            working, loss, layers, pools, unneeded, recurrent, precision
+        )
         reason = disproof(candidate, probe) or mixing(candidate, probe, original, exact)
+        if not reason and precision != "float32":
+            reason = mixing(engine, probe.single(), original, working)
         if not reason:
             inputs, targets, coins = (
                 part[:, : probe.rows] for part in (probe.inputs, probe.targets, probe.coins)
@@ -706,8 +709,6 @@ def _choose(
             kept = sum((1 + 2 * (part.positions > 1)) * part.numel() for part in parts)
             kept //= probe.mask.shape[0]
             positions = max(part.positions for part in parts)
-            proved = working, loss, layers, pools, unneeded, recurrent
-            engine: GradientPath = TapsPath(*proved)
             loop = linear_layer(original, exact, loss, layout, probe)
             return _Choice("taps", "", engine, candidate, kept, channels_last, positions, loop)
     alone = FunctionalPath(exact, loss, layout)
@@ -718,7 +719,7 @@ def _choose(
             type(original).__name__,
             f"torch.func must be able to differentiate it one record at a time; {problem}",
         )
-    engine = FunctionalPath(working, loss, layout)
+    engine = FunctionalPath(working, loss, layout, precision)
     return _Choice("functional", reason, engine, alone, 2 * layout.size, channels_last=False)
 
 

@@ -57,6 +57,7 @@ from tacit.gradients.clipping import (
     norm_bounds,
 )
 from tacit.gradients.contributions import CHUNK, Dense, all_known_true
+from tacit.gradients.precision import exact_products
 from tacit.gradients.stacked import BatchGradient, StackedModel
 from tacit.gradients.table_storage import (
     Entry,
@@ -416,7 +417,7 @@ def clipped_difference(
             model.record_gradients(point, some, labels, present, clip, shares=own)
             for point in points
         ]
-        with torch.no_grad():
+        with torch.no_grad(), exact_products(at.device):
             known = some.to(at) if some.is_floating_point() else some.to(at.device)
             new, old = (_entry(found, shapes, known)[0] for found in found_here)
             parts = differences(new, old, shapes)

@@ -26,6 +26,7 @@ from torch import Tensor
 from tacit.base.free_memory import host_bytes, in_words
 from tacit.errors import InputError
 from tacit.gradients.contributions import Contribution, Outer, Slot
+from tacit.gradients.precision import exact_products
 from tacit.gradients.stacked import StackedModel
 
 _BLOCK_BYTES = 2**21
@@ -239,8 +240,9 @@ def add(
 
 
 def _weighted_sum(parts: Entry, weights: Tensor, out: Tensor) -> None:
-    for part in parts:
-        part.add_to(out, weights, 0)
+    with exact_products(out.device):
+        for part in parts:
+            part.add_to(out, weights, 0)
 
 
 def _vector(slot: Slot, values: Tensor) -> Outer:

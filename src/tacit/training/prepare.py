@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from tacit.features.maps import FeatureMap, find_features
 from tacit.gradients import AUGMENTATIONS, Augmentation, Loss, Moments, Output, StackedModel
 from tacit.gradients.augmentation import ViewFunction
 from tacit.gradients.losses import class_axis
+from tacit.gradients.precision import precision_notes
 from tacit.gradients.table_storage import available_bytes, table_need
 from tacit.models import architectures as models
 from tacit.models.architectures import find_loss, find_output
@@ -187,6 +189,7 @@ def prepare(
             augmentation=find_augmentation(config, example.inputs),
             unit_rows=None if train.units is None else train.units.rule.most,
             packed=packed,
+            precision=config.train.precision,
         )
     except RecordsError as error:  # a few of them were tried
         raise RecordsError(shown, "some of its records", error.expected) from None
@@ -232,7 +235,8 @@ def prepare(
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     table = _table_notes(config, engine, train.counts.tolist(), dtype)
     described = () if features is None else (features.note(),)
-    described = (*described, *_view_notes(engine))
+    passes = precision_notes(config.train.precision, device)
+    described = (*described, *_view_notes(engine), *passes)
     notes = (*rule, *records.notes, *described, *table, *lightning_notes(model, loss))
     if moments is not None and moments.target_bound is not None:
         shortened = f"targets longer than {moments.target_bound:.6g} are shortened to it"
@@ -702,6 +706,8 @@ def _outputs(loss: Loss, public: Dataset | None, first: Dataset, classes: int | 
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
+        if name == "cuda" and "LOCAL_RANK" in os.environ:  # of the processes of one machine
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.zeros(1, device=device).item()  # "meta" and the like hold no numbers
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

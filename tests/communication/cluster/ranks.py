@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import defaultdict, deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -92,6 +92,7 @@ def take_seat(
     timeout,
     name="channel",
     diagnose=lost,
+    batched=False,
 ):
     """Connects this process with the others, over loopback alone."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
@@ -108,6 +109,7 @@ def take_seat(
         seat.waited.append,
         name=name,
         patience=timeout,
+        batched=batched,
     )
     return seat
 
@@ -214,6 +216,10 @@ class ThreadChannel:
         assert rank != self.rank
         self._posted[rank] += 1
         return ThreadArrival(self, rank, size, self._posted[rank] - 1)
+
+    def together(self):
+        """Messages begin each at once."""
+        return nullcontext()
 
     def finish(self):
         """Waits until all that was sent has been taken."""

@@ -119,6 +119,30 @@ def talk(seat):
     return found
 
 
+def talk_together(seat):
+    """Rounds whose messages begin in one batch, as over NCCL, both ways and of several lengths."""
+    own = take_seat(
+        seat.rank, seat.processes, seat.store.port, 10.0, name="batched", batched=True
+    ).channel
+    others = [other for other in range(own.processes) if other != own.rank]
+    found = []
+    for turn, size in enumerate((0, 1, LARGE, 17)):
+        with own.together():
+            arrivals = {other: own.receive(other, size + 100) for other in others}
+            for other in others:
+                own.send(other, message(f"{own.rank} {other} {turn}", size))
+            assert not any(arrival._begun.work for arrival in arrivals.values())
+        found.append([seen(arrivals[other].wait()) for other in others])
+    with own.together():  # a third to one process waits for the first, which then has to begin
+        late = [own.receive(others[0], 10) for _ in range(3)] if own.rank < 2 else []
+        for number in range(len(late)):
+            own.send(others[0], message(f"{number}", 10))
+    found.append([seen(arrival.wait()) for arrival in late])
+    own.finish()
+    own.close()
+    return found
+
+
 def check_talk(outcomes, head):
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
     for rank, found in enumerate(outcome.value for outcome in outcomes):
@@ -136,6 +160,17 @@ def check_talk(outcomes, head):
     assert second["order"] == [expected(f"order {n}", 1000 * (7 - n)) for n in range(7)]
     assert second["late"] == third["late"] == expected("late", 5000)
     assert "late" not in first
+
+
+def test_messages_that_begin_in_one_batch():
+    outcomes = run_ranks(talk_together, 3)
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
+    for rank, found in enumerate(outcome.value for outcome in outcomes):
+        others = [other for other in range(3) if other != rank]
+        for turn, size in enumerate((0, 1, LARGE, 17)):
+            assert found[turn] == [expected(f"{other} {rank} {turn}", size) for other in others]
+        if rank < 2:
+            assert found[4] == [expected(f"{number}", 10) for number in range(3)]
 
 
 def test_processes_get_what_was_sent_to_them():
@@ -283,6 +318,7 @@ class Wire:
 
     def __init__(self, delivered=b""):
         self.sent: list[Tensor] = []
+        self.supports_coalescing = False
         self.delivered = delivered
 
     def send(self, tensors, rank, tag):
@@ -301,13 +337,13 @@ class Wire:
 def over(wire, waiting=lambda _: None):
     return TorchChannel(
         wire,
-        wire,
         rank=1,
         processes=3,
         device=CPU,
         timeout=1.0,
         diagnose=lost,
         waiting=waiting,
+        batched=False,
     )
 
 
@@ -403,23 +439,6 @@ def test_nothing_that_lay_in_memory_passes_for_a_message(monkeypatch):
     monkeypatch.setattr(module.torch, "empty", lambda size, **_: stale[:size])
     with pytest.raises(PeerError, match="none of tacit"):
         over(Wire(b"t")).receive(0, 100).wait()
-
-
-class Handing(ThreadChannel):
-    """A channel whose sends wait until they are taken: connections that both ends make."""
-
-    def send(self, rank, message):
-        super().send(rank, message)
-        self.finish()
-
-
-def test_greeting_waits_in_no_ring():
-    def greet(seat):
-        module._greet(seat.channel)
-        return seat.channel.bytes_sent
-
-    outcomes = run_threads(greet, 5, timeout=5.0, channel=Handing)
-    assert outcomes == [Outcome(0, 0)] * 5
 
 
 def test_the_waits_of_threads_are_bounded_in_number():

@@ -29,7 +29,7 @@ class PlainModel:
 
     The module is a copy, in `dtype`, without parameters that require grad. `layout` says where each
     trainable parameter lies in a flat vector `[d]`, and `augmentation` what the views of a record
-    are, if it has any.
+    are, if it has any. `low`: whether its products are in bfloat16, by autocast.
     """
 
     module: nn.Module
@@ -37,6 +37,7 @@ class PlainModel:
     layout: Layout
     dtype: torch.dtype
     augmentation: Augmentation | None = None
+    low: bool = False
 
     def gradient(self, at: Tensor, record: Tensor, target: Tensor) -> Tensor:
         """The gradient `[d]` of one record's loss at `at` `[d]`, differentiable by the record.
@@ -88,8 +89,10 @@ class PlainModel:
             rows = at.detach().to(self.dtype).unsqueeze(0)
             views = self.layout.views(rows)
             given = {name: view[0].detach().requires_grad_() for name, view in views.items()}
-            outputs = functional_call(self.module, given, (self._cast(record).unsqueeze(0),))
-            value = self.loss.per_record(outputs, self._cast(target).unsqueeze(0))[0]
+            kind = at.device.type
+            with torch.autocast(kind, torch.bfloat16, enabled=self.low, cache_enabled=False):
+                outputs = functional_call(self.module, given, (self._cast(record).unsqueeze(0),))
+            value = self.loss.per_record(outputs.to(self.dtype), self._cast(target).unsqueeze(0))[0]
             found = torch.autograd.grad(
                 value,
                 list(given.values()),

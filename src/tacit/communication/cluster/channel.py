@@ -1,4 +1,4 @@
-"""Messages between two processes over torch.distributed: gloo on CPUs, NCCL on GPUs.
+"""Messages between two processes over torch.distributed: NCCL where each has a GPU, else gloo.
 
 A message is uint8, and begins on the wire with 16 bytes that the channel adds and takes away: a
 mark, and the length, little-endian. gloo does not say how long the message was that filled a
@@ -14,10 +14,12 @@ What torch 2.13 does over gloo when a peer is lost, as tried on loopback:
 - a message longer than the buffer posted for it ends the *receiver* (std::terminate), which no
   caller can catch: sizes must follow from the plan on which the processes agreed.
 
-NCCL is untested here, for want of two GPUs. A connection of NCCL carries one message at a time,
-and is made when first used, by both ends together; so each direction has a group of its own, and
-all connections are made at the start, in an order that everybody follows. A message must be
-exactly as long as what was announced for it.
+Over NCCL all messages of a round begin as one batch (`together`), so that nobody's send waits for
+a receive that its own send holds up. That is what `torch.distributed.batch_isend_irecv` does; it
+refuses a group that is not registered with the default one, which is the user's and not used here
+("Group ... is not registered", torch 2.13). Over gloo a batch begins one message after the other,
+there as here, and tests run it so. A message over NCCL must be exactly as long as what was
+announced for it, as all of an exchange are. **NCCL has not been run**, for want of two GPUs.
 """
 
 from __future__ import annotations
@@ -29,17 +31,20 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tacit.errors import InputError, PeerError, describe
+from tacit.errors import PeerError, describe
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+    from tacit.communication.exchange.protocol import Channel
 
 Diagnose = Callable[[int, str], Exception]
 """Makes the error to raise, of the rank that was waited for and what was seen of it."""
@@ -64,6 +69,10 @@ _PLAIN = {
 class Group(Protocol):
     """What the channel needs of a process group of torch.distributed."""
 
+    @property
+    def supports_coalescing(self) -> bool:
+        """Whether several operations can be one: of NCCL, not of gloo."""
+
     def send(self, tensors: list[Tensor], rank: int, tag: int, /) -> dist.Work:
         """Begin to send."""
 
@@ -78,8 +87,8 @@ class TorchChannel:
     """A `Channel` over a process group that nobody else uses.
 
     Args:
-        up: the group for messages to higher ranks.
-        down: the group for messages to lower ranks; over gloo the same one.
+        device: where messages are made and read; gloo takes them through the host.
+        batched: whether what is begun `together` begins as one batch, and not each at once.
         timeout: seconds that one wait may take.
         diagnose: see `Diagnose`; called while `waiting` still names the rank.
         waiting: see `Waiting`.
@@ -90,8 +99,7 @@ class TorchChannel:
 
     def __init__(
         self,
-        up: Group,
-        down: Group,
+        group: Group,
         *,
         rank: int,
         processes: int,
@@ -99,12 +107,16 @@ class TorchChannel:
         timeout: float,
         diagnose: Diagnose,
         waiting: Waiting,
+        batched: bool,
     ) -> None:
         self.rank, self.processes, self.bytes_sent = rank, processes, 0
-        self._groups: tuple[Group, ...] = (down, up)
+        self._group: Group | None = group
         self._device, self._timeout = device, timeout
+        self._wire = device if group.supports_coalescing else torch.device("cpu")
         self._diagnose, self._waiting = diagnose, waiting
-        self._sending: dict[int, deque[tuple[dist.Work, Tensor]]] = {}
+        self._batched, self._gathering = batched, False
+        self._due: list[_Operation] = []
+        self._sending: dict[int, deque[tuple[_Operation, Tensor]]] = {}
         # The whole buffer of each envelope that is still in somebody's hands.
         self._envelopes: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
 
@@ -131,7 +143,7 @@ class TorchChannel:
             ValueError: to itself, or the message is no vector of bytes.
             Exception: what `diagnose` makes, if an earlier message was not taken in time.
         """
-        group = self._group(self.rank, rank, rank)
+        group = self._group_for(rank)
         if message.dtype != torch.uint8 or message.ndim != 1:
             raise ValueError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
         whole = self._envelopes.get(message)
@@ -139,12 +151,13 @@ class TorchChannel:
             own = self.envelope(len(message))
             own.copy_(message)
             whole = self._envelopes[own]
+        whole = whole.to(self._wire)
         sending = self._sending.setdefault(rank, deque())
         with self._watched(rank):
             while len(sending) >= _UNDER_WAY:
                 self._wait(sending[0][0])
                 sending.popleft()
-            sending.append((group.send([whole], rank, 0), whole))
+            sending.append((self._begin(rank, partial(group.send, [whole], rank, 0)), whole))
         self.bytes_sent += len(whole)
 
     def receive(self, rank: int, size: int) -> TorchArrival:
@@ -154,11 +167,24 @@ class TorchChannel:
             ValueError: from itself.
             Exception: what `diagnose` makes, if the connection is known to be lost.
         """
-        group = self._group(rank, self.rank, rank)
-        whole = torch.empty(HEAD + size, dtype=torch.uint8, device=self._device)
+        group = self._group_for(rank)
+        whole = torch.empty(HEAD + size, dtype=torch.uint8, device=self._wire)
         whole[:HEAD].zero_()  # no head that lay in this memory before passes for one that came
         with self._watched(rank):
-            return TorchArrival(self, rank, group.recv([whole], rank, 0), whole)
+            begun = self._begin(rank, partial(group.recv, [whole], rank, 0))
+        return TorchArrival(self, rank, begun, whole)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Within, what is sent and received may begin at the end, in one batch; see `Channel`."""
+        self._gathering = self._batched
+        try:
+            yield
+        finally:
+            self._gathering = False
+        if self._due:
+            with self._watched(self._due[0].rank):
+                self._begin_due()
 
     def finish(self) -> None:
         """Wait until every message that was sent has been taken.
@@ -175,26 +201,50 @@ class TorchChannel:
     def close(self) -> None:
         """Let go of the connections; at once, whatever is under way and whoever was lost."""
         self._sending.clear()
-        groups, self._groups = self._groups, ()
-        if self._device.type == "cuda":
-            for group in groups:
-                group.abort()
+        self._due.clear()
+        group, self._group = self._group, None
+        if group is not None and group.supports_coalescing:
+            group.abort()
 
-    def taken(self, rank: int, work: dist.Work, whole: Tensor) -> Tensor:
+    def taken(self, rank: int, begun: _Operation, whole: Tensor) -> Tensor:
         """Wait for a message, and return its payload (for `TorchArrival`)."""
         with self._watched(rank):
-            self._wait(work)
-        return _payload(rank, whole)
+            self._wait(begun)
+        return _payload(rank, whole).to(self._device)
 
-    def _wait(self, work: dist.Work) -> None:
-        work.wait(timedelta(seconds=self._timeout))
+    def _begin(self, rank: int, begin: Callable[[], dist.Work]) -> _Operation:
+        operation = _Operation(rank, begin)
+        self._due.append(operation)
+        if not self._gathering:
+            self._begin_due()
+        return operation
 
-    def _group(self, source: int, target: int, peer: int) -> Group:
-        if not self._groups:
+    def _begin_due(self) -> None:
+        due, self._due = self._due, []
+        group: Any = self._group
+        if not group.supports_coalescing:
+            for operation in due:
+                operation.work = operation.begin()
+            return
+        group._start_coalescing(self._device)
+        for operation in due:
+            operation.begin()
+        work = group._end_coalescing(self._device)
+        for operation in due:
+            operation.work = work
+
+    def _wait(self, operation: _Operation) -> None:
+        if operation.work is None:
+            self._begin_due()
+        assert operation.work is not None
+        operation.work.wait(timedelta(seconds=self._timeout))
+
+    def _group_for(self, peer: int) -> Group:
+        if self._group is None:
             raise ValueError("the channel is closed")
-        if source == target or not 0 <= peer < self.processes:
+        if peer == self.rank or not 0 <= peer < self.processes:
             raise ValueError(f"rank {self.rank} of {self.processes} has no channel to {peer}")
-        return self._groups[target > source]
+        return self._group
 
     @contextmanager
     def _watched(self, rank: int) -> Iterator[None]:
@@ -209,19 +259,28 @@ class TorchChannel:
 
 
 @dataclass(eq=False, slots=True)
+class _Operation:
+    """A message to or from a rank: how it begins, and what is under way once it has."""
+
+    rank: int
+    begin: Callable[[], dist.Work]
+    work: dist.Work | None = None
+
+
+@dataclass(eq=False, slots=True)
 class TorchArrival:
     """An `Arrival` of a `TorchChannel`."""
 
     _channel: TorchChannel
     _rank: int
-    _work: dist.Work | None
+    _begun: _Operation | None
     _whole: Tensor
 
     def wait(self) -> Tensor:
         """The bytes that came, uint8 `[at most the size announced]`; see `Arrival.wait`."""
-        if self._work is not None:
-            self._whole = self._channel.taken(self._rank, self._work, self._whole)
-            self._work = None
+        if self._begun is not None:
+            self._whole = self._channel.taken(self._rank, self._begun, self._whole)
+            self._begun = None
         return self._whole
 
 
@@ -236,47 +295,57 @@ def open_channel(
     *,
     name: str = "channel",
     patience: float | None = None,
+    batched: bool = False,
 ) -> TorchChannel:
     """Connect this process with all others, which must do the same within the timeout.
 
     No default process group is made or used. Which network interface gloo listens on, the
     environment says (GLOO_SOCKET_IFNAME), when this is called.
 
-    Messages lie on `device`; a CUDA device takes NCCL. Times are in seconds: one wait may take
+    Messages lie on `device`. Where each process has a CUDA device of its own they go by NCCL, and
+    otherwise by gloo, through the host, `batched` or not. Times are in seconds: one wait may take
     `patience`, or as long as the timeout where that is None. Another name is another channel, of
     connections of its own.
 
     Raises:
-        InputError: a CUDA device, and this build of torch has no NCCL.
         PeerError: the processes could not be connected.
         Exception: what `diagnose` makes, of the first rank that did not come.
     """
     own = dist.PrefixStore(f"tacit-{name}", store)  # type: ignore[attr-defined]
-    _assemble(own, rank, processes, timeout, diagnose)
-    connect = _connect_nccl if device.type == "cuda" else _connect_gloo
+    devices = _assemble(own, rank, processes, _own_device(device), timeout, diagnose)
+    nccl = all(devices) and len(set(devices)) == processes
     try:
-        down, up = connect(own, rank, processes, timeout)
+        group = (_nccl if nccl else _gloo)(own, rank, processes, timeout)
     except RuntimeError as error:
         reason = _plainly(error, timeout)
         raise PeerError(f"rank {rank} could not be connected with the others: {reason}") from None
     channel = TorchChannel(
-        up,
-        down,
+        group,
         rank=rank,
         processes=processes,
         device=device,
         timeout=patience or timeout,
         diagnose=diagnose,
         waiting=waiting,
+        batched=batched or nccl,
     )
-    if device.type == "cuda":
+    if channel._batched:
         _greet(channel)
     return channel
 
 
-def _assemble(store: Store, rank: int, processes: int, timeout: float, diagnose: Diagnose) -> None:
-    """Wait until every process is here, or diagnose the first that is not."""
-    store.set(f"here/{rank}", "")
+def _own_device(device: torch.device) -> str:
+    """What a process's GPU is told by, for NCCL takes one a process; empty: there is none."""
+    if device.type != "cuda" or not dist.is_nccl_available():
+        return ""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def _assemble(
+    store: Store, rank: int, processes: int, word: str, timeout: float, diagnose: Diagnose
+) -> list[str]:
+    """Wait until every process is here, or diagnose the first that is not; the word of each."""
+    store.set(f"here/{rank}", word)
     keys = [f"here/{other}" for other in range(processes)]
     try:
         store.wait(keys, timedelta(seconds=timeout))
@@ -286,44 +355,29 @@ def _assemble(store: Store, rank: int, processes: int, timeout: float, diagnose:
             raise PeerError(f"the rendezvous failed: {describe(error)}") from None
         reason = f"it did not come to be connected within {timeout:g} s"
         raise diagnose(absent[0], reason) from None
+    return [store.get(key).decode() for key in keys]
 
 
-def _connect_gloo(store: Store, rank: int, processes: int, timeout: float) -> list[Group]:
+def _gloo(store: Store, rank: int, processes: int, timeout: float) -> Group:
     group = dist.ProcessGroupGloo(store, rank, processes, timedelta(seconds=timeout))
-    return [cast(Group, group)] * 2
+    return cast(Group, group)
 
 
-def _connect_nccl(store: Store, rank: int, processes: int, timeout: float) -> list[Group]:
-    if not dist.is_nccl_available():
-        raise InputError("train.device", "cuda", "this build of torch has no NCCL; use cpu")
+def _nccl(store: Store, rank: int, processes: int, timeout: float) -> Group:
     # Its watchdog ends the process when a peer is lost; the waits here find out by themselves.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-    groups: list[Group] = []
-    for way in ("down", "up"):
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=10 * timeout)
-        own = dist.PrefixStore(way, store)  # type: ignore[attr-defined]
-        groups.append(cast(Group, dist.ProcessGroupNCCL(own, rank, processes, options)))
-    return groups
+    os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=10 * timeout)
+    return cast(Group, dist.ProcessGroupNCCL(store, rank, processes, options))
 
 
-def _greet(channel: TorchChannel) -> None:
-    """An empty message each way between every two processes, lowest pair first.
-
-    Of the pairs that are left, both ends of the lowest are free to greet: nobody waits in a ring.
-    """
-    empty = channel.envelope(0)
-
-    def give(peer: int) -> None:
-        channel.send(peer, empty)
-
-    def take(peer: int) -> None:
-        channel.receive(peer, 0).wait()
-
-    for peer in (other for other in range(channel.processes) if other != channel.rank):
-        for greet in (give, take) if channel.rank < peer else (take, give):
-            greet(peer)
-    channel.finish()
+def _greet(channel: Channel) -> None:
+    """An empty message around the ring: NCCL connects everybody in the first batch."""
+    with channel.together():
+        arrival = channel.receive((channel.rank - 1) % channel.processes, 0)
+        channel.send((channel.rank + 1) % channel.processes, channel.envelope(0))
+    arrival.wait()
 
 
 def _payload(rank: int, whole: Tensor) -> Tensor:

@@ -406,14 +406,17 @@ class BetweenProcesses:
             )
 
         expected = {rank: envelope(rank, nodes) for rank, nodes in sorted(route.receives.items())}
-        arrivals = {rank: self._channel.receive(rank, e.size) for rank, e in expected.items()}
-        for rank, nodes in sorted(route.sends.items()):
-            own = envelope(self._channel.rank, nodes)
-            message = self._channel.envelope(own.size)
-            header = torch.frombuffer(bytearray(write_header(own)), dtype=torch.uint8)
-            message[:HEADER_BYTES] = header.to(message.device)
-            _fill(message[HEADER_BYTES:], values, self._rows(nodes, rows_of), own.layout, coding)
-            self._channel.send(rank, message)
+        with self._channel.together():
+            arrivals = {rank: self._channel.receive(rank, e.size) for rank, e in expected.items()}
+            for rank, nodes in sorted(route.sends.items()):
+                own = envelope(self._channel.rank, nodes)
+                message = self._channel.envelope(own.size)
+                header = torch.frombuffer(bytearray(write_header(own)), dtype=torch.uint8)
+                message[:HEADER_BYTES] = header.to(message.device)
+                _fill(
+                    message[HEADER_BYTES:], values, self._rows(nodes, rows_of), own.layout, coding
+                )
+                self._channel.send(rank, message)
         self._turn += 1
         return _Post(route, expected, arrivals, coding)
 

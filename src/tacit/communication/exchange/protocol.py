@@ -6,6 +6,7 @@ How many bytes messages take (`sizes`), and who sends them (`Active`), is the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -209,6 +210,9 @@ class Channel(Protocol):
 
     def receive(self, rank: int, size: int) -> Arrival:
         """Begin to receive one message of at most `size` bytes."""
+
+    def together(self) -> AbstractContextManager[object]:
+        """Within, messages may begin at the end, all at once: nothing is waited for there."""
 
 
 Active: TypeAlias = Callable[[int], NDArray[np.bool_] | None]

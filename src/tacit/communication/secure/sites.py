@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence, Set
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -536,6 +536,10 @@ class SiteChannel:
         """The next message of a site."""
         self._wire.expect(size)
         return SiteArrival(self._wire, rank, self._device, self._patience)
+
+    def together(self) -> AbstractContextManager[object]:
+        """Messages begin each at once; see `Channel`."""
+        return nullcontext()
 
 
 class SiteArrival:

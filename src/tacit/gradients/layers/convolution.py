@@ -47,6 +47,7 @@ from torch.nn import functional
 
 from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot
 from tacit.gradients.layers import processor
+from tacit.gradients.precision import operands, widened
 
 UNFOLDED_OPERATIONS = 8_000_000
 """Multiplications and additions a record, up to which a convolution is unfolded."""
@@ -152,6 +153,7 @@ class Geometry:
         Returns:
             See `layers.Layer.forward`; what is kept are the unfolded inputs or the inputs.
         """
+        inputs, weight, bias = operands(inputs, weight, bias)
         kernels = weight.reshape(*weight.shape[:3], *self.kernel)
         sides = inputs.shape[2:] if inputs.ndim == 4 else (1, inputs.shape[2])
         unfolded = self._operations(sides, kernels) <= UNFOLDED_OPERATIONS
@@ -386,7 +388,7 @@ class _Unfolded(torch.autograd.Function):
         (gradient,) = gradients
         nodes, _, out = ctx.matrices.shape
         rows = gradient.permute(0, 2, 3, 1).reshape(nodes, -1, out)
-        columns = torch.bmm(rows, ctx.matrices.transpose(1, 2))
+        columns = widened(torch.bmm(rows, ctx.matrices.transpose(1, 2)))
         columns = columns.view(gradient.shape[0], -1, columns.shape[-1])
         images = ctx.geometry.folded(columns, ctx.size, *ctx.saved_tensors)
         return images, None, None, None, None, None

@@ -20,7 +20,7 @@ _THREAD_NUMBERS = 1 << 17
 
 def serves(values: Tensor) -> bool:
     """Whether loops can work on a tensor."""
-    return values.device.type == "cpu"
+    return values.device.type == "cpu" and values.dtype != torch.bfloat16
 
 
 def over_records(records: int, numbers: int, work: Callable[[slice], None]) -> None:

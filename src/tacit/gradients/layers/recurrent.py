@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tacit.gradients.contributions import Contribution, Dense, Layout, Outer, Slot
 from tacit.gradients.layers.rules import materialise
+from tacit.gradients.precision import widened
 from tacit.gradients.recurrent import Recurrent
 
 
@@ -105,7 +106,7 @@ def _gradient(call: Product) -> Tensor:
 def _positions(values: list[Tensor], nodes: int, count: int) -> Tensor:
     """Calls `[nodes, b * positions, n]` as one `[nodes, b, 1, all positions, n]`."""
     each = count // nodes
-    parts = [part.reshape(nodes, each, 1, -1, part.shape[-1]) for part in values]
+    parts = [widened(part).reshape(nodes, each, 1, -1, part.shape[-1]) for part in values]
     return torch.cat(parts, dim=3)
 
 

@@ -19,9 +19,10 @@ float32, and a correct program leaves it out.
 loses to single precision, and leaves room for a rectifier that rounding switches. It is *measured
 and not proved* that no correct program needs more. A sum that is
 something else (not clipped, clipped together, of other records, with something added) is off by a
-share of C for each record. Sums of differences between a point and an anchor are compared likewise,
-with twice as much allowed, since two gradients of each record are in them; what a gradient table
-adds is not, for its entries are of earlier steps.
+share of C for each record. Where `train.precision` is not float32, the other way is in bfloat16, a
+record is judged within 2^-6 C, and 2^-3 of C a record is allowed. Sums of differences between a
+point and an anchor are compared likewise, with twice as much allowed, since two gradients of each
+record are in them; what a gradient table adds is not, for its entries are of earlier steps.
 
 *Divisions.* A noised sum is divided by the expected size of the batch, a public number: each
 quotient must be that of the plan, to a few roundings.
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,8 +46,7 @@ from tacit.config.schema import Privacy
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.report.wording import figure_up
 
-SHARE = 2.0**-6
-_JUDGED = 2.0**-14
+_ROOM = {False: (2.0**-6, 2.0**-14), True: (2.0**-3, 2.0**-6)}  # of C a record, and to be judged
 _CHUNK = 128
 _RANGE = 2.0**48
 _ROUNDINGS = 16
@@ -87,7 +87,7 @@ def _rounding_share(count: int, dtype: torch.dtype, positions: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Plain:
-    """The user's module in float64 and float32, and how its records' gradients are clipped.
+    """The user's module, in float64 and as it is trained, and how records' gradients are clipped.
 
     `difference` bounds each record's difference, where there is such a bound. `privacy` says what
     the rows of a unit are to its gradient.
@@ -111,7 +111,7 @@ class _Plain:
                 for model in (self.exact, self.rough)
             )
             found, other = self._added(exact, bound), self._added(rough, bound)
-            judged = (found - other).norm(dim=1) <= _JUDGED * bound
+            judged = (found - other).norm(dim=1) <= _ROOM[self.rough.low][1] * bound
             for call, gradients in zip(calls, exact, strict=True):
                 judged &= _in_range(call, row, part, gradients, bound)
             yield found, ~judged
@@ -159,7 +159,10 @@ def sum_finding(bench: Bench, run: Trace, until: float) -> Finding:
     options: Any = bench.plan.config.algorithm.options
     plain = _Plain(
         plain_model(model, torch.float64, device),
-        plain_model(model, torch.float32, device),
+        replace(
+            plain_model(model, torch.float32, device),
+            low=bench.plan.config.train.precision != "float32",
+        ),
         bench.plan.release.clip.norm,
         getattr(options, "clip_difference", None),
         bench.plan.config.privacy,
@@ -219,7 +222,7 @@ def _compared(
         records=count,
         unjudged=unjudged,
         distance=float((total - whole).norm()) / bound,
-        allowed=points * (count * (SHARE + lowered) + 2 * unjudged),
+        allowed=points * (count * (_ROOM[plain.rough.low][0] + lowered) + 2 * unjudged),
     )
 
 
