@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.base.sending import sent
 from tacit.privacy.noise import draws as noise
 from tacit.training.plan import NodePlan, Plan
 
@@ -87,7 +88,7 @@ def disjoint_batches(
     batches = dealt(rows, keys, k, parts)
     together = None
     if fixed and len({len(node[0]) for node in batches}) == 1:
-        indices = torch.from_numpy(np.stack(batches, axis=1)).to(device)
+        indices = sent(np.stack(batches, axis=1), device)
         together = Batch(indices, torch.ones_like(indices, dtype=torch.bool))
     return DisjointBatches(plan, keys, k, device, rows, batches, together)
 
@@ -255,4 +256,4 @@ def _padded(records: Sequence[Records], device: torch.device) -> Batch:
         mask = np.arange(longest) < lengths[:, None]
         indices = np.zeros(mask.shape, np.int64)
         indices[mask] = flat
-    return Batch(torch.from_numpy(indices).to(device), torch.from_numpy(mask).to(device))
+    return Batch(sent(indices, device), sent(mask, device))
