@@ -10,11 +10,12 @@ import torch
 from battery_experiments import experiment, schedule_options
 from battery_table import ROWS
 
-from elsewhere import META, WaitError, elsewhere, watched
+from elsewhere import META, elsewhere, watched
 from tacit.base.sending import sent
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
 from tacit.gradients import table
+from tacit.gradients.captured import WaitError
 from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
@@ -89,6 +90,7 @@ def test_a_step_that_waits_is_known(case, monkeypatch):
         lambda x: torch.tensor([1.0], device=META),
         lambda x: x.copy_(torch.ones(3)),
         lambda x: x[torch.tensor([0, 1])],
+        lambda x: x.normal_(),
     ],
     ids=str,
 )

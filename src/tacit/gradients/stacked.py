@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -34,6 +35,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
 from tacit.gradients.augmentation import Augmentation, check_augmentation
+from tacit.gradients.captured import Captured
 from tacit.gradients.clipping import (
     Clip,
     ClipNorm,
@@ -128,6 +130,7 @@ class StackedModel:
             they are the weights of the user's module.
         packed: how a record's inputs lie in its row, where it has several.
         in_dtype: whether tensors that the module makes are to be in the dtype that it runs in.
+        captured: on a device, the records of `gradient` for the shapes of batches so far.
     """
 
     path: PathName
@@ -152,6 +155,7 @@ class StackedModel:
     moments: Moments | None = None
     packed: Packed | None = None
     in_dtype: bool = False
+    captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
 
     @property
     def parameters_count(self) -> int:
@@ -228,6 +232,33 @@ class StackedModel:
                 small, parameters, inputs, targets, mask, clip, total, norm, shares
             )
 
+        work = partial(self._gradients, norm=norm)
+        if parameters.device.type not in self.captured.devices:
+            return BatchGradient(
+                *work(parameters, inputs, targets, mask, clip, coins, shares, total)
+            )
+        if clip is not None and not isinstance(clip, Tensor):  # a record must not keep the number
+            clip = parameters.new_full((nodes,), clip, dtype=torch.float64)
+        given = parameters, inputs, targets, mask, clip, coins, shares
+        found, norms, losses = self.captured.call(work, norm, given)
+        return BatchGradient(found if out is None else out.copy_(found), norms, losses)
+
+    def _gradients(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        clip: Clip | None,
+        coins: Tensor | None,
+        shares: Tensor | None,
+        total: Tensor | None = None,
+        *,
+        norm: ClipNorm,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What `gradient` gives, whose `clip` is lowered already; a function of tensors alone."""
+        total = parameters.new_empty(parameters.shape) if total is None else total
+        nodes, count = mask.shape
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
         most = self._chunk(self.numbers_per_record + beside, parameters)
@@ -249,8 +280,7 @@ class StackedModel:
             filled = mask.any(dim=1)
             if not all_known_true(filled):
                 total.masked_fill_(~filled.unsqueeze(1), 0.0)
-        norms, losses = _joined(found, dim=0)
-        return BatchGradient(total, norms, losses)
+        return total, *_joined(found, dim=0)
 
     def _sums(
         self,
@@ -598,31 +628,6 @@ def _wired(
     """The same module from rows to predictions, whose forward pass makes tensors in `dtype`."""
     module = with_output(with_inputs(module, packed), output)
     return module if dtype is None else with_dtype(module, dtype)
-
-
-def refuse_coins(model: StackedModel) -> None:
-    """Raise `InputError` if a record's gradient changes from step to step by its coin.
-
-    On `task.model` for the masks of dropout, on `task.augmentation` for fresh views.
-
-    For an algorithm that keeps or subtracts the gradients of records: what it subtracts must be the
-    very vector that it has added before (`docs/proofs/clipped-sums.md`).
-    """
-    if model.drops:
-        raise InputError(
-            "task.model",
-            "Dropout",
-            "an algorithm that keeps or subtracts the gradients of records needs them without "
-            "dropout, whose masks change from step to step; use p=0, or another algorithm",
-        )
-    if model.augmentation is not None:
-        raise InputError(
-            "task.augmentation",
-            model.augmentation.name,
-            "an algorithm that keeps or subtracts the gradients of records needs them without "
-            "augmentation, whose views change from step to step; leave it out, or use another "
-            "algorithm",
-        )
 
 
 def _sharing(module: nn.Module, parameters: Iterable[nn.Parameter]) -> nn.Module:
