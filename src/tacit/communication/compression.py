@@ -129,7 +129,8 @@ def expected_bytes(compressor: str, keep: float, d: int, value_bytes: int) -> fl
 
 # A selection is a bool tensor `[nodes, d]` (perhaps expanded) on the device of the values, and how
 # many it marks in each row, which the host knows without reading it.
-_Select = Callable[[Tensor, float, Sequence[PublicDraw]], tuple[Tensor, NDArray[np.int64]]]
+_Selection = tuple[Tensor, NDArray[np.int64]]
+_Select = Callable[[Tensor, float, Sequence[PublicDraw]], _Selection]
 
 
 @dataclass(frozen=True)
@@ -144,29 +145,23 @@ class _Compressor:
     located: bool = False
 
 
-def _everything(values: Tensor) -> tuple[Tensor, NDArray[np.int64]]:
+def _everything(values: Tensor) -> _Selection:
     marked = torch.ones((1, 1), dtype=torch.bool, device=values.device).expand(values.shape)
     return marked, np.full(len(values), values.shape[1], np.int64)
 
 
-def _all(
-    values: Tensor, keep: float, draws: Sequence[PublicDraw]
-) -> tuple[Tensor, NDArray[np.int64]]:
+def _all(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> _Selection:
     _check_keep(keep)
     return _everything(values)
 
 
-def _top_k(
-    values: Tensor, keep: float, draws: Sequence[PublicDraw]
-) -> tuple[Tensor, NDArray[np.int64]]:
+def _top_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> _Selection:
     # Without their sign, floating-point numbers are ordered as their bits are, NaN highest.
     bits = values.detach().contiguous().view(_DTYPES[values.dtype])
     return _largest(bits & torch.iinfo(bits.dtype).max, kept(keep, values.shape[1]))
 
 
-def _rand_k(
-    values: Tensor, keep: float, draws: Sequence[PublicDraw]
-) -> tuple[Tensor, NDArray[np.int64]]:
+def _rand_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> _Selection:
     d = values.shape[1]
     k = kept(keep, d)
     if k == d or not draws:
@@ -177,9 +172,7 @@ def _rand_k(
     return sent(mask, values.device), counts
 
 
-def _bernoulli(
-    values: Tensor, keep: float, draws: Sequence[PublicDraw]
-) -> tuple[Tensor, NDArray[np.int64]]:
+def _bernoulli(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> _Selection:
     _check_keep(keep)
     if keep == 1 or not draws:
         return _everything(values)
@@ -188,7 +181,7 @@ def _bernoulli(
     return sent(coins, values.device), np.asarray(np.count_nonzero(coins, axis=1), np.int64)
 
 
-def _largest(sizes: Tensor, k: int) -> tuple[Tensor, NDArray[np.int64]]:
+def _largest(sizes: Tensor, k: int) -> _Selection:
     """Mark the k largest of each row, of equal ones those of lowest index: bool, `[nodes, d]`."""
     if k == sizes.shape[1] or not len(sizes):
         return _everything(sizes)

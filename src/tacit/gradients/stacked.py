@@ -28,6 +28,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Literal
 
 import torch
@@ -47,6 +48,7 @@ from tacit.gradients.clipping import (
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
 from tacit.gradients.dropout import drops, view_coins
 from tacit.gradients.inputs import Packed, with_dtype, with_inputs
+from tacit.gradients.layers import processor
 from tacit.gradients.layers.normalisation import PlainPReLU
 from tacit.gradients.layers.pooling import poolings
 from tacit.gradients.layers.rectifiers import rectified
@@ -687,8 +689,10 @@ def _choose(
     recurrent = recurrent_layers(original, layout)
     # The fastest first: some modules cannot take images that lie channels last, and some read what
     # a rectifier makes although a sequence seems to call it.
-    ways: list[tuple[bool, Mapping[str, str]]] = [(True, found), (False, found)]
-    for channels_last, rectifiers in [*ways, *([(True, {}), (False, {})] if found else [])]:
+    # On a device images never lie so.
+    orders = (True, False) if processor.serves(probe.inputs) else (False,)
+    chosen: list[Mapping[str, str]] = [found, {}] if found else [found]
+    for rectifiers, channels_last in product(chosen, orders):
         pools = poolings(original, rectifiers)
         layers = tapped_layers(original, layout, channels_last, rectifiers)
         if isinstance(layers, str) or isinstance(recurrent, str):
