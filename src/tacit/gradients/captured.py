@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +35,7 @@ Record: TypeAlias = Callable[[Function, Arguments], tuple[tuple[Tensor, ...], Ca
 
 _MOST_RECORDS = 16  # each keeps its arguments and results; batches of further shapes go without
 _HOST = torch.device("cpu")
+_INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 
 
 class WaitError(Exception):
@@ -41,10 +43,10 @@ class WaitError(Exception):
 
 
 class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within, what would wait for the device or draw random numbers raises `WaitError`.
+    """Within, what draws random numbers or copies between host and device raises `WaitError`.
 
-    That is: a number that is read, a shape that depends on numbers, and copies between host and
-    device, but for those that are told not to wait (`tacit.base.sending`) where `sends` is true.
+    But for copies that are told not to wait (`tacit.base.sending`), where `sends` is true. Tensors
+    without numbers themselves refuse to be read, and shapes that depend on numbers.
     """
 
     def __init__(self, sends: bool = False) -> None:
@@ -63,29 +65,16 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif name == "_to_copy" and kwargs.get("device") is not None:
             target = torch.device(kwargs["device"])
             self._copied(args[0].device, target, kwargs.get("non_blocking", False))
-        else:
-            _refuse_reading(func, name, args)
+        elif name in _INDEXED and any(
+            one is not None and one.device != args[0].device for one in args[1]
+        ):
+            raise WaitError(f"{name} by numbers that lie elsewhere")
         return func(*args, **kwargs)
 
     def _copied(self, source: torch.device, target: torch.device, goes_on: bool) -> None:
         sent = self._sends and source == _HOST and goes_on
         if source.type != target.type and not sent:
             raise WaitError(f"a copy from {source} to {target}")
-
-
-def _refuse_reading(func: Any, name: str, args: tuple[Any, ...]) -> None:
-    values = [value for value in args if isinstance(value, Tensor)]
-    if not any(value.device != _HOST for value in values):
-        return
-    if torch.Tag.data_dependent_output in func.tags:
-        raise WaitError(f"{name} reads a number")
-    indexed = name.startswith(("index", "_index")) and isinstance(args[1], list | tuple)
-    indices = [index for index in args[1] if index is not None] if indexed else []
-    if any(index.device != args[0].device for index in indices):
-        raise WaitError(f"{name} by numbers that lie elsewhere")
-    masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
-    if masks or name in ("nonzero", "masked_select", "_unique2", "bincount"):
-        raise WaitError(f"the shape of {name} depends on numbers")
 
 
 def hindrance(function: Function, arguments: Arguments) -> str:
@@ -122,10 +111,16 @@ def record(
                 function(*arguments)
         here.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        # Other threads of the process, such as a heartbeat's, go on meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        # Other threads of the process, such as a heartbeat's, go on meanwhile. All records share
+        # memory: no two run at once, and what one gives is copied before another runs.
+        with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
             results = function(*arguments)
     return results, graph.replay
+
+
+@cache
+def _pool() -> Any:
+    return torch.cuda.graph_pool_handle()
 
 
 @dataclass(frozen=True)

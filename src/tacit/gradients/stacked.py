@@ -76,8 +76,8 @@ PathName = Literal["closed form", "taps", "functional"]
 # 265 at 16; the two-layer network 11, 10 and 15.
 MEMORY_BYTES = 64 * 2**20
 
-# An accelerator wants few large passes, and has the memory: some hundred records of ResNet-18.
-ACCELERATOR_MEMORY_BYTES = 4 * 2**30
+# Of what is free on a GPU before the run: the rest is for parameters, messages and CUDA graphs.
+_SHARE_OF_DEVICE = 4
 
 # How many times d numbers a record a clip norm needs at most, where gradients are kept as factors.
 _MATERIALISED: Mapping[ClipNorm, int] = {"l2": 0, "l1": 1, "coordinate": 2, "automatic": 0}
@@ -234,29 +234,26 @@ class StackedModel:
                 small, parameters, inputs, targets, mask, clip, total, norm, shares
             )
 
-        work = partial(self._gradients, norm=norm)
+        given = inputs, targets, mask, coins, shares
         if parameters.device.type not in self.captured.devices:
-            return BatchGradient(
-                *work(parameters, inputs, targets, mask, clip, coins, shares, total)
-            )
+            return BatchGradient(*self._gradients(norm, parameters, clip, *given, total))
         if clip is not None and not isinstance(clip, Tensor):  # a record must not keep the number
             clip = parameters.new_full((nodes,), clip, dtype=torch.float64)
-        given = parameters, inputs, targets, mask, clip, coins, shares
-        found, norms, losses = self.captured.call(work, norm, given)
+        work = partial(self._gradients, norm)
+        found, norms, losses = self.captured.call(work, norm, (parameters, clip, *given))
         return BatchGradient(found if out is None else out.copy_(found), norms, losses)
 
     def _gradients(
         self,
+        norm: ClipNorm,
         parameters: Tensor,
+        clip: Clip | None,
         inputs: Tensor,
         targets: Tensor,
         mask: Tensor,
-        clip: Clip | None,
         coins: Tensor | None,
         shares: Tensor | None,
         total: Tensor | None = None,
-        *,
-        norm: ClipNorm,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What `gradient` gives, whose `clip` is lowered already; a function of tensors alone."""
         total = parameters.new_empty(parameters.shape) if total is None else total
@@ -523,7 +520,7 @@ def build(
         example_targets: `[few, ...]`.
         dtype: of the run, float32 or float64.
         device: of the run.
-        memory_bytes: bound on the activations held at once; by default what suits the device.
+        memory_bytes: bound on the activations held at once; by default `memory_bound`.
         output: the part of what the model returns that is the prediction; None where it returns
             nothing else.
         augmentation: what a record's views are, over which its gradient is averaged; None: each
@@ -541,8 +538,7 @@ def build(
     """
     refuse_module(model)
     if memory_bytes is None:
-        on_cpu = torch.device(device).type == "cpu"
-        memory_bytes = MEMORY_BYTES if on_cpu else ACCELERATOR_MEMORY_BYTES
+        memory_bytes = memory_bound(torch.device(device))
     original = copy.deepcopy(model)
     inputs, targets = example_inputs.to(device), example_targets.to(device)
     examples = (_as_dtype(inputs, dtype), _as_dtype(targets, dtype))
@@ -611,6 +607,14 @@ def build(
         packed=packed,
         in_dtype=in_dtype,
     )
+
+
+def memory_bound(device: torch.device, free: int | None = None) -> int:
+    """Bytes that a call may hold at once: a quarter of what is `free` on a GPU, or is now."""
+    if device.type != "cuda":
+        return MEMORY_BYTES
+    free = torch.cuda.mem_get_info(device)[0] if free is None else free
+    return max(MEMORY_BYTES, free // _SHARE_OF_DEVICE)
 
 
 _OTHER_DTYPE = (
