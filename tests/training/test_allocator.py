@@ -11,8 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import tacit
+from tacit import gradients
+from tacit.errors import InputError
+from tacit.gradients.stacked import MEMORY_BYTES, memory_bound
 from tacit.training import allocator as memory
-from tacit.training.allocator import retain_allocations
+from tacit.training.allocator import plain_memory_errors, retain_allocations
 
 glibc = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
 # The numbers of malloc.h.
@@ -89,3 +93,44 @@ def test_it_does_nothing_without_glibc(monkeypatch):
     monkeypatch.setattr(memory.ctypes, "CDLL", no_library)
     with retain_allocations():
         pass
+
+
+ASKED = "CUDA out of memory. Tried to allocate 731.00 MiB. GPU 0 has 12 MiB free."
+
+
+def test_a_device_without_memory_says_what_to_set_and_no_size():
+    with pytest.raises(InputError) as found, plain_memory_errors():
+        raise torch.OutOfMemoryError(ASKED)
+    line = str(found.value)
+    assert line.startswith("train.device = 'cuda': ")
+    assert "train.batch" in line
+    assert not any(sign.isdigit() for sign in line)
+    assert found.value.__suppress_context__
+    with pytest.raises(RuntimeError, match="another"), plain_memory_errors():
+        raise RuntimeError("another")
+
+
+@pytest.mark.parametrize("where", ["start", "step"])
+def test_a_run_that_finds_no_memory_ends_with_that_line(where, monkeypatch):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError(ASKED)
+
+    owner, name = {
+        "start": (gradients, "build"),
+        "step": (gradients.StackedModel, "gradient"),
+    }[where]
+    monkeypatch.setattr(owner, name, full)
+    nodes = [(torch.randn(4, 3), torch.randn(4, 1)) for _ in range(2)]
+    settings = {
+        "task": {"model": "linear", "loss": "mse"},
+        "algorithm": {"name": "sgp"},
+        "train": {"steps": 2, "batch": 2},
+    }
+    with pytest.raises(InputError, match="too little memory left"):
+        tacit.train(settings, nodes=nodes)
+
+
+def test_bounds_follow_from_what_is_free_on_a_device():
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert memory_bound(gpu, 80 * 2**30) == 20 * 2**30
+    assert memory_bound(gpu, 100) == memory_bound(cpu) == MEMORY_BYTES

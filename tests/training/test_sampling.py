@@ -241,3 +241,27 @@ def test_a_deal_of_some_nodes_is_theirs():
     for part in range(3):
         every = chosen(whole.batch(part))
         assert chosen(some.batch(part)) == [every[2], every[0]]
+
+
+def test_public_widths_are_few_and_pad_by_a_quarter_at_most():
+    widths = [sampling.public_width(records) for records in range(1, 2049)]
+    assert len(set(widths)) == 8 + 4 * 8
+    assert all(0 <= wide - size <= size / 4 for size, wide in enumerate(widths, 1))
+    assert widths == sorted(widths)
+    assert sampling.public_width(0) == 0
+
+
+@pytest.mark.parametrize("method", ["poisson", "fixed"])
+def test_on_a_device_drawn_batches_have_public_widths(method):
+    """Of no numbers, so that the shapes alone are looked at; and of the same records on the CPU."""
+    plan = plan_of(records=(40, 40, 39), sampling=method)
+    keys, meta = keys_of(plan), torch.device("meta")
+    for k in range(20):
+        own = sampling.draw(plan, keys, k, CPU).mask.shape[1]
+        found = sampling.draw(plan, keys, k, meta)
+        right = own if method == "fixed" else min(40, sampling.public_width(own))
+        assert found.indices.shape == found.mask.shape == (3, right)
+    width = sampling.public_width(BATCH + 1)
+    padded = sampling._padded([np.arange(9), np.arange(4)], CPU, lambda longest: width)
+    assert chosen(padded) == [list(range(9)), list(range(4))]
+    assert padded.mask.shape == (2, width)

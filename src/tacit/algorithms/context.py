@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.communication.colours import Summand
 from tacit.communication.exchange import Exchange
+
+
+class PublicNumbers(NamedTuple):
+    """Columns of `StepContext` of the same names, `[nodes, 1]` each, on the host."""
+
+    batch_size: Tensor
+    records: Tensor
+    rate: Tensor
+    weight: Tensor
 
 
 class StepTable(Protocol):
@@ -78,11 +89,18 @@ class StepContext(Protocol):
         """The chance q that a batch draws a given record, of each node, float64 `[nodes, 1]`."""
 
     @property
+    def on_host(self) -> PublicNumbers:
+        """These numbers where the host can read them without waiting for a device."""
+
+    @property
     def table(self) -> StepTable:
         """The gradient table; only for an algorithm whose definition asks for one."""
 
     def active(self, k: int) -> Tensor:
         """Which nodes take part in step k, bool `[nodes, 1]`."""
+
+    def flags(self, k: int) -> NDArray[np.bool_]:
+        """The same on the host, `[nodes]`."""
 
     def among(self, k: int) -> StepContext:
         """The context of this process's active nodes at step k."""
@@ -97,7 +115,10 @@ class StepContext(Protocol):
         """
 
     def partner(self, k: int) -> Tensor:
-        """The number of the node that each is paired with at step k (its own: nobody), int64."""
+        """The number of the node that each is paired with at step k (its own: nobody), int64.
+
+        On the host, which counts by it who sends.
+        """
 
     def clip(self, k: int) -> float | None:
         """The clipping bound C of step k, for what a step clips itself; None: nothing is."""
@@ -135,7 +156,8 @@ class StepContext(Protocol):
         which a record's contribution could be lost to rounding, or grow by it.
 
         `scale`, a number or `[nodes, 1]`, is how far `total` moves when the sum moves by one: the
-        noise is scaled alike. `part` is the number of the release, where a step has several.
+        noise is scaled alike. The host reads it, so it should lie there: see `on_host`. `part` is
+        the number of the release, where a step has several.
         """
 
     @property

@@ -159,7 +159,7 @@ def step(
     moved = x.sub(direction, alpha=step_size(options, k, context.steps))
     x = torch.where(active, moved, x)
 
-    s = compressed(x - state.copy, k, options, context).of(active)
+    s = compressed(x - state.copy, k, options, context).of(active, context.flags(k))
     (near,) = context.exchange.mix(k, Released(s.values), coding=s.coding)
     return CompressedState(x, m, state.copy + s.values, near.add_(state.near))
 

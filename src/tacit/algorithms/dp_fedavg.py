@@ -115,7 +115,7 @@ def step(state: ServerState, k: int, options: LocalOptions, context: StepContext
     if context.only_sums:
         values = change.double().mul_(here.weight)
         return ServerState(state.x + average_unseen(values, k, context))
-    released = here.add_noise(change, k, scale=1 / here.batch_size.double())
+    released = here.add_noise(change, k, scale=1 / here.on_host.batch_size.double())
     weighed = Released(released.mul_(here.weight.to(released.dtype)))
     return ServerState(state.x + average_active(weighed, k, context))
 

@@ -155,20 +155,22 @@ def mean_gradient(x: Tensor, k: int, context: StepContext, *, whole: bool = Fals
     """
     here = context.among(k)
     total = here.batch_gradient(x.repeat(len(here.nodes), 1), k, whole=whole)
-    return noised_mean(total, k, context, here.rate if whole else 1.0)
+    return noised_mean(total, k, context, whole=whole)
 
 
-def noised_mean(total: Tensor, k: int, context: StepContext, unit: Tensor | float = 1.0) -> Tensor:
+def noised_mean(total: Tensor, k: int, context: StepContext, *, whole: bool = False) -> Tensor:
     """The server's mean `[1, d]` of the active clients' sums, noised, over their batches.
 
-    The sums are `[active, d]`; `unit`, a number or `[active, 1]`, is what a sum is multiplied by to
-    be one over a batch. `context` is that of all clients.
+    The sums are `[active, d]`, over batches or over the `whole` of the clients' records, which are
+    then multiplied by the rate. `context` is that of all clients.
     """
     here = context.among(k)
+    unit = here.rate if whole else 1.0
     if context.only_sums:
         return average_unseen(here.divide(total.double().mul_(unit)), k, context)
     kind = here.batch_size.dtype
-    released = here.add_noise(total, k, scale=1 / unit).mul_(unit)
+    scale = 1 / here.on_host.rate if whole else 1.0
+    released = here.add_noise(total, k, scale=scale).mul_(unit)
     return average_active(Released(here.divide(released).to(kind)), k, context)
 
 

@@ -149,8 +149,14 @@ def prox(name: str, x: Tensor, step: float | Tensor, regularisation: float) -> T
     Raises:
         InputError: an unknown name, a step that is not above 0, or an unusable lambda.
     """
-    steps = torch.as_tensor(step, dtype=x.dtype, device=x.device)
-    return proximal(name, steps, regularisation)(x)
+    if not isinstance(step, Tensor):
+        if not step > 0:
+            raise InputError("step of a proximal operator", step, _STEP)
+        step = x.new_full((), step)
+    return proximal(name, step.to(x), regularisation)(x)
+
+
+_STEP = "a number above 0"
 
 
 def regulariser_value(name: str, x: Tensor, regularisation: float) -> float:
@@ -176,8 +182,8 @@ def proximal(name: str, step: Tensor, regularisation: float) -> Callable[[Tensor
         raise InputError("algorithm.regulariser", name, nearest(str(name), _OPERATORS))
     if not 0.0 <= regularisation < math.inf:
         raise InputError("algorithm.regularisation", regularisation, "a number, 0 or more")
-    if not bool((step > 0).all()):
-        raise InputError("step of a proximal operator", step, "a number above 0")
+    if step.device.type == "cpu" and not bool((step > 0).all()):  # a device would be waited for
+        raise InputError("step of a proximal operator", step, _STEP)
     return _OPERATORS[name](step, regularisation)
 
 

@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.base.sending import sent
 from tacit.errors import InputError, nearest
 
 # keep * d errs by at most 2^-52 of itself, the rounding of keep included: closer than this to a
@@ -126,8 +127,10 @@ def expected_bytes(compressor: str, keep: float, d: int, value_bytes: int) -> fl
     return float(message_bytes(compressor, count, d, value_bytes)[0])
 
 
-# A selection is a bool tensor `[nodes, d]` (perhaps expanded) on the device of the values.
-_Select = Callable[[Tensor, float, Sequence[PublicDraw]], Tensor]
+# A selection is a bool tensor `[nodes, d]` (perhaps expanded) on the device of the values, and how
+# many it marks in each row, which the host knows without reading it.
+_Selection = tuple[Tensor, NDArray[np.int64]]
+_Select = Callable[[Tensor, float, Sequence[PublicDraw]], _Selection]
 
 
 @dataclass(frozen=True)
@@ -142,55 +145,63 @@ class _Compressor:
     located: bool = False
 
 
-def _everything(values: Tensor) -> Tensor:
-    return torch.ones((1, 1), dtype=torch.bool, device=values.device).expand(values.shape)
+def _everything(values: Tensor) -> _Selection:
+    marked = torch.ones((1, 1), dtype=torch.bool, device=values.device).expand(values.shape)
+    return marked, np.full(len(values), values.shape[1], np.int64)
 
 
-def _all(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+def _all(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> _Selection:
     _check_keep(keep)
     return _everything(values)
 
 
-def _top_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+def _top_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> _Selection:
     # Without their sign, floating-point numbers are ordered as their bits are, NaN highest.
     bits = values.detach().contiguous().view(_DTYPES[values.dtype])
     return _largest(bits & torch.iinfo(bits.dtype).max, kept(keep, values.shape[1]))
 
 
-def _rand_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+def _rand_k(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> _Selection:
     d = values.shape[1]
     k = kept(keep, d)
     if k == d or not draws:
         return _everything(values)
     # The largest words are a uniformly random subset: ties have probability below d^2 / 2^65.
     words = torch.from_numpy(np.stack([draw.words(d).view(np.int64) for draw in draws]))
-    return _largest(words, k).to(values.device)
+    mask, counts = _largest(words, k)
+    return sent(mask, values.device), counts
 
 
-def _bernoulli(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> Tensor:
+def _bernoulli(values: Tensor, keep: float, draws: Sequence[PublicDraw]) -> _Selection:
     _check_keep(keep)
     if keep == 1 or not draws:
         return _everything(values)
     threshold = np.uint64(int(keep * 2.0**64))
     coins = np.stack([draw.words(values.shape[1]) < threshold for draw in draws])
-    return torch.from_numpy(coins).to(values.device)
+    return sent(coins, values.device), np.asarray(np.count_nonzero(coins, axis=1), np.int64)
 
 
-def _largest(sizes: Tensor, k: int) -> Tensor:
+def _largest(sizes: Tensor, k: int) -> _Selection:
     """Mark the k largest of each row, of equal ones those of lowest index: bool, `[nodes, d]`."""
-    d = sizes.shape[1]
-    if k == d or not len(sizes):
+    if k == sizes.shape[1] or not len(sizes):
         return _everything(sizes)
     # What is the k-th largest is unambiguous; which of the equal ones a sort returns is not.
     threshold = _kth_largest(sizes, k)
+    counts = np.full(len(sizes), k, np.int64)
+    if sizes.device.type != "cpu":  # where looking for ties would wait for the device
+        return _first_of_equal(sizes, threshold, k), counts
     mask = sizes >= threshold
-    crowded = np.flatnonzero(_marked(mask) > k)
+    # Counting bytes, NumPy is much faster.
+    crowded = np.flatnonzero(np.count_nonzero(mask.numpy(), axis=1) > k)
     if len(crowded):
-        some, edge = sizes[crowded], threshold[crowded]
-        above, ties = some > edge, some == edge
-        room = k - above.sum(1, keepdim=True)
-        mask[crowded] = above | (ties & (ties.cumsum(1) <= room))
-    return mask
+        mask[crowded] = _first_of_equal(sizes[crowded], threshold[crowded], k)
+    return mask, counts
+
+
+def _first_of_equal(sizes: Tensor, threshold: Tensor, k: int) -> Tensor:
+    above, ties = sizes > threshold, sizes == threshold
+    room = k - above.sum(1, keepdim=True)
+    return above | (ties & (ties.cumsum(1) <= room))
 
 
 def _kth_largest(sizes: Tensor, k: int) -> Tensor:
@@ -203,13 +214,6 @@ def _kth_largest(sizes: Tensor, k: int) -> Tensor:
 
 def _kth_largest_anywhere(sizes: Tensor, k: int) -> Tensor:
     return sizes.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
-
-
-def _marked(mask: Tensor) -> NDArray[np.int64]:
-    """How many are marked in each row, `[nodes]`; counting bytes, NumPy is much faster too."""
-    if mask.device.type != "cpu":
-        return np.asarray(mask.sum(1).cpu().numpy(), np.int64)
-    return np.asarray(np.count_nonzero(mask.numpy(), axis=1), np.int64)
 
 
 COMPRESSORS: Mapping[str, _Compressor] = MappingProxyType(
@@ -260,8 +264,9 @@ class Coding:
     def size(self, d: int, dtype: torch.dtype, node: int) -> int:
         """Bytes of the message of any node, of this stack or not, that sends one."""
         chosen = _find_compressor(self.compressor)
-        mask = chosen.select(torch.empty(1, d, dtype=dtype).zero_(), self.keep, [self._draw(node)])
-        return int(message_bytes(self.compressor, _marked(mask), d, dtype.itemsize)[0])
+        row, draws = torch.zeros(1, d, dtype=dtype), [self._draw(node)]
+        _, counts = chosen.select(row, self.keep, draws)
+        return int(message_bytes(self.compressor, counts, d, dtype.itemsize)[0])
 
     def write(self, row: Tensor, node: int) -> Tensor:
         """A node's message as bytes: `[d]` to uint8 `[n]`, on the CPU."""
@@ -299,10 +304,10 @@ class Compressed:
         """`[nodes]`, of one message of each node, as `encode` writes it."""
         return self.coding.bytes
 
-    def of(self, active: Tensor) -> Compressed:
-        """The same where only the nodes of `active`, bool `[nodes, 1]`, send something."""
-        sizes = np.where(active[:, 0].cpu().numpy(), self.bytes, 0)
-        return Compressed(torch.where(active, self.values, 0.0), replace(self.coding, bytes=sizes))
+    def of(self, active: Tensor, flags: NDArray[np.bool_]) -> Compressed:
+        """The same where only active nodes send: bool `[nodes, 1]`, and `[nodes]` on the host."""
+        coding = replace(self.coding, bytes=np.where(flags, self.bytes, 0))
+        return Compressed(torch.where(active, self.values, 0.0), coding)
 
 
 def compress(
@@ -341,10 +346,10 @@ def compress(
     if values.dtype not in _DTYPES:
         raise InputError("train.dtype", str(values.dtype), "float32 or float64")
     draws = [PublicDraw(seed, step, node, part) for node in nodes]
-    mask = chosen.select(values, keep, draws)
-    sent = torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
-    sizes = message_bytes(compressor, _marked(mask), values.shape[1], values.element_size())
-    return Compressed(sent, Coding(compressor, keep, seed, step, part, sizes))
+    mask, counts = chosen.select(values, keep, draws)
+    left = torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
+    sizes = message_bytes(compressor, counts, values.shape[1], values.element_size())
+    return Compressed(left, Coding(compressor, keep, seed, step, part, sizes))
 
 
 def encode(row: Tensor, *, compressor: str, keep: float, draw: PublicDraw) -> bytes:
@@ -357,7 +362,7 @@ def encode(row: Tensor, *, compressor: str, keep: float, draw: PublicDraw) -> by
         InputError: another compressor, or `keep` is not in (0, 1].
     """
     chosen = _find_compressor(compressor)
-    mask = chosen.select(row.unsqueeze(0), keep, [draw])[0].cpu().numpy()
+    mask = chosen.select(row.unsqueeze(0), keep, [draw])[0][0].cpu().numpy()
     numbers = row.detach().cpu().numpy()[mask]
     places = _encode_places(mask) if chosen.located else b""
     return places + bytes(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes())
@@ -377,7 +382,7 @@ def decode(
     if chosen.located:
         mask, start = _decode_places(message, kept(keep, d), d)
     else:
-        mask, start = chosen.select(values, keep, [draw])[0].numpy(), 0
+        mask, start = chosen.select(values, keep, [draw])[0][0].numpy(), 0
     if len(message) != start + item * int(mask.sum()):
         raise InputError("message", len(message), f"{start + item * int(mask.sum())} bytes")
     row = values.numpy()[0]

@@ -6,8 +6,8 @@ from tacit.gradients.losses import LOSSES, Loss, loss_from_mean, weighted
 from tacit.gradients.moments import Moments, moments_of
 from tacit.gradients.outputs import Output, picked, with_output
 from tacit.gradients.recurrent import Recurrent
-from tacit.gradients.stacked import BatchGradient, StackedModel, build, refuse_coins
-from tacit.gradients.table import GradientTable, Replacement
+from tacit.gradients.stacked import BatchGradient, StackedModel, build
+from tacit.gradients.table import GradientTable, Replacement, refuse_coins
 from tacit.gradients.table_storage import TableNeed, available_bytes, entries_of, table_need
 
 __all__ = [

@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from typing import Literal
 
 import torch
@@ -34,6 +36,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
 from tacit.gradients.augmentation import Augmentation, check_augmentation
+from tacit.gradients.captured import Captured
 from tacit.gradients.clipping import (
     Clip,
     ClipNorm,
@@ -45,6 +48,7 @@ from tacit.gradients.clipping import (
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
 from tacit.gradients.dropout import drops, view_coins
 from tacit.gradients.inputs import Packed, with_dtype, with_inputs
+from tacit.gradients.layers import processor
 from tacit.gradients.layers.normalisation import PlainPReLU
 from tacit.gradients.layers.pooling import poolings
 from tacit.gradients.layers.rectifiers import rectified
@@ -79,8 +83,8 @@ PathName = Literal["closed form", "taps", "functional"]
 # 265 at 16; the two-layer network 11, 10 and 15.
 MEMORY_BYTES = 64 * 2**20
 
-# An accelerator wants few large passes, and has the memory: some hundred records of ResNet-18.
-ACCELERATOR_MEMORY_BYTES = 4 * 2**30
+# Of what is free on a GPU before the run: the rest is for parameters, messages and CUDA graphs.
+_SHARE_OF_DEVICE = 4
 
 # How many times d numbers a record a clip norm needs at most, where gradients are kept as factors.
 _MATERIALISED: Mapping[ClipNorm, int] = {"l2": 0, "l1": 1, "coordinate": 2, "automatic": 0}
@@ -135,6 +139,7 @@ class StackedModel:
             they are the weights of the user's module.
         packed: how a record's inputs lie in its row, where it has several.
         in_dtype: whether tensors that the module makes are to be in the dtype that it runs in.
+        captured: on a device, the records of `gradient` for the shapes of batches so far.
     """
 
     path: PathName
@@ -159,6 +164,7 @@ class StackedModel:
     moments: Moments | None = None
     packed: Packed | None = None
     in_dtype: bool = False
+    captured: Captured = field(default_factory=Captured, init=False, repr=False, compare=False)
 
     @property
     def parameters_count(self) -> int:
@@ -235,6 +241,30 @@ class StackedModel:
                 small, parameters, inputs, targets, mask, clip, total, norm, shares
             )
 
+        given = inputs, targets, mask, coins, shares
+        if parameters.device.type not in self.captured.devices:
+            return BatchGradient(*self._gradients(norm, parameters, clip, *given, total))
+        if clip is not None and not isinstance(clip, Tensor):  # a record must not keep the number
+            clip = parameters.new_full((nodes,), clip, dtype=torch.float64)
+        work = partial(self._gradients, norm)
+        found, norms, losses = self.captured.call(work, norm, (parameters, clip, *given))
+        return BatchGradient(found if out is None else out.copy_(found), norms, losses)
+
+    def _gradients(
+        self,
+        norm: ClipNorm,
+        parameters: Tensor,
+        clip: Clip | None,
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        coins: Tensor | None,
+        shares: Tensor | None,
+        total: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What `gradient` gives, whose `clip` is lowered already; a function of tensors alone."""
+        total = parameters.new_empty(parameters.shape) if total is None else total
+        nodes, count = mask.shape
         inputs, targets = self._filled(parameters, inputs, targets, mask)
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
         most = self._chunk(self.numbers_per_record + beside, parameters)
@@ -256,8 +286,7 @@ class StackedModel:
             filled = mask.any(dim=1)
             if not all_known_true(filled):
                 total.masked_fill_(~filled.unsqueeze(1), 0.0)
-        norms, losses = _joined(found, dim=0)
-        return BatchGradient(total, norms, losses)
+        return total, *_joined(found, dim=0)
 
     def _sums(
         self,
@@ -501,7 +530,7 @@ def build(
         example_targets: `[few, ...]`.
         dtype: of the run, float32 or float64.
         device: of the run.
-        memory_bytes: bound on the activations held at once; by default what suits the device.
+        memory_bytes: bound on the activations held at once; by default `memory_bound`.
         output: the part of what the model returns that is the prediction; None where it returns
             nothing else.
         augmentation: what a record's views are, over which its gradient is averaged; None: each
@@ -520,8 +549,7 @@ def build(
     """
     refuse_module(model)
     if memory_bytes is None:
-        on_cpu = torch.device(device).type == "cpu"
-        memory_bytes = MEMORY_BYTES if on_cpu else ACCELERATOR_MEMORY_BYTES
+        memory_bytes = memory_bound(torch.device(device))
     original = copy.deepcopy(model)
     inputs, targets = example_inputs.to(device), example_targets.to(device)
     examples = (_as_dtype(inputs, dtype), _as_dtype(targets, dtype))
@@ -594,6 +622,14 @@ def build(
     )
 
 
+def memory_bound(device: torch.device, free: int | None = None) -> int:
+    """Bytes that a call may hold at once: a quarter of what is `free` on a GPU, or is now."""
+    if device.type != "cuda":
+        return MEMORY_BYTES
+    free = torch.cuda.mem_get_info(device)[0] if free is None else free
+    return max(MEMORY_BYTES, free // _SHARE_OF_DEVICE)
+
+
 _OTHER_DTYPE = (
     "; what forward makes must be of the type of its inputs, which are also tried in float64: "
     "torch.zeros(..., dtype=x.dtype, device=x.device), or x.new_zeros(...)"
@@ -611,31 +647,6 @@ def _wired(
     """The same module from rows to predictions, whose forward pass makes tensors in `dtype`."""
     module = with_output(with_inputs(module, packed), output)
     return module if dtype is None else with_dtype(module, dtype)
-
-
-def refuse_coins(model: StackedModel) -> None:
-    """Raise `InputError` if a record's gradient changes from step to step by its coin.
-
-    On `task.model` for the masks of dropout, on `task.augmentation` for fresh views.
-
-    For an algorithm that keeps or subtracts the gradients of records: what it subtracts must be the
-    very vector that it has added before (`docs/proofs/clipped-sums.md`).
-    """
-    if model.drops:
-        raise InputError(
-            "task.model",
-            "Dropout",
-            "an algorithm that keeps or subtracts the gradients of records needs them without "
-            "dropout, whose masks change from step to step; use p=0, or another algorithm",
-        )
-    if model.augmentation is not None:
-        raise InputError(
-            "task.augmentation",
-            model.augmentation.name,
-            "an algorithm that keeps or subtracts the gradients of records needs them without "
-            "augmentation, whose views change from step to step; leave it out, or use another "
-            "algorithm",
-        )
 
 
 def _sharing(module: nn.Module, parameters: Iterable[nn.Parameter]) -> nn.Module:
@@ -680,8 +691,10 @@ def _choose(
     recurrent = recurrent_layers(original, layout)
     # The fastest first: some modules cannot take images that lie channels last, and some read what
     # a rectifier makes although a sequence seems to call it.
-    ways: list[tuple[bool, Mapping[str, str]]] = [(True, found), (False, found)]
-    for channels_last, rectifiers in [*ways, *([(True, {}), (False, {})] if found else [])]:
+    # On a device images never lie so.
+    orders = (True, False) if processor.serves(probe.inputs) else (False,)
+    chosen: list[Mapping[str, str]] = [found, {}] if found else [found]
+    for rectifiers, channels_last in product(chosen, orders):
         pools = poolings(original, rectifiers)
         layers = tapped_layers(original, layout, channels_last, rectifiers)
         if isinstance(layers, str) or isinstance(recurrent, str):

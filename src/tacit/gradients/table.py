@@ -350,6 +350,31 @@ class GradientTable:
             raise ValueError("a batch names an entry twice")
 
 
+def refuse_coins(model: StackedModel) -> None:
+    """Raise `InputError` if a record's gradient changes from step to step by its coin.
+
+    On `task.model` for the masks of dropout, on `task.augmentation` for fresh views.
+
+    For an algorithm that keeps or subtracts the gradients of records: what it subtracts must be the
+    very vector that it has added before (`docs/proofs/clipped-sums.md`).
+    """
+    if model.drops:
+        raise InputError(
+            "task.model",
+            "Dropout",
+            "an algorithm that keeps or subtracts the gradients of records needs them without "
+            "dropout, whose masks change from step to step; use p=0, or another algorithm",
+        )
+    if model.augmentation is not None:
+        raise InputError(
+            "task.augmentation",
+            model.augmentation.name,
+            "an algorithm that keeps or subtracts the gradients of records needs them without "
+            "augmentation, whose views change from step to step; leave it out, or use another "
+            "algorithm",
+        )
+
+
 def difference_shapes(model: StackedModel) -> tuple[Shape, ...]:
     """The cheapest form of this model's gradients, found once from a few of them."""
     return entry_shapes(model, None)

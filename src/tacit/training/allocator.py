@@ -1,4 +1,4 @@
-"""Memory that a run keeps from step to step, in place of asking the system for it anew."""
+"""Memory that a run keeps from step to step, and what is said where a device has too little."""
 
 from __future__ import annotations
 
@@ -6,9 +6,29 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
+
+from tacit.errors import InputError
+
 # Parameters of glibc's mallopt.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
 _MIB = 2**20
+
+
+@contextmanager
+def plain_memory_errors() -> Iterator[None]:
+    """Within, a device without memory raises `InputError` on `train.device`.
+
+    It says nothing of what was asked for, whose size may follow from secret coins.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        expected = (
+            "the device has too little memory left: lower train.batch or train.evaluate_records, "
+            "take a smaller model or fewer nodes, end other programs there, or set it to 'cpu'"
+        )
+        raise InputError("train.device", "cuda", expected, public=True) from None
 
 
 @contextmanager

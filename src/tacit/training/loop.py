@@ -28,7 +28,7 @@ from tacit.errors import InputError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.report.documents.metrics import Measurement
-from tacit.training.allocator import retain_allocations
+from tacit.training.allocator import plain_memory_errors, retain_allocations
 from tacit.training.budget import (
     extremes,
     open_ledger,
@@ -146,9 +146,10 @@ def execute(
         try:
             LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
             hooks.start(run.plan)
-            _train(run, on_step, should_stop, hooks)
-            hooks.raise_failure(cut_short(run))
-            result = finish(run, hooks)
+            with plain_memory_errors():
+                _train(run, on_step, should_stop, hooks)
+                hooks.raise_failure(cut_short(run))
+                result = finish(run, hooks)
         except BaseException as error:
             hooks.error(error)
             failed(run, error)

@@ -31,6 +31,7 @@ from tacit.models.architectures import find_loss, find_output
 from tacit.models.imports import import_function
 from tacit.models.lightning import lightning_loss, lightning_notes
 from tacit.models.metrics import Baselines, baselines, check_metrics, find_metrics
+from tacit.training.allocator import plain_memory_errors
 from tacit.training.job import DTYPES, Job, bounded, bounded_records
 from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
@@ -68,6 +69,7 @@ _IMBALANCED = 0.8  # the share of one class above which accuracy says little
 _LOG = logging.getLogger("tacit")
 
 
+@plain_memory_errors()
 def prepare(
     config: Config,
     *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.base.sending import sent
 from tacit.privacy.noise import draws as noise
 from tacit.training.plan import NodePlan, Plan
 
@@ -60,7 +61,24 @@ class DisjointBatches:
         drawn = {"fixed": _fixed, "allocation": _allocated}.get(
             self.plan.config.train.sampling, _coins
         )
-        return _padded(drawn(self.rows, self.keys, self.step, part), self.device)
+        found = drawn(self.rows, self.keys, self.step, part)
+        if drawn is _fixed or self.device.type == "cpu":
+            return _padded(found, self.device)
+        # Few widths, so that few CUDA graphs serve all steps.
+        most = max(node.records for node in self.rows)
+        return _padded(found, self.device, lambda longest: min(most, public_width(longest)))
+
+
+def public_width(records: int) -> int:
+    """The least of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 and so on that is no less.
+
+    So a batch is padded by a quarter at most, and its shape says of secret coins which of these.
+
+    >>> [public_width(records) for records in (0, 7, 9, 33, 1000)]
+    [0, 7, 10, 40, 1024]
+    """
+    spacing = 1 << max(0, (records - 1).bit_length() - 3)
+    return -(-records // spacing) * spacing
 
 
 def disjoint_batches(
@@ -87,7 +105,7 @@ def disjoint_batches(
     batches = dealt(rows, keys, k, parts)
     together = None
     if fixed and len({len(node[0]) for node in batches}) == 1:
-        indices = torch.from_numpy(np.stack(batches, axis=1)).to(device)
+        indices = sent(np.stack(batches, axis=1), device)
         together = Batch(indices, torch.ones_like(indices, dtype=torch.bool))
     return DisjointBatches(plan, keys, k, device, rows, batches, together)
 
@@ -245,9 +263,13 @@ def _disjoint_fixed(
     )
 
 
-def _padded(records: Sequence[Records], device: torch.device) -> Batch:
+def _padded(
+    records: Sequence[Records],
+    device: torch.device,
+    width: Callable[[int], int] = lambda longest: longest,
+) -> Batch:
     lengths = np.fromiter(map(len, records), np.int64, len(records))
-    flat, longest = np.concatenate(records), lengths.max()
+    flat, longest = np.concatenate(records), width(int(lengths.max()))
     if len(flat) == len(records) * longest:
         indices = flat.reshape(len(records), longest)
         mask = np.ones(indices.shape, np.bool_)
@@ -255,4 +277,4 @@ def _padded(records: Sequence[Records], device: torch.device) -> Batch:
         mask = np.arange(longest) < lengths[:, None]
         indices = np.zeros(mask.shape, np.int64)
         indices[mask] = flat
-    return Batch(torch.from_numpy(indices).to(device), torch.from_numpy(mask).to(device))
+    return Batch(sent(indices, device), sent(mask, device))

@@ -9,14 +9,16 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.algorithms.context import PublicNumbers
+from tacit.base.sending import sent
 from tacit.communication.colours import Summand
 from tacit.communication.exchange import Exchange
 from tacit.data import StackedData
 from tacit.errors import InputError, LeakError
 from tacit.gradients import BatchGradient, StackedModel, record_coins, refuse_coins
-from tacit.gradients.contributions import all_known_true
 from tacit.gradients.table import clipped_difference, difference_shapes
 from tacit.gradients.table_storage import Shape
 from tacit.privacy.noise.draws import NodeKeys
@@ -67,21 +69,26 @@ class StackedContext:
         # None: itself. A reference to itself would keep all records until cycles are collected.
         self._parent: StackedContext | None = None
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)
-        self.batch_size = self._column([node.expected_batch for node in here])
-        self.records = self._column([float(node.records) for node in here])
         # In float64, as planned: a rate that is rounded up would be more than is accounted.
         exact = torch.tensor(
-            [(node.rate, node.weight, node.divisor) for node in here],
+            [
+                (node.expected_batch, node.records, node.rate, node.weight, node.divisor)
+                for node in here
+            ],
             dtype=torch.float64,
-            device=self._device,
         )
-        self.rate, self.weight, self._divisor = exact.unsqueeze(2).unbind(1)
+        batch_size, records, rate, weight, self._divisors = exact.unsqueeze(2).unbind(1)
+        kind = getattr(torch, plan.config.train.dtype)
+        self.on_host = PublicNumbers(batch_size.to(kind), records.to(kind), rate, weight)
+        moved = (column.to(self._device) for column in (*self.on_host, self._divisors))
+        self.batch_size, self.records, self.rate, self.weight, self._divisor = moved
         self._settle(here, None)
         self._check_pair_keys()
 
     def _settle(self, members: tuple[NodePlan, ...], places: Tensor | None) -> None:
         """Be of some nodes: `places` are their rows in the data; None for all."""
         self._members, self._places = members, places
+        self._chosen: NDArray[np.int64] | None = None
         self._last_part: tuple[int, tuple[Tensor | None, tuple[NodePlan, ...]]] | None = None
         self.nodes = tuple(node.node for node in members)
         self._numbers = np.asarray(self.nodes, np.int64)
@@ -129,10 +136,12 @@ class StackedContext:
 
     def active(self, k: int) -> Tensor:
         """Which nodes take part in step k, bool `[nodes, 1]`."""
+        return sent(self.flags(k), self._device).unsqueeze(1)
+
+    def flags(self, k: int) -> NDArray[np.bool_]:
+        """The same on the host, `[nodes]`."""
         flags = self._plan.release.active(k)
-        if flags is None:
-            return torch.ones(len(self.nodes), 1, dtype=torch.bool, device=self._device)
-        return torch.from_numpy(flags[self._rows()]).unsqueeze(1).to(self._device)
+        return np.ones(len(self.nodes), np.bool_) if flags is None else flags[self._rows()]
 
     def among(self, k: int) -> StackedContext:
         """The context of those nodes alone that take part in step k."""
@@ -142,6 +151,10 @@ class StackedContext:
         part = copy.copy(self)
         part._parent = self._all
         part._settle(nodes, rows)
+        assert self._chosen is not None  # or all take part
+        own = torch.from_numpy(self._chosen)
+        part.on_host = PublicNumbers(*(column[own] for column in self.on_host))
+        part._divisors = self._divisors[own]
         return part
 
     def take(self, values: Tensor) -> Tensor:
@@ -156,8 +169,8 @@ class StackedContext:
         """The number of the node that each is paired with at step k, int64 `[nodes]`."""
         activity = self._plan.release.activity
         if activity is None or activity.partner is None:
-            return torch.tensor(self.nodes, device=self._device)
-        return torch.from_numpy(activity.partner[k][self._rows()]).to(self._device)
+            return torch.from_numpy(self._numbers)
+        return torch.from_numpy(activity.partner[k][self._rows()])
 
     def clip(self, k: int) -> float | None:
         """What gradients are clipped to in step k; None: nothing is clipped."""
@@ -224,7 +237,7 @@ class StackedContext:
         if not nodes:
             return total
         factors = torch.as_tensor(scale, dtype=torch.float64).expand(len(total), 1)[:, 0].tolist()
-        chosen = range(len(total)) if rows is None else rows.tolist()
+        chosen = range(len(total)) if self._chosen is None else self._chosen.tolist()
         stds = [
             self._plan.release.noise_std(node, k) * factors[row]
             for row, node in zip(chosen, nodes, strict=True)
@@ -306,11 +319,11 @@ class StackedContext:
             self._plan.release.noise_std(node, k) if self._plan.noisy else 0.0
             for node in self._members
         ]
-        return torch.tensor(stds, dtype=torch.float64, device=self._device).unsqueeze(1)
+        return sent(np.array(stds, np.float64), self._device).unsqueeze(1)
 
     def divide(self, total: Tensor) -> Tensor:
         """`total` over each node's expected batch size, weighed, in place."""
-        if all_known_true(self._divisor == 1):
+        if bool((self._divisors == 1).all()):
             return total
         return total.div_(self._divisor.to(total.dtype))
 
@@ -327,10 +340,6 @@ class StackedContext:
     def _has_table(self) -> bool:
         chosen = self._plan.config.algorithm
         return chosen.definition.table(chosen.options) is not None
-
-    def _column(self, values: list[float]) -> Tensor:
-        kind = getattr(torch, self._plan.config.train.dtype)
-        return torch.tensor(values, dtype=kind, device=self._device).unsqueeze(1)
 
     def _rows(self) -> np.ndarray:
         """Columns of the plan's activity that these nodes are."""
@@ -361,9 +370,10 @@ class StackedContext:
         flags = self._plan.release.active(k)
         chosen = np.flatnonzero(self._some if flags is None else self._some & flags[self._rows()])
         if len(chosen) == len(self._members):
+            self._chosen = None
             return None, self._members
-        rows = torch.from_numpy(chosen).to(self._device)
-        return rows, tuple(self._members[row] for row in chosen)
+        self._chosen = chosen
+        return sent(chosen, self._device), tuple(self._members[row] for row in chosen)
 
     @cached_property
     def _shapes(self) -> tuple[Shape, ...]:
@@ -408,7 +418,7 @@ class StackedContext:
         """The public coins of records `[nodes, b]`, by their numbers, where gradients need them."""
         if not self._model.needs_coins:
             return None
-        numbers = torch.tensor([node.node for node in nodes], device=self._device)
+        numbers = sent(np.array([node.node for node in nodes], np.int64), self._device)
         return record_coins(self.seed, k, part, numbers, indices)
 
     def _shares(self, rows: Tensor | None, indices: Tensor) -> Tensor | None:
@@ -427,7 +437,7 @@ class StackedContext:
         counts = [node.records for node in nodes]
         if len(set(counts)) == 1:
             return counts[0]
-        return torch.tensor(counts, device=self._device)
+        return sent(np.array(counts, np.int64), self._device)
 
     def _batch(
         self,

@@ -121,7 +121,7 @@ def by_anchor(
     """Noised gradient at `at`, and the anchor to keep: its gradient is a **released** mean."""
     if k % options.anchor_every == 0:
         total = context.batch_gradient(at, k, whole=True)
-        scale = anchor_ratio(options, context.steps, context.clip(k)) / context.rate
+        scale = anchor_ratio(options, context.steps, context.clip(k)) / context.on_host.rate
         context.add_noise(total, k, scale=scale)
         anchor = Anchor(at, context.divide(total.mul_(context.rate)))
         return anchor.gradient, anchor

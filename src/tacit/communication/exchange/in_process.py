@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.base.sending import sent
 from tacit.communication.colours import Summand
 from tacit.communication.compression import Coding
 from tacit.communication.exchange.protocol import (
@@ -86,9 +87,9 @@ class InProcessExchange:
     def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds; see `Exchange.swap`."""
         values = message_values("swap", k, messages)
-        paired = partner.cpu().numpy() != np.arange(len(partner))
+        paired = partner.numpy() != np.arange(len(partner))
         self.bytes_sent += sizes(values, None) * paired
-        return tuple(value.index_select(0, partner) for value in values)
+        return tuple(value.index_select(0, sent(partner, value.device)) for value in values)
 
     def average(
         self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None

@@ -136,8 +136,8 @@ class Exchange(Protocol):
     def swap(self, k: int, partner: Tensor, *values: Message) -> tuple[Tensor, ...]:
         """What each node's partner holds: row i becomes `values[partner[i]]`.
 
-        `partner` is int64 `[nodes]`, numbers of nodes; one paired with itself sends nothing. The
-        values, `[nodes, ...]`, are sent together as one message.
+        `partner` is int64 `[nodes]` on the host, numbers of nodes; one paired with itself sends
+        nothing. The values, `[nodes, ...]`, are sent together as one message.
         """
 
     def average(

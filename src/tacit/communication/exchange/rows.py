@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.base.sending import sent
 from tacit.communication.exchange.protocol import Descent
 from tacit.kernels.threads import over_threads
 from tacit.topology.mixing import Weights
@@ -236,11 +237,11 @@ def _few(
         weighted[filled] = values[starts[filled] + slot]
         slots.append(
             (
-                torch.as_tensor(read, device=device),
-                torch.as_tensor(weighted, dtype=dtype, device=device),
+                sent(read, device),
+                sent(torch.tensor(weighted, dtype=dtype), device),
             )
         )
-    return _Slots(torch.as_tensor(rows, device=device), tuple(slots))
+    return _Slots(sent(rows, device), tuple(slots))
 
 
 def mean_of_rows(value: Tensor) -> Tensor:
@@ -284,15 +285,18 @@ class Server:
             latest: over all clients, in place of those that sent.
         """
         if not latest:
-            return mean_of_rows(value if arrived is None else value[self._rows(nodes, arrived)])
+            if arrived is None:
+                return mean_of_rows(value)
+            return mean_of_rows(value.index_select(0, self._rows(nodes, arrived, value)))
         kept = self.kept.get(position)
         if kept is None or (arrived is None and len(nodes) == self._clients):
             self.kept[position] = value if arrived is None else value.clone()
             return mean_of_rows(value)
-        came = slice(None) if arrived is None else self._rows(nodes, arrived)
-        places = torch.from_numpy(nodes).to(value.device)
-        kept[places[came]] = value[came]
+        if arrived is not None:
+            value = value.index_select(0, self._rows(nodes, arrived, value))
+            nodes = nodes[arrived[nodes]]
+        kept.index_copy_(0, sent(nodes, value.device), value)
         return mean_of_rows(kept)
 
-    def _rows(self, nodes: NDArray[np.int64], arrived: NDArray[np.bool_]) -> Tensor:
-        return torch.from_numpy(np.flatnonzero(arrived[nodes]))
+    def _rows(self, nodes: NDArray[np.int64], arrived: NDArray[np.bool_], like: Tensor) -> Tensor:
+        return sent(np.flatnonzero(arrived[nodes]), like.device)
