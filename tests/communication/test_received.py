@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from communication.cluster.ranks import Hub, ThreadChannel, lost
+from communication.memory import Board, MemoryCrew
 from experiments import experiment
 from tacit.communication import received
 from tacit.communication.cluster import Cluster
@@ -135,33 +136,15 @@ class Outsider:
         return text if self.honest else mutated(text, self.draw)
 
 
-@dataclass
-class LyingFacts:
-    """Facts in which another rank's votes are lies about the own ones."""
+class LyingCrew(MemoryCrew):
+    """One in which another rank's votes are lies about the own ones."""
 
-    draw: random.Random
-    texts: dict[str, str] = field(default_factory=dict)
+    def __init__(self, draw):
+        super().__init__(0, 2, Board())
+        self.draw = draw
 
-    def put(self, key, text):
-        self.texts[key] = text
-        return text
-
-    def has(self, keys):
-        return all(f"{key[:-1]}0" in self.texts for key in keys)
-
-    def get_all(self, keys):
-        own = [self.texts[f"{key[:-1]}0"] for key in keys]
-        return [
-            text if key.endswith("/0") else mutated(text, self.draw)
-            for key, text in zip(keys, own, strict=True)
-        ]
-
-    def close(self):
-        """They stay."""
-
-
-def _no_wait(missing):
-    assert not missing()
+    def collect(self, key, ranks, what, *, loading=False):
+        return {rank: mutated(self.board.texts[key, 0], self.draw) for rank in ranks}
 
 
 class Quiet:
@@ -260,14 +243,14 @@ def saved(seat):
 
 def stopped(seat):
     """A vote for the stop makes this rank stop or not, and changes no step of a round."""
-    facts = LyingFacts(seat.outsider.draw)
-    votes = StopVote(0, 2, 7, facts, wait=_no_wait)
+    crew = LyingCrew(seat.outsider.draw)
+    votes = StopVote(crew, 7)
     assert not votes.stop(7, False)
-    before = dict(facts.texts)
+    before = dict(crew.board.texts)
     stopped = votes.stop(8, False)
-    assert stopped == (facts.texts == before)
+    assert stopped == (crew.board.texts == before)
     if not stopped:
-        assert facts.texts["stop/1/0"] in ("[1,9,false,1]", "[1,9,false,2]")
+        assert crew.board.texts["vote 1", 0] in ("[1,9,false,1]", "[1,9,false,2]")
 
 
 def reported(seat):
