@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict, deque
 
+import torch
+
+from communication.cluster.ranks import Hub, ThreadChannel
 from tacit.communication.crew import Crew
+from tacit.communication.marks import Gatherer
 from tacit.errors import PeerError
 
 
@@ -13,11 +18,13 @@ class LateError(PeerError):
 
 
 class Board:
-    """What all ranks have stated, by key and rank."""
+    """What all ranks have stated, by key and rank; and parts of marks on their way, by rank."""
 
     def __init__(self, **texts):
         self.texts = {(key.replace("_", " "), 1): text for key, text in texts.items()}
         self.changed, self.written = threading.Condition(), 0
+        self.parts: dict[int, deque[torch.Tensor]] = defaultdict(deque)
+        self.hub: Hub | None = None
 
 
 class MemoryCrew(Crew):
@@ -57,6 +64,36 @@ class MemoryCrew(Crew):
     def forget(self, keys):
         for key in () if self.returns else keys:
             self.board.texts.pop((key, self.rank), None)
+
+    def connect(self, device, numbers, added, stack):
+        with self.board.changed:
+            self.board.hub = hub = self.board.hub or Hub(self.processes)
+        channel = ThreadChannel(hub, self.rank, self.limit)
+        stack.callback(channel.close)
+        return channel, MemoryGatherer(self, numbers)
+
+
+class MemoryGatherer(Gatherer):
+    """Over the board of a crew."""
+
+    def __init__(self, crew, numbers):
+        super().__init__(crew.rank, crew.names, numbers)
+        self.board, self.limit = crew.board, crew.limit
+
+    def send(self, message):
+        with self.board.changed:
+            self.board.parts[self.rank].append(message)
+            self.board.changed.notify_all()
+
+    def is_here(self, rank, step):
+        return bool(self.board.parts[rank])
+
+    def take(self, rank):
+        parts = self.board.parts[rank]
+        with self.board.changed:
+            if not self.board.changed.wait_for(lambda: bool(parts), self.limit):
+                raise LateError(f"rank {rank} sent no metrics")
+            return parts.popleft()
 
 
 def crew_of(processes, **more):

@@ -21,13 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from communication.cluster.ranks import Hub, ThreadChannel, lost
+from communication.cluster.ranks import Hub, ThreadChannel
 from communication.memory import Board, MemoryCrew
 from experiments import experiment
 from tacit.communication import received
 from tacit.communication.cluster import Cluster
 from tacit.communication.cluster.cluster import Place
-from tacit.communication.cluster.gathering import Gatherer, LostError
+from tacit.communication.cluster.gathering import RackGatherer
 from tacit.communication.cluster.watch import Heartbeat, Seen
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
@@ -414,18 +414,17 @@ def test_wrong_parts_on_their_way_end_in_a_peer_error():
         numbers = [draw.choice([7.0, 7.0, *ODD]), 1.0, 2.0, 3.0]
         body = struct.pack("<4d", *numbers)[: draw.choice([32, draw.randrange(33)])]
         hub = Hub(2)
-        here, there = (ThreadChannel(hub, rank, 5.0, LostError) for rank in (0, 1))
+        here, there = (ThreadChannel(hub, rank, 5.0) for rank in (0, 1))
         there.send(0, torch.tensor(list(body), dtype=torch.uint8))
         there.close()
-        gatherer = Gatherer(here, due, 5.0, lost)
+        gatherer = RackGatherer(here, ("rank 0", "rank 1"), due, lambda rank, step: True)
         gatherer.put(7, torch.zeros(3, dtype=torch.float64))
         try:
-            gatherer.finish(5.0)
+            gatherer.finish()
         except PeerError as error:
             check_line(error, "rank 1 sent ")
         else:
             assert (len(body), numbers[0]) == (32, 7.0)
-        gatherer.close()
 
 
 class Spoilt:

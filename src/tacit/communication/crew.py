@@ -1,11 +1,11 @@
-"""The processes of a run as one of them holds them, whatever joins them; and their metrics."""
+"""The processes of a run as one of them holds them, whatever joins them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tacit.communication.link import Link
 from tacit.communication.peers import Peers
@@ -14,28 +14,11 @@ from tacit.communication.stop_vote import StopVote
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from tacit.communication.exchange.protocol import Channel
+    from tacit.communication.marks import Gatherer
 
 T = TypeVar("T")
-
-
-class Marks(Protocol):
-    """Gathers what processes measured at rank 0; see `tacit.communication.cluster.gathering`."""
-
-    def put(self, step: int, part: Tensor) -> None:
-        """This process's part of the next mark, one vector."""
-
-    def ready(self) -> list[tuple[int, list[Tensor]]]:
-        """The marks that are complete, at rank 0.
-
-        Of a process that is gone stands its last part without the sum of its models, and nothing
-        where there was none.
-        """
-
-    def finish(self, limit: float) -> None:
-        """Wait until all that was put is safe with rank 0."""
 
 
 class Crew(Peers, Link):
@@ -96,7 +79,7 @@ class Crew(Peers, Link):
 
     def connect(
         self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
-    ) -> tuple[Channel, Marks]:
+    ) -> tuple[Channel, Gatherer]:
         """Open what the exchange and the metrics go through; `stack` closes it.
 
         Messages of the exchange lie on `device`. A part of a mark has so many `numbers` by rank,

@@ -16,7 +16,6 @@ import torch
 import consortia
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed
-from tacit.communication import marks
 from tacit.communication.peers import READY
 from tacit.communication.received import STEP, Beat
 from tacit.communication.secure.certificates import Certificates
@@ -27,7 +26,6 @@ from tacit.communication.secure.sites import (
     SiteArrival,
     SiteChannel,
     SiteCluster,
-    SiteGatherer,
     _taken_up,
     session_folder,
     session_lasts,
@@ -45,60 +43,6 @@ from tacit.errors import (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     meshes.quick(monkeypatch)
-
-
-# Metrics.
-
-
-def part(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
-def body_of(step, *numbers):
-    return marks.written(step, part(*numbers)).numpy().tobytes()
-
-
-def gathering(wire, *numbers, added=1, needs_all=True):
-    return SiteGatherer(wire, numbers, added, LIMIT, needs_all=needs_all)
-
-
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        (b"", "south sent 0 bytes of metrics, where 24 were due"),
-        (body_of(4, 0.5, 1.5)[:10], "sent 10 bytes of metrics"),
-        (body_of(4, 0.5), "sent 16 bytes of metrics"),
-        (body_of(4, 0.5, 1.5, 2.5), "sent 32 bytes of metrics"),
-        (body_of(5, 0.5, 1.5), "south sent metrics of step 5, where 4 was due"),
-        (body_of(float("nan"), 0.5, 1.5), "metrics of step nan"),
-    ],
-)
-def test_metrics_that_are_wrong_end_the_run(tmp_path, body, line):
-    mesh = Mesh(2)
-    with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
-        gatherer = gathering(wire, 2, 2)
-        gatherer.put(4, part(0.0, 0.0))
-        assert gatherer.ready() == []
-        puppet.say(puppet.packed(DATA, 0, "metrics", body))
-        with pytest.raises(PeerError, match=line):
-            gatherer.ready()
-
-
-def test_metrics_come_together_in_order(tmp_path):
-    mesh, numbers = Mesh(3), (1, 5, 2)
-    with formed(mesh, tmp_path) as found:
-        gatherers = [gathering(wire, *numbers) for wire in found]
-        for step in (3, 9):
-            for rank, gatherer in enumerate(gatherers):
-                gatherer.put(step, part(*[step + rank] * numbers[rank]))
-        gatherers[0].finish(LIMIT)
-        complete = gatherers[0].ready()
-        assert [step for step, _ in complete] == [3, 9]
-        for step, parts in complete:
-            assert [one.tolist() for one in parts] == [
-                [float(step + rank)] * count for rank, count in enumerate(numbers)
-            ]
-        assert gatherers[1].ready() == []
 
 
 # Messages.

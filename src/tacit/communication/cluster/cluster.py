@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from tacit.communication.cluster.channel import TorchChannel
-    from tacit.communication.cluster.gathering import Gatherer
+    from tacit.communication.cluster.gathering import RackGatherer
 
 T = TypeVar("T")
 
@@ -240,18 +240,19 @@ class Cluster(Crew):
 
     def connect(
         self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
-    ) -> tuple[TorchChannel, Gatherer]:
-        """See `Crew.connect`. Messages of the exchange lie on `device`."""
+    ) -> tuple[TorchChannel, RackGatherer]:
+        """See `Crew.connect`."""
+        import torch
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
         from tacit.communication.cluster.channel import open_channel
-        from tacit.communication.cluster.gathering import open_gatherer
+        from tacit.communication.cluster.gathering import RackGatherer
 
         os.environ.update(self.settings)  # which interface gloo binds to
         # Where the process groups of this attempt find each other.
         token, *_ = self.share("process group", secrets.token_hex(8), TOKEN)
 
-        def connected() -> tuple[TorchChannel, Gatherer]:
+        def connected() -> list[TorchChannel]:
             own = TCPStore(
                 self.place.address,
                 self.place.port,
@@ -259,21 +260,30 @@ class Cluster(Crew):
                 wait_for_workers=False,
                 timeout=timedelta(seconds=self.timeout),
             )
-            place = (PrefixStore(f"tacit/{token}", own), self.rank, self.processes)
-            channel = open_channel(
-                *place,
-                device,
-                self.timeout,
-                self.diagnose,
-                self.waiting,
-                patience=self.timeout - self.to_blame,
-            )
-            return channel, open_gatherer(*place, numbers, self.timeout, self.diagnose)
+            store, patience = PrefixStore(f"tacit/{token}", own), self.timeout - self.to_blame
+            return [
+                open_channel(
+                    store,
+                    self.rank,
+                    self.processes,
+                    where,
+                    self.timeout,
+                    self.diagnose,
+                    self.waiting,
+                    name=name,
+                    patience=patience,
+                )
+                for name, where in (("channel", device), ("gatherer", torch.device("cpu")))
+            ]
 
-        channel, gatherer = self._watched(connected)
+        channel, pipe = self._watched(connected)
         stack.callback(channel.close)
-        stack.callback(gatherer.close)
-        return channel, gatherer
+        stack.callback(pipe.close)
+        return channel, RackGatherer(pipe, self.names, numbers, self._reached)
+
+    def _reached(self, rank: int, step: int) -> bool:
+        """Whether a rank has begun a step, as far as its heartbeat has said."""
+        return self._watch.seen[rank].heartbeat.step >= step
 
     def close(self) -> None:
         """End the watch, within a second; the others do not miss a rank that has closed.

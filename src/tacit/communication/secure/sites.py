@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
@@ -449,8 +448,7 @@ class SiteArrival:
         """The bytes that came, whatever their number: the reader checks it."""
         if self._message is None:
             body = self._wire.take(self._rank, _EXCHANGE, limit=self._patience)
-            self._message = torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)
-            self._message = self._message[: len(body)].to(self._device)
+            self._message = _bytes(body).to(self._device)
         return self._message
 
 
@@ -459,53 +457,25 @@ def _last(rank: int) -> str:
     return f"last metrics of {rank}"
 
 
-class SiteGatherer:
-    """Collects what all sites measured at rank 0, without waiting for anybody; see `Gatherer`.
+class SiteGatherer(marks.Gatherer):
+    """A gatherer over a wire.
 
     Args:
-        numbers: that the part of each rank has.
-        added: how many of these, the last, are a sum of models: of a site that is left out, the
-            others of its last part stand.
+        added: how many numbers of a part, the last, are a sum of models: of a site that is left
+            out, the others of its last part stand.
         needs_all: whether the run cannot go on without a site of which no part has ever come.
     """
 
     def __init__(
         self, wire: Wire, numbers: Sequence[int], added: int, patience: float, *, needs_all: bool
     ) -> None:
-        self._wire, self._numbers, self._added = wire, numbers, added
+        super().__init__(wire.own, wire.sites, numbers)
+        self._wire, self._added = wire, added
         self._patience, self._needs_all = patience, needs_all
-        self._own: deque[tuple[int, Tensor]] = deque()
 
-    def put(self, step: int, part: Tensor) -> None:
-        """This process's part of the next mark."""
-        if self._wire.own == 0:
-            self._own.append((step, part))
-            return
-        body = marks.written(step, part).numpy().tobytes()
-        self._wire.send(0, _METRICS, body, limit=self._patience)
-
-    def ready(self) -> list[tuple[int, list[Tensor]]]:
-        """The marks of which all parts have come since it was last asked, in order; at rank 0.
-
-        Raises:
-            PeerError: a part that came is wrong.
-        """
-        complete = []
-        while self._own and all(map(self._here, self._wire.others)):
-            step, own = self._own.popleft()
-            others = [self._part_of(rank, step) for rank in self._wire.others]
-            complete.append((step, [own, *others]))
-        return complete
-
-    def finish(self, limit: float) -> None:
-        """At rank 0, wait until the parts of all that was put have come; `ready` hands them out."""
-        for rank in self._wire.others if self._wire.own == 0 else ():
-            with suppress(GoneError):
-                self._wire.wait_for(
-                    rank,
-                    lambda rank=rank: self._wire.messages(rank, _METRICS) >= len(self._own),  # type: ignore[misc]
-                    self._patience,
-                )
+    def send(self, message: Tensor) -> None:
+        """See `Gatherer.send`."""
+        self._wire.send(0, _METRICS, message.numpy().tobytes(), limit=self._patience)
 
     def knows(self, rank: int) -> bool:
         """Whether something stands for the parts of this site if it is left out."""
@@ -513,24 +483,29 @@ class SiteGatherer:
             return True
         return self._wire.messages(rank, _METRICS) > 0
 
-    def _here(self, rank: int) -> bool:
+    def is_here(self, rank: int, step: int) -> bool:
+        """Or it will not come."""
         return self._wire.messages(rank, _METRICS) > 0 or rank in self._wire.left
 
-    def close(self) -> None:
-        """Nothing is its own."""
+    def take(self, rank: int) -> Tensor:
+        """See `Gatherer.take`."""
+        return _bytes(self._wire.take(rank, _METRICS, limit=self._patience))
 
-    def _part_of(self, rank: int, step: int) -> Tensor:
+    def part_of(self, rank: int, step: int) -> Tensor:
+        """Of one that is gone, its last scores stand, and it has no model any more."""
+        notes = self._wire.streams.notes
         try:
-            body = self._wire.take(rank, _METRICS, limit=self._patience)
-        except GoneError:  # its last scores stand, and it has no model any more
-            kept = bytearray.fromhex(self._wire.streams.notes.get(_last(rank), ""))
-            return torch.frombuffer(kept or bytearray(8), dtype=torch.float64)[: len(kept) // 8]
-        message = torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)[: len(body)]
-        part = marks.read(message, step, self._numbers[rank], self._wire.sites[rank])
+            part = super().part_of(rank, step)
+        except GoneError:
+            return _bytes(bytes.fromhex(notes.get(_last(rank), ""))).view(torch.float64)
         if self._wire.may_leave is not None:
             scores = part[: len(part) - self._added].numpy().tobytes()
             self._wire.streams.note(_last(rank), scores.hex())
         return part
+
+
+def _bytes(body: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)[: len(body)]
 
 
 def join_sites(
