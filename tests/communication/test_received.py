@@ -21,12 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from communication.cluster.ranks import Hub, ThreadChannel, lost
+from communication.cluster.ranks import Hub, ThreadChannel
+from communication.memory import Board, MemoryCrew
 from experiments import experiment
 from tacit.communication import received
 from tacit.communication.cluster import Cluster
 from tacit.communication.cluster.cluster import Place
-from tacit.communication.cluster.gathering import Gatherer, LostError
+from tacit.communication.cluster.gathering import RackGatherer
 from tacit.communication.cluster.watch import Heartbeat, Seen
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
@@ -135,33 +136,15 @@ class Outsider:
         return text if self.honest else mutated(text, self.draw)
 
 
-@dataclass
-class LyingFacts:
-    """Facts in which another rank's votes are lies about the own ones."""
+class LyingCrew(MemoryCrew):
+    """One in which another rank's votes are lies about the own ones."""
 
-    draw: random.Random
-    texts: dict[str, str] = field(default_factory=dict)
+    def __init__(self, draw):
+        super().__init__(0, 2, Board())
+        self.draw = draw
 
-    def put(self, key, text):
-        self.texts[key] = text
-        return text
-
-    def has(self, keys):
-        return all(f"{key[:-1]}0" in self.texts for key in keys)
-
-    def get_all(self, keys):
-        own = [self.texts[f"{key[:-1]}0"] for key in keys]
-        return [
-            text if key.endswith("/0") else mutated(text, self.draw)
-            for key, text in zip(keys, own, strict=True)
-        ]
-
-    def close(self):
-        """They stay."""
-
-
-def _no_wait(missing):
-    assert not missing()
+    def collect(self, key, ranks, what, *, loading=False):
+        return {rank: mutated(self.board.texts[key, 0], self.draw) for rank in ranks}
 
 
 class Quiet:
@@ -260,14 +243,14 @@ def saved(seat):
 
 def stopped(seat):
     """A vote for the stop makes this rank stop or not, and changes no step of a round."""
-    facts = LyingFacts(seat.outsider.draw)
-    votes = StopVote(0, 2, 7, facts, wait=_no_wait)
+    crew = LyingCrew(seat.outsider.draw)
+    votes = StopVote(crew, 7)
     assert not votes.stop(7, False)
-    before = dict(facts.texts)
+    before = dict(crew.board.texts)
     stopped = votes.stop(8, False)
-    assert stopped == (facts.texts == before)
+    assert stopped == (crew.board.texts == before)
     if not stopped:
-        assert facts.texts["stop/1/0"] in ("[1,9,false,1]", "[1,9,false,2]")
+        assert crew.board.texts["vote 1", 0] in ("[1,9,false,1]", "[1,9,false,2]")
 
 
 def reported(seat):
@@ -431,18 +414,17 @@ def test_wrong_parts_on_their_way_end_in_a_peer_error():
         numbers = [draw.choice([7.0, 7.0, *ODD]), 1.0, 2.0, 3.0]
         body = struct.pack("<4d", *numbers)[: draw.choice([32, draw.randrange(33)])]
         hub = Hub(2)
-        here, there = (ThreadChannel(hub, rank, 5.0, LostError) for rank in (0, 1))
+        here, there = (ThreadChannel(hub, rank, 5.0) for rank in (0, 1))
         there.send(0, torch.tensor(list(body), dtype=torch.uint8))
         there.close()
-        gatherer = Gatherer(here, due, 5.0, lost)
+        gatherer = RackGatherer(here, ("rank 0", "rank 1"), due, lambda rank, step: True)
         gatherer.put(7, torch.zeros(3, dtype=torch.float64))
         try:
-            gatherer.finish(5.0)
+            gatherer.finish()
         except PeerError as error:
             check_line(error, "rank 1 sent ")
         else:
             assert (len(body), numbers[0]) == (32, 7.0)
-        gatherer.close()
 
 
 class Spoilt:

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, replace
 
-from tacit.communication.received import VOTE
+from tacit.communication.link import Link
+from tacit.communication.received import VOTE, VOTES
 from tacit.errors import PeerError
 
 _APART = 0.5  # seconds between two rounds: a stop comes within about one second
-
-
-class Votes(Protocol):
-    """Where votes are written."""
-
-    def put(self, key: str, text: str) -> str:
-        """Write a text, over what was there; the text that stands, which may be an earlier one."""
-
-    def has(self, keys: Sequence[str]) -> bool:
-        """Whether all of these have been written."""
-
-    def get_all(self, keys: Sequence[str]) -> list[str]:
-        """The texts under keys that have all been written, in their order."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +46,22 @@ class StopVote:
     the least and has sent all that belongs to the steps before. In practice nobody waits, for
     the votes that are read at s_r were cast about half a second before anyone came there.
 
-    *Two places for each rank are enough.* Votes of round r and r + 2 are written to the same
-    place. A rank casts its vote of round r + 2 after it has read everyone's vote of round r + 1,
-    and each of these was cast after its rank had read all votes of round r.
+    *Old votes may be forgotten.* A rank casts its vote of round r + 2 after it has read everyone's
+    vote of round r + 1, and each of these was cast after its rank had read all votes of round r.
 
-    A rank that comes back in the same session goes on from its own last vote, which names the
-    round and the step of the next one; its checkpoint lies before that step.
+    Where ranks may be left out, a vote that one rank has and another has not would part them. There
+    rank 0 counts: it states all votes of a round, those of who is left out as not asking, and
+    everyone reads what it states. It does so when it comes to the round's end, so at the least step
+    of all nobody waits for it.
+
+    A rank that comes back goes on from the last vote that it had cast before its checkpoint, and
+    finds those that it cast since as they were.
 
     Args:
+        link: with no votes when a session starts.
         first: the step of the first round, the same on every rank.
-        facts: where votes are written; they hold no votes when a session starts.
-        wait: returns when the function that it is given returns no more ranks; that function
-            names the ranks whose votes are missing.
+        counted: says whether rank 0 counts, the same on every rank; may wait for that.
+        last: as `StopVote.last` was at the checkpoint from which this rank goes on.
         clock: seconds.
 
     Attributes:
@@ -79,26 +70,25 @@ class StopVote:
 
     def __init__(
         self,
-        rank: int,
-        processes: int,
+        link: Link,
         first: int,
-        facts: Votes,
         *,
-        wait: Callable[[Callable[[], Sequence[int]]], None],
+        counted: Callable[[], bool] = lambda: False,
+        last: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._rank, self._ranks = rank, range(processes)
-        self._facts, self._wait, self._clock = facts, wait, clock
-        self._asked = self.stopped = False
+        self._link, self._counted, self._clock = link, counted, clock
+        self._ranks = range(len(link.names))
         self._now: tuple[int, float] | None = None  # step and time of the last own vote
-        before = [
-            self._read({rank: key})[rank]
-            for key in (_key(0, rank), _key(1, rank))
-            if facts.has([key])
-        ]
-        start = _Vote(-1, first, asked=False, gap=1)
-        self._last = max(before, key=lambda vote: vote.number, default=start)
-        self._asked = self._last.asked
+        self._last = _Vote(-1, first, asked=False, gap=1)
+        if last is not None:
+            self._last = _Vote(*VOTE.read(last, link.rank, "vote"))
+        self._asked, self.stopped = self._last.asked, False
+
+    @property
+    def last(self) -> str | None:
+        """The last vote of this rank; None before the first."""
+        return None if self._last.number < 0 else VOTE.write(astuple(self._last))
 
     def stop(self, step: int, asked: bool) -> bool:
         """Whether the run stops before this step; the same answer on every rank.
@@ -131,40 +121,36 @@ class StopVote:
         number = self._last.number + 1
         text = VOTE.write((number, step + gap, self._asked, wanted))
         # Of a rank that came back, the vote stands that it cast before.
-        stands = self._facts.put(_key(number, self._rank), text)
-        self._last = _Vote(*VOTE.read(stands, self._rank, "vote"))
+        stands = self._link.state(f"vote {number}", text)
+        self._last = _Vote(*VOTE.read(stands, self._link.rank, "vote"))
+        self._link.forget(f"{what} {number - 2}" for what in ("vote", "count"))
 
     def _votes(self) -> list[_Vote]:
         """Everyone's votes of the round of the own last vote, once they are there."""
-        votes = {self._rank: self._last}  # what stands for this rank is not read back
-
-        def missing() -> list[int]:
-            open_ = [rank for rank in self._ranks if rank not in votes]
-            votes.update(self._written(open_))
-            return [rank for rank in open_ if rank not in votes]
-
-        self._wait(missing)
+        votes = self._count() if self._counted() else self._cast_by(self._ranks)
+        votes[self._link.rank] = self._last  # what stands for this rank is not read back
+        for rank, vote in votes.items():
+            if (vote.number, vote.following) != (self._last.number, self._last.following):
+                name = self._link.names[rank]
+                raise PeerError(f"{name} sent a wrong vote: it is of another round")
         return [votes[rank] for rank in self._ranks]
 
-    def _written(self, ranks: Sequence[int]) -> dict[int, _Vote]:
-        """Those of these ranks' votes of this round that are there."""
-        keys = {rank: _key(self._last.number, rank) for rank in ranks}
-        if not self._facts.has(list(keys.values())):
-            keys = {rank: key for rank, key in keys.items() if self._facts.has([key])}
-        votes, own = self._read(keys), (self._last.number, self._last.following)
-        for rank, vote in votes.items():
-            of = (vote.number, vote.following)
-            if of != own and vote.number != own[0] - 2:
-                raise PeerError(f"rank {rank} sent a wrong vote: it is of another round")
-        return {rank: vote for rank, vote in votes.items() if vote.number == own[0]}
+    def _cast_by(self, ranks: Iterable[int]) -> dict[int, _Vote]:
+        others = [rank for rank in ranks if rank != self._link.rank]
+        texts = self._link.collect(f"vote {self._last.number}", others, "vote")
+        return {rank: _Vote(*VOTE.read(text, rank, "vote")) for rank, text in texts.items()}
 
-    def _read(self, keys: Mapping[int, str]) -> dict[int, _Vote]:
-        texts = self._facts.get_all(list(keys.values()))
-        return {
-            rank: _Vote(*VOTE.read(text, rank, "vote"))
-            for rank, text in zip(keys, texts, strict=True)
-        }
-
-
-def _key(number: int, rank: int) -> str:
-    return f"stop/{number % 2}/{rank}"
+    def _count(self) -> dict[int, _Vote]:
+        """The votes of the round as rank 0 has counted them."""
+        key, what = f"count {self._last.number}", "count of votes"
+        if self._link.rank == 0:
+            absent = replace(self._last, asked=False)
+            votes = dict.fromkeys(self._ranks, absent) | self._cast_by(self._ranks)
+            votes[0] = self._last
+            text = self._link.state(key, VOTES.write([astuple(vote) for vote in votes.values()]))
+        else:
+            text = self._link.collect(key, [0], what)[0]
+        counted = VOTES.read(text, 0, what)
+        if len(counted) != len(self._ranks):
+            raise PeerError(f"{self._link.names[0]} counted {len(counted)} votes")
+        return {rank: _Vote(*vote) for rank, vote in enumerate(counted)}

@@ -54,21 +54,21 @@ def at_once(work, ranks):
     return [results[rank] for rank in ranks]
 
 
-def meet_at(port, processes, *, timeout=10.0, **others):
+def meet_at(port, processes, *, timeout=10.0, start_up=LIMIT, **others):
     """All ranks of a cluster, in this process."""
 
     def one(rank):
         environment = variables(rank, processes, port, **others)
-        return connect(environment, timeout=timeout, start_up=LIMIT)
+        return connect(environment, timeout=timeout, start_up=start_up)
 
     return at_once(one, range(processes))
 
 
 @contextmanager
-def clusters(processes, *, timeout=10.0):
+def clusters(processes, *, timeout=10.0, start_up=LIMIT):
     """All ranks of a cluster over a store of their own, closed at the end."""
     with kept_store() as port:
-        ranks = meet_at(port, processes, timeout=timeout)
+        ranks = meet_at(port, processes, timeout=timeout, start_up=start_up)
         try:
             yield ranks
         finally:

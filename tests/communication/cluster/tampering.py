@@ -134,12 +134,12 @@ def corrupt(*which, first):
 
 
 def lie(words):
-    """Put other texts into the store than this process means: of what is shared, or under a key."""
+    """Put other texts into the store than this process means, of what is shared."""
     write = KeyValueStore.put
 
     def reported(self, key, text):
-        shared, what, *_ = *key.split("/"), ""
-        write(self, key, words.get(what if shared == "share" else key, text))
+        what = key.removeprefix("share ").rpartition(" ")[0]
+        write(self, key, words.get(what, text))
         return text
 
     KeyValueStore.put = reported  # type: ignore[method-assign]

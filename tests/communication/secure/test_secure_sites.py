@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import threading
@@ -13,15 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import consortia
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed
-from tacit.communication import marks
 from tacit.communication.peers import READY
-from tacit.communication.received import STEP, VOTE, Beat
+from tacit.communication.received import STEP, Beat
 from tacit.communication.secure.certificates import Certificates
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
@@ -30,14 +26,11 @@ from tacit.communication.secure.sites import (
     SiteArrival,
     SiteChannel,
     SiteCluster,
-    SiteGatherer,
     _taken_up,
-    _Votes,
     session_folder,
     session_lasts,
 )
 from tacit.communication.secure.streams import AWAY
-from tacit.communication.stop_vote import StopVote
 from tacit.errors import (
     BudgetError,
     InputError,
@@ -50,206 +43,6 @@ from tacit.errors import (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     meshes.quick(monkeypatch)
-
-
-# Votes.
-
-
-class WaitsError(Exception):
-    """A site would wait here."""
-
-
-class Blackboard:
-    """What a wire does with facts, for all sites: what was stated stays, and is seen by all."""
-
-    def __init__(self, own, count, texts):
-        self.own, self.texts = own, texts
-        self.sites = ("north", "south", "west", "east")[:count]
-        self.others = [rank for rank in range(count) if rank != own]
-
-    def state_fact(self, key, text, *, limit):
-        return self.texts.setdefault((self.own, key), text)
-
-    def fact(self, rank, key):
-        return self.texts.get((rank, key))
-
-    def fact_of(self, rank, key, *, limit):
-        if (rank, key) not in self.texts:
-            raise WaitsError
-        return self.texts[rank, key]
-
-    def forget_facts(self, keys):
-        """Only what nobody asks for again: a site that is behind must still find it."""
-
-
-def begun(counted=False):
-    """What rank 0 says at the beginning: whether it counts the votes."""
-    return {(0, "whether sites may leave"): json.dumps(counted)}
-
-
-class Voter:
-    """A site that makes steps, writes checkpoints, is killed and comes back to one of them."""
-
-    def __init__(self, rank, count, texts, clock):
-        self.rank, self.count, self.texts, self.clock = rank, count, texts, clock
-        self.checkpoint = (0, -1)
-        self.stopped: int | None = None
-        self.asked = False
-        self.come()
-
-    def come(self):
-        """Take part from the last checkpoint."""
-        self.done = False
-        self.step, number = self.checkpoint
-        self.votes = _Votes(Blackboard(self.rank, self.count, self.texts), LIMIT)  # type: ignore[arg-type]
-        self.votes.number = number
-        self.stop = StopVote(
-            self.rank, self.count, 1, self.votes, wait=self.votes.wait, clock=self.clock
-        )
-
-    def keep(self):
-        self.votes.forget()
-        self.checkpoint = (self.step, self.votes.number)
-
-    def go(self):
-        """One step; False: it would wait."""
-        try:
-            if self.step and self.stop.stop(self.step, self.asked):
-                assert self.stopped in (None, self.step), "it stopped elsewhere before"
-                self.stopped, self.done = self.step, True
-            else:
-                self.step += 1
-        except WaitsError:
-            return False
-        return True
-
-    def go_on(self, turns):
-        for _ in range(turns):
-            self.go()
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    count=st.integers(2, 4),
-    asked_at=st.integers(0, 60),
-    kills=st.floats(0, 0.2),
-    skew=st.integers(1, 30),
-    counted=st.booleans(),
-)
-@settings(max_examples=100, deadline=None)
-def test_sites_that_come_back_stop_at_the_same_step(seed, count, asked_at, kills, skew, counted):
-    draws, now = random.Random(seed), [0.0]
-    texts = begun(counted)
-    voters = [Voter(rank, count, texts, lambda: now[0]) for rank in range(count)]
-    for turn in range(20_000):
-        if all(voter.done for voter in voters):
-            break
-        now[0] += draws.choice((0.0, 0.01, 0.3))
-        behind = min(voter.step for voter in voters)
-        voter = draws.choice([v for v in voters if v.step < behind + skew])
-        voter.asked = voter.asked or turn >= asked_at  # a process that came back may forget it
-        if not voter.done:
-            voter.go()
-        if draws.random() < 0.2 and not voter.done:
-            voter.keep()
-        if draws.random() < kills:
-            voter.asked = False
-            voter.come()  # where it had stopped, it finds the same again, or `go` fails
-    steps = {voter.stopped for voter in voters}
-    assert len(steps) == 1
-    assert None not in steps
-
-
-def test_a_site_casts_the_vote_that_it_cast_before():
-    texts = begun()
-    voters = [Voter(rank, 2, texts, lambda: 0.0) for rank in range(2)]
-    for _ in range(2):
-        assert all(voter.go() for voter in voters)
-    before = dict(texts)
-    assert before
-    voters[0].come()
-    voters[0].asked = True  # its vote stands all the same
-    assert voters[0].go()
-    assert voters[0].go()
-    assert texts == before
-
-
-@pytest.mark.parametrize(
-    "text", ["null", "[0]", "[-1,2,false,1]", "[0,2,false,0]", '["0",2,false,1]', "[7,2,false,1]"]
-)
-@pytest.mark.parametrize("counted", [False, True])
-def test_a_vote_that_is_none_ends_the_run(text, counted):
-    texts = begun(counted) | {(1, "vote 0"): text}
-    voter = Voter(0, 2, texts, lambda: 0.0)
-    with pytest.raises(PeerError, match="wrong vote"):
-        voter.go_on(5)
-
-
-def test_a_vote_that_says_another_round_than_its_own_does_not_hang_who_reads_it():
-    texts = begun()
-    voters = [Voter(rank, 2, texts, lambda: 0.0) for rank in range(2)]
-    while voters[0].votes.number < 4:
-        for voter in voters:
-            voter.go()
-    number = voters[0].votes.number
-    own = VOTE.read(texts[0, f"vote {number}"], 0, "vote")
-    texts[1, f"vote {number}"] = VOTE.write((number - 2, own[1], False, 1))
-    with pytest.raises(PeerError, match="south sent a wrong vote: it is of another round"):
-        voters[0].go_on(20)
-
-
-# Metrics.
-
-
-def part(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
-def body_of(step, *numbers):
-    return marks.written(step, part(*numbers)).numpy().tobytes()
-
-
-def gathering(wire, *numbers, added=1, needs_all=True):
-    return SiteGatherer(wire, numbers, added, LIMIT, needs_all=needs_all)
-
-
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        (b"", "south sent 0 bytes of metrics, where 24 were due"),
-        (body_of(4, 0.5, 1.5)[:10], "sent 10 bytes of metrics"),
-        (body_of(4, 0.5), "sent 16 bytes of metrics"),
-        (body_of(4, 0.5, 1.5, 2.5), "sent 32 bytes of metrics"),
-        (body_of(5, 0.5, 1.5), "south sent metrics of step 5, where 4 was due"),
-        (body_of(float("nan"), 0.5, 1.5), "metrics of step nan"),
-    ],
-)
-def test_metrics_that_are_wrong_end_the_run(tmp_path, body, line):
-    mesh = Mesh(2)
-    with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
-        gatherer = gathering(wire, 2, 2)
-        gatherer.put(4, part(0.0, 0.0))
-        assert gatherer.ready() == []
-        puppet.say(puppet.packed(DATA, 0, "metrics", body))
-        with pytest.raises(PeerError, match=line):
-            gatherer.ready()
-
-
-def test_metrics_come_together_in_order(tmp_path):
-    mesh, numbers = Mesh(3), (1, 5, 2)
-    with formed(mesh, tmp_path) as found:
-        gatherers = [gathering(wire, *numbers) for wire in found]
-        for step in (3, 9):
-            for rank, gatherer in enumerate(gatherers):
-                gatherer.put(step, part(*[step + rank] * numbers[rank]))
-        gatherers[0].finish(LIMIT)
-        complete = gatherers[0].ready()
-        assert [step for step, _ in complete] == [3, 9]
-        for step, parts in complete:
-            assert [one.tolist() for one in parts] == [
-                [float(step + rank)] * count for rank, count in enumerate(numbers)
-            ]
-        assert gatherers[1].ready() == []
 
 
 # Messages.

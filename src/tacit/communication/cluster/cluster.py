@@ -6,8 +6,7 @@ import os
 import secrets
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,17 +16,17 @@ from typing import TYPE_CHECKING, TypeVar
 from tacit.communication.blame import awaited, describe_rank, first_failure
 from tacit.communication.cluster.store import SharedFacts
 from tacit.communication.cluster.watch import Seen, Watch
+from tacit.communication.crew import Crew
 from tacit.communication.peers import FreshSession, PeerState, SessionMemory
-from tacit.communication.received import STEP, TOKEN, Form
+from tacit.communication.received import STEP, TOKEN
 from tacit.communication.reports import write_report
-from tacit.communication.stop_vote import StopVote
 from tacit.errors import PeerError, TacitError
 
 if TYPE_CHECKING:
     import torch
 
     from tacit.communication.cluster.channel import TorchChannel
-    from tacit.communication.cluster.gathering import Gatherer
+    from tacit.communication.cluster.gathering import RackGatherer
 
 T = TypeVar("T")
 
@@ -57,11 +56,12 @@ class Place:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-class Cluster:
+class Cluster(Crew):
     """The one object that a run of several processes holds; made by `connect`.
 
     Attributes:
         timeout: seconds, `[train].timeout`.
+        start_up: seconds that ranks may be apart while they load data and models.
         hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
         meets_again: never: who is lost ends the run.
     """
@@ -74,18 +74,17 @@ class Cluster:
         watch: Watch,
         *,
         timeout: float,
+        start_up: float = START_UP,
         server: object = None,
     ) -> None:
-        self.place, self.timeout = place, timeout
-        self.rank, self.processes = place.rank, place.processes
-        self.settings = place.settings
-        self.authenticated = self.meets_again = self.stopped = False
-        self.session: SessionMemory = FreshSession()
         self._store, self._lasting, self._watch = store, lasting, watch
+        super().__init__(place.rank, [f"rank {rank}" for rank in range(place.processes)])
+        self.place, self.timeout, self.start_up = place, timeout, start_up
+        self.settings = place.settings
+        self.authenticated = False
+        self.session: SessionMemory = FreshSession()
         self._server = server  # kept alive: with it goes the store
-        self._rounds: Counter[str] = Counter()
         self._absent: tuple[int, ...] = ()  # who has not yet shared what this rank waits for
-        self._stop_vote: StopVote | None = None
 
     @property
     def hosts(self) -> Sequence[Sequence[int]]:
@@ -101,40 +100,47 @@ class Cluster:
         """Seconds that `diagnose` may take: part of the timeout."""
         return min(2.0, self.timeout / 4)
 
-    def share(self, what: str, value: T, schema: Form[T], *, limit: float | None = None) -> list[T]:
-        """Every rank's value, in rank order; each rank calls it, and waits for all.
+    def state(self, key: str, text: str) -> str:
+        """The text itself: what stands in the store is not read back."""
+        return self._store.put(f"{key}/{self.rank}", text)
 
-        The value of this rank is the one given: what stands in the store is not read back. The same
-        word for `what` is shared may be used again, in the same order on every rank. `limit` is the
-        seconds to wait; None: as long as starting may take.
+    def collect(
+        self, key: str, ranks: Iterable[int], what: str, *, loading: bool = False
+    ) -> dict[int, str]:
+        """See `Link.collect`."""
+        keys = {rank: f"{key}/{rank}" for rank in ranks}
+        limit, asked = self.start_up if loading else self.timeout, time.monotonic()
 
-        Raises:
-            PeerError: a rank did not come in time, was lost, or gave what the schema refuses.
-            TacitError: what another rank reported, or the value is too long to be shared.
-        """
-        text = schema.write(value)
-        keys = [f"share/{what}/{self._rounds[what]}/{rank}" for rank in range(self.processes)]
-        self._rounds[what] += 1
-        self._store.put(keys[self.rank], text)
-        limit = max(self.timeout, START_UP) if limit is None else limit
-        asked = time.monotonic()
+        def missing() -> list[int]:
+            return [rank for rank, key in keys.items() if not self._store.has([key])]
 
         def come() -> bool:
             nonlocal asked
-            if self._store.has(keys):
+            if self._store.has(list(keys.values())):
                 return True
             if time.monotonic() - asked > _ASK_WHO:
-                self._absent, asked = tuple(self._missing(keys)), time.monotonic()
+                self._absent, asked = tuple(missing()), time.monotonic()
+                self.waiting(next(iter(self._absent), None))
             return False
 
+        def late() -> TacitError:
+            absent = missing() or list(keys)
+            if not loading:
+                return self.diagnose(absent[0], f"no word from it for {limit:g} s")
+            named = ", ".join(describe_rank(rank, self.hosts) for rank in absent)
+            return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
+
         try:
-            self._until(come, limit, lambda: self._late(what, keys, limit))
+            self._until(come, limit, late)
         finally:
             self._absent = ()
-        return [
-            value if rank == self.rank else schema.read(text, rank, what)
-            for rank, text in enumerate(self._store.get_all(keys))
-        ]
+        self.waiting(None)
+        return dict(zip(keys, self._store.get_all(list(keys.values())), strict=True))
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """See `Link.forget`."""
+        for key in keys:
+            self._store.delete(f"{key}/{self.rank}")
 
     def can_spare(self, ranks: Collection[int]) -> bool:
         """Nobody comes back."""
@@ -207,24 +213,6 @@ class Cluster:
             for rank, text in enumerate(self._store.get_all(keys))
         )
 
-    def begin(self, first: int) -> None:
-        """Say at which step the run begins, before `agreed_stop` is asked; the same on all."""
-        self._stop_vote = StopVote(
-            self.rank, self.processes, first + 1, self._store, wait=self._wait_for_votes
-        )
-
-    def agreed_stop(self, step: int, asked: bool) -> bool:
-        """Whether to stop before this step: the same answer on every rank; see `StopVote`.
-
-        Every step after the first is asked for, in order, and after `at(step)`; `asked` says
-        whether this process was asked to stop.
-
-        Raises:
-            PeerError: a rank or the rendezvous was lost, or sent what makes no sense.
-        """
-        assert self._stop_vote is not None, "begin first"
-        return self._stop_vote.stop(step, asked)
-
     def seen(self) -> Sequence[PeerState]:
         """What the heartbeats say of every rank; asks no network, from any thread."""
         states = [_state(rank, seen) for rank, seen in enumerate(self._watch.seen)]
@@ -235,7 +223,7 @@ class Cluster:
             "connected",
             step=_made(self._watch.step),
             quiet=0.0,
-            waiting_for=self._absent if waiting is None else (waiting,),
+            waiting_for=self._absent or (() if waiting is None else (waiting,)),
         )
         return [*states[: self.rank], own, *states[self.rank + 1 :]]
 
@@ -250,29 +238,21 @@ class Cluster:
         """
         return self._lasting.get_all([name])[0] if self._lasting.has([name]) else None
 
-    def expect(self, *, steps: int, largest: int) -> None:
-        """Nothing follows from it: buffers are as large as each message is announced."""
-
-    def let_leave(
-        self, goes_on: Callable[[frozenset[int]], bool] | None, *, takes_back: bool
-    ) -> Callable[[int], frozenset[int]]:
-        """Nobody may leave: processes of one rack come and go together."""
-        return lambda step: frozenset()
-
     def connect(
         self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
-    ) -> tuple[TorchChannel, Gatherer]:
-        """See `Crew.connect`. Messages of the exchange lie on `device`."""
+    ) -> tuple[TorchChannel, RackGatherer]:
+        """See `Crew.connect`."""
+        import torch
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
         from tacit.communication.cluster.channel import open_channel
-        from tacit.communication.cluster.gathering import open_gatherer
+        from tacit.communication.cluster.gathering import RackGatherer
 
         os.environ.update(self.settings)  # which interface gloo binds to
         # Where the process groups of this attempt find each other.
         token, *_ = self.share("process group", secrets.token_hex(8), TOKEN)
 
-        def connected() -> tuple[TorchChannel, Gatherer]:
+        def connected() -> list[TorchChannel]:
             own = TCPStore(
                 self.place.address,
                 self.place.port,
@@ -280,21 +260,30 @@ class Cluster:
                 wait_for_workers=False,
                 timeout=timedelta(seconds=self.timeout),
             )
-            place = (PrefixStore(f"tacit/{token}", own), self.rank, self.processes)
-            channel = open_channel(
-                *place,
-                device,
-                self.timeout,
-                self.diagnose,
-                self.waiting,
-                patience=self.timeout - self.to_blame,
-            )
-            return channel, open_gatherer(*place, numbers, self.timeout, self.diagnose)
+            store, patience = PrefixStore(f"tacit/{token}", own), self.timeout - self.to_blame
+            return [
+                open_channel(
+                    store,
+                    self.rank,
+                    self.processes,
+                    where,
+                    self.timeout,
+                    self.diagnose,
+                    self.waiting,
+                    name=name,
+                    patience=patience,
+                )
+                for name, where in (("channel", device), ("gatherer", torch.device("cpu")))
+            ]
 
-        channel, gatherer = self._watched(connected)
+        channel, pipe = self._watched(connected)
         stack.callback(channel.close)
-        stack.callback(gatherer.close)
-        return channel, gatherer
+        stack.callback(pipe.close)
+        return channel, RackGatherer(pipe, self.names, numbers, self._reached)
+
+    def _reached(self, rank: int, step: int) -> bool:
+        """Whether a rank has begun a step, as far as its heartbeat has said."""
+        return self._watch.seen[rank].heartbeat.step >= step
 
     def close(self) -> None:
         """End the watch, within a second; the others do not miss a rank that has closed.
@@ -343,27 +332,6 @@ class Cluster:
         reason = f"the processes could not be connected within {limit:g} s"
         self._until(answer.done, limit, lambda: self._verdict(PeerError(reason)))
         return answer.result()
-
-    def _late(self, what: str, keys: Sequence[str], limit: float) -> TacitError:
-        named = ", ".join(describe_rank(rank, self.hosts) for rank in self._missing(keys))
-        return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
-
-    def _wait_for_votes(self, missing: Callable[[], Sequence[int]]) -> None:
-        late = missing()
-        if not late:
-            return
-        self.waiting(late[0])
-        self._until(
-            lambda: not missing(),
-            self.timeout,
-            lambda: self.diagnose(
-                (missing() or late)[0], f"no word from it for {self.timeout:g} s"
-            ),
-        )
-        self.waiting(None)
-
-    def _missing(self, keys: Sequence[str]) -> list[int]:
-        return [rank for rank, key in enumerate(keys) if not self._store.has([key])]
 
 
 def _state(rank: int, seen: Seen) -> PeerState:

@@ -246,9 +246,8 @@ def connect(
     watch = Watch(
         store(own), place.rank, place.processes, timeout, kept_by_rank_0=place.keeps_store
     )
-    return Cluster(
-        place, store(own), store(f"{run}/lasting/"), watch, timeout=timeout, server=server
-    )
+    stores = store(own), store(f"{run}/lasting/")
+    return Cluster(place, *stores, watch, timeout=timeout, start_up=start_up, server=server)
 
 
 def read_place(environment: Mapping[str, str], *, allow_insecure_network: bool) -> Place | None:

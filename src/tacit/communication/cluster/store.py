@@ -39,6 +39,9 @@ class SharedFacts(Protocol):
     def get_all(self, keys: Sequence[str]) -> list[str]:
         """The texts under keys that have all been written, in their order."""
 
+    def delete(self, key: str) -> None:
+        """Take away a text, if there is one."""
+
     def close(self) -> None:
         """Let go of it, without waiting."""
 
@@ -106,6 +109,10 @@ class KeyValueStore:
         for part in self._parts(keys):
             texts.extend(map(_text, self._do(partial(self._ask, "multi_get", part))))
         return texts
+
+    def delete(self, key: str) -> None:
+        """Take away a text, if there is one."""
+        self._do(lambda: self._store.delete_key(self._prefix + key))
 
     def close(self) -> None:
         """Let the connection go, without waiting."""

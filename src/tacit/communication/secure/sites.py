@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,8 +23,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 from tacit.communication import marks
+from tacit.communication.crew import Crew
 from tacit.communication.peers import READY, PeerState, SessionMemory
-from tacit.communication.received import FLAG, VOTE, VOTES, Form
+from tacit.communication.received import FLAG, Form
 from tacit.communication.reports import report_of
 from tacit.communication.secure.certificates import Certificates, refuse_in_vain
 from tacit.communication.secure.journal import Journal, Session
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_EXCHANGE, _METRICS, _VOTE, _COUNT = "exchange", "metrics", "vote", "count"
+_EXCHANGE, _METRICS, _VOTE = "exchange", "metrics", "last vote"
+_READY = f"share {READY} 0"  # the key under which it is shared
 _LEAVING, _MEETING = "whether sites may leave", "meet again"
 
 _DOCUMENTS = 9 * 2**20  # bytes that a message may have beside numbers: a fact has 8 MiB
@@ -64,10 +65,12 @@ _FINAL = (BudgetError, DivergenceError, LeakError, PeerError)
 class SiteSession:
     """What a site remembers while a session lasts; see `tacit.communication.peers.FreshSession`."""
 
-    def __init__(self, wire: Wire, votes: _Votes, returned_to: int | None) -> None:
+    def __init__(
+        self, wire: Wire, last_vote: Callable[[], str | None], returned_to: int | None
+    ) -> None:
         self.returned, self.returned_to = wire.returned, returned_to
         self.rejoins = wire.session.rejoins
-        self._wire, self._votes = wire, votes
+        self._wire, self._last_vote = wire, last_vote
         self._secret = bytes.fromhex(wire.session.secret)
         self._kept: list[int] = []
 
@@ -92,8 +95,8 @@ class SiteSession:
 
     def keep(self, step: int) -> None:
         """Write down where the streams stand, before the checkpoint of a step is written."""
-        self._votes.forget()
-        self._wire.streams.note(_VOTE, str(self._votes.number))
+        if (vote := self._last_vote()) is not None:
+            self._wire.streams.note(_VOTE, vote)
         self._wire.snapshot(step)
 
     def kept(self, step: int) -> None:
@@ -102,7 +105,7 @@ class SiteSession:
         self._wire.forget_before(self._kept[0])
 
 
-class SiteCluster:
+class SiteCluster(Crew):
     """The one object that a run of several sites holds; made by `join_sites`.
 
     Attributes:
@@ -121,20 +124,15 @@ class SiteCluster:
         patience: float,
         returned_to: int | None,
     ) -> None:
-        self.rank, self.processes = wire.own, len(wire.sites)
-        self.hosts: Sequence[Sequence[int]] = ()
-        self.timeout = patience
-        self.wire, self.meets_again, self.stopped = wire, False, False
+        super().__init__(wire.own, wire.sites)
+        self.timeout, self.wire = patience, wire
         self._certificates, self._steps = certificates, 0
         self._began: tuple[datetime, int] | None = None
         wire.can_spare = self.can_spare
         self._carrier = carrier
-        self._rounds: Counter[str] = Counter()
-        self._votes = _Votes(wire, patience)
-        self._own = SiteSession(wire, self._votes, returned_to)
+        self._own = SiteSession(wire, self._last_vote, returned_to)
         self.session: SessionMemory = self._own
         self.authenticated = True
-        self._stop_vote: StopVote | None = None
         self._goes_on: Callable[[frozenset[int]], bool] | None = None
         self._takes_back = self._calls = False
         self._gatherer: SiteGatherer | None = None
@@ -182,30 +180,27 @@ class SiteCluster:
         known = set(wire.others) - {0}
         if session.rejoins is None:
             known &= set(session.without)
-        ready = wire.streams.has_stated(_key_of(READY, 0))
+        ready = wire.streams.has_stated(_READY)
         many = 2 * len(wire.left.keys() | set(ranks)) < self.processes
         return wire.lets_begin and not ready and many and set(ranks) <= known
 
-    def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
-        """Every site's value, in rank order; each calls it, and waits for all.
+    def state(self, key: str, text: str) -> str:
+        """See `Link.state`."""
+        return self.wire.state_fact(key, text, limit=self.timeout)
 
-        What stands for this site is what it stated first, also where it comes back and would now
-        state something else. For a site that is left out stands the value of rank 0.
-
-        Raises:
-            PeerError: a site has not come further in time, or gave what the schema refuses.
-            TacitError: what another site reported.
-        """
-        key = _key_of(what, self._rounds[what])
-        self._rounds[what] += 1
-        own = self.wire.state_fact(key, schema.write(value), limit=self.timeout)
-        first = own if self.rank == 0 else self.wire.fact_of(0, key, limit=self.timeout)
-        texts = [first] * self.processes
-        texts[self.rank] = own
-        for rank in self.wire.others[1 if self.rank else 0 :]:
-            with suppress(GoneError):
+    def collect(
+        self, key: str, ranks: Iterable[int], what: str, *, loading: bool = False
+    ) -> dict[int, str]:
+        """See `Link.collect`; for all, patience says how long."""
+        texts = {}
+        for rank in ranks:
+            with suppress(GoneError) if rank else nullcontext():
                 texts[rank] = self.wire.fact_of(rank, key, limit=self.timeout)
-        return [schema.read(text, rank, what) for rank, text in enumerate(texts)]
+        return texts
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """See `Link.forget`."""
+        self.wire.forget_facts(keys)
 
     def report(self, error: BaseException) -> None:
         """Tell the others why the run ends; nothing, where starting this site again may mend it."""
@@ -234,29 +229,34 @@ class SiteCluster:
         self._own.kept(step)
         return step
 
-    def begin(self, first: int) -> None:
-        """Say at which step the session begins, before `agreed_stop` is asked; the same on all."""
+    def begin(self, step: int) -> None:
+        """See `Peers.begin`."""
         leaving = self._goes_on is not None
         self.wire.grace = GRACE if leaving and self.rank else 1
         if self.rank == 0:  # what it says holds for all
             self.wire.may_leave = self._may_leave if leaving else None
             self.wire.takes_back = leaving and self._takes_back
-            self.wire.state_fact(_LEAVING, FLAG.write(leaving), limit=self.timeout)
-        self._votes.number = int(self.wire.streams.notes.get(_VOTE, "-1"))
+            self.state(_LEAVING, FLAG.write(leaving))
         self._stop_vote = StopVote(
-            self.rank, self.processes, first + 1, self._votes, wait=self._votes.wait
+            self, step + 1, counted=self._counted, last=self.wire.streams.notes.get(_VOTE)
         )
         returned_to = self.session.returned_to
         if returned_to is None:
-            self.session.keep(first)
-        self._own.kept(first if returned_to is None else returned_to)
+            self.session.keep(step)
+        self._own.kept(step if returned_to is None else returned_to)
+
+    def _last_vote(self) -> str | None:
+        return None if self._stop_vote is None else self._stop_vote.last
+
+    def _counted(self) -> bool:
+        """Whether rank 0 counts votes, since sites may leave: it says so at the beginning."""
+        return FLAG.read(self.collect(_LEAVING, [0], _LEAVING)[0], 0, _LEAVING)
 
     def agreed_stop(self, step: int, asked: bool) -> bool:
-        """Whether to stop before this step: the same answer at every site; see `StopVote`."""
-        assert self._stop_vote is not None, "begin first"
+        """See `Crew.agreed_stop`; and whether all meet again."""
         if self.rank == 0 and self._takes_back:
             self._calls = self._calls or self._calls_back()
-        stop = self._stop_vote.stop(step, asked or self._calls)
+        stop = super().agreed_stop(step, asked or self._calls)
         if stop and self._takes_back:
             wanted = not asked and (self._calls or self.rank > 0)
             flags: list[bool] = self.share(_MEETING, wanted, FLAG)
@@ -309,13 +309,6 @@ class SiteCluster:
             or (f"{refused} ({count} in all)" if count else None),
         )
         return states
-
-    def note(self, name: str, text: str) -> None:
-        """No launcher keeps anything for a later start: the site's folder does."""
-
-    def noted(self, name: str) -> str | None:
-        """Nothing; see `note`."""
-        return None
 
     def close(self, *, ended: bool, error: BaseException | None = None) -> None:
         """Leave: at the end of the run once all that was sent has arrived.
@@ -387,7 +380,7 @@ class SiteCluster:
             peers = self.wire.peers().items()
             beats = [view.beat for rank, view in peers if rank not in self.wire.left]
             reports = [self.wire.report, *(beat.report for beat in beats if beat is not None)]
-            if not any(reports) or self.wire.streams.has_stated(_key_of(READY, 0)):
+            if not any(reports) or self.wire.streams.has_stated(_READY):
                 return None
         # What was stated stands in a session: with a file that was mended, all need another.
         fresh = Session.new()
@@ -405,11 +398,6 @@ class SiteCluster:
         return channel, self._gatherer
 
 
-def _key_of(what: str, number: int) -> str:
-    """The key of the fact in which a site shares something."""
-    return f"share {what} {number}"
-
-
 def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState:
     if view is None or view.beat is None:
         return PeerState(rank, name, "unknown")
@@ -423,95 +411,6 @@ def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState
         waiting_for=() if beat.waiting_for < 0 else (beat.waiting_for,),
         last_error=None if beat.report is None else beat.report.line,
     )
-
-
-class _Votes:
-    """The facts of a `StopVote`: votes have numbers, so that what a site said stays said.
-
-    Where sites may leave, a vote that one site has and another has not would part them. There
-    rank 0 counts: it states all votes of a round, and everyone reads those. It does so when it
-    comes to the round's end, so at the least step of all nobody waits for it (see `StopVote`).
-
-    Attributes:
-        number: of this site's last vote; -1 before the first.
-    """
-
-    def __init__(self, wire: Wire, patience: float) -> None:
-        self.number = -1
-        self._wire, self._patience = wire, patience
-
-    @property
-    def counted(self) -> bool:
-        """Whether rank 0 counts: it says so at the beginning."""
-        return FLAG.read(self._wire.fact_of(0, _LEAVING, limit=self._patience), 0, _LEAVING)
-
-    def put(self, key: str, text: str) -> str:
-        """State the next vote; the one that stands, which may be of an earlier process."""
-        self.number += 1
-        return self._wire.state_fact(f"{_VOTE} {self.number}", text, limit=self._patience)
-
-    def has(self, keys: Sequence[str]) -> bool:
-        return all(self._held(key) is not None for key in keys)
-
-    def get_all(self, keys: Sequence[str]) -> list[str]:
-        return [self._held(key) or "" for key in keys]
-
-    def _held(self, key: str) -> str | None:
-        """The latest vote in a place, `stop/PARITY/RANK`, of those that this site may know of."""
-        parity, rank = map(int, key.split("/")[1:])
-        latest = self.number - (self.number - parity) % 2
-        if latest < 0:
-            return None
-        if rank != self._wire.own and self.counted:
-            text = self._wire.fact(0, f"{_COUNT} {latest}")
-            return None if text is None else self._of_count(text)[rank]
-        return self._wire.fact(rank, f"{_VOTE} {latest}")
-
-    def _of_count(self, text: str) -> list[str]:
-        votes = VOTES.read(text, 0, "count of votes")
-        if len(votes) != len(self._wire.sites):
-            raise PeerError(f"{self._wire.sites[0]} counted {len(votes)} votes")
-        return [VOTE.write(vote) for vote in votes]
-
-    def wait(self, missing: Callable[[], Sequence[int]]) -> None:
-        """Return when no rank is missing.
-
-        Raises:
-            PeerError: a site did not come further in time, or its vote is of another round.
-        """
-        if self.counted:
-            self._count()
-        while ranks := missing():
-            key = f"{_VOTE} {self.number}"
-            self._vote_of(ranks[0], key)
-
-    def _vote_of(self, rank: int, key: str) -> tuple[int, int, bool, int]:
-        text = self._wire.fact_of(rank, key, limit=self._patience)
-        vote = VOTE.read(text, rank, "vote")
-        if vote[0] != self.number:  # and it will never change
-            name = self._wire.sites[rank]
-            raise PeerError(f"{name} sent a wrong vote: it is of another round")
-        return vote
-
-    def _count(self) -> None:
-        """Wait for the count of the round; at rank 0, for the votes, and state it."""
-        key, own = f"{_VOTE} {self.number}", self._wire.own
-        count = f"{_COUNT} {self.number}"
-        if own != 0:
-            self._wire.fact_of(0, count, limit=self._patience)
-            return
-        mine = VOTE.read(self._wire.fact(0, key) or "", 0, "vote")
-        votes = [(*mine[:2], False, mine[3])] * len(self._wire.sites)  # of one that is left out
-        votes[0] = mine
-        for rank in self._wire.others:
-            with suppress(GoneError):
-                votes[rank] = self._vote_of(rank, key)
-        self._wire.state_fact(count, VOTES.write(votes), limit=self._patience)
-
-    def forget(self) -> None:
-        """Forget the votes that nobody asks for any more."""
-        old = range(self.number - 3)
-        self._wire.forget_facts(f"{what} {number}" for number in old for what in (_VOTE, _COUNT))
 
 
 class SiteChannel:
@@ -553,8 +452,7 @@ class SiteArrival:
         """The bytes that came, whatever their number: the reader checks it."""
         if self._message is None:
             body = self._wire.take(self._rank, _EXCHANGE, limit=self._patience)
-            self._message = torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)
-            self._message = self._message[: len(body)].to(self._device)
+            self._message = _bytes(body).to(self._device)
         return self._message
 
 
@@ -563,53 +461,25 @@ def _last(rank: int) -> str:
     return f"last metrics of {rank}"
 
 
-class SiteGatherer:
-    """Collects what all sites measured at rank 0, without waiting for anybody; see `Gatherer`.
+class SiteGatherer(marks.Gatherer):
+    """A gatherer over a wire.
 
     Args:
-        numbers: that the part of each rank has.
-        added: how many of these, the last, are a sum of models: of a site that is left out, the
-            others of its last part stand.
+        added: how many numbers of a part, the last, are a sum of models: of a site that is left
+            out, the others of its last part stand.
         needs_all: whether the run cannot go on without a site of which no part has ever come.
     """
 
     def __init__(
         self, wire: Wire, numbers: Sequence[int], added: int, patience: float, *, needs_all: bool
     ) -> None:
-        self._wire, self._numbers, self._added = wire, numbers, added
+        super().__init__(wire.own, wire.sites, numbers)
+        self._wire, self._added = wire, added
         self._patience, self._needs_all = patience, needs_all
-        self._own: deque[tuple[int, Tensor]] = deque()
 
-    def put(self, step: int, part: Tensor) -> None:
-        """This process's part of the next mark."""
-        if self._wire.own == 0:
-            self._own.append((step, part))
-            return
-        body = marks.written(step, part).numpy().tobytes()
-        self._wire.send(0, _METRICS, body, limit=self._patience)
-
-    def ready(self) -> list[tuple[int, list[Tensor]]]:
-        """The marks of which all parts have come since it was last asked, in order; at rank 0.
-
-        Raises:
-            PeerError: a part that came is wrong.
-        """
-        complete = []
-        while self._own and all(map(self._here, self._wire.others)):
-            step, own = self._own.popleft()
-            others = [self._part_of(rank, step) for rank in self._wire.others]
-            complete.append((step, [own, *others]))
-        return complete
-
-    def finish(self, limit: float) -> None:
-        """At rank 0, wait until the parts of all that was put have come; `ready` hands them out."""
-        for rank in self._wire.others if self._wire.own == 0 else ():
-            with suppress(GoneError):
-                self._wire.wait_for(
-                    rank,
-                    lambda rank=rank: self._wire.messages(rank, _METRICS) >= len(self._own),  # type: ignore[misc]
-                    self._patience,
-                )
+    def send(self, message: Tensor) -> None:
+        """See `Gatherer.send`."""
+        self._wire.send(0, _METRICS, message.numpy().tobytes(), limit=self._patience)
 
     def knows(self, rank: int) -> bool:
         """Whether something stands for the parts of this site if it is left out."""
@@ -617,24 +487,29 @@ class SiteGatherer:
             return True
         return self._wire.messages(rank, _METRICS) > 0
 
-    def _here(self, rank: int) -> bool:
+    def is_here(self, rank: int, step: int) -> bool:
+        """Or it will not come."""
         return self._wire.messages(rank, _METRICS) > 0 or rank in self._wire.left
 
-    def close(self) -> None:
-        """Nothing is its own."""
+    def take(self, rank: int) -> Tensor:
+        """See `Gatherer.take`."""
+        return _bytes(self._wire.take(rank, _METRICS, limit=self._patience))
 
-    def _part_of(self, rank: int, step: int) -> Tensor:
+    def part_of(self, rank: int, step: int) -> Tensor:
+        """Of one that is gone, its last scores stand, and it has no model any more."""
+        notes = self._wire.streams.notes
         try:
-            body = self._wire.take(rank, _METRICS, limit=self._patience)
-        except GoneError:  # its last scores stand, and it has no model any more
-            kept = bytearray.fromhex(self._wire.streams.notes.get(_last(rank), ""))
-            return torch.frombuffer(kept or bytearray(8), dtype=torch.float64)[: len(kept) // 8]
-        message = torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)[: len(body)]
-        part = marks.read(message, step, self._numbers[rank], self._wire.sites[rank])
+            part = super().part_of(rank, step)
+        except GoneError:
+            return _bytes(bytes.fromhex(notes.get(_last(rank), ""))).view(torch.float64)
         if self._wire.may_leave is not None:
             scores = part[: len(part) - self._added].numpy().tobytes()
             self._wire.streams.note(_last(rank), scores.hex())
         return part
+
+
+def _bytes(body: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)[: len(body)]
 
 
 def join_sites(

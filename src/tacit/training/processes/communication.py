@@ -12,9 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from tacit.communication.colours import Outgoing, Released, opened
-from tacit.communication.crew import Crew, Marks
+from tacit.communication.crew import Crew
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
 from tacit.communication.exchange.protocol import Active, everybody
+from tacit.communication.marks import Gatherer
 from tacit.communication.masks import PairMasks
 from tacit.communication.pair_keys import agreed_pair_keys
 from tacit.errors import InputError
@@ -74,13 +75,12 @@ class _LocalCommunication:
 
 
 class _ProcessCommunication:
-    """Nodes are in several processes: a thread sends parts to rank 0, and means go by way of it."""
+    """Nodes are in several processes: parts and means go by way of rank 0."""
 
-    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Marks) -> None:
+    def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Gatherer) -> None:
         self.exchange: Exchange = exchange
         self._mean, self.from_server = exchange.mean_of_all, exchange.from_server
         self._job, self._gatherer = job, gatherer
-        self._limit = job.config.train.timeout
 
     def put(self, step: int, part: Outgoing[Part]) -> None:
         self._gatherer.put(step, packed(opened(part, _MEASURED)))
@@ -96,7 +96,7 @@ class _ProcessCommunication:
         ]
 
     def finish(self) -> None:
-        self._gatherer.finish(self._limit)
+        self._gatherer.finish()
 
     def mean(self, models: Outgoing[Tensor]) -> Tensor:
         return self._mean(models)
