@@ -17,6 +17,7 @@ Recording and replaying have not run on a device: tests record on the CPU by cal
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
 Record: TypeAlias = Callable[[Function, Arguments], tuple[tuple[Tensor, ...], Callable[[], None]]]
 """Of (function, static arguments): its static results, and what fills these anew."""
 
+_LOG = logging.getLogger(__name__)
 _MOST_RECORDS = 16  # each keeps its arguments and results; batches of further shapes go without
 _HOST = torch.device("cpu")
 _INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
@@ -182,3 +184,4 @@ class Captured:
                 reason = str(error)
         if reason:
             self.reasons[key] = reason
+            _LOG.info("not recorded as a CUDA graph: %s", reason)
