@@ -82,6 +82,7 @@ from tacit.privacy.noise.lattice import (
     lattice_spacing,
     over_pieces,
     over_rows,
+    sent,
 )
 
 # Radius words below this (u < 2^-30) take more bits.
@@ -414,11 +415,11 @@ def _release_on_device(
 ) -> None:
     """Noise `[nodes, d]` in place where it lies, float32 or float64, and step to the lattice."""
     device = total.device
-    spacings, scales = (_sent(array, device) for array in (lattice.spacings, lattice.scales))
+    spacings, scales = (sent(array, device) for array in (lattice.spacings, lattice.scales))
     with np.errstate(over="ignore", invalid="ignore"):
         highs = lattice.ratios.astype(np.float32).astype(np.float64)
         lows = lattice.ratios - highs
-    parts = [_sent(array, device) for array in (highs, lows)]
+    parts = [sent(array, device) for array in (highs, lows)]
     with torch.no_grad():
         rows, length = total.shape
         for place in Pieces.of(rows, length, _DEVICE_PAIRS).places():
@@ -486,8 +487,8 @@ def _words_on_device(
     return (
         host.to(device, non_blocking=True),
         more_host.to(device, non_blocking=True),
-        _sent(np.array(uniforms, np.float64), device),
-        _sent(at, device),
+        sent(np.array(uniforms, np.float64), device),
+        sent(at, device),
     )
 
 
@@ -516,11 +517,3 @@ def _fraction(bits: Tensor) -> Tensor:
     """The middle of the cell of 64 bits, from 0 to 1; their conversion is rounded once."""
     high, low = (bits >> 32) & 0xFFFFFFFF, bits & 0xFFFFFFFF
     return (high.double().mul_(2.0**32) + low.double()).add_(0.5).mul_(2.0**-64)
-
-
-def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy on the device, without waiting for it."""
-    host = torch.from_numpy(array)
-    if device.type == "cuda":
-        host = host.pin_memory()
-    return host.to(device, non_blocking=True)
