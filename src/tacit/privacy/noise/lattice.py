@@ -138,14 +138,6 @@ def _parts(total: int, most: int) -> int:
     return -(-total // -(-total // most))
 
 
-def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy on the device, without waiting for it."""
-    host = torch.from_numpy(array)
-    if device.type == "cuda":
-        host = host.pin_memory()
-    return host.to(device, non_blocking=True)
-
-
 # Lattice points a standard deviation (of Laplace noise: a scale): at least 2^6 and below 2^7.
 _POINTS_LOG2 = 6
 _SIZE_RANGE = (2.0**-500, 2.0**500)

@@ -20,7 +20,7 @@ from torch import Tensor
 from tacit.errors import InputError
 from tacit.kernels import chacha, normals
 from tacit.privacy.noise.draws import NodeKeys, position, threshold
-from tacit.privacy.noise.lattice import GROUP_PAIRS, Offsets, lattice_spacing, sent
+from tacit.privacy.noise.lattice import GROUP_PAIRS, Offsets, lattice_spacing
 
 _LANE_VALUES = 16
 _GROUP_VALUES = GROUP_PAIRS * _LANE_VALUES
@@ -165,8 +165,8 @@ class DeviceCoins:
         thresholds = [threshold(rate) for rate in rates]
         numbers = [count if most else 0 for count, most in zip(counts, thresholds, strict=True)]
         limits = np.array([max(most - 1, 0) for most in thresholds], np.uint64)
-        self._limits = sent(limits.view(np.int64), device)
-        self._counts = sent(np.array(numbers, np.int64), device)
+        self._limits = _sent(limits.view(np.int64), device)
+        self._counts = _sent(np.array(numbers, np.int64), device)
         self._width = max(counts, default=0)
 
     def draw(self, step: int | Tensor, part: int = 0) -> Tensor:
@@ -205,7 +205,7 @@ def _keys_on(
         raise InputError("privacy.keystream", keys.cipher, "must be 'chacha20' on a device")
     own = [keys.chacha_key(node, purpose) for node in nodes for purpose in purposes]
     words = np.frombuffer(b"".join(own), "<i4").reshape(len(nodes), len(purposes), 8)
-    return sent(words.copy(), device)
+    return _sent(words.copy(), device)
 
 
 def _lattices(stds: tuple[float, ...], units: tuple[float, ...], device: torch.device) -> Tensor:
@@ -218,4 +218,12 @@ def _lattices(stds: tuple[float, ...], units: tuple[float, ...], device: torch.d
             ratios = np.array(units) / numbers[:, 0]
             numbers[:, 2] = ratios.astype(np.float32)
             numbers[:, 3] = ratios - numbers[:, 2]
-    return sent(numbers, device)
+    return _sent(numbers, device)
+
+
+def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy on the device, without waiting for it."""
+    host = torch.from_numpy(array)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
