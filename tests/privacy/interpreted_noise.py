@@ -224,11 +224,11 @@ CASES = {
         totals(1, 300, SINGLE), [0.7], 4, offsets=offsets(totals(1, 300, SINGLE), 0.0371)
     ),
     "offsets, double": lambda: released(
-        totals(2, 5000, DOUBLE), [0.7, 3.0], 4, offsets=offsets(totals(2, 5000, DOUBLE), 1 / 3)
+        totals(2, 2100, DOUBLE), [0.7, 3.0], 4, offsets=offsets(totals(2, 2100, DOUBLE), 1 / 3)
     ),
     "out of range": lambda: released(totals(2, 40, SINGLE), [1e-20, 1e20], 4),
     "rows": lambda: released(totals(3, 9000, SINGLE), [1.7, 0.011, 96.0], 11, twice=True),
-    "rows, double": lambda: released(totals(3, 9000, DOUBLE), [1.7, 1e-90, 96.0], 11, twice=True),
+    "rows, double": lambda: released(totals(3, 700, DOUBLE), [1.7, 1e-90, 96.0], 11),
     "full lists": lambda: released(totals(3, 9000, SINGLE), [1.7, 0.01, 9.6], 12, capacity=1),
     "too large": too_large,
     "coins": flipped,

@@ -21,7 +21,6 @@ from tacit.errors import InputError
 from tacit.privacy.noise.draws import (
     NodeKeys,
     _smallest,
-    _threshold,
     aes_ctr,
     coins,
     fresh_keys,
@@ -29,6 +28,7 @@ from tacit.privacy.noise.draws import (
     position,
     seeded_keys,
     subset,
+    threshold,
 )
 
 KEYS = seeded_keys(11, range(4))
@@ -248,7 +248,7 @@ def test_coins_of_rate_one_and_zero_are_certain():
 
 @given(rate=st.floats(0, 1))
 def test_the_realised_rate_is_never_above_the_stated_one(rate):
-    realised = Fraction(_threshold(rate), 2**64)
+    realised = Fraction(threshold(rate), 2**64)
     assert realised <= Fraction(rate) < realised + Fraction(1, 2**64)
 
 

@@ -41,16 +41,9 @@ that adds to epsilon (below 1e-5 for 10^10 values), and says what is assumed.
 point, is what whoever computes the total has to prove (`docs/proofs/clipped-sums.md` for clipped
 sums). The time a draw takes: recomputing depends on the total and the noise.
 
-*On an accelerator* totals never leave it, and what is released is what the host would release of
-the same keys, up to the last bits of logarithm, sine and cosine, which change a lattice point once
-in some 10^12 values. Noise of ChaCha20 is drawn there (`tacit.privacy.noise.on_device`). Where
-there is no Triton, and of AES, words and all further bits are made on the host and copied to the
-device; Box-Muller and the step to the lattice are computed there, in double precision and by the
-careful formulas, for every value. u below 2^-30 needs 512 more bits and exact arithmetic: it is
-found on the host, where the words are, and written over on the device.
-Nothing here waits for the device: pinned memory is copied without blocking, and no shape depends on
-a value. *Assumed of the device:* what `slack` has. Devices without double precision are noised on
-the host. Tested on the host's own device; not yet run on a GPU.
+*On a CUDA device* noise of ChaCha20 is drawn where totals lie (`tacit.privacy.noise.on_device`),
+and what is released is what the host releases of the same keys. Without Triton or a C compiler, of
+AES, and on other devices, totals are copied to the host, noised there, and copied back.
 """
 
 from __future__ import annotations
@@ -65,7 +58,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -81,7 +73,6 @@ from tacit.privacy.noise.lattice import (
     host_rows,
     lattice_spacing,
     over_pieces,
-    over_rows,
 )
 
 # Radius words below this (u < 2^-30) take more bits.
@@ -103,10 +94,6 @@ _EIGHTH = math.pi / 4.0 * 2.0**-31
 _DEVICE_TYPES = frozenset({"cuda"})
 # Rows and values of a row, of which the kernels' lists have room in a word.
 _MOST_ON_DEVICE = 1 << 31
-# Pairs that are worked on at once: some 150 MB of the device's memory.
-_DEVICE_PAIRS = 1 << 20
-# Keystreams are made in strips of this many pairs, on all threads.
-_STRIP_PAIRS = 1 << 15
 
 
 def spacing(std: float) -> float:
@@ -136,8 +123,8 @@ def add_normal(
     gets the same noise, and the noise of float32 totals is that of float64 totals.
 
     Args:
-        total: `[nodes, d]`, float32 or float64, finite; noised where it lies, on CPU and
-            accelerators, on devices without double precision by way of the CPU.
+        total: `[nodes, d]`, float32 or float64, finite; noised where it lies, or by
+            way of the CPU: see the module.
         stds: standard deviation of each row.
         keys: keys of at least these nodes.
         nodes: which nodes, in the order of the rows.
@@ -159,15 +146,13 @@ def add_normal(
     source = _Source(keys, tuple(nodes), purpose, position(step, part))
     for node in nodes:
         keys.check(node)
-    if total.device.type in _DEVICE_TYPES:
-        if keys.cipher == "chacha20" and max(total.shape) < _MOST_ON_DEVICE and _has_kernels():
-            # Triton, which only devices need.
-            from tacit.privacy.noise.on_device import noise_of
+    there = total.device.type in _DEVICE_TYPES and keys.cipher == "chacha20"
+    if there and max(total.shape) < _MOST_ON_DEVICE and _has_kernels():
+        # Triton, which only devices need.
+        from tacit.privacy.noise.on_device import noise_of
 
-            noise = noise_of(keys, tuple(nodes), purpose, total.shape[1], total.device)
-            noise.add(total, stds, step, part, offsets)
-        else:
-            _release_on_device(total, lattice, source, offsets)
+        noise = noise_of(keys, tuple(nodes), purpose, total.shape[1], total.device)
+        noise.add(total, stds, step, part, offsets)
         return total
     # Compiled loops, which a process that releases nothing does not load.
     from tacit.privacy.noise.fast import noise_rows
@@ -211,40 +196,30 @@ class _Source:
     purpose: str
     counter: int
 
-    def read(self, row: int, pair: int, zeros: bytes, buffer: memoryview) -> None:
-        """Write the words of a row, from one of its pairs on, which has an even number."""
-        self._read(row, self.purpose, pair, _PAIR_BYTES, zeros, buffer)
-
     @property
     def more_bits(self) -> str:
         """The purpose of the bits that only care needs: a block a pair."""
         return f"{self.purpose}, more bits"
 
-    def read_more(self, row: int, pair: int, zeros: bytes, buffer: memoryview) -> None:
-        """Write the bits that only care needs, of a row's pairs from one on."""
-        self._read(row, self.more_bits, pair, BLOCK_BYTES, zeros, buffer)
+    def read(self, row: int, pair: int, zeros: bytes, buffer: memoryview) -> None:
+        """Write the words of a row, from one of its pairs on, which has an even number.
 
-    def _read(
-        self, row: int, purpose: str, pair: int, each: int, zeros: bytes, buffer: memoryview
-    ) -> None:
-        """Write `each` bytes a pair. Of ChaCha20, a lane of a device has a block: its eight pairs.
-
-        So values are computed next to each other where lanes are, in groups of `GROUP_PAIRS` lanes;
-        and the words of a pair stand in a column of their blocks.
+        Of ChaCha20, a lane of a device has a block: its eight pairs. Values are computed next to
+        each other where lanes are, in groups of `GROUP_PAIRS` lanes: the words of these pairs stand
+        in a column of their blocks.
         """
-        node = self.nodes[row]
+        node, skipped = self.nodes[row], 0 if self.keys.cipher == "aes" else pair % _LANE_GROUP
+        first = self.counter + (pair - skipped) * _PAIR_BYTES // BLOCK_BYTES
         if self.keys.cipher == "aes":
-            self.keys.read(node, purpose, self.counter + pair * each // BLOCK_BYTES, zeros, buffer)
+            self.keys.read(node, self.purpose, first, zeros, buffer)
             return
-        skipped = pair % _LANE_GROUP * each
-        size = -(-(skipped + len(zeros)) // (_LANE_GROUP * each)) * _LANE_GROUP * each
+        begin, each = skipped * _PAIR_BYTES, _LANE_GROUP * _PAIR_BYTES
+        size = -(-(begin + len(zeros)) // each) * each
         room = np.empty(size + BLOCK_BYTES, np.uint8)
-        first = self.counter + (pair * each - skipped) // BLOCK_BYTES
-        self.keys.read(node, purpose, first, bytes(size), room.data)
-        words = room[:size].view("<u4" if each == _PAIR_BYTES else "V16")
-        columns = words.reshape(size // (_LANE_GROUP * each), GROUP_PAIRS, -1).swapaxes(1, 2)
+        self.keys.read(node, self.purpose, first, bytes(size), room.data)
+        columns = room[:size].view("<u4").reshape(size // each, GROUP_PAIRS, -1).swapaxes(1, 2)
         in_order = np.ascontiguousarray(columns).view(np.uint8).reshape(-1)
-        buffer[: len(zeros)] = in_order[skipped : skipped + len(zeros)].data
+        buffer[: len(zeros)] = in_order[begin : begin + len(zeros)].data
 
     def number(self, pair: Any) -> Any:
         """Which in the streams of further bits are those of pairs."""
@@ -407,120 +382,3 @@ def _has_kernels() -> bool:
     """Whether Triton is here, and a C compiler, which it needs."""
     compilers = (os.environ.get("CC", ""), "gcc", "clang")
     return find_spec("triton") is not None and any(map(shutil.which, compilers))
-
-
-def _release_on_device(
-    total: Tensor, lattice: _Lattice, source: _Source, offsets: Offsets | None
-) -> None:
-    """Noise `[nodes, d]` in place where it lies, float32 or float64, and step to the lattice."""
-    device = total.device
-    spacings, scales = (_sent(array, device) for array in (lattice.spacings, lattice.scales))
-    with np.errstate(over="ignore", invalid="ignore"):
-        highs = lattice.ratios.astype(np.float32).astype(np.float64)
-        lows = lattice.ratios - highs
-    parts = [_sent(array, device) for array in (highs, lows)]
-    with torch.no_grad():
-        rows, length = total.shape
-        for place in Pieces.of(rows, length, _DEVICE_PAIRS).places():
-            piece = total[place]
-            noise = _normals_on_device(*_words_on_device(place, piece.shape, source, device))
-            noise = noise[:, : piece.shape[1]]
-            units = spacings[place[0], None]
-            sums = piece.double() / units  # exact: spacings are powers of two
-            whole = torch.round(sums)
-            sums.sub_(whole)
-            moved: Tensor | None = None
-            if offsets is not None:
-                high, low = (part[place[0], None] for part in parts)
-                counts = offsets.points[place].double()
-                added = counts * high
-                fits = (added.abs() < LARGEST_OFFSET) & (counts.abs() <= LARGEST_POINT)
-                added.masked_fill_(~fits, math.nan)
-                moved = torch.round(added)
-                sums.add_(added.sub_(moved).addcmul_(counts, low))
-            point = torch.round(sums.addcmul_(noise, scales[place[0], None]))
-            if moved is not None:
-                point.add_(moved)
-            # A zero has no sign, as on the host.
-            piece.copy_(point.add_(whole).add_(0.0).mul_(units))
-
-
-def _words_on_device(
-    place: Place, shape: torch.Size, source: _Source, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Words of a piece in their groups and the bits that refine them; u of its tails, and where.
-
-    Words are int32 `[rows, groups, 2, GROUP_PAIRS]`, more bits int64 `[rows, pairs, 2]`; tails are
-    counted row after row.
-    """
-    rows, groups = shape[0], -(-shape[1] // (2 * GROUP_PAIRS))
-    pairs = groups * GROUP_PAIRS
-    row, first = place[0].start, place[1].start // 2
-    strips = -(-pairs // _STRIP_PAIRS)
-    pinned = device.type == "cuda"
-    host = torch.empty((rows, groups, 2, GROUP_PAIRS), dtype=torch.int32, pin_memory=pinned)
-    more_host = torch.empty((rows, pairs, 2), dtype=torch.int64, pin_memory=pinned)
-    words: NDArray[np.int32] = host.numpy().reshape(rows, -1)
-    more: NDArray[np.int64] = more_host.numpy()
-
-    def fill(share: range) -> None:
-        # Encryption asks for room of one more block, which must not be another strip's.
-        room = np.empty((_STRIP_PAIRS + 1) * BLOCK_BYTES, np.uint8)
-        for i, strip in (divmod(number, strips) for number in share):
-            begin = strip * _STRIP_PAIRS
-            count = min(_STRIP_PAIRS, pairs - begin)
-            size = count * _PAIR_BYTES
-            source.read(row + i, first + begin, bytes(size), room.data)
-            words[i, 2 * begin : 2 * (begin + count)] = room[:size].view("<i4")
-            source.read_more(row + i, first + begin, bytes(count * BLOCK_BYTES), room.data)
-            drawn = room[: count * BLOCK_BYTES].view("<i8").reshape(count, 2)
-            more[i, begin : begin + count] = drawn
-
-    over_rows(rows * strips, 2 * _STRIP_PAIRS, fill)
-    radii = words.view(np.uint32).reshape(rows, groups, 2, GROUP_PAIRS)[:, :, 0].reshape(-1)
-    at = np.flatnonzero(radii < _TAIL)
-    uniforms = [
-        source.tail_uniform(row + i, int(more.view(np.uint64)[i, j, 0]), first + j)
-        for i, j in (divmod(k, pairs) for k in at.tolist())
-    ]
-    return (
-        host.to(device, non_blocking=True),
-        more_host.to(device, non_blocking=True),
-        _sent(np.array(uniforms, np.float64), device),
-        _sent(at, device),
-    )
-
-
-def _normals_on_device(words: Tensor, more: Tensor, tail_uniforms: Tensor, tails: Tensor) -> Tensor:
-    """Box-Muller as `careful_normals` does it, `[rows, 2 pairs]`, float64."""
-    word, angle = words[:, :, 0], words[:, :, 1]
-    bits, turn_bits = (more[..., i].view(word.shape) for i in range(2))
-    h = (word.long() >> 2) & 0x3FFFFFFF
-    uniforms = (h.double() + _fraction(bits)).mul_(2.0**-30)
-    upper = word < 0  # of unsigned words: 2^31 and above
-    uniforms.view(-1).index_copy_(0, tails, tail_uniforms)
-    short = ((h ^ 0x3FFFFFFF).double() + _fraction(~bits)).mul_(2.0**-30)
-    near_one = torch.log1p(short.neg_().masked_fill_(~upper, 0.0))
-    radii = torch.where(upper, near_one, uniforms.log_()).mul_(-2.0).sqrt_()
-    turned = (angle.double() + _fraction(turn_bits)).mul_(_EIGHTH)
-    sine, cosine = turned.sin(), turned.cos()
-    cosine = torch.where((word & 1) == 1, -cosine, cosine)
-    swapped = (word & 2) == 2
-    pairs = torch.stack(
-        (torch.where(swapped, sine, cosine), torch.where(swapped, cosine, sine)), dim=2
-    )
-    return pairs.mul_(radii.unsqueeze(2)).view(len(words), -1)
-
-
-def _fraction(bits: Tensor) -> Tensor:
-    """The middle of the cell of 64 bits, from 0 to 1; their conversion is rounded once."""
-    high, low = (bits >> 32) & 0xFFFFFFFF, bits & 0xFFFFFFFF
-    return (high.double().mul_(2.0**32) + low.double()).add_(0.5).mul_(2.0**-64)
-
-
-def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy on the device, without waiting for it."""
-    host = torch.from_numpy(array)
-    if device.type == "cuda":
-        host = host.pin_memory()
-    return host.to(device, non_blocking=True)

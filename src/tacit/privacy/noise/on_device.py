@@ -165,8 +165,8 @@ class DeviceCoins:
         thresholds = [threshold(rate) for rate in rates]
         numbers = [count if most else 0 for count, most in zip(counts, thresholds, strict=True)]
         limits = np.array([max(most - 1, 0) for most in thresholds], np.uint64)
-        self._limits = torch.from_numpy(limits.view(np.int64)).to(device)
-        self._counts = torch.tensor(numbers, dtype=torch.int64, device=device)
+        self._limits = _sent(limits.view(np.int64), device)
+        self._counts = _sent(np.array(numbers, np.int64), device)
         self._width = max(counts, default=0)
 
     def draw(self, step: int | Tensor, part: int = 0) -> Tensor:
@@ -205,7 +205,7 @@ def _keys_on(
         raise InputError("privacy.keystream", keys.cipher, "must be 'chacha20' on a device")
     own = [keys.chacha_key(node, purpose) for node in nodes for purpose in purposes]
     words = np.frombuffer(b"".join(own), "<i4").reshape(len(nodes), len(purposes), 8)
-    return torch.from_numpy(words.copy()).to(device)
+    return _sent(words.copy(), device)
 
 
 def _lattices(stds: tuple[float, ...], units: tuple[float, ...], device: torch.device) -> Tensor:
@@ -218,4 +218,12 @@ def _lattices(stds: tuple[float, ...], units: tuple[float, ...], device: torch.d
             ratios = np.array(units) / numbers[:, 0]
             numbers[:, 2] = ratios.astype(np.float32)
             numbers[:, 3] = ratios - numbers[:, 2]
-    return torch.from_numpy(numbers).to(device)
+    return _sent(numbers, device)
+
+
+def _sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy on the device, without waiting for it."""
+    host = torch.from_numpy(array)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
