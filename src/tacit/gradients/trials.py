@@ -118,13 +118,14 @@ def _padded(inputs: Tensor, pad: int, packed: Packed | None) -> Tensor:
 def _told_alone(path: GradientPath, probe: Probe, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """As `_told` of all records, each among copies of itself: in a batch of the same shape."""
     told = []
-    for node, record in probe.mask.nonzero().tolist():
-        own = inputs[node, record * probe.rows : (record + 1) * probe.rows]
-        copies = own.repeat(*probe.mask.shape, *(1,) * (own.ndim - 1)).view(inputs.shape)
+    for record in range(probe.mask.shape[1]):
+        own = inputs[:, record * probe.rows : (record + 1) * probe.rows]
+        copies = own.repeat(1, probe.mask.shape[1], *(1,) * (own.ndim - 2))
         only = torch.zeros_like(probe.mask)
-        only[node, record] = True
+        only[:, record] = True
         told.append(_told(path, probe, copies, only))
-    return torch.cat([losses for losses, _ in told]), torch.cat([s for _, s in told], dim=1)
+    losses, sizes = (torch.stack(parts, dim=-1) for parts in zip(*told, strict=True))
+    return losses.flatten(), sizes.flatten(1)
 
 
 def _alike(found: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], rtol: float = 1e-9) -> bool:

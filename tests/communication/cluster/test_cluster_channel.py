@@ -447,3 +447,38 @@ def test_the_waits_of_threads_are_bounded_in_number():
     channel.send(1, torch.zeros(1, dtype=torch.uint8))
     with pytest.raises(PeerError, match="rank 1 was lost"):
         channel.finish()
+
+
+@pytest.mark.parametrize(
+    ("devices", "nccl"),
+    [(("GPU-1", "GPU-2"), 2), (("GPU-1", "GPU-1"), 0), (("GPU-1", ""), 0), (("", ""), 0)],
+    ids=["one each", "one for both", "one has none", "none"],
+)
+def test_nccl_is_for_processes_with_a_device_each(monkeypatch, devices, nccl):
+    """Which group is asked for, and that all ask for the same; gloo stands in its place."""
+    words, asked, found = iter(devices), [], []
+    monkeypatch.setattr(module, "_own_device", lambda device: next(words))
+
+    def instead(*arguments):
+        asked.append(arguments[1])
+        return gloo(*arguments)
+
+    gloo = module._gloo
+    monkeypatch.setattr(module, "_nccl", instead)
+
+    def connected(rank, port):
+        channel = take_seat(rank, 2, port, 10.0).channel
+        with channel.together():
+            arrival = channel.receive(1 - rank, 10)
+            channel.send(1 - rank, torch.full((10,), rank, dtype=torch.uint8))
+        found.append(int(arrival.wait().sum()) == 10 * (1 - rank))
+        channel.finish()
+
+    with rendezvous() as port:
+        threads = [threading.Thread(target=connected, args=(rank, port)) for rank in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert found == [True, True]
+    assert len(asked) == nccl

@@ -313,7 +313,7 @@ def open_channel(
     """
     own = dist.PrefixStore(f"tacit-{name}", store)  # type: ignore[attr-defined]
     devices = _assemble(own, rank, processes, _own_device(device), timeout, diagnose)
-    nccl = all(devices) and len(set(devices)) == processes
+    nccl = processes > 1 and all(devices) and len(set(devices)) == processes
     try:
         group = (_nccl if nccl else _gloo)(own, rank, processes, timeout)
     except RuntimeError as error:

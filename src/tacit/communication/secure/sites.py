@@ -422,7 +422,7 @@ class SiteChannel:
 
     def envelope(self, size: int) -> Tensor:
         """A buffer uint8 `[size]` to build a message in."""
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device=self._device)
 
     def send(self, rank: int, message: Tensor) -> None:
         """Hand over a message; see `Wire.send`."""
