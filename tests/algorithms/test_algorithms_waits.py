@@ -92,7 +92,19 @@ def test_a_step_that_waits_is_known(case, monkeypatch):
         lambda x: x[torch.tensor([0, 1])],
         lambda x: x.normal_(),
     ],
-    ids="item bool mask cpu nonzero equal to tensor copy index normal".split(),
+    ids=[
+        "item",
+        "bool",
+        "mask",
+        "cpu",
+        "nonzero",
+        "equal",
+        "to",
+        "tensor",
+        "copy",
+        "index",
+        "normal",
+    ],
 )
 def test_what_waits_is_seen(act):
     with watched(), pytest.raises((WaitError, RuntimeError, NotImplementedError)):

@@ -53,7 +53,8 @@ def forward(precision: Precision, device: torch.device) -> AbstractContextManage
 def operands(*values: Tensor | None) -> list[Any]:
     """What autocast makes of the operands of a product, for one that it does not see."""
     device = next(value.device.type for value in values if value is not None)
-    if not torch.is_autocast_enabled(device):
+    # Of a device without numbers there is nothing to ask.
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return list(values)
     kind = torch.get_autocast_dtype(device)
     wide = torch.float32

@@ -65,13 +65,7 @@ from tacit.gradients.losses import Loss
 from tacit.gradients.moments import Moments
 from tacit.gradients.outputs import Output, with_output
 from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped_layers
-from tacit.gradients.precision import (
-    Precision,
-    check_products,
-    exact_products,
-    forward,
-    widened,
-)
+from tacit.gradients.precision import Precision, check_products, exact_products, forward, widened
 from tacit.gradients.probe import Probe, probe_of, refuse_module, refuse_outputs
 from tacit.gradients.recurrent import Recurrent
 from tacit.gradients.trials import disproof, mixing
@@ -246,9 +240,9 @@ class StackedModel:
             return BatchGradient(*self._gradients(norm, parameters, clip, *given, total))
         if clip is not None and not isinstance(clip, Tensor):  # a record must not keep the number
             clip = parameters.new_full((nodes,), clip, dtype=torch.float64)
-        work = partial(self._gradients, norm)
-        found, norms, losses = self.captured.call(work, norm, (parameters, clip, *given))
-        return BatchGradient(found if out is None else out.copy_(found), norms, losses)
+        work, arguments = partial(self._gradients, norm), (parameters, clip, *given)
+        found, *rest = self.captured.call(work, norm, arguments)
+        return BatchGradient(found if out is None else out.copy_(found), *rest)
 
     def _gradients(
         self,
