@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tacit.communication.peers import PeerState
 from tacit.communication.received import plain
 from tacit.errors import PeerError
 
@@ -20,17 +21,35 @@ class PeerProgress:
         waiting: for which rank it waits; None: for nobody.
         done: whether it has ended as it should.
         silent: whether it has given no sign of life since, for too long.
+        heard: whether it has ever said anything.
     """
 
     step: int = -1
     waiting: int | None = None
     done: bool = False
     silent: bool = False
+    heard: bool = True
 
     @property
     def waits_for(self) -> int | None:
         """For whom it waits, as far as that can still be so."""
         return None if self.done or self.silent else self.waiting
+
+
+def peer_state(
+    rank: int, name: str, said: PeerProgress, quiet: float, *, away: bool = False
+) -> PeerState:
+    """What is shown of a process that was last heard of `quiet` seconds ago."""
+    if not said.heard:
+        return PeerState(rank, name, "unknown")
+    return PeerState(
+        rank,
+        name,
+        "done" if said.done else "away" if away else "connected",
+        step=said.step if said.step >= 0 else None,  # one that is at a step has made as many
+        quiet=quiet,
+        waiting_for=() if said.waiting is None else (said.waiting,),
+    )
 
 
 def awaited(own: int, first: int, progress: Mapping[int, PeerProgress]) -> list[int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from tacit.communication.link import Link
-from tacit.communication.peers import Peers
+from tacit.communication.peers import FreshSession, Peers, SessionMemory
 from tacit.communication.received import Form
 from tacit.communication.stop_vote import StopVote
 
@@ -33,6 +33,8 @@ class Crew(Peers, Link):
     def __init__(self, rank: int, names: Sequence[str]) -> None:
         self.rank, self.processes, self.names = rank, len(names), tuple(names)
         self.hosts: Sequence[Sequence[int]] = ()
+        self.authenticated = False
+        self.session: SessionMemory = FreshSession()
         self.meets_again = self.stopped = False
         self._rounds: Counter[str] = Counter()
         self._stop_vote: StopVote | None = None
@@ -58,6 +60,10 @@ class Crew(Peers, Link):
             else schema.read(texts.get(rank, texts[0]), rank, what)
             for rank in range(self.processes)
         ]
+
+    def can_spare(self, ranks: Collection[int]) -> bool:
+        """Of those that come and go together, nobody."""
+        return False
 
     def begin(self, step: int) -> None:
         """See `Peers.begin`."""

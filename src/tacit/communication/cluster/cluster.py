@@ -6,18 +6,24 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from tacit.communication.blame import awaited, describe_rank, first_failure
+from tacit.communication.blame import (
+    PeerProgress,
+    awaited,
+    describe_rank,
+    first_failure,
+    peer_state,
+)
 from tacit.communication.cluster.store import SharedFacts
-from tacit.communication.cluster.watch import Seen, Watch
+from tacit.communication.cluster.watch import Watch
 from tacit.communication.crew import Crew
-from tacit.communication.peers import FreshSession, PeerState, SessionMemory
+from tacit.communication.peers import PeerState
 from tacit.communication.received import STEP, TOKEN
 from tacit.communication.reports import write_report
 from tacit.errors import PeerError, TacitError
@@ -81,8 +87,6 @@ class Cluster(Crew):
         super().__init__(place.rank, [f"rank {rank}" for rank in range(place.processes)])
         self.place, self.timeout, self.start_up = place, timeout, start_up
         self.settings = place.settings
-        self.authenticated = False
-        self.session: SessionMemory = FreshSession()
         self._server = server  # kept alive: with it goes the store
         self._absent: tuple[int, ...] = ()  # who has not yet shared what this rank waits for
 
@@ -141,10 +145,6 @@ class Cluster(Crew):
         """See `Link.forget`."""
         for key in keys:
             self._store.delete(f"{key}/{self.rank}")
-
-    def can_spare(self, ranks: Collection[int]) -> bool:
-        """Nobody comes back."""
-        return False
 
     def report(self, error: BaseException) -> None:
         """Tell the others why this rank ends; they raise the same kind, `rank 2: <message>`.
@@ -215,17 +215,15 @@ class Cluster(Crew):
 
     def seen(self) -> Sequence[PeerState]:
         """What the heartbeats say of every rank; asks no network, from any thread."""
-        states = [_state(rank, seen) for rank, seen in enumerate(self._watch.seen)]
-        waiting = self._watch.waiting
-        own = PeerState(
-            self.rank,
-            states[self.rank].name,
-            "connected",
-            step=_made(self._watch.step),
-            quiet=0.0,
-            waiting_for=self._absent or (() if waiting is None else (waiting,)),
-        )
-        return [*states[: self.rank], own, *states[self.rank + 1 :]]
+        states = [
+            peer_state(rank, self.names[rank], seen.progress, seen.quiet, away=seen.missed >= _AWAY)
+            for rank, seen in enumerate(self._watch.seen)
+        ]
+        own = PeerProgress(self._watch.step, self._watch.waiting)
+        shown = peer_state(self.rank, self.names[self.rank], own, 0.0)
+        if self._absent:
+            shown = replace(shown, waiting_for=self._absent)
+        return [*states[: self.rank], shown, *states[self.rank + 1 :]]
 
     def note(self, name: str, text: str) -> None:
         """Leave a text that later attempts of the same launcher's run will find."""
@@ -332,23 +330,3 @@ class Cluster(Crew):
         reason = f"the processes could not be connected within {limit:g} s"
         self._until(answer.done, limit, lambda: self._verdict(PeerError(reason)))
         return answer.result()
-
-
-def _state(rank: int, seen: Seen) -> PeerState:
-    heartbeat, name = seen.heartbeat, f"rank {rank}"
-    if heartbeat.beat < 0:
-        return PeerState(rank, name, "unknown")
-    away = seen.missed >= _AWAY
-    return PeerState(
-        rank,
-        name,
-        "done" if heartbeat.done else "away" if away else "connected",
-        step=_made(heartbeat.step),
-        quiet=seen.quiet,
-        waiting_for=() if heartbeat.waiting is None else (heartbeat.waiting,),
-    )
-
-
-def _made(step: int) -> int | None:
-    """A rank that is at a step has made as many."""
-    return step if step >= 0 else None

@@ -70,7 +70,8 @@ class Seen:
     def progress(self) -> PeerProgress:
         """What it said last."""
         said = self.heartbeat
-        return PeerProgress(said.step, said.waiting, said.done, silent=self.missed >= _MISSED)
+        silent, heard = self.missed >= _MISSED, said.beat >= 0
+        return PeerProgress(said.step, said.waiting, said.done, silent=silent, heard=heard)
 
 
 def beat_of(timeout: float) -> float:

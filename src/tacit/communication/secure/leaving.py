@@ -22,7 +22,7 @@ def progress(peers: Mapping[int, PeerView], limit: float) -> dict[int, PeerProgr
     """What sites said last, where a wait has a limit of so many seconds."""
     heard_since = time.monotonic() - _silence(limit)
     return {
-        rank: PeerProgress(silent=True)
+        rank: PeerProgress(silent=True, heard=False)
         if view.beat is None
         else PeerProgress(
             view.beat.step,

@@ -23,14 +23,15 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 from tacit.communication import marks
+from tacit.communication.blame import peer_state
 from tacit.communication.crew import Crew
-from tacit.communication.peers import READY, PeerState, SessionMemory
+from tacit.communication.peers import READY, PeerState
 from tacit.communication.received import FLAG, Form
 from tacit.communication.reports import report_of
 from tacit.communication.secure.certificates import Certificates, refuse_in_vain
 from tacit.communication.secure.journal import Journal, Session
-from tacit.communication.secure.leaving import GRACE, say_back
-from tacit.communication.secure.streams import AWAY, PeerView
+from tacit.communication.secure.leaving import GRACE, progress, say_back
+from tacit.communication.secure.streams import AWAY
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import (
@@ -131,7 +132,7 @@ class SiteCluster(Crew):
         wire.can_spare = self.can_spare
         self._carrier = carrier
         self._own = SiteSession(wire, self._last_vote, returned_to)
-        self.session: SessionMemory = self._own
+        self.session = self._own
         self.authenticated = True
         self._goes_on: Callable[[frozenset[int]], bool] | None = None
         self._takes_back = self._calls = False
@@ -286,10 +287,13 @@ class SiteCluster(Crew):
     def seen(self) -> Sequence[PeerState]:
         """What is known of every site; see `Peers.seen`."""
         now = time.monotonic()
-        states = [
-            _state(rank, name, self.wire.peers().get(rank), now)
-            for rank, name in enumerate(self.wire.sites)
-        ]
+        views = self.wire.peers()
+        states = [PeerState(self.rank, self.names[self.rank], "unknown")] * self.processes
+        for rank, said in progress(views, self.timeout).items():
+            quiet, beat = now - views[rank].heard, views[rank].beat
+            state = peer_state(rank, self.names[rank], said, quiet, away=quiet > AWAY)
+            report = None if beat is None else beat.report
+            states[rank] = replace(state, last_error=None if report is None else report.line)
         for rank, first in tuple(self.wire.left.items()):
             states[rank] = replace(states[rank], state="gone", left_from=first)
         for rank, out in self.wire.streams.outgoing.items():
@@ -396,21 +400,6 @@ class SiteCluster(Crew):
             self.wire, numbers, added, self.timeout, needs_all=not self._takes_back
         )
         return channel, self._gatherer
-
-
-def _state(rank: int, name: str, view: PeerView | None, now: float) -> PeerState:
-    if view is None or view.beat is None:
-        return PeerState(rank, name, "unknown")
-    quiet, beat = now - view.heard, view.beat
-    return PeerState(
-        rank,
-        name,
-        "done" if view.done else "away" if quiet > AWAY else "connected",
-        step=beat.step if beat.step >= 0 else None,
-        quiet=quiet,
-        waiting_for=() if beat.waiting_for < 0 else (beat.waiting_for,),
-        last_error=None if beat.report is None else beat.report.line,
-    )
 
 
 class SiteChannel:

@@ -1,0 +1,80 @@
+"""Whole runs of a crew in memory: they give the numbers of the simulator, stop, go on and agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from communication.cluster.crew import assert_ends_as, rows_of, simulated
+from communication.cluster.test_cluster_runs import (
+    KINDS,
+    NODES,
+    STEPS,
+    assert_private_metrics_stay_home,
+    assert_same_run,
+)
+from communication.memory import train
+from experiments import write_experiment
+from tacit.errors import InputError, TacitError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crew_gives_the_numbers_of_the_simulator(kind, tmp_path):
+    common = {"steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2}
+    kinds = {**KINDS[kind], "train": {**common, **KINDS[kind].get("train", {})}}
+    file = write_experiment(tmp_path, nodes={"count": NODES}, **kinds)
+    found = train([file] * 3, tmp_path / "run")
+    assert [result.status for result in found] == ["done"] * 3
+    simulated(file, tmp_path / "alone")
+    assert_same_run(tmp_path / "run", tmp_path / "alone", server="server" in kind)
+    assert_private_metrics_stay_home(tmp_path / "run", rows_of(tmp_path / "alone"))
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_one_that_is_asked_to_stop_stops_all_and_they_go_on(who, tmp_path):
+    changes = {"nodes": {"count": 3}, "train": {"steps": 40, "dtype": "float64"}}
+    file, run = write_experiment(tmp_path, **changes), tmp_path / "run"
+    asked = [lambda: False] * 3
+    steps: list[int] = []
+    asked[who] = lambda: steps.append(0) or len(steps) > 5  # type: ignore[func-returns-value]
+    found = train([file] * 3, run, asked=asked)
+    assert [result.status for result in found] == ["stopped"] * 3
+    (step,) = {result.steps for result in found}
+    assert 5 < step < 40
+    found = train([file] * 3, run, resume=True)
+    assert [result.status for result in found] == ["done"] * 3
+    assert_ends_as(run, simulated(file, tmp_path / "alone"), measured=[step])
+
+
+@pytest.mark.parametrize(
+    ("odd", "section", "key", "value"),
+    [
+        (2, "train", "steps", 7),
+        (0, "privacy", "delta", 1e-6),
+        (1, "privacy", "noise_seed", 8),
+    ],
+)
+def test_processes_that_disagree_end_before_the_first_step(odd, section, key, value, tmp_path):
+    (tmp_path / "odd").mkdir()
+    files = [write_experiment(tmp_path)] * 3
+    files[odd] = write_experiment(tmp_path / "odd", **{section: {key: value}})
+    errors = train(files, tmp_path / "run")
+    others = " and ".join(str(rank) for rank in range(3) if rank != odd)
+    for error in errors:
+        assert isinstance(error, InputError)
+        assert error.where == f"{section}.{key}"
+        assert f"rank {odd}" in str(error)
+        assert others in str(error)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_defect_of_one_ends_all(tmp_path):
+    file = write_experiment(tmp_path, nodes={"count": 3}, train={"steps": 40})
+
+    def fails():
+        raise RuntimeError("something nobody thought of")
+
+    errors = train([file] * 3, tmp_path / "run", asked=[lambda: False, fails, lambda: False])
+    assert type(errors[1]) is RuntimeError
+    for error in errors[::2]:
+        assert isinstance(error, TacitError)
+        assert "nobody thought of" not in str(error)
