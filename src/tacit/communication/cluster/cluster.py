@@ -20,7 +20,7 @@ from tacit.communication.blame import (
     first_failure,
     peer_state,
 )
-from tacit.communication.cluster.store import SharedFacts
+from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.cluster.watch import Watch
 from tacit.communication.crew import Crew
 from tacit.communication.peers import PeerState
@@ -75,8 +75,8 @@ class Cluster(Crew):
     def __init__(
         self,
         place: Place,
-        store: SharedFacts,
-        lasting: SharedFacts,
+        store: KeyValueStore,
+        lasting: KeyValueStore,
         watch: Watch,
         *,
         timeout: float,

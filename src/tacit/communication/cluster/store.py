@@ -16,34 +16,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from tacit.errors import InputError, PeerError
 
 _CHUNK = 256  # keys asked for at once
-
-
-class SharedFacts(Protocol):
-    """What a `Cluster` asks of a store: short texts that every process can read.
-
-    Each key has one process that writes it, and what that process writes is seen by the others in
-    the order in which it was written. Every call may raise `PeerError`; none waits for a writer.
-    """
-
-    def put(self, key: str, text: str) -> str:
-        """Write a text, over what was there."""
-
-    def has(self, keys: Sequence[str]) -> bool:
-        """Whether every one of these keys has been written."""
-
-    def get_all(self, keys: Sequence[str]) -> list[str]:
-        """The texts under keys that have all been written, in their order."""
-
-    def delete(self, key: str) -> None:
-        """Take away a text, if there is one."""
-
-    def close(self) -> None:
-        """Let go of it, without waiting."""
 
 
 class KeyValueStore:
