@@ -209,6 +209,8 @@ def _battery_run(case: str, device: torch.device) -> tuple[Tensor, tuple[float |
     settings = experiment(case, model=WAYS[case].network, steps=4, batch=2, options=options)
     settings["nodes"] = {**settings.get("nodes", {}), "weights": "equal"}
     settings["train"]["device"] = str(device)
+    # The cipher that a device has kernels for, on both.
+    settings["privacy"] = {**settings.get("privacy", {}), "keystream": "chacha20"}
 
     def records(seed: int, size: int) -> tuple[Tensor, Tensor]:
         draw = torch.Generator().manual_seed(seed)
@@ -230,7 +232,7 @@ def noise(device: torch.device, until: float, quick: bool) -> Iterator[str]:
         if left < 0:
             yield f"\nleft out for want of time: {shapes[number:]}"
             return
-        keys = draws.fresh_keys(range(nodes))
+        keys = draws.seeded_keys(1, range(nodes), "chacha20")
         total = torch.zeros(nodes, length, device=device)
         step = iter(range(MOST_STEPS))
 

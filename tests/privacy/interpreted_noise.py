@@ -6,9 +6,11 @@ Triton is imported, for all of a process.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
+import re
 import sys
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -22,11 +24,11 @@ from plain_noise import normals as plain_normals
 from plain_noise import words_of
 from tacit.errors import InputError
 from tacit.kernels import normals
-from tacit.privacy.noise import gaussian
-from tacit.privacy.noise.draws import coins, seeded_keys
+from tacit.privacy.noise import fast, gaussian
+from tacit.privacy.noise.draws import position, seeded_keys
 from tacit.privacy.noise.gaussian import add_normal, spacing
 from tacit.privacy.noise.lattice import Offsets
-from tacit.privacy.noise.on_device import DeviceCoins, DeviceNoise
+from tacit.privacy.noise.on_device import DeviceNoise
 
 KEYS = seeded_keys(79, range(4), "chacha20")
 CPU = torch.device("cpu")
@@ -82,16 +84,6 @@ def too_large():
     return {"wrong": int((total.isnan() != torch.tensor([[False, True, False]])).sum())}
 
 
-def flipped():
-    counts, rates = [700, 33, 5, 9], [0.3, 1.0, 0.0, 2.0**-64]
-    drawn = DeviceCoins(KEYS, range(4), "sampling", counts, rates, CPU).draw(1 << 40, 7)
-    wrong = 0
-    for row, (count, rate) in enumerate(zip(counts, rates, strict=True)):
-        expected = coins(KEYS, row, "sampling", 1 << 40, count, rate, 7)
-        wrong += int((drawn[row, :count].numpy() != expected).sum() + drawn[row, count:].sum())
-    return {"wrong": wrong}
-
-
 @triton.jit
 def _fast(words, angles, radii, firsts, seconds, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -111,6 +103,29 @@ def _series(us, shorts, turns, logs, sines, cosines, BLOCK: tl.constexpr):
     tl.store(logs + place, log)
     tl.store(sines + place, sine)
     tl.store(cosines + place, cosine)
+
+
+@triton.jit
+def _tail_uniforms(key, steps, numbers, mores, us, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    number = tl.load(numbers + place).to(tl.uint32)
+    more = tl.load(mores + place).to(tl.uint64, bitcast=True)
+    tl.store(us + place, normals.tail_uniform(key, steps, 2, number, more))
+
+
+def tail_uniforms():
+    """U next to 0, where all of the bits behind its first 64 count, beside that of the host."""
+    mores = [0, 0, 1, 2**11, 2**12 + 1, 2**40, 2**63, 2**64 - 1]
+    source = gaussian._Source(KEYS, (2,), "noise", position(1 << 33, 2))
+    expected = [source.tail_uniform(0, more, pair) for pair, more in enumerate(mores)]
+    numbers = torch.tensor([int(source.number(pair)) for pair in range(len(mores))])
+    words = np.frombuffer(KEYS.chacha_key(2, "noise, tails"), "<i4").copy()
+    found = torch.empty(len(mores), dtype=torch.float64)
+    given = torch.from_numpy(np.array(mores, np.uint64).view(np.int64))
+    steps = torch.tensor([1 << 33])
+    _tail_uniforms[(1,)](torch.from_numpy(words), steps, numbers, given, found, BLOCK=8)
+    errors = np.abs(found.numpy() / np.array(expected) - 1)
+    return {"wrong": int((errors > 3 * 2.0**-53).sum())}
 
 
 def fast_values():
@@ -184,7 +199,7 @@ def close():
 
 
 def bound():
-    return {"error": normals.FAST_ERROR.value}
+    return {"normal": normals.FAST_ERROR.value, "sum": normals.SINGLE_ERROR.value}
 
 
 def dispatched():
@@ -197,6 +212,32 @@ def dispatched():
         assert add_normal(found, [1.0, 2.0], KEYS, [1, 3], "noise", 5, part=2) is found
     gaussian._DEVICE_TYPES = frozenset({"cuda"})
     return {"wrong": differing(found, expected), "left": len(KEYS.on_devices) - 1}
+
+
+def constants():
+    """That the formulas of single precision have the constants of the host's."""
+    written = inspect.getsource(normals.fast_radius.fn) + inspect.getsource(
+        normals.fast_direction.fn
+    )
+    numbers = {np.float32(text) for text in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", written)}
+    names = [
+        "_L0",
+        "_L1",
+        "_L2",
+        "_L3",
+        "_L4",
+        "_L5",
+        "_L6",
+        "_S0",
+        "_S1",
+        "_S2",
+        "_C0",
+        "_C1",
+        "_C2",
+        "_LOG_2",
+        "_EIGHTH",
+    ]
+    return {"wrong": sum(getattr(fast, name) not in numbers for name in names)}
 
 
 def refused():
@@ -231,10 +272,11 @@ CASES = {
     "rows, double": lambda: released(totals(3, 700, DOUBLE), [1.7, 1e-90, 96.0], 11),
     "full lists": lambda: released(totals(3, 9000, SINGLE), [1.7, 0.01, 9.6], 12, capacity=1),
     "too large": too_large,
-    "coins": flipped,
     "fast": fast_values,
     "series": series_values,
     "tails": tails,
+    "tail uniforms": tail_uniforms,
+    "constants": constants,
     "dispatched": dispatched,
     "refused": refused,
     "close": close,

@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from experiments import experiment
 from tacit import privacy
+from tacit.communication.peers import FreshSession
 from tacit.config import load_config
 from tacit.data import StackedData
 from tacit.errors import BudgetError, InputError
@@ -89,7 +90,24 @@ def test_the_cipher_is_the_one_asked_for_or_suits_the_device():
         for seed in (None, 3):
             privacy = {"keystream": asked, "noise_seed": seed}
             keys = node_keys(plan_of(train={"device": device}, privacy=privacy))
-            assert keys.cipher == keys.subset([1]).cipher == cipher
+            wanted = asked or "aes" if seed else cipher
+            assert keys.cipher == keys.subset([1]).cipher == wanted
+
+
+def test_a_session_keeps_its_cipher_where_the_device_changes():
+    """Else an epoch that is dealt out once would be dealt anew in its middle."""
+
+    class Remembering(FreshSession):
+        made = None
+
+        def remember(self, name, make, schema):
+            self.made = self.made or schema.write(make())
+            return schema.read(self.made, 0, name)
+
+    session = Remembering()
+    for device in ("cuda", "cpu"):
+        plan = plan_of(train={"device": device}, privacy={"noise_seed": None})
+        assert node_keys(plan, None, session).cipher == "chacha20"
 
 
 def test_a_run_that_spent_nothing_may_take_every_step():

@@ -389,7 +389,8 @@ class Privacy(Section):
     then holds against it and any `colluding` clients who pool all that they know, those in the
     server's own process among them. `calibrate_share` is the share of the budget, as mu^2
     of Gaussian DP, that goes to `task.calibrate = "private"`: a tenth where it is not given.
-    `keystream` is the cipher of all noise and coins, by default what suits `train.device`.
+    `keystream` is the cipher of all noise and coins, by default what suits `train.device`; of
+    seeded noise AES.
 
     `unit` is whom epsilon protects: a record, or all records with one id of a column. Of these,
     `unit_rows` count at most, by `unit_gradient` as their mean or their sum, and `unit_nodes` is at

@@ -1,4 +1,4 @@
-"""ChaCha20 and secret coins on a CUDA device, as kernels of Triton.
+"""ChaCha20 on a CUDA device, for kernels of Triton.
 
 The keystream is that of `tacit.privacy.noise.draws`: RFC 8439, section 2.3, with the nonce step and
 part. A thread has one block of sixteen words. What runs is compiled by Triton once on a machine, in
@@ -85,29 +85,3 @@ def block(key, steps, part, counter, UNROLLED: tl.constexpr):
 def joined(low, high):
     """A 64-bit word of its halves."""
     return (high.to(tl.uint64) << 32) | low.to(tl.uint64)
-
-
-@triton.jit(do_not_specialize=["part", "width", "programs"])
-def flip(flags, keys, steps, part, limits, counts, width, programs, BLOCK: tl.constexpr):
-    """Coins of all rows: whether 64-bit words are at most the row's limit, as `draws.coins` has it.
-
-    Args:
-        flags: bool `[rows, width]`, written.
-        keys: int32 `[rows, 8]`.
-        steps: int64 `[rows]`.
-        part: of the step.
-        limits: the largest word that is a coin, uint64 in the bits of int64 `[rows]`.
-        counts: how many coins a row has, int64 `[rows]`; what is behind them is False.
-        width: of a row.
-        programs: for each row.
-        BLOCK: lanes of a program, each with eight coins.
-    """
-    row = (tl.program_id(0) // programs).to(tl.int64)
-    counter = tl.program_id(0) % programs * BLOCK + tl.arange(0, BLOCK)
-    state = block(keys + row * 8, steps + row, part, counter.to(tl.uint32), 5)
-    limit = tl.load(limits + row).to(tl.uint64, bitcast=True)
-    count = tl.load(counts + row)
-    for j in tl.static_range(8):
-        place = counter.to(tl.int64) * 8 + j
-        coin = (joined(state[2 * j], state[2 * j + 1]) <= limit) & (place < count)
-        tl.store(flags + row * width + place, coin, mask=place < width)

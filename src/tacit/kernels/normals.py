@@ -7,7 +7,7 @@ double precision from all bits. What a full list has no room for stands in a tab
 goes through too. So how single precision rounds decides nothing, nor do blocks, nor the card.
 
 *Single precision.* The polynomials are those of the CPU; the root is the card's, assumed to err by
-at most 2^-23 of it (NVIDIA states one unit in the last place). Normals then err by less than
+at most 2^-23 of it (as the PTX manual states of it). Normals then err by less than
 `FAST_ERROR`, which is tested for every word. The lattice point of a total is taken off first, so
 that a total of any size is decided here; sums are below 2^10 points, which are rounded by at most
 2^-15, and rests of totals and offsets by less than 2^-23.
@@ -259,6 +259,16 @@ def decide(
 
 
 @triton.jit
+def tail_uniform(key, steps, part, number, m):
+    """U of pairs whose h is 0, of 64 bits m and the 512 behind them, which are block `number`."""
+    words = block(key, steps, part, number, 1)
+    rest = (_big_endian(words[14], words[15]) + 0.5) * TO_64
+    for j in tl.static_range(7):  # from the last of them to the first
+        rest = (rest + _big_endian(words[12 - 2 * j], words[13 - 2 * j])) * TO_64
+    return ((m.to(tl.float64) + rest) * TO_64) * TO_30
+
+
+@triton.jit
 def _settle_lanes(
     total, points, keys, steps, part, lattices, row, lane, bits, length, MOVES: tl.constexpr
 ):
@@ -292,12 +302,8 @@ def _settle_lanes(
         short = ((h ^ 0x3FFFFFFF).to(tl.float64) + _fraction(inverted)) * TO_30
         tail = active & (h == 0)
         if tl.max(tail.to(tl.int32), 0) > 0:
-            # 512 more bits stand behind m; from the last of them to the first.
-            words = block(key + 16, at_step, part, lane * 8 + pair.to(tl.uint32), 1)
-            rest = (_big_endian(words[14], words[15]) + 0.5) * TO_64
-            for j in tl.static_range(7):
-                rest = (rest + _big_endian(words[12 - 2 * j], words[13 - 2 * j])) * TO_64
-            u = tl.where(tail, ((m.to(tl.float64) + rest) * TO_64) * TO_30, u)
+            number = lane * 8 + pair.to(tl.uint32)
+            u = tl.where(tail, tail_uniform(key + 16, at_step, part, number, m), u)
         radius = tl.sqrt(minus_two_log(u, short))
         turn = angle.to(tl.int32, bitcast=True).to(tl.float64) + _fraction(joined(n0, n1))
         sine, cosine = sine_and_cosine(turn * EIGHTH)

@@ -15,6 +15,7 @@ from typing import Any, Self
 from tacit import privacy
 from tacit.communication.pair_keys import agreed_pair_keys
 from tacit.communication.peers import ALONE, Peers, Placement, SessionMemory
+from tacit.communication.received import FLAG
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import Mechanism, across_nodes, for_a_unit, to_statement
 from tacit.privacy.ledger import ledger as ledgers
@@ -143,16 +144,20 @@ def node_keys(
 
     Of the nodes of this process (`hosted`; by default all): no other process has them. They are
     the session's: new at every start, but for a process that comes back to one that goes on. Where
-    no cipher is asked for, it is the one that suits the device.
+    no cipher is asked for, it is the one that suits the device, and stays so for a session, whose
+    draws must not change under it; of seeded noise it is AES, so that a seed means the same
+    everywhere.
     """
     settings = plan.config.privacy
     here = range(len(plan.nodes)) if hosted is None else hosted
-    on_device = plan.config.train.device.partition(":")[0] == "cuda"
-    cipher = settings.keystream or ("chacha20" if on_device else "aes")
+    cipher = settings.keystream or "aes"
     if settings.noise_seed is not None:
         return seeded_keys(settings.noise_seed, here, cipher)
     if not plan.noisy:
         return seeded_keys(plan.config.train.seed, here, cipher)
+    on_device = plan.config.train.device.partition(":")[0] == "cuda"
+    if settings.keystream is None and session.remember("ChaCha20", lambda: on_device, FLAG):
+        cipher = "chacha20"
     secret = {n: session.secret(f"noise of node {n}") for n in here}
     return NodeKeys(secret, seeded=False, cipher=cipher)
 

@@ -92,8 +92,8 @@ _NONE = np.empty((0, 0), np.int32)
 _EIGHTH = math.pi / 4.0 * 2.0**-31
 # Kinds of devices with double precision.
 _DEVICE_TYPES = frozenset({"cuda"})
-# Rows and values of a row, of which the kernels' lists have room in a word.
-_MOST_ON_DEVICE = 1 << 31
+# Rows, and values of a row, of which the kernels' lists have room in a word.
+_MOST_ROWS, _MOST_VALUES = 1 << 19, 1 << 31
 
 
 def spacing(std: float) -> float:
@@ -147,7 +147,8 @@ def add_normal(
     for node in nodes:
         keys.check(node)
     there = total.device.type in _DEVICE_TYPES and keys.cipher == "chacha20"
-    if there and max(total.shape) < _MOST_ON_DEVICE and _has_kernels():
+    fits = len(total) < _MOST_ROWS and total.shape[1] < _MOST_VALUES
+    if there and fits and _has_kernels():
         # Triton, which only devices need.
         from tacit.privacy.noise.on_device import noise_of
 

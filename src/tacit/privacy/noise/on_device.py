@@ -1,4 +1,4 @@
-"""Noise and secret coins of ChaCha20 on a CUDA device: what their kernels are given.
+"""Noise of ChaCha20 on a CUDA device: what its kernels are given.
 
 Keys, lattices and lists lie on the device from the first call on. A call launches two kernels and
 waits for nothing; a step that lies on the device too lets a CUDA graph of the call be replayed.
@@ -9,6 +9,7 @@ and cosine decide, one in some 10^12). Tested in Triton's interpreter; not yet r
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,16 +20,15 @@ from torch import Tensor
 
 from tacit.errors import InputError
 from tacit.kernels import chacha, normals
-from tacit.privacy.noise.draws import NodeKeys, position, threshold
+from tacit.privacy.noise.draws import NodeKeys, position
 from tacit.privacy.noise.lattice import GROUP_PAIRS, Offsets, lattice_spacing
 
 _LANE_VALUES = 16
 _GROUP_VALUES = GROUP_PAIRS * _LANE_VALUES
-_LANE_COINS = 8
 _SETTINGS = {"num_warps": 1, "enable_fp_fusion": False}
 _SETTLED_LANES = 32  # of a program
 _MOST_PROGRAMS = 32  # of a list
-_MOST_KEPT = 64
+_MOST_KEPT = 4  # each has lists that take a quarter of a byte a value
 
 
 def noise_of(
@@ -46,7 +46,7 @@ def noise_of(
 
 
 class DeviceNoise:
-    """Gaussian noise for rows `[nodes, length]`: one call at a time, on one stream.
+    """Gaussian noise for rows `[nodes, length]`, on one stream.
 
     Whoever records a CUDA graph has one of its own, made before, and calls `add` once before.
 
@@ -85,6 +85,7 @@ class DeviceNoise:
         self._counts = torch.zeros(shape, dtype=torch.int32, device=device)
         self._spilt = torch.zeros(rows, self._width, dtype=torch.int32, device=device)
         self._sizes: tuple[tuple[float, ...], ...] = ()
+        self._lock = threading.Lock()
         self._lattices = torch.empty(0)
 
     def add(
@@ -107,10 +108,21 @@ class DeviceNoise:
         Raises:
             InputError: a step or part is out of range, or a deviation is unusable.
         """
-        rows = len(self._steps)
-        if not rows or not self._length:
+        if not len(self._steps) or not self._length:
             return
-        sizes = (tuple(stds), () if offsets is None else offsets.units)
+        # Two threads would write their steps into one place; and Triton launches where PyTorch is.
+        with self._lock, torch.cuda.device_of(total):  # type: ignore[no-untyped-call]
+            self._add(total, stds, step, part, offsets)
+
+    def _add(
+        self,
+        total: Tensor,
+        stds: Sequence[float],
+        step: int | Tensor,
+        part: int,
+        offsets: Offsets | None,
+    ) -> None:
+        rows, sizes = len(self._steps), (tuple(stds), () if offsets is None else offsets.units)
         if sizes != self._sizes:
             self._lattices, self._sizes = _lattices(*sizes, self._device), sizes
         place = total if total.is_contiguous() else total.contiguous()
@@ -136,55 +148,6 @@ class DeviceNoise:
             total.copy_(place)
 
 
-class DeviceCoins:
-    """Secret coins of some nodes, as `tacit.privacy.noise.draws.coins` draws them of ChaCha20.
-
-    Args:
-        keys: of at least these nodes, whose cipher is ChaCha20.
-        nodes: which nodes, in the order of the rows.
-        purpose: what the draw is for.
-        counts: how many coins each has.
-        rates: how likely each node's are True.
-        device: where they are to lie.
-
-    Raises:
-        InputError: a rate is not in [0, 1].
-    """
-
-    def __init__(
-        self,
-        keys: NodeKeys,
-        nodes: Sequence[int],
-        purpose: str,
-        counts: Sequence[int],
-        rates: Sequence[float],
-        device: torch.device,
-    ) -> None:
-        self._keys = _keys_on(device, keys, nodes, (purpose,))
-        self._steps = torch.zeros(len(nodes), dtype=torch.int64, device=device)
-        thresholds = [threshold(rate) for rate in rates]
-        numbers = [count if most else 0 for count, most in zip(counts, thresholds, strict=True)]
-        limits = np.array([max(most - 1, 0) for most in thresholds], np.uint64)
-        self._limits = _sent(limits.view(np.int64), device)
-        self._counts = _sent(np.array(numbers, np.int64), device)
-        self._width = max(counts, default=0)
-
-    def draw(self, step: int | Tensor, part: int = 0) -> Tensor:
-        """The coins of a step and part, bool `[nodes, most]`; False behind a node's own.
-
-        Raises:
-            InputError: a step or part is out of range.
-        """
-        rows = len(self._steps)
-        flags = torch.empty(rows, self._width, dtype=torch.bool, device=self._steps.device)
-        if flags.numel():
-            steps = _steps(step, part, self._steps)
-            given = (flags, self._keys, steps, part, self._limits, self._counts, self._width)
-            programs = -(-self._width // (_LANE_COINS * chacha.BLOCK))
-            chacha.flip[(rows * programs,)](*given, programs, BLOCK=chacha.BLOCK, **chacha.SETTINGS)
-        return flags
-
-
 def _steps(step: int | Tensor, part: int, own: Tensor) -> Tensor:
     """The steps of all rows on the device: those given, or the number in the memory `own`."""
     if isinstance(step, Tensor):
@@ -194,6 +157,8 @@ def _steps(step: int | Tensor, part: int, own: Tensor) -> Tensor:
             raise InputError("step", (step.dtype, tuple(step.shape)), expected)
         return step
     position(step, part)
+    if own.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise InputError("step", step, "must lie on the device: replays would repeat the noise")
     return own.fill_(step)
 
 

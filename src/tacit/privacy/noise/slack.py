@@ -13,8 +13,8 @@ ln(1/delta) / (a - 1) are at most delta + N 2^-523 (Mironov, CSF 2017, propositi
 *Assumed:* AES-256 in counter mode, or ChaCha20, is indistinguishable from random bits, so privacy
 is computational; IEEE 754; logarithm, sine and cosine err by at most 4 units in the last place in
 double precision, those of NumPy (tested, not proved; of a device's kernels it is proved); a
-device's root in single precision errs by at most 2^-23 of it (NVIDIA states a unit in the last
-place); totals are finite, over the spacing too.
+device's root in single precision errs by at most 2^-23 of it (as NVIDIA's
+PTX manual states); totals are finite, over the spacing too.
 """
 
 from __future__ import annotations
