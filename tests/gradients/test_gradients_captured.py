@@ -196,6 +196,7 @@ def test_nothing_hinders_a_gradient(name, monkeypatch):
         (lambda x: (nn.functional.dropout(x),), "draws random numbers"),
         (lambda x: (x * random.random(),), "on the host"),
         (lambda x: (x * np.random.rand(),), "on the host"),
+        (lambda x: (x * np.random.randn(),), "on the host"),
         (lambda x: (torch.from_numpy(x.numpy()),), "numpy"),
         (lambda x: (x.to(META),), "a copy from"),
     ],

@@ -9,8 +9,9 @@ A record repeats what the device did, and no more. So
 - whatever may change is an argument, or part of the key: a number of the host would stay what it
   was when the function was recorded;
 - a function is first tried on tensors without numbers (`hindrance`). What reads a number, has a
-  shape that depends on one, copies between host and device, or draws random numbers, is not
-  recorded, and called as it is from then on.
+  shape that depends on one, copies between host and device, or draws from the generators of
+  PyTorch, NumPy or Python, is not recorded, and called as it is from then on. What else a module
+  may read on the host, such as a counter of its own calls, no trial can see: it stays as it was.
 
 Recording and replaying have not run on a device: tests record on the CPU by calling once more.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,6 +39,7 @@ Record: TypeAlias = Callable[[Function, Arguments], tuple[tuple[Tensor, ...], Ca
 _LOG = logging.getLogger(__name__)
 _MOST_RECORDS = 16  # each keeps its arguments and results; batches of further shapes go without
 _HOST = torch.device("cpu")
+_ONE_AT_A_TIME = threading.Lock()
 _INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 
 
@@ -83,20 +86,27 @@ def hindrance(function: Function, arguments: Arguments) -> str:
     """Why a function cannot be recorded, found without running it; empty if it can."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # takes long
 
-    before = _host_generators()
+    before = python, numpy = random.getstate(), _numpy_state()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             empty = [None if one is None else mode.from_tensor(one) for one in arguments]
             with Watched():
                 function(*empty)
+        drawn = before != (random.getstate(), _numpy_state())
+        return "it draws random numbers on the host" if drawn else ""
     except Exception as error:  # whatever it is, the function is called as it is
         return f"{type(error).__name__}: {error}"
-    return "" if before == _host_generators() else "it draws random numbers on the host"
+    finally:
+        random.setstate(python)
+        kind, key, *rest = numpy
+        np.random.set_state((kind, np.frombuffer(key, np.uint32), *rest))  # noqa: NPY002
 
 
-def _host_generators() -> tuple[object, bytes]:
+def _numpy_state() -> tuple[Any, ...]:
+    """The state of NumPy's generator, with what is left of a pair of normals; to be compared."""
     state: Any = np.random.get_state()  # noqa: NPY002 (a user's model may draw from it)
-    return random.getstate(), state[1].tobytes() + bytes(str(state[2]), "ascii")
+    kind, key, *rest = state
+    return kind, key.tobytes(), *rest
 
 
 def record(
@@ -114,7 +124,7 @@ def record(
         here.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         # Other threads of the process, such as a heartbeat's, go on meanwhile. All records share
-        # memory: no two run at once, and what one gives is copied before another runs.
+        # memory, so that no two may run at once: see `_Recorded`.
         with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
             results = function(*arguments)
     return results, graph.replay
@@ -134,11 +144,12 @@ class _Recorded:
     replay: Callable[[], None]
 
     def __call__(self, arguments: Arguments) -> tuple[Tensor, ...]:
-        for own, given in zip(self.arguments, arguments, strict=True):
-            if own is not None and given is not None:
-                own.copy_(given)
-        self.replay()
-        return tuple(result.clone() for result in self.results)
+        with _ONE_AT_A_TIME:  # of all threads, whose default stream is one
+            for own, given in zip(self.arguments, arguments, strict=True):
+                if own is not None and given is not None:
+                    own.copy_(given)
+            self.replay()
+            return tuple(result.clone() for result in self.results)
 
 
 @dataclass

@@ -114,10 +114,10 @@ def _switched(device: torch.device, *, tf32: bool) -> Iterator[None]:
         places = [(place, "fp32_precision") for place in (matmul, cudnn.conv, cudnn.rnn)]
     with _SWITCHES:
         before = [(*place, getattr(*place)) for place in places]
-        matmul.allow_tf32 = cudnn.allow_tf32 = tf32
-        for place, name in places:
-            setattr(place, name, tf32 if name == "allow_tf32" else "tf32" if tf32 else "ieee")
         try:
+            matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+            for place, name in places:
+                setattr(place, name, tf32 if name == "allow_tf32" else "tf32" if tf32 else "ieee")
             yield
         finally:
             # Both ways to say it, so that either can be read afterwards.
