@@ -130,6 +130,7 @@ class Algorithm(Generic[State, Chosen]):
         table: the gradient table that it needs, if any.
         differences: whether a step takes a record's gradient at two points, or at one and from a
             table, so that what a model draws by coins would be another in each.
+        passes_in_float64: whether gradients are taken in float64, whatever the models are in.
         primal_dual: of a state and the options, what the augmented Lagrangian is made of; None:
             the method has no dual variables.
     """
@@ -157,6 +158,7 @@ class Algorithm(Generic[State, Chosen]):
     moments: Callable[[Chosen, nn.Module, Loss, float], Moments] | None = None
     table: Callable[[Chosen], TableRequest | None] = lambda options: None
     differences: bool = False
+    passes_in_float64: bool = False
     primal_dual: Callable[[State, Chosen], PrimalDual] | None = None
 
     def __post_init__(self) -> None:

@@ -640,6 +640,7 @@ FEDSPD_DP = Algorithm(
     start=start,
     step=step,
     models=models,
+    passes_in_float64=True,
     primal_dual=primal_dual,
     input_bound=input_bound,
     check=check,

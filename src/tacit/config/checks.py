@@ -383,8 +383,8 @@ def _check_precision(chosen: AlgorithmSection, train: Train) -> None:
             f"is of forward and backward passes, and {chosen.name} makes none: leave it out": (
                 chosen.definition.moments is not None
             ),
-            "is of passes in float32, and those of fedspd-dp are in float64: leave it out": (
-                chosen.name == "fedspd-dp"
+            f"is of passes in float32, and those of {chosen.name} are in float64: leave it out": (
+                chosen.definition.passes_in_float64
             ),
         }
         _refuse("train.precision", train.precision, reasons)

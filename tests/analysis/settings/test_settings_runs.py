@@ -15,8 +15,8 @@ LEDGER = {"ledger": "/x/y", "ledger_epsilon": 3.0}
 @pytest.mark.parametrize(
     ("privacy", "run", "search"),
     [
-        (PRIVACY, "b34e717509cc", "30429f9cc33b69fbb0d3d33dc407a5f0"),
-        (PRIVACY | LEDGER, "e1a852803abd", "425e052cb67ad88ad4694a571561c598"),
+        (PRIVACY, "a37e87ec7192", "b58b312bc0482faf5dfbe499d32d5192"),
+        (PRIVACY | LEDGER, "cd8cd070e281", "0adcc3811b71c688b9fe867e87258e2b"),
     ],
 )
 def test_digests_are_what_they_were(privacy, run, search, tmp_path):
