@@ -231,3 +231,41 @@ def test_no_thread_adds_up_while_another_is_in_a_pass_of_low_precision():
     for thread in threads:
         thread.join(10)
     assert seen == [["ieee"] * 3]
+
+
+class InHalf(nn.Module):
+    """A module whose own autocast has some layers compute in float16, while `half` says so."""
+
+    half = True
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.float16, enabled=self.half):
+            return self.last(torch.tanh(self.norm(self.first(x)))).float()
+
+
+def half_model(precision="float32"):
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(8, 4), torch.arange(8) % 3
+    given = {"dtype": FLOAT32, "device": "cpu", "precision": precision}
+    return build(InHalf(), LOSSES["cross-entropy"], inputs, targets, **given), inputs, targets
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_what_computes_in_half_precision_is_neither_normed_nor_added_so(precision):
+    """Factors and sums in float16 would round by far more than the bound allows for."""
+    with pytest.raises(InputError, match=r"task\.model .*float16"):
+        half_model(precision)
+
+
+def test_what_comes_to_half_precision_in_a_run_is_refused_before_it_is_added(monkeypatch):
+    monkeypatch.setattr(InHalf, "half", False)
+    model, inputs, targets = half_model()
+    assert model.path == "taps"
+    monkeypatch.setattr(InHalf, "half", True)
+    at, mask = model.start(1, FLOAT32, "cpu"), torch.ones(1, 8, dtype=torch.bool)
+    with pytest.raises(InputError, match="float16"):
+        model.gradient(at, inputs[None], targets[None], mask, 0.01)

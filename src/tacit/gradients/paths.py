@@ -33,7 +33,7 @@ from tacit.gradients.layers.pooling import MaxPooling
 from tacit.gradients.layers.recurrent import Product, Products, RecurrentLayer
 from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.losses import Loss
-from tacit.gradients.precision import Precision, forward, passing, widened
+from tacit.gradients.precision import Precision, forward, passing, taken, widened
 from tacit.gradients.recurrent import Recurrent
 
 Weights = dict[str, Tensor]
@@ -428,6 +428,7 @@ class TapsPath:
             if losses.requires_grad:
                 torch.autograd.grad(losses.sum(), anchor, allow_unused=True)
         parts: list[Contribution] = []
+        kind = parameters.dtype
         with torch.no_grad():
             for layer, record in zip(self.layers, records, strict=True):
                 if record.kept is None:
@@ -437,11 +438,11 @@ class TapsPath:
                 gradient = record.gradient
                 if gradient is None:
                     gradient = parameters.new_zeros(record.output_shape)
-                gradient = widened(gradient).view(record.output_shape)
-                kept = widened(record.kept)
+                gradient = taken(gradient, layer.name, kind).view(record.output_shape)
+                kept = taken(record.kept, layer.name, kind)
                 parts += layer.contributions(kept, gradient, nodes, rows, norms)
             for recurring, own in zip(self.recurrent, products, strict=True):
-                parts += recurring.contributions(own, nodes, count, norms)
+                parts += recurring.contributions(own, nodes, count, norms, kind)
         return parts, losses.detach()
 
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:

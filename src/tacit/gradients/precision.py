@@ -1,8 +1,8 @@
 """In which numbers a model's forward and backward passes compute, and in which its sums do not.
 
 `precision` is that of the passes alone: parameters are float32, and what a pass hands out becomes
-float32 before it is normed, clipped and added, in IEEE arithmetic. Why the bound on clipped sums
-holds for each: `docs/proofs/clipped-sums.md`, "Passes of low precision".
+float32 (or is refused, see `taken`) before it is normed, clipped and added, in IEEE arithmetic. Why
+the bound on clipped sums holds for each: `docs/proofs/clipped-sums.md`, "Passes of low precision".
 
 PyTorch's switch for TensorFloat-32 is of the process. So that no thread turns it while another adds
 up, whoever calls a model on a CUDA device holds one lock for as long as kernels are chosen.
@@ -64,6 +64,22 @@ def operands(*values: Tensor | None) -> list[Any]:
 def widened(values: Tensor) -> Tensor:
     """The same numbers, in float32 where they are bfloat16."""
     return values.float() if values.dtype == torch.bfloat16 else values
+
+
+def taken(values: Tensor, layer: str, dtype: torch.dtype) -> Tensor:
+    """What a pass gave to or of a layer, for norms and sums in the dtype of the run.
+
+    Raises:
+        InputError: on `task.model`, if it is of another dtype: norms and sums would round as that
+            dtype does, for which nothing is proved.
+    """
+    values = widened(values)
+    if values.is_floating_point() and values.dtype != dtype:
+        kind = str(values.dtype).removeprefix("torch.")
+        expected = f"a layer that computes in the dtype of its weights, not in {kind}: leave out "
+        expected += "autocast and casts in forward; for passes of low precision set train.precision"
+        raise InputError("task.model", layer, expected)
+    return values
 
 
 def check_products() -> None:

@@ -68,7 +68,7 @@ from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped
 from tacit.gradients.precision import Precision, check_products, exact_products, forward, widened
 from tacit.gradients.probe import Probe, probe_of, refuse_module, refuse_outputs
 from tacit.gradients.recurrent import Recurrent
-from tacit.gradients.trials import disproof, mixing
+from tacit.gradients.trials import disproof, failure, mixing, parts_of
 
 PathName = Literal["closed form", "taps", "functional"]
 """How clipped sums are computed; the same sums, at other speeds."""
@@ -585,7 +585,8 @@ def build(
             raise
         in_dtype = True
         working, exact, activations, probe = tried(in_dtype)
-    choice = _choose(original, working, exact, loss, layout, probe, precision)
+    own_probe = probe.single() if dtype == torch.float32 else probe
+    choice = _choose(original, working, exact, loss, layout, probe, own_probe, precision)
     # Which makes nothing of the batch, in float32.
     loop = choice.loop if augmentation is None and precision != "bf16" else None
     evaluated = _sharing(working, working.parameters()).eval()
@@ -673,6 +674,7 @@ def _choose(
     loss: Loss,
     layout: Layout,
     probe: Probe,
+    own_probe: Probe,
     precision: Precision,
 ) -> _Choice:
     """Taps if they pass the probe, else `torch.func` if that does.
@@ -701,17 +703,11 @@ def _choose(
             working, loss, layers, pools, unneeded, recurrent, precision
         )
         reason = disproof(candidate, probe) or mixing(candidate, probe, original, exact)
+        reason = reason or failure(engine, own_probe)
         if not reason and precision != "float32":
-            reason = mixing(engine, probe.single(), original, working)
+            reason = mixing(engine, own_probe, original, working)
         if not reason:
-            inputs, targets, coins = (
-                part[:, : probe.rows] for part in (probe.inputs, probe.targets, probe.coins)
-            )
-            mask = probe.mask[:, :1]
-            shares = None if probe.shares is None else probe.shares[:, :1]
-            parts, _ = candidate.contributions(
-                probe.parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
-            )
+            parts = parts_of(candidate, probe)
             # Sums of terms are added in float64.
             kept = sum((1 + 2 * (part.positions > 1)) * part.numel() for part in parts)
             kept //= probe.mask.shape[0]

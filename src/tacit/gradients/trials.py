@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, describe
+from tacit.gradients.contributions import Contribution
 from tacit.gradients.inputs import InputPart, Packed
 from tacit.gradients.paths import GradientPath
 from tacit.gradients.probe import Probe, mismatch
@@ -38,6 +39,34 @@ def disproof(path: GradientPath, probe: Probe) -> str:
         return f"{error.value}: {error.expected}"
     except Exception as error:
         return describe(error)
+
+
+def failure(path: GradientPath, probe: Probe) -> str:
+    """Why `path` does not run in the dtype of the run, which is the probe's; empty if it does.
+
+    Raises:
+        InputError: on `task.model`, if layers compute in another dtype (`precision.taken`).
+    """
+    try:
+        parts_of(path, probe)
+    except InputError:
+        raise
+    except Exception as error:
+        return describe(error)
+    return ""
+
+
+def parts_of(path: GradientPath, probe: Probe) -> list[Contribution]:
+    """The contributions to the probe of a record for each node."""
+    inputs, targets, coins = (
+        part[:, : probe.rows] for part in (probe.inputs, probe.targets, probe.coins)
+    )
+    mask = probe.mask[:, :1]
+    shares = None if probe.shares is None else probe.shares[:, :1]
+    parts, _ = path.contributions(
+        probe.parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
+    )
+    return parts
 
 
 def _extremes(module: nn.Module, probe: Probe) -> tuple[float, ...]:

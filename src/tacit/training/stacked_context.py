@@ -372,8 +372,9 @@ class StackedContext:
         if len(chosen) == len(self._members):
             self._chosen = None
             return None, self._members
+        rows = sent(chosen, self._device)
         self._chosen = chosen
-        return sent(chosen, self._device), tuple(self._members[row] for row in chosen)
+        return rows, tuple(self._members[row] for row in chosen)
 
     @cached_property
     def _shapes(self) -> tuple[Shape, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tacit.gradients.contributions import Contribution, Dense, Layout, Outer, Slot
 from tacit.gradients.layers.rules import materialise
-from tacit.gradients.precision import widened
+from tacit.gradients.precision import taken
 from tacit.gradients.recurrent import Recurrent
 
 
@@ -78,17 +78,19 @@ class RecurrentLayer:
         return project
 
     def contributions(
-        self, products: Products, nodes: int, count: int, norms: bool
+        self, products: Products, nodes: int, count: int, norms: bool, dtype: torch.dtype
     ) -> list[Contribution]:
         """The gradients of its parameters, by `count` records of all nodes.
 
         A call's rows are shared evenly among the records, whose positions or views they are.
-        `norms`: whether norms will be asked for.
+        `norms`: whether norms will be asked for. `dtype`: of the run; see `precision.taken`.
         """
         result: list[Contribution] = []
         for key, calls in products.items():
-            left = _positions([call.inputs for call in calls], nodes, count)
-            right = _positions([_gradient(call) for call in calls], nodes, count)
+            left, right = (
+                _positions([taken(each, self.name, dtype) for each in values], nodes, count)
+                for values in ([call.inputs for call in calls], map(_gradient, calls))
+            )
             weight, bias = self.slots[f"weight_{key}"], self.slots.get(f"bias_{key}")
             outer = Outer(weight, left, right)
             whole = norms and materialise(left.shape[3], left.shape[4], right.shape[4])
@@ -106,7 +108,7 @@ def _gradient(call: Product) -> Tensor:
 def _positions(values: list[Tensor], nodes: int, count: int) -> Tensor:
     """Calls `[nodes, b * positions, n]` as one `[nodes, b, 1, all positions, n]`."""
     each = count // nodes
-    parts = [widened(part).reshape(nodes, each, 1, -1, part.shape[-1]) for part in values]
+    parts = [part.reshape(nodes, each, 1, -1, part.shape[-1]) for part in values]
     return torch.cat(parts, dim=3)
 
 
