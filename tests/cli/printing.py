@@ -148,6 +148,7 @@ def called(command, number, *, as_json):
 
 _MASKS = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00| UTC)?", "TIME"),
+    (r"(?<=\brun )[0-9a-f]{8}\b", "HEX"),  # one in some forty has digits alone
     (r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b", "HEX"),
     (r"new-[a-z-]+-\d+", "NEW"),
     (r"(\b\d+(\.\d+)?[ \u00a0\u202f]?(ms|s|min|h)\b[ \u00a0\u202f]?)+ *", "SECONDS "),

@@ -187,8 +187,8 @@ PLACES: dict[str, tuple[int, Tamper]] = {
     "after it has met": (1, partial(around, f"{CLUSTER}.rendezvous", "meet", STOP, after=True)),
     # It keeps the store, of which the others ask where they connect.
     "store before": (0, partial(around, f"{CLUSTER}.channel", "_assemble", STOP, after=False)),
-    "store in": (0, partial(around, f"{CLUSTER}.channel", "_connect_gloo", STOP, after=False)),
-    "store after": (0, partial(around, f"{CLUSTER}.channel", "_connect_gloo", STOP, after=True)),
+    "store in": (0, partial(around, f"{CLUSTER}.channel", "_gloo", STOP, after=False)),
+    "store after": (0, partial(around, f"{CLUSTER}.channel", "_gloo", STOP, after=True)),
     "a step": (1, partial(at_step, 0, STOP)),
 }
 
