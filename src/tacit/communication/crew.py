@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
@@ -83,6 +84,7 @@ class Crew(Peers, Link):
         The largest of these messages has at most `largest` bytes.
         """
 
+    @abstractmethod
     def connect(
         self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
     ) -> tuple[Channel, Gatherer]:
@@ -91,7 +93,6 @@ class Crew(Peers, Link):
         Messages of the exchange lie on `device`. A part of a mark has so many `numbers` by rank,
         the last `added` of which are a sum of models.
         """
-        raise NotImplementedError
 
     def let_leave(
         self, goes_on: Callable[[frozenset[int]], bool] | None, *, takes_back: bool
