@@ -1,7 +1,8 @@
 # Everything runs in .venv, which is made on first use and kept up to date with pyproject.toml.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Python compiles what is imported when it is: all that is installed would take longer than to install it.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
 # No fewer processes than cores, so that a thread more in each only waits.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
@@ -23,8 +24,8 @@ test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes
 	$(PYTEST) -n $(MANY) -m "(process or slow) and not nightly" \
 		$$(grep -rlE 'mark\.(slow|process)' --include='test_*.py' tests)
 
-test-nightly: .venv/.installed-test  ## more of the same: longer storms, every page, all pairs of options
-	$(PYTEST) -n auto -m nightly
+test-nightly: .venv/.installed-test  ## more of the same: longer storms, all pairs of options, more examples
+	HYPOTHESIS_PROFILE=night $(PYTEST) -n auto -m "nightly or property"
 
 test-all: check  ## every check, with all tests
 	$(PYTEST) -n auto -m ""
@@ -86,5 +87,5 @@ clean:
 	@echo "installing what tacit is compared with into .venv-peers (once; Ray is large)"
 	$(BIN)/python -m venv .venv-peers
 	$(BIN)/python -c '$(PRINT_SITE)' > "$$(.venv-peers/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
-	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --requirement benchmarks/speed/peers.txt
+	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement benchmarks/speed/peers.txt
 	@touch $@

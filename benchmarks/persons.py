@@ -6,9 +6,10 @@
 
 `time`: one clipped sum of a batch of persons over that of the same rows, each a record; the least
 of fifteen calls that take turns. `rand`: the RAND Health Insurance Experiment, which the package
-statsmodels has: 20,190 rows of 5,912 persons at 6 sites, with the rows of a fifth of the persons as
-public test records. A row is positive where the person was in hospital that year; what follows from
-that is left out. Test AUC by row, and that of logistic regressions of scikit-learn without privacy.
+statsmodels has (`pip install statsmodels==0.15.0`): 20,190 rows of 5,912 persons at 6 sites, with
+the rows of a fifth of the persons as public test records. A row is positive where the person was in
+hospital that year; what follows from that is left out. Test AUC by row, and that of logistic
+regressions of scikit-learn without privacy.
 `opacus`: a step of one node beside the gradients of records of Opacus, which are added up and
 clipped by person by hand: the largest difference, and the times.
 """

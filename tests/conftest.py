@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -11,10 +13,16 @@ from nightly import COLLECTED, NIGHTLY, combinations
 collect_ignore_glob = ["*conftest.py", "*forks_loaded.py"]
 
 # How long anything takes is up to the machine, which may be busy; what is tried is up to the test.
+# With every change some examples of each property, always the same; at night more.
 settings.register_profile(
-    "busy", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "busy",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("busy")
+settings.register_profile("night", settings.get_profile("busy"), max_examples=400)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "busy"))
 
 # The problems here are small: more threads only wait for each other.
 torch.set_num_threads(1)
@@ -34,6 +42,8 @@ def pytest_collection_modifyitems(config, items):
     wanted = {(line.file, line.function): line for line in NIGHTLY}
     functions = {}
     for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.property)
         file, name = item.nodeid.partition("::")[0], getattr(item, "originalname", None)
         lines = [wanted.get((file.removeprefix("tests/"), part)) for part in (name, "")]
         if any(line is not None and line.takes(item.nodeid) for line in lines):
