@@ -108,9 +108,9 @@ def finish(run: RunState, hooks: Hooks) -> Result:
     told, *_ = run.peers.share("summary of the result", summary, SUMMARY)
     document = document if rank == 0 else _as_told(run, document, told)
     if run.folder is not None and run.folder is not run.common_folder:
-        # Each has what all commands open, with an epsilon of its nodes from its own ledger.
+        # Each has what all commands open, with an epsilon of its nodes from its own ledger. A page,
+        # which would show what was measured on its records, is for it to ask for.
         run.folder.write_result(document, state_dict)
-        write_report(run.folder.path)
         if run.status != "stopped":
             run.folder.write_known()
             # Whoever is lost before it has its result finds all the others again.
@@ -292,12 +292,14 @@ def _diverged(run: RunState, message: str) -> None:
     own = {} if run.ledger is None else run.ledger.charged()
     known = {node: own.get(node, ()) for node in run.job.hosted}
     document = result_document(run, known, run.seconds, others="not asked")
-    for folder in (run.folder, run.common_folder):
-        if folder is not None:
-            folder.write_document(folders.RESULT, document)
-            if not folder.metrics.exists():
-                write_private(folder.metrics, b"")
-            write_report(folder.path)
+    if run.folder is not None:
+        run.folder.write_document(folders.RESULT, document)
+    if run.common_folder is None:
+        return
+    run.common_folder.write_document(folders.RESULT, document)
+    if not run.rows:
+        write_private(run.common_folder.metrics, b"")
+    write_report(run.common_folder.path)
 
 
 Known = Callable[[Sequence[float | None]], tuple[float | None, ...]]
