@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer import Argument, Option
 
+from tacit.base.plain_files import own_part
 from tacit.base.version import __version__
 from tacit.cli.check import check
 from tacit.cli.compare import compare
@@ -40,6 +41,7 @@ from tacit.cli.logs import (
     tell,
 )
 from tacit.cli.options import (
+    Ended,
     File,
     Insecure,
     Json,
@@ -49,7 +51,6 @@ from tacit.cli.options import (
     Quiet,
     Resume,
     ResumeIfThere,
-    Run,
     Set,
     Trust,
     check_files,
@@ -58,6 +59,7 @@ from tacit.cli.options import (
     show_document,
     waiting,
 )
+from tacit.cli.predict import predict
 from tacit.cli.privacy import privacy_app
 from tacit.cli.relay import relay
 from tacit.cli.services import ends_alone, is_there, own_rank, was_done
@@ -87,6 +89,7 @@ app.command()(init)
 app.command()(check)
 app.command()(compare)
 app.command()(launch)
+app.command()(predict)
 app.command()(relay)
 app.command()(tune)
 app.command()(watch)
@@ -442,7 +445,7 @@ def algorithms(as_json: Json = False) -> None:
 
 @app.command()
 def evaluate(
-    run: Run,
+    run: Ended,
     data: Annotated[
         str | None, Option(help="A data set as [task].dataset names it; default: the run's.")
     ] = None,
@@ -471,7 +474,7 @@ def report(
     """Write report.html of run folders anew."""
     from tacit.report import write_report
 
-    print_written([write_report(folder) for folder in runs], as_json)
+    print_written([write_report(own_part(folder)) for folder in runs], as_json)
 
 
 def main() -> None:

@@ -98,6 +98,7 @@ def test_who_was_killed_before_it_could_say_that_it_is_done_is_done(tmp_path):
         (0, ("tacit.training.finish", "write_report"), {4}),
         (0, ("tacit.training.run_folder.status", "StatusWriter.end"), {0}),
         (1, ("tacit.training.run_folder.folder", "RunFolder.write_tensors"), {4}),
+        (1, ("tacit.training.run_folder.folder", "RunFolder.write_result"), {4}),
         (1, ("tacit.training.run_folder.status", "StatusWriter.end"), {0}),
     ],
 )
@@ -126,7 +127,10 @@ def test_a_process_that_is_killed_at_the_end_is_started_again_once(
         if not left:
             break
     assert left == [], answers
-    assert all(state_of(homes[rank] / "run" if apart else out, rank) == "done" for rank in again)
+    for rank in again:
+        run = homes[rank] / "run" if apart else out
+        assert state_of(run, rank) == "done"
+        assert result_of(run / f"rank-{rank:04d}")["status"] == "done"
     if not apart:
         assert result_of(out)["status"] == "done"
         assert (out / "report.html").is_file()

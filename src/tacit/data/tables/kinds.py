@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -499,8 +499,21 @@ class NumberTarget(_Part):
         """Float32 `[records]`, within [-1, 1]."""
         values = fields.numbers(words, where, _NUMBERS)
         refuse(np.isnan(values), where, _NUMBERS)
-        clipped = np.clip(values, self.low, self.high)
-        return _to_unit(clipped, self.low, self.high).astype(np.float32)
+        return self.scaled(values).astype(np.float32)
+
+    def scaled(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers of the target's unit, clamped to its bounds, as a model sees them."""
+        clipped = np.clip(numbers, self.low, self.high)
+        return _to_unit(clipped, self.low, self.high)
+
+    def unscaled(self, outputs: ArrayLike) -> NDArray[np.float64]:
+        """The inverse of `scaled`: what a model gives, of any shape, in the target's unit.
+
+        Outputs beyond [-1, 1] stand for its bounds.
+        """
+        shares = (np.clip(np.asarray(outputs, np.float64), -1.0, 1.0) + 1) / 2
+        span = self.high - self.low
+        return np.clip(self.low + shares * span, self.low, self.high)
 
 
 _NUMBERS = (
