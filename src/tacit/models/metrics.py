@@ -119,7 +119,7 @@ def find_metrics(
 
 def _in_unit(metric: Metric, unscaled: Callable[[Tensor], Array]) -> Metric:
     """The same; of an error, in the unit of the target."""
-    if metric.name not in _IN_UNIT:
+    if metric.name not in IN_UNIT:
         return metric
 
     def function(outputs: Tensor, targets: Tensor) -> Any:
@@ -524,8 +524,10 @@ METRICS: Mapping[str, Function] = {
 }
 """The metrics that have a name; `MEASURES` says what they are called."""
 
-_IN_UNIT = ("mae", "rmse")
-_OF_NUMBERS = (*_IN_UNIT, "r2")
+IN_UNIT = ("mae", "rmse")
+"""Those that are in the unit of the target."""
+
+_OF_NUMBERS = (*IN_UNIT, "r2")
 _COMPARES = {
     "auc": "class",
     "average-precision": "class",

@@ -422,7 +422,11 @@ class ClassTarget(_Part):
 
     @property
     def unscaled(self) -> None:
-        """Nothing: classes have no unit."""
+        """Nothing: classes are no numbers."""
+
+    @property
+    def unit(self) -> None:
+        """None."""
 
     def missing_in(self, fields: Fields, words: Words, where: str) -> NDArray[np.bool_]:
         """Which records have no target, `[records]`."""
