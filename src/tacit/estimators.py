@@ -92,7 +92,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, targets: Tensor, task: dict[str, Any], nodes: Any, units: Any) -> Self:
         """Train on checked records; `task` is what the targets need."""
         ids = None if units is None else unit_ids(units, len(targets), "units")
-        inputs = X if are_named(X) else torch.tensor(X, dtype=torch.float64)
+        inputs = X if are_named(X) else torch.tensor(np.ascontiguousarray(X), dtype=torch.float64)
         return self._train(Dataset(inputs, targets, ids), task, nodes, "units")
 
     def _fit_table(self, X: Any, y: Any, task: dict[str, Any], nodes: Any, units: Any) -> Self:
@@ -246,6 +246,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.schema is not None:
             inputs = self.schema_.inputs(X, "X")
+            inputs = inputs.double() if isinstance(inputs, Tensor) else inputs
             records = Dataset(inputs, torch.zeros(len(next(iter(as_columns(X, "X").values())))))
         elif are_named(X):
             records = Dataset(X, torch.zeros(len(next(iter(X.values()), ()))))
