@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent, NeighboringRelation
+from dp_accounting.pld import PLDAccountant
 from sklearn.datasets import load_iris
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -19,10 +21,12 @@ from torch import nn
 
 import tacit
 from tacit import TacitClassifier, TacitRegressor
-from tacit.errors import InputError, RecordsError
+from tacit.errors import BudgetError, InputError, PrivateRecordsWarning, RecordsError
+from tacit.training import fits
 
 IRIS = load_iris()
 X = (IRIS.data - [5.5, 3.0, 4.0, 1.0]) / 2  # by bounds that everyone knows
+DISTINCT = X + np.arange(150)[:, None] / 1000  # no two records are equal
 LABELS = IRIS.target_names[IRIS.target]
 WIDTHS = X[:, 3]
 SEEDED: dict[str, Any] = {"noise_seed": 1, "delta": 1e-3, "learning_rate": 1.0, "steps": 20}
@@ -31,6 +35,14 @@ CLASSES = ["setosa", "versicolor", "virginica"]
 # Seeded, so that two fits are equal; one node and a large budget, since some checks have few
 # records and ask for a good score of them. Some predict hundreds, to be clamped. All checks pass.
 CHECKED = {"epsilon": 200.0, "delta": 1e-3, "steps": 50, "n_nodes": 1, "noise_seed": 0}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fits of this process")
+
+
+@pytest.fixture(autouse=True)
+def _no_fits_before(monkeypatch):
+    monkeypatch.setattr(fits, "_FITS", [])
 
 
 @pytest.mark.slow
@@ -185,10 +197,106 @@ def test_in_a_pipeline_and_in_a_search_every_fit_spends_its_own_epsilon():
     pipeline = make_pipeline(FunctionTransformer(lambda inputs: inputs / 2), estimator)
     assert pipeline.fit(X, LABELS).score(X, LABELS) > 0.6
     search = GridSearchCV(estimator, {"clip": [0.5, 1.0]}, cv=2, error_score="raise")
-    search.fit(X, LABELS)
+    search.fit(DISTINCT, LABELS)
     assert search.best_estimator_.epsilon_ == spent[-1]
     assert len(spent) == 1 + 2 * 2 + 1
     assert spent == pytest.approx([5.0] * 6, rel=0.01)
+    # Each record was in one fold's fits and in the last one; the pipeline's inputs are others.
+    fitted = search.best_estimator_
+    together = composed([fitted] * 3)
+    assert fitted.epsilon_total_ == pytest.approx(together, rel=0.01)
+    assert fitted.epsilon_total_ >= together * (1 - 1e-6)
+
+
+def composed(models):
+    """Epsilon of all fits, of which each has all records of its one node at every step."""
+    plans = [model.result_.plan for model in models]
+    multipliers = [
+        plan.release.noise_multiplier(plan.nodes[0], step)
+        for plan in plans
+        for step in range(plan.steps)
+    ]
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant.compose(GaussianDpEvent(sum(z**-2 for z in multipliers) ** -0.5))
+    return accountant.get_epsilon(1e-3)
+
+
+def test_what_fits_cost_together_is_bounded_and_said():
+    makes: dict[str, Any] = {"classes": CLASSES, "n_nodes": 1, **SEEDED}
+    first = TacitClassifier(epsilon=1.0, **makes).fit(X[:100], LABELS[:100])
+    assert first.epsilon_total_ == first.epsilon_
+    other = TacitClassifier(epsilon=2.0, **makes).fit(X[100:140], LABELS[100:140])
+    assert other.epsilon_total_ == other.epsilon_
+    told = r"3 fits of this process .* epsilon [\d.]+ \(delta 0.001\).*n_jobs=.*ledger="
+    with pytest.warns(PrivateRecordsWarning, match=told):
+        both = TacitClassifier(epsilon=1.0, **makes).fit(X, LABELS)
+    right = composed([other, both])  # of which no record was in the first, too
+    assert right * (1 - 1e-6) <= both.epsilon_total_ <= right * 1.01 < right + first.epsilon_
+    assert both.epsilon_ <= 1.0
+    units = [f"p{number}" for number in range(150)]
+    with pytest.warns(PrivateRecordsWarning, match="epsilon inf"):  # nobody knows a person's rows
+        person = TacitClassifier(epsilon=1.0, **makes).fit(X, LABELS, units=units)
+    assert person.epsilon_total_ == np.inf
+    fits._FITS.clear()
+    person.fit(X[:100], LABELS[:100], units=units[:100])
+    with pytest.warns(PrivateRecordsWarning, match="2 fits"):  # other rows of one person
+        person.fit(X[100:], LABELS[100:], units=units[50:100])
+    assert 1.0 < person.epsilon_total_ < 2.0
+    plain = TacitClassifier(**{**makes, "epsilon": "none"}).fit(X, LABELS)
+    assert plain.epsilon_ is plain.epsilon_total_ is None
+    with pytest.warns(PrivateRecordsWarning, match="epsilon inf"):
+        first.fit(X, LABELS)
+
+
+FRAME = pd.DataFrame({"stay": np.arange(150), **dict(zip("abcd", IRIS.data.T, strict=True))})
+FRAME["place"] = np.array(["north", "south"])[np.arange(150) % 2]
+BOUNDS = {"low": 0, "high": 8}
+SCHEMA: dict[str, Any] = {
+    "confirmed_public": True,
+    "target": {"column": "kind", "kind": "class", "labels": CLASSES},
+    "node": {"column": "place", "values": ["north", "south"]},
+    "columns": {name: {"kind": "number", **BOUNDS} for name in "abcd"}
+    | {"stay": {"kind": "ignore"}},
+}
+
+
+def test_a_frame_of_raw_columns_is_encoded_by_its_schema(tmp_path):
+    makes = {"schema": SCHEMA, "epsilon": 50.0, "delta": 1e-3, "noise_seed": 1}
+    model = TacitClassifier(**makes, class_weights=[1.0, 2.0, 2.0], out=tmp_path / "run")
+    model.fit(FRAME, LABELS)
+    assert model.result_.plan.config.nodes.names == ("north", "south") or len(model.nodes_) == 2
+    assert model.result_.plan.config.task.class_weights == (1.0, 2.0, 2.0)
+    assert list(model.classes_) == CLASSES
+    assert model.score(FRAME, LABELS) > 0.6
+    assert (tmp_path / "run" / "result.json").is_file()
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict(FRAME.drop(columns=["place", "stay"])) == model.predict(FRAME)).all()
+    numbers = TacitClassifier(**makes).set_params(
+        schema={**SCHEMA, "target": {**SCHEMA["target"], "labels": [0, 1, 2]}}
+    )
+    assert numbers.fit(FRAME, IRIS.target).score(FRAME, IRIS.target) > 0.6
+    target = {"column": "w", "kind": "number", "low": 0, "high": 3, "scale": "log", "unit": "cm"}
+    columns = {name: SCHEMA["columns"][name] for name in "abc"} | {"d": {"kind": "ignore"}}
+    columns["stay"] = {"kind": "ignore"}
+    schema = {**SCHEMA, "target": target, "columns": columns}
+    width = TacitRegressor(**{**makes, "schema": schema}, loss="huber")
+    assert width.fit(FRAME, IRIS.data[:, 3]).score(FRAME, IRIS.data[:, 3]) > 0.3
+    assert 0 <= width.predict(FRAME).min() <= width.predict(FRAME).max() <= 3
+    with pytest.raises(InputError, match="schema = 'number': needs a class"):
+        TacitClassifier(schema=schema).fit(FRAME, LABELS)
+
+
+def test_a_ledger_counts_and_refuses_over_fits(tmp_path):
+    makes: dict[str, Any] = {"classes": CLASSES, "epsilon": 1.0, "delta": 1e-3, "steps": 5}
+    model = TacitClassifier(**makes, ledger=tmp_path / "budgets", ledger_epsilon=1.5)
+    with pytest.raises(InputError, match=r"ledger = .*needs nodes= in fit"):
+        model.fit(X, LABELS)
+    nodes = np.array(["north", "south"])[np.arange(150) % 2]
+    model.fit(DISTINCT, LABELS, nodes=nodes)
+    fits._FITS.clear()  # as another process would have it
+    with pytest.raises(BudgetError):
+        model.fit(DISTINCT[::-1], LABELS[::-1], nodes=nodes[::-1])
+    model.set_params(epsilon=0.3).fit(DISTINCT[:80], LABELS[:80], nodes=nodes[:80])
 
 
 def test_a_module_of_ones_own_is_the_start():

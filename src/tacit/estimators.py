@@ -4,8 +4,10 @@
 
 Every call of `fit` is a run of its own and spends its own epsilon, which `epsilon_` gives. So a
 search over settings with cross-validation multiplies the cost: a `GridSearchCV` of 4 settings and 5
-folds fits 21 times, and what its scores and its choice tell of private records is covered by no
-epsilon at all. Search on public records, and fit once on the private ones.
+folds fits 21 times. `epsilon_total_` bounds what all fits of this process on the same records cost
+one of them, and a warning says so from the second on; over processes a `ledger=` counts, and
+refuses what goes beyond its budget. What a search's scores and its choice tell of private records
+is covered by no epsilon at all. Search on public records, and fit once on the private ones.
 
 Nothing is fitted to `X`. A scaler in a `Pipeline` would be: its means and variances are private
 facts, and are released without noise. Scale by public bounds instead, such as a
@@ -15,10 +17,12 @@ facts, and are released without noise. Scale by public bounds instead, such as a
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -29,18 +33,25 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from tacit.data import Dataset
+from tacit.data import Dataset, Schema
 from tacit.data.datasets import are_named
+from tacit.data.tables.kinds import ClassTarget, NumberTarget
+from tacit.data.tables.reading import as_columns
 from tacit.data.units import Ids, unit_ids
-from tacit.errors import InputError, RecordsError
+from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
 from tacit.gradients.inputs import with_dtype, with_inputs
 from tacit.training.api import train
+from tacit.training.fits import FitCount
 from tacit.training.hooks import Callback
 
 _Names = ArrayLike | None
 _CLASSES_FROM_RECORDS = (
     "the classes are taken from y: which labels occur is a private fact of the records, and no "
     "epsilon covers it; declare them with classes="
+)
+_OTHERS = (
+    "fits of other processes, such as those of n_jobs=, are not counted: give ledger=, which "
+    "counts them and refuses what goes beyond its budget"
 )
 
 
@@ -64,6 +75,10 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
     seed: int = 0
     noise_seed: int | None = None
     callbacks: Sequence[Callback] = ()
+    schema: str | Path | Mapping[str, Any] | Schema | None = None
+    ledger: str | Path | None = None
+    ledger_epsilon: float | Mapping[Any, float] | None = None
+    out: str | Path | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -76,13 +91,46 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Any, targets: Tensor, task: dict[str, Any], nodes: Any, units: Any) -> Self:
         """Train on checked records; `task` is what the targets need."""
-        given = self.model if isinstance(self.model, nn.Module) else None
         ids = None if units is None else unit_ids(units, len(targets), "units")
-        rows = self._rows(len(targets), nodes, ids)
-        inputs = X if are_named(X) else torch.tensor(X, dtype=torch.float64)
-        whole = Dataset(inputs, targets, ids)
-        records = {_text(name): whole.chosen(row) for name, row in rows.items()}
-        by_name = any(isinstance(value, Mapping) for value in (self.epsilon, self.delta))
+        inputs = X if are_named(X) else torch.tensor(np.ascontiguousarray(X), dtype=torch.float64)
+        return self._train(Dataset(inputs, targets, ids), task, nodes, "units")
+
+    def _fit_table(self, X: Any, y: Any, task: dict[str, Any], nodes: Any, units: Any) -> Self:
+        """Train on a frame of raw columns, and the target beside it."""
+        self.schema_ = schema = Schema.of(self.schema)
+        if units is not None:
+            expected = "goes with arrays: of a frame, [unit] of the schema says it"
+            raise InputError("units", type(units).__name__, expected)
+        given = {**as_columns(X, "X"), schema.target.column: np.asarray(y)}
+        read = {**schema.read(given, "X")}
+        whole, node = schema.dataset(read, "X"), schema.node
+        if len(whole) != len(y):
+            raise InputError("y", f"{len(y):,} records", "must all have a target")
+        self.n_features_in_ = len(schema.sources)
+        if node is not None and node.column in read:
+            own = np.array(node.values)[node.codes(read.pop(node.column), "X")]
+            nodes = own if nodes is None else nodes
+        unit = None if schema.unit is None else schema.unit.column
+        return self._train(whole, task, nodes, unit, read)
+
+    def _train(
+        self, whole: Dataset, task: dict[str, Any], nodes: Any, unit: str | None, table: Any = None
+    ) -> Self:
+        given = self.model if isinstance(self.model, nn.Module) else None
+        if self.ledger is not None and nodes is None and self.n_nodes > 1:
+            expected = "needs nodes= in fit: records that are dealt anew would change budgets"
+            raise InputError("ledger", str(self.ledger), expected)
+        rows = self._rows(len(whole), nodes, whole.units)
+        records = {
+            _text(name): whole.chosen(row)
+            if table is None
+            else {column: fields.take(row) for column, fields in table.items()}
+            for name, row in rows.items()
+        }
+        mapped = (self.epsilon, self.delta, self.ledger_epsilon)
+        by_name = self.ledger is not None or any(isinstance(value, Mapping) for value in mapped)
+        counted = FitCount(whole)
+        schema = None if table is None else self.schema_.model_copy(update={"node": None})
         sections = {
             "task": {
                 "input_bound": self.input_bound,
@@ -100,7 +148,9 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
                 "epsilon": _by_text(self.epsilon),
                 "delta": _by_text(self.delta),
                 "noise_seed": self.noise_seed,
-                "unit": None if ids is None else "column:units",
+                "unit": None if whole.units is None else f"column:{unit}",
+                "ledger": None if self.ledger is None else str(self.ledger),
+                "ledger_epsilon": _by_text(self.ledger_epsilon),
             },
             "train": {
                 "steps": self.steps,
@@ -116,13 +166,34 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
             },
             model=given,
             nodes=records if by_name else list(records.values()),
-            callbacks=self.callbacks,
+            callbacks=(counted, *self.callbacks),
+            schema=schema,
+            out=self.out,
         )
         spent = [epsilon for epsilon in self.result_.epsilon if epsilon is not None]
         self.epsilon_ = max(spent) if spent else None
+        self.epsilon_total_ = self._total(counted)
         # In float64, so that a prediction does not depend on which others are made with it.
         self.module_ = self.result_.model("consensus").double()
         return self
+
+    def _total(self, counted: FitCount) -> float | None:
+        """What all fits cost a record, with a warning where this one does not say it all."""
+        if self.epsilon_ is None:
+            return None
+        delta = min(node.delta for node in self.result_.plan.nodes if node.delta is not None)
+        fits, total = counted.total(self.epsilon_, delta)
+        if fits > 1:
+            told = (
+                f"{fits} fits of this process shared records: together they cost one of these up "
+                f"to epsilon {total:.4g} (delta {delta:g}), and epsilon_ {self.epsilon_:.4g} is of "
+                f"this fit alone; {_OTHERS}"
+            )
+            warnings.warn(told, PrivateRecordsWarning, stacklevel=5)
+        elif multiprocessing.current_process().name != "MainProcess" and self.ledger is None:
+            told = f"epsilon_total_ {total:.4g} is of a worker process alone; {_OTHERS}"
+            warnings.warn(told, UserWarning, stacklevel=5)
+        return total
 
     def _rows(self, records: int, nodes: Any, ids: Ids | None) -> dict[Any, NDArray[np.int64]]:
         """The records of each node by its name: as given, or dealt by the public seed.
@@ -173,7 +244,11 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> NDArray[np.float64]:
         """The outputs of the trained model, `[records, ...]`."""
         check_is_fitted(self)
-        if are_named(X):
+        if self.schema is not None:
+            inputs = self.schema_.inputs(X, "X")
+            inputs = inputs.double() if isinstance(inputs, Tensor) else inputs
+            records = Dataset(inputs, torch.zeros(len(next(iter(as_columns(X, "X").values())))))
+        elif are_named(X):
             records = Dataset(X, torch.zeros(len(next(iter(X.values()), ()))))
         else:
             checked = validate_data(self, X, reset=False)
@@ -224,6 +299,13 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
         seed: public; of the start and the dealing, never of the noise.
         noise_seed: for experiments only: seeded noise protects nobody, and the run warns of it.
         callbacks: of `tacit.callbacks`.
+        schema: what is public of the columns of a frame X: a `Schema`, a mapping or a path. Then X
+            has raw columns, which it encodes; classes, [node] and [unit] are those of the schema.
+        ledger: the folder of the ledgers of the nodes' data. Each fit draws on them, in whatever
+            process, and is refused where they are spent; `fit` has to be told `nodes`.
+        ledger_epsilon: the budget of all fits on the data of a node; by default `epsilon`.
+        out: a new run folder to write.
+        class_weights: a public weight a class, in the order of `classes_`.
         classes: all labels that a record may have. They are a public fact, and should be declared:
             without them they are taken from `y`, which tells that some record has each of them. No
             epsilon covers that, and `fit` warns of it.
@@ -231,12 +313,17 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
     Attributes:
         classes_: the labels, ascending.
         epsilon_: certified epsilon of this fit, of the node that spent most; None without noise.
+        epsilon_total_: a bound of what this and all earlier fits of this process cost one of the
+            records, at the delta of this fit; a record is known by its inputs. Infinite where they
+            do not add up, None without noise.
+        schema_: the `Schema`, where one was given.
         result_: the `tacit.Result`. It holds the training records, and so is not pickled.
         module_: the trained consensus model.
         nodes_: the names of the nodes.
     """
 
     classes: ArrayLike | None = None
+    class_weights: Sequence[float] | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, nodes: _Names = None, units: _Names = None) -> Self:
         """Train on private records; spends `epsilon_` of every node's budget.
@@ -251,6 +338,15 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
             InputError: something given is wrong; a `ValueError`.
             BudgetError: a node's budget cannot be met.
         """
+        task: dict[str, Any] = {"loss": "cross-entropy", "class_weights": self.class_weights}
+        if self.schema is not None:
+            target, known = Schema.of(self.schema).target, np.asarray(y).dtype
+            if not isinstance(target, ClassTarget) or self.classes is not None:
+                expected = "needs a class as target in the schema, whose labels are the classes"
+                raise InputError("schema", target.kind, expected)
+            labels = np.array(target.labels)
+            self.classes_ = labels.astype(known) if known.kind in "iuf" else labels
+            return self._fit_table(X, y, task, nodes, units)
         X, labels = self._checked(X, y)
         check_classification_targets(labels)
         if self.classes is None:
@@ -262,8 +358,8 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
             rule = "every label must be one of classes="
             raise RecordsError("y", f"{wrong:,} of {len(labels):,} records", rule)
         outputs = max(2, len(self.classes_))  # a single class has nothing to be told from
-        task = {"loss": "cross-entropy", "outputs": outputs}
-        return self._fit(X, torch.tensor(places, dtype=torch.int64), task, nodes, units)
+        targets = torch.tensor(places, dtype=torch.int64)
+        return self._fit(X, targets, {**task, "outputs": outputs}, nodes, units)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of each class, `[records, classes]`."""
@@ -283,15 +379,18 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
 class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
     """A regressor that is trained across nodes, each within its privacy budget.
 
-    Its loss is the mean squared error. Nothing is fitted to the targets either: `target_bound` is a
+    Its loss is `mse` or `huber`. Nothing is fitted to the targets either: `target_bound` is a
     public bound on their size, to which they are clamped, and by which they are divided while it
     trains. Without one, targets beyond 10 are refused: clipped gradients would not get there.
 
-    The other arguments and attributes are those of `TacitClassifier`, but for `classes` and
-    `classes_`.
+    With a `schema`, its target has the bounds and the scale, and predictions are in its unit.
+
+    The other arguments and attributes are those of `TacitClassifier`, but for `classes`,
+    `class_weights` and `classes_`.
     """
 
     target_bound: float | None = None
+    loss: Literal["mse", "huber"] = "mse"
 
     def fit(self, X: ArrayLike, y: ArrayLike, nodes: _Names = None, units: _Names = None) -> Self:
         """Train on private records; spends `epsilon_` of every node's budget.
@@ -306,6 +405,12 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
             InputError: something given is wrong; a `ValueError`.
             BudgetError: a node's budget cannot be met.
         """
+        if self.schema is not None:
+            kind = Schema.of(self.schema).target.kind
+            if kind != "number" or self.target_bound is not None:
+                expected = "needs a number as target in the schema, whose bounds are those of y"
+                raise InputError("schema", kind, expected)
+            return self._fit_table(X, y, {"loss": self.loss}, nodes, units)
         several = np.asarray(y).ndim > 1 and np.asarray(y).shape[1] > 1
         X, numbers = self._checked(X, y, y_numeric=True, multi_output=several)
         targets = torch.tensor(numbers, dtype=torch.float64)
@@ -314,9 +419,11 @@ class TacitRegressor(RegressorMixin, _TacitEstimator):  # type: ignore[misc]
             if not (isinstance(bound, Real) and 0 < float(bound) < np.inf):
                 raise InputError("target_bound", bound, "must be a positive number")
             targets = (targets / float(bound)).clamp(-1.0, 1.0)
-        return self._fit(X, targets, {"loss": "mse"}, nodes, units)
+        return self._fit(X, targets, {"loss": self.loss}, nodes, units)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """The predicted number of each record, `[records]`, or its numbers."""
         outputs = self._outputs(X) * (self.target_bound or 1.0)
+        if self.schema is not None and isinstance(self.schema_.target, NumberTarget):
+            outputs = self.schema_.target.unscaled(outputs)
         return outputs.reshape(-1) if outputs[:1].size == 1 else outputs
