@@ -16,11 +16,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
+from slow_tables import unit
 
 from tacit import Schema
 from tacit.data.formats.adult import CATEGORIES, COLUMNS, LABELS, NUMBERS, read_adult
 from tacit.data.tables.dialect import Dialect
 from tacit.data.tables.fields import canonical, field_text, read_number
+from tacit.data.tables.kinds import NumberTarget
 from tacit.data.tables.reading import read_table
 from tacit.data.tables.schema import default_schema
 from tacit.errors import InputError, RecordsError
@@ -95,6 +97,22 @@ def test_a_number_is_predicted_between_its_bounds():
     assert targets.tolist() == [-1, 1, 0, 1]
     assert schema.target.note is not None
     assert "an error of 0.1 is 2.5" in schema.target.note
+
+
+@given(
+    low=st.floats(-1e6, 1e6), span=st.floats(1e-3, 1e9), share=st.floats(0, 1), log=st.booleans()
+)
+def test_a_target_is_scaled_and_back(low, span, share, log):
+    high, scale = low + span, "log" if log else "linear"
+    target = NumberTarget(column="cost", kind="number", low=low, high=high, scale=scale)
+    number = min(low + share * span, high)
+    shown = target.scaled(np.array([number, low, high, low - 1, high + 1]))
+    assert shown[0] == pytest.approx(unit(number, low, high, scale), abs=1e-12)
+    assert shown[1:].tolist() == pytest.approx([-1, 1, -1, 1], abs=1e-15)
+    near = 1e-12 * max(abs(low), abs(high), 1)
+    assert target.unscaled(shown)[0] == pytest.approx(number, abs=near)
+    ends = target.unscaled([[-7.0, -1.0], [1.0, 7.0]])
+    assert ends.tolist() == [[low, low], [pytest.approx(high), pytest.approx(high)]]
 
 
 # Whatever the records are.

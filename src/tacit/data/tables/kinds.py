@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -54,6 +54,7 @@ Values = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_texts), Field(min_length=1)
 ]
 Bound = Annotated[float, Field(allow_inf_nan=False)]
+Scale = Literal["linear", "log"]
 
 
 class _Part(BaseModel):
@@ -105,7 +106,7 @@ class NumberColumn(_Feature):
     kind: Literal["number"]
     low: Bound
     high: Bound
-    scale: Literal["linear", "log"] = "linear"
+    scale: Scale = "linear"
     missing: Literal["refuse", "indicator"] = "refuse"
     fill: Bound | None = None
 
@@ -447,13 +448,16 @@ class ClassTarget(_Part):
 class NumberTarget(_Part):
     """A number is predicted: clamped to [low, high], and these moved to -1 and 1.
 
-    `missing` as in `ClassTarget`.
+    `scale` as in `NumberColumn`, `missing` as in `ClassTarget`. `unit` is what one of it is called,
+    such as "days": people read it beside scores and predictions.
     """
 
     column: Annotated[str, Field(min_length=1)]
     kind: Literal["number"]
     low: Bound
     high: Bound
+    scale: Scale = "linear"
+    unit: Annotated[str, Field(min_length=1, max_length=40)] | None = None
     missing: Literal["refuse", "drop"] = "refuse"
     confirmed_public: bool | None = None
 
@@ -485,11 +489,12 @@ class NumberTarget(_Part):
     @property
     def note(self) -> str | None:
         """What is good to know of the targets that a model sees."""
-        half = (self.high - self.low) / 2
-        return (
-            f"the target {self.column!r} is scaled from {self.low:g} to {self.high:g} onto -1 to "
-            f"1: an error of 0.1 is {0.1 * half:g}"
-        )
+        unit = "its own unit" if self.unit is None else self.unit
+        scaled = f"the target {self.column!r} is scaled from {self.low:g} to {self.high:g} "
+        if self.scale == "log":
+            return f"{scaled}by log(1 + x - {self.low:g}) onto -1 to 1; mae and rmse are in {unit}"
+        error = f"an error of 0.1 is {0.05 * (self.high - self.low):g}"
+        return f"{scaled}onto -1 to 1: {error}; mae and rmse are in {unit}"
 
     def missing_in(self, fields: Fields, words: Words, where: str) -> NDArray[np.bool_]:
         """Which records have no target, `[records]`."""
@@ -499,8 +504,22 @@ class NumberTarget(_Part):
         """Float32 `[records]`, within [-1, 1]."""
         values = fields.numbers(words, where, _NUMBERS)
         refuse(np.isnan(values), where, _NUMBERS)
-        clipped = np.clip(values, self.low, self.high)
-        return _to_unit(clipped, self.low, self.high).astype(np.float32)
+        return self.scaled(values).astype(np.float32)
+
+    def scaled(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers of the target's unit, clamped to its bounds, as a model sees them."""
+        clipped = np.clip(numbers, self.low, self.high)
+        return _to_unit(clipped, self.low, self.high, self.scale)
+
+    def unscaled(self, outputs: ArrayLike) -> NDArray[np.float64]:
+        """The inverse of `scaled`: what a model gives, of any shape, in the target's unit.
+
+        Outputs beyond [-1, 1] stand for its bounds.
+        """
+        shares = (np.clip(np.asarray(outputs, np.float64), -1.0, 1.0) + 1) / 2
+        span = self.high - self.low
+        above = np.expm1(shares * math.log1p(span)) if self.scale == "log" else shares * span
+        return np.clip(self.low + above, self.low, self.high)
 
 
 _NUMBERS = (

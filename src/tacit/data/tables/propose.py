@@ -181,7 +181,8 @@ def _target(texts: Sequence[str | None], roles: Roles, public: bool) -> dict[str
     numbers = _numbers(found)
     if not roles.labels and numbers is not None and len(found) > _MOST_LABELS:
         low, high = _bounds(numbers, public)
-        return {"column": roles.target, "kind": "number", "low": low, "high": high}
+        scale = {"scale": "log"} if public and _is_skewed(texts) else {}
+        return {"column": roles.target, "kind": "number", "low": low, "high": high, **scale}
     labels = roles.labels or tuple(found)
     if len(labels) < 2:
         expected = (
