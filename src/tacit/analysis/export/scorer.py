@@ -63,7 +63,7 @@ class Scorer(nn.Module):
         rows = torch.where(kept[:, None], torch.cat(parts, 1), 0).float()
         outputs = self.module(packed_rows(self.used, rows)[0].to(self.dtype))
         if isinstance(self.schema.target, NumberTarget):
-            values = self.schema.target.decode(outputs.double().reshape(-1))
+            values = _unscaled(self.schema.target, outputs.double().reshape(-1))
             return (torch.where(kept, values, _exact(math.nan)),)
         return classes(outputs, kept)
 
@@ -95,6 +95,17 @@ def classes(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     shares = log_shares(outputs)
     found = torch.where(kept, shares.argmax(1), _exact(-1).long())
     return found, torch.where(kept[:, None], shares.exp(), _exact(math.nan))
+
+
+def _unscaled(target: NumberTarget, outputs: Tensor) -> Tensor:
+    """As `NumberTarget.unscaled`."""
+    low, high, span = _exact(target.low), _exact(target.high), target.high - target.low
+    shares = (torch.clamp(outputs, -1, 1) + 1) / 2
+    if target.scale == "log":
+        above = torch.expm1(shares * _exact(math.log1p(span)))
+    else:
+        above = shares * _exact(span)
+    return torch.minimum(torch.maximum(low + above, low), high)
 
 
 def _exact(value: float) -> Tensor:

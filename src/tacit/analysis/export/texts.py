@@ -80,8 +80,9 @@ class Texts:
         number = self.constant(np.int64(0))
         for digit in range(len(codes).bit_length()):
             chosen = [t for t in reachable if (codes.index(places[t]) + 1) >> digit & 1]
-            for texts in itertools.batched(chosen, _TEXTS_AT_ONCE):
-                pattern = f"{_SPACE}(?:{'|'.join(map(_pattern, texts))}){_SPACE}"
+            for start in range(0, len(chosen), _TEXTS_AT_ONCE):
+                patterns = map(_pattern, chosen[start : start + _TEXTS_AT_ONCE])
+                pattern = f"{_SPACE}(?:{'|'.join(patterns)}){_SPACE}"
                 matched = self.node("RegexFullMatch", name, pattern=pattern)
                 value = self.node("Cast", matched, to=_INT64)
                 value = self.node("Mul", value, self.constant(np.int64(1 << digit)))
