@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from tacit import callbacks
     from tacit.analysis.label_counts import LabelCounts, count_labels
-    from tacit.analysis.score import load_model
     from tacit.config import Config, load_config
     from tacit.data import Dataset, Schema, TaskData
     from tacit.errors import (
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from tacit.gradients.dropout import Dropout
     from tacit.models.fix import fix
     from tacit.training.api import train
+    from tacit.training.run_folder.predictor import load_model
     from tacit.training.run_folder.result import Claim, Result
 
 __all__ = [
@@ -87,7 +87,7 @@ _HOMES = {
     "fix": "models.fix",
     "count_labels": "analysis.label_counts",
     "load_config": "config",
-    "load_model": "analysis.score",
+    "load_model": "training.run_folder.predictor",
     "train": "training.api",
 }
 _MODULES = ("callbacks", "privacy")  # that `import tacit` alone offers

@@ -21,10 +21,10 @@ from experiments import (
     write_module,
 )
 from tacit.algorithms import ALGORITHMS
-from tacit.analysis.score import load_model
 from tacit.cli.signals import stop_signals
 from tacit.config import load_config
 from tacit.training.prepare import prepare
+from tacit.training.run_folder.predictor import load_model
 
 RUN_FILES = {
     "config.toml",

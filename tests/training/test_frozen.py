@@ -10,11 +10,11 @@ from torch import nn
 import tacit
 from experiments import experiment, strict_json, write_experiment, write_module
 from experiments import tacit as command_line
-from tacit.analysis.score import load_model
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
+from tacit.training.run_folder.predictor import load_model
 
 NODES, RECORDS = 3, 12
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -126,8 +126,22 @@ def with_inputs(module: nn.Module, packed: Packed | None) -> nn.Module:
     Raises:
         InputError: on `task.model`, if `forward` takes them in neither way.
     """
-    if packed is None:
-        return module
+    if packed is not None:
+        unpack = unpacking(module, packed)
+        module.register_forward_pre_hook(
+            lambda module, arguments, keywords: unpack(arguments[0]), with_kwargs=True
+        )
+    return module
+
+
+def unpacking(
+    module: nn.Module, packed: Packed
+) -> Callable[[Tensor], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What makes of rows `[records, d]` the arguments of the module's `forward`, as `with_inputs`.
+
+    Raises:
+        InputError: on `task.model`, if `forward` takes them in no way.
+    """
     named, names = packed.named, [part.name for part in packed.parts]
     taken = inspect.signature(module.forward)
     whole = False
@@ -144,14 +158,13 @@ def with_inputs(module: nn.Module, packed: Packed | None) -> nn.Module:
             )
             raise InputError("task.model", type(module).__name__, expected) from None
 
-    def unpack(module: nn.Module, arguments: Any, keywords: Any) -> tuple[Any, dict[str, Any]]:
-        found = packed.unpacked(arguments[0])
+    def unpack(rows: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        found = packed.unpacked(rows)
         if whole:
             return (found if named else tuple(found.values()),), {}
         return ((), {str(n): v for n, v in found.items()}) if named else (tuple(found.values()), {})
 
-    module.register_forward_pre_hook(unpack, with_kwargs=True)
-    return module
+    return unpack
 
 
 def with_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacit.communication.peers import Peers, Placement
 from tacit.config import Config
-from tacit.data import Dataset, StackedData, bounded_inputs
+from tacit.data import Dataset, Schema, StackedData, bounded_inputs
 from tacit.errors import InputError
 from tacit.features.maps import FeatureMap
 from tacit.gradients import Loss, StackedModel
@@ -39,6 +39,7 @@ class Job:
         features: of the records, which `train` and `test` hold in place of inputs; None: inputs.
         raw: the records that features were made of, for an audit; None: there are no features, or
             the records were let go.
+        schema: by which the records were read, if they are a table.
         recalibration: of the trained model, where `task.calibrate` asks for it.
         again: prepares the same experiment as `prepare` did, with other records in the place of
             those that are read (None: with these), among given peers; what is public of it must be
@@ -60,6 +61,7 @@ class Job:
     loaded: StackedData
     features: FeatureMap | None
     raw: StackedData | None
+    schema: Schema | None
     recalibration: Recalibration | None
     again: Callable[[StackedData | None, Peers], Job] = field(repr=False, compare=False)
 

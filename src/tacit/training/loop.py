@@ -186,8 +186,12 @@ def _folders(
         path = out / f"rank-{peers.rank:04d}"
         if peers.rank == 0:
             there = os.path.lexists(out) and not folders.half_made(out)
-            opened = folders.reopened if resume and there else folders.created
-            common_folder = stack.enter_context(opened(out, job.config))
+            opened = (
+                folders.reopened(out, job.config)
+                if resume and there
+                else folders.created(out, job.config, schema=job.schema)
+            )
+            common_folder = stack.enter_context(opened)
     # Others wait, so that none writes into a folder that rank 0 refuses.
     peers.share("sign that the run folder is made", out is not None, FLAG)
     # Of a name too long, which another may have given, Path.exists raises.
@@ -208,7 +212,7 @@ def _folders(
     if not alone:
         with plain_errors("out", out):
             make_private_folder(out)
-    own = stack.enter_context(folders.created(path, job.config, fill))
+    own = stack.enter_context(folders.created(path, job.config, fill, job.schema))
     return own, own if alone else common_folder, resume
 
 

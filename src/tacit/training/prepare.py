@@ -307,6 +307,7 @@ def prepare(
         loaded=train if config.privacy.ledger is None else loaded,
         features=features,
         raw=raw if features is not None and keep_raw else None,
+        schema=records.schema,
         recalibration=recalibration,
         again=again,
     )

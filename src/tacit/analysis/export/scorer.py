@@ -87,7 +87,7 @@ class Classifier(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         outputs = self.module(*inputs)
-        return classes(outputs, torch.ones_like(outputs.reshape(len(outputs), -1)[:, 0]) > 0)
+        return classes(outputs, torch.ones_like(outputs.reshape(outputs.shape[0], -1)[:, 0]) > 0)
 
 
 def classes(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import tomli_w
 import torch
 from numpy.typing import NDArray
 from pydantic import (
@@ -148,6 +149,11 @@ class Schema(BaseModel):
         return [feature for name, kind in self.columns.items() for feature in kind.features(name)]
 
     @property
+    def sources(self) -> list[str]:
+        """The columns that inputs are made of."""
+        return [name for name, kind in self.columns.items() if kind.features(name)]
+
+    @property
     def norm_bound(self) -> float:
         """The l2 norm that no record's inputs exceed."""
         return math.sqrt(math.fsum(kind.norm for kind in self.columns.values()))
@@ -199,6 +205,11 @@ class Schema(BaseModel):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     @property
+    def toml(self) -> str:
+        """The file of it, which is read back as the same."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    @property
     def stated(self) -> dict[str, str]:
         """What it declares, a text for each column and each other part: what two of them share."""
         plain = self.model_dump(mode="json", exclude={"confirmed_public"}, exclude_none=True)
@@ -240,9 +251,18 @@ class Schema(BaseModel):
     def inputs(self, table: object, where: str = "table") -> Any:
         """Inputs alone, as in `dataset`, of a table that needs no target: for predictions.
 
-        A dictionary, where categories are embedded: `numbers`, and the codes of each by its name.
+        Columns that are no inputs are passed over. A dictionary, where categories are embedded:
+        `numbers`, and the codes of each by its name.
+
+        Raises:
+            InputError: a column is missing.
+            RecordsError: as `dataset`.
         """
-        encoded = self._encoded(self.read(table, where, keep=True), where)
+        columns = as_columns(table, where)
+        known = {name: columns[name] for name in self.sources if name in columns}
+        for error in self.unfit(known, where):
+            raise error
+        encoded = self._encoded(read_columns(known, self.sources, where), where)
         inputs, packed = packed_rows(self.columns, encoded)
         return inputs if packed is None else packed.unpacked(inputs)
 
@@ -292,19 +312,18 @@ class Schema(BaseModel):
         parts = [np.flatnonzero(owners == node) for node in range(len(self.node.values))]
         return [{name: fields.take(part) for name, fields in columns.items()} for part in parts]
 
-    def read(self, table: object, where: str, *, keep: bool = False) -> Table:
+    def read(self, table: object, where: str) -> Table:
         """The columns of a table that are used, all of whose columns are declared.
 
-        Records without a target are left out where the schema says so, unless they are to be kept.
+        Records without a target are left out where the schema says so.
         """
         columns = as_columns(table, where)
         for error in self.unfit(columns, where):
             raise error
-        inputs = {name for name, kind in self.columns.items() if kind.features(name)}
-        used = [name for name in columns if name in inputs or name in self._roles]
+        used = [name for name in columns if name in self.sources or name in self._roles]
         read = read_columns(columns, used, where)
         target = self.target
-        if keep or target.missing == "refuse" or target.column not in read:
+        if target.missing == "refuse" or target.column not in read:
             return read
         words, at = frozenset(self.missing_words), f"column {target.column!r} of {where}"
         absent_rows = target.missing_in(read[target.column], words, at)
@@ -362,11 +381,7 @@ class Schema(BaseModel):
                 f'{hint}: declare it, with kind = "ignore" where it is not used'
             )
             yield InputError(f"columns of {where}", ", ".join(unknown), expected)
-        absent = [
-            name
-            for name, kind in self.columns.items()
-            if name not in columns and kind.features(name)
-        ]
+        absent = [name for name in self.sources if name not in columns]
         if absent:
             expected = f"lacks columns that the schema declares: {', '.join(absent)}"
             yield InputError(f"columns of {where}", ", ".join(columns), expected)

@@ -1,10 +1,10 @@
 """The run folder: what a run leaves behind, and how it is found again.
 
-`config.toml` (everything resolved), `metrics.jsonl`, `result.json`, `ledger.sqlite`,
-`checkpoint-*.safetensors`, `model.safetensors` (the consensus model's `state_dict`),
-`nodes.safetensors` (every node's model), `report.html`, `lock`. A folder that exists is never
-reused, appears whole or not at all, and is one process's while it is open. `result.json` is there
-only beside the models that it speaks of.
+`config.toml` (everything resolved), `schema.toml` (of the records, if they were a table),
+`metrics.jsonl`, `result.json`, `ledger.sqlite`, `checkpoint-*.safetensors`, `model.safetensors`
+(the consensus model's `state_dict`), `nodes.safetensors` (every node's model), `report.html`,
+`lock`. A folder that exists is never reused, appears whole or not at all, and is one process's
+while it is open. `result.json` is there only beside the models that it speaks of.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from tacit.base.private_files import (
 )
 from tacit.config import FREE_KEYS, Config, flat, known_as, load_config, to_toml
 from tacit.data.sources import SOURCES
+from tacit.data.tables import Schema
 from tacit.errors import InputError
 from tacit.models.imports import names_function
 from tacit.report.documents.base import Document, dump
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
 from tacit.report.documents.run import NOT_THERE, ResultDocument
 
-MODEL, NODES, RESULT, REPORT, KNOWN = (
+SCHEMA, MODEL, NODES, RESULT, REPORT, KNOWN = (
+    "schema.toml",
     "model.safetensors",
     "nodes.safetensors",
     "result.json",
@@ -141,13 +143,16 @@ def _nothing(folder: RunFolder) -> None:
 
 @contextmanager
 def created(
-    path: Path, config: Config, fill: Callable[[RunFolder], None] = _nothing
+    path: Path,
+    config: Config,
+    fill: Callable[[RunFolder], None] = _nothing,
+    schema: Schema | None = None,
 ) -> Iterator[RunFolder]:
     """A new run folder, held by this process within.
 
     It is made under a temporary name beside its place and then renamed: it appears with all that
-    `fill` writes, which it must never be without, or not at all. What a process that was killed
-    left half made is removed.
+    `fill` writes, which it must never be without, or not at all. `schema` is that of its records.
+    What a process that was killed left half made is removed.
 
     Raises:
         InputError: it exists, or cannot be made.
@@ -165,6 +170,8 @@ def created(
             stack.enter_context(locked(half))
             with plain_errors("out", path):
                 write_private(half / "config.toml", to_toml(config).encode())
+                if schema is not None:
+                    write_private(half / SCHEMA, schema.toml.encode())
                 fill(RunFolder(half))
                 sync_folder(half)
                 check_new(path)  # a rename would replace an empty folder
