@@ -323,7 +323,7 @@ NOT_BATCH = "must be a whole number of 1 or more, or 'all'"
         ("algorithm.learning_rate=fast", "must be a positive number, or 'sqrt(n/K)'"),
         ("algorithm.name=5", "is no algorithm here; known are: "),
         ("algorithm.name=[1]", "is no algorithm here; known are: "),
-        ("task.loss=hinge", "must be 'cross-entropy', 'mse' or 'logistic'"),
+        ("task.loss=hinge", "must be 'cross-entropy', 'mse', 'huber' or 'logistic'"),
         ("task.data_dir=3", "must be a text"),
         ("topology.mixing=magic", "must be 'metropolis', 'laplacian' or 'uniform'"),
     ],

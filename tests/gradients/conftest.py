@@ -19,6 +19,7 @@ class Expected:
 MEAN_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross-entropy": nn.CrossEntropyLoss(),
     "mse": nn.MSELoss(),
+    "huber": lambda outputs, targets: 2 * nn.HuberLoss(delta=0.25)(outputs, targets),
     "logistic": nn.SoftMarginLoss(),
 }
 

@@ -4,17 +4,19 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from gradient_problems import FLOAT64, generator, problem, saturated
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model._huber import _huber_loss_and_gradient
 from torch import nn
 
 from tacit.gradients import LOSSES, build
 from tacit.gradients.contributions import layout_of
 from tacit.gradients.linear import linear_layer
-from tacit.gradients.losses import loss_from_mean
+from tacit.gradients.losses import HUBER_BEND, OF_NUMBERS, loss_from_mean
 from tacit.gradients.probe import probe_of
 
 FLOAT32 = torch.float32
@@ -23,7 +25,7 @@ WIDTH = 7
 
 
 def targets_of(loss, outputs, shape, draws):
-    if loss == "mse":
+    if loss in OF_NUMBERS:
         return torch.randn(*shape, outputs, generator=draws, dtype=FLOAT64)
     return torch.randint(0, 2 if loss == "logistic" else outputs, shape, generator=draws)
 
@@ -46,7 +48,8 @@ def by_taps(model):
 
 @DTYPES
 @pytest.mark.parametrize(
-    ("loss", "outputs"), [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3)]
+    ("loss", "outputs"),
+    [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3)],
 )
 @settings(max_examples=15, deadline=None)
 @given(
@@ -85,7 +88,8 @@ def test_the_loop_does_what_taps_do(
 
 @DTYPES
 @pytest.mark.parametrize(
-    ("loss", "outputs"), [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3)]
+    ("loss", "outputs"),
+    [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3)],
 )
 @settings(max_examples=25, deadline=None)
 @given(
@@ -105,7 +109,7 @@ def test_a_record_moves_the_loops_sum_by_the_bound_at_most(
     smaller = torch.rand(noise.shape, generator=draws, dtype=FLOAT64).mul(-2.3 * spread).exp()
     inputs = (10.0**size * noise * smaller).to(dtype)
     targets = targets_of(loss, outputs, (1, count), draws)
-    if loss == "mse":
+    if loss in OF_NUMBERS:
         targets = targets * 10.0 ** min(size, 30)
     at = model.start(1, dtype, "cpu")
     mask = torch.ones(1, count, dtype=torch.bool)
@@ -147,6 +151,24 @@ def test_a_label_that_is_no_class_reads_no_memory(label):
     found = model.gradient(at, *batch, torch.ones(1, 1, dtype=torch.bool), 1.0)
     assert bool(torch.isnan(found.losses).all())
     assert bool(found.total.norm() <= 1.0)
+
+
+def test_huber_is_that_of_scikit_learn():
+    draws = generator(5)
+    model = built("huber", 1, FLOAT64)
+    inputs = torch.randn(1, 40, WIDTH, generator=draws, dtype=FLOAT64)
+    targets = targets_of("huber", 1, (1, 40), draws)
+    at = model.start(1, FLOAT64, "cpu")
+    weight, bias = at[0, :WIDTH], at[0, WIDTH:]
+    errors = (inputs[0] @ weight + bias - targets[0, :, 0]).abs()
+    assert 0 < int((errors < HUBER_BEND).sum()) < 40
+    for each in (model, by_taps(model)):
+        found = each.gradient(at, inputs, targets, torch.ones(1, 40, dtype=torch.bool), None)
+        given = torch.cat([weight, bias, torch.ones(1, dtype=FLOAT64)]).numpy()
+        arrays = inputs[0].numpy(), targets[0, :, 0].numpy()
+        value, slopes = _huber_loss_and_gradient(given, *arrays, HUBER_BEND, 0.0, np.ones(40))
+        assert found.losses.sum() + 40 == pytest.approx(value)  # a sigma of 1 a record
+        assert found.total[0].tolist() == pytest.approx(slopes[:-1], abs=1e-12)
 
 
 @DTYPES

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tacit.gradients import LOSSES, build, linear, linear_blocks, stacked
+from tacit.gradients.losses import OF_NUMBERS
 
 FLOAT32 = torch.float32
 DTYPES = pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
 EVERY_LOSS = pytest.mark.parametrize(
-    ("loss", "outputs"), [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3)]
+    ("loss", "outputs"),
+    [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3)],
 )
 WIDTH = 7
 CLOSE = {
@@ -39,7 +41,7 @@ NARROW = pytest.mark.usefixtures("narrow")
 
 
 def targets_of(loss, outputs, shape, draws):
-    if loss == "mse":
+    if loss in OF_NUMBERS:
         return torch.randn(*shape, outputs, generator=draws, dtype=FLOAT64)
     return torch.randint(0, 2 if loss == "logistic" else outputs, shape, generator=draws)
 
@@ -122,7 +124,7 @@ def test_a_record_moves_the_sum_of_blocks_by_the_bound_at_most(
     smaller = torch.rand(noise.shape, generator=draws, dtype=FLOAT64).mul(-2.3 * spread).exp()
     inputs = (10.0**size * noise * smaller).to(dtype)
     targets = targets_of(loss, outputs, (1, count), draws)
-    if loss == "mse":
+    if loss in OF_NUMBERS:
         targets = targets * 10.0 ** min(size, 30)
     at = model.start(1, dtype, "cpu")
     mask = torch.ones(1, count, dtype=torch.bool)

@@ -334,7 +334,8 @@ def test_functional_equals_the_loop(name, clip, oracle):
 
 
 @pytest.mark.parametrize(
-    ("loss", "outputs"), [("cross-entropy", 4), ("mse", 1), ("mse", 3), ("logistic", 1)]
+    ("loss", "outputs"),
+    [("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3), ("logistic", 1)],
 )
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize(
@@ -369,7 +370,7 @@ def test_a_frozen_layer_stays_and_is_not_counted(oracle):
     width=st.integers(1, 40),
     outputs=st.integers(2, 5),
     bias=st.booleans(),
-    loss=st.sampled_from(["cross-entropy", "mse"]),
+    loss=st.sampled_from(["cross-entropy", "mse", "huber"]),
     clip=st.sampled_from(CLIPS),
     memory_bytes=st.sampled_from([1, 2000, 2**28]),
 )

@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 import tomli_w
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import (
+    mean_absolute_error,
+    r2_score,
+    roc_auc_score,
+    root_mean_squared_error,
+)
 
 import tacit
 from experiments import tacit as command_line
@@ -153,6 +159,28 @@ def test_a_number_is_predicted(folder):
     assert any("an error of 0.1 is 8" in note for note in result.plan.notes)
     module = result.model("consensus")
     assert module(tacit.Schema(**schema).inputs(frame())).shape == (300, 1)
+
+
+def test_errors_of_a_number_are_in_its_unit(folder):
+    columns = {key: kind for key, kind in SCHEMA["columns"].items() if key != "systolic"}
+    columns["readmitted"] = {"kind": "boolean"}
+    target = {"column": "systolic", "kind": "number", "low": 70, "high": 230, "scale": "log"}
+    schema = {**SCHEMA, "target": {**target, "unit": "mmHg"}, "columns": columns}
+    task = {"model": "linear", "loss": "huber", "metric": ["mae", "rmse", "r2"]}
+    result = trained(task, nodes=frame(), schema=schema, test=frame())
+    assert any("by log(1 + x - 70)" in note and "mmHg" in note for note in result.plan.notes)
+    outputs = result.model("consensus")(tacit.Schema(**schema).inputs(frame())).detach()
+    span = np.log1p(160)
+    systolic = frame()["systolic"].clip(70, 230)
+    found = (np.expm1((outputs[:, 0].double().numpy() + 1) / 2 * span) + 70).clip(70, 230)
+    scaled = 2 * np.log1p(systolic - 70) / span - 1
+    wanted = {
+        "mae": mean_absolute_error(systolic, found),
+        "rmse": root_mean_squared_error(systolic, found),
+        "r2": r2_score(scaled, outputs[:, 0]),
+    }
+    scores = {name: one.consensus for name, one in result.test_metrics.items()}
+    assert scores == pytest.approx(wanted, rel=1e-4)
 
 
 def test_what_is_not_confirmed_is_not_trained_on(folder):

@@ -13,7 +13,14 @@ from tacit.data.formats.svmlight import Declared
 from tacit.data.tables import is_table
 from tacit.errors import InputError
 from tacit.models.architectures import find_loss
-from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
+from tacit.models.metrics import (
+    GIVEN_METRIC,
+    IN_UNIT,
+    baselines,
+    check_metrics,
+    find_metrics,
+    score,
+)
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.training.recalibration import halves
 from tacit.training.run_folder.folder import trusted_config
@@ -27,7 +34,8 @@ class Score:
     `metrics` are those of the task by name, the leading one first; functions that were passed as
     objects are left out. `accuracy` is the share that is right, None where the loss has no notion
     of it, and `loss` the mean over records. `baselines` say by name what a model that ignores its
-    inputs scores; None where it is not known.
+    inputs scores; None where it is not known. `unit` is that of `mae` and `rmse`, if one is
+    declared.
     """
 
     dataset: str
@@ -36,6 +44,7 @@ class Score:
     accuracy: float | None
     loss: float
     baselines: dict[str, float | None]
+    unit: str | None = None
 
     def describe(self) -> str:
         """One line for people, the leading score first; and one for each that is of no use."""
@@ -44,7 +53,10 @@ class Score:
             scores.setdefault(ACCURACY, self.accuracy)
         scores[LOSS] = self.loss
         pairs = [(own, value, self.baselines[own.name]) for own, value in scores.items()]
-        told = "; ".join(own.beside(*pair) for own, *pair in pairs)
+        told = "; ".join(
+            own.beside(*pair) + (f" ({self.unit})" if self.unit and own.name in IN_UNIT else "")
+            for own, *pair in pairs
+        )
         notes = [f"note: {note}" for own, *pair in pairs if (note := own.no_better(*pair))]
         return "\n".join([f"{self.dataset}: {told} on {self.records:,} records", *notes])
 
@@ -84,8 +96,10 @@ def evaluate_run(
             f"{list(expected)}",
         )
     loss = find_loss(config.task.loss, class_weights=config.task.class_weights)
+    target = None if predictor.schema is None else predictor.schema.target
     metrics = find_metrics(
-        [name for name in config.task.metric or () if not name.startswith(GIVEN_METRIC)]
+        [name for name in config.task.metric or () if not name.startswith(GIVEN_METRIC)],
+        unscaled=None if target is None else target.unscaled,
     )
     outputs = predictor.outputs_of_rows(records.inputs, records.packed)
     loss.check(outputs, records.targets)
@@ -101,6 +115,7 @@ def evaluate_run(
         accuracy=accuracy,
         loss=float(loss.per_record(outputs, records.targets).mean()),
         baselines=ignorant.by_name(metrics),
+        unit=None if target is None else target.unit,
     )
 
 

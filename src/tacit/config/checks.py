@@ -23,6 +23,7 @@ from tacit.config.schema import (
 )
 from tacit.data.partitions import partition_kind
 from tacit.errors import InputError, nearest
+from tacit.gradients.losses import OF_NUMBERS
 from tacit.models.architectures import check_name
 from tacit.privacy.mechanisms.clipping import ASSUMED
 from tacit.topology.graphs import graph_kind
@@ -64,8 +65,10 @@ def check_declared(task: Task) -> None:
     Raises:
         InputError: naming the key, its value and what would be right.
     """
-    if task.target_bound is not None and task.loss != "mse":
-        expected = "is of numbers that are predicted, with task.loss = 'mse': leave it out"
+    if task.target_bound is not None and task.loss not in OF_NUMBERS:
+        expected = (
+            "is of numbers that are predicted, with task.loss = 'mse' or 'huber': leave it out"
+        )
         raise InputError("task.target_bound", task.target_bound, expected)
     declared = task.declared
     of_file = {
@@ -83,10 +86,10 @@ def check_declared(task: Task) -> None:
     if labels is None:
         return
     wanted = {"logistic": 2, "cross-entropy": task.outputs}.get(task.loss)
-    if task.loss == "mse" or wanted not in (None, len(labels)):
+    if task.loss in OF_NUMBERS or wanted not in (None, len(labels)):
         expected = (
-            "are classes, and task.loss = 'mse' is of numbers: leave them out"
-            if task.loss == "mse"
+            f"are classes, and task.loss = '{task.loss}' is of numbers: leave them out"
+            if task.loss in OF_NUMBERS
             else f"must be {wanted} labels, as many as the other keys of [task] say"
         )
         raise InputError("task.labels", list(labels), expected)

@@ -31,7 +31,7 @@ UNIT_KEYS = ("unit", "unit_rows", "unit_gradient", "unit_nodes")  # likewise
 GIVEN = "given"  # a data set or model that was passed as an object
 PER_NODE = ("epsilon", "delta", "ledger_epsilon", "ledger_delta")
 """Keys of `[privacy]` that give each node a number of its own."""
-LOSS_NAMES = ("cross-entropy", "mse", "logistic")
+LOSS_NAMES = ("cross-entropy", "mse", "huber", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 MOST_NODES = 100_000
 MOST_ROUNDS = 1000
@@ -173,7 +173,7 @@ class Task(TableKeys):
     @classmethod
     def _loss(cls, value: str) -> str:
         if value not in (*LOSS_NAMES, GIVEN) and ":" not in value:
-            known = "'cross-entropy', 'mse' or 'logistic'"
+            known = "'cross-entropy', 'mse', 'huber' or 'logistic'"
             raise ValueError(f"must be {known} (or 'module:function' for your own)")
         return value
 

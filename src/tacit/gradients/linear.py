@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from tacit.gradients.clipping import Clip, ClipNorm, factor_limits, norm_offset
 from tacit.gradients.contributions import Layout, Slot
-from tacit.gradients.losses import Formula, Loss
+from tacit.gradients.losses import OF_NUMBERS, Formula, Loss
 from tacit.gradients.probe import Probe
 
 LOOP_NORMS: tuple[ClipNorm, ...] = ("l2", "l1", "automatic")
@@ -128,7 +128,7 @@ def add_clipped_records(
 
     nodes, records = mask.shape
     outputs, width = layer.weight.shape
-    wanted = outputs if layer.formula == "mse" else 1  # numbers of a target
+    wanted = outputs if layer.formula in OF_NUMBERS else 1  # numbers of a target
     losses = parameters.new_empty(nodes, records)
     norms = parameters.new_empty(nodes, 0 if clip is None else records)
     limits = factor_limits(1.0 if clip is None else clip, parameters.dtype)

@@ -24,6 +24,7 @@ from torch import Tensor
 from tacit.gradients.clipping import Clip, ClipNorm, factor_limits, norm_offset
 from tacit.gradients.contributions import CHUNK
 from tacit.gradients.linear import LinearLayer, of_nodes, readable
+from tacit.gradients.losses import OF_NUMBERS
 from tacit.kernels.threads import over_threads_of_products
 
 LEAST_RECORDS = 256
@@ -103,7 +104,7 @@ def add_by_blocks(
     shares = _shares(nodes, records, torch.get_num_threads())
     pieces = [piece for share in shares for piece in share]
     limits = factor_limits(1.0 if clip is None else clip, parameters.dtype)
-    wanted = layer.weight.shape[0] if layer.formula == "mse" else 1  # numbers of a target
+    wanted = layer.weight.shape[0] if layer.formula in OF_NUMBERS else 1  # numbers of a target
     batch = _Batch(
         layer=layer,
         parameters=parameters.contiguous(),

@@ -4,7 +4,12 @@
 |---|---|---|---|---|
 | `cross-entropy` | int64 classes `[r]` | `[r, classes]` | -log softmax(outputs)[target] | argmax |
 | `mse` | numbers, as many as outputs | `[r, ...]` | mean of squared differences | none |
+| `huber` | likewise | likewise | mean of squares, linear beyond a quarter | none |
 | `logistic` | -1 or 1, `[r]` or `[r, 1]` | `[r]` or `[r, 1]` | log(1 + exp(-y output)) | sign |
+
+Under `huber` an error e counts e^2 up to B, `HUBER_BEND`, and 2 B abs(e) - B^2 beyond, along the
+tangent there (Huber, *Robust estimation of a location parameter*, 1964, times 2), so that records
+far off pull no harder than those at B. Targets are to lie within about -1 and 1.
 
 The targets of `logistic` may also be 0 or 1, the y of the formula then being -1 for 0; integers and
 floating-point numbers will do.
@@ -27,6 +32,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -38,8 +44,14 @@ from tacit.errors import InputError, RecordsError, describe
 IGNORED = -100
 """The class, as PyTorch has it, of a place that is not there; of one of several of a record."""
 
-Formula = Literal["cross-entropy", "mse", "logistic"]
+Formula = Literal["cross-entropy", "mse", "huber", "logistic"]
 """A loss whose derivative by the outputs is known, and needs no autograd."""
+
+OF_NUMBERS: tuple[str | None, ...] = ("mse", "huber")
+"""Losses of predicted numbers."""
+
+HUBER_BEND = 0.25
+"""The error beyond which `huber` is linear, of targets within -1 and 1."""
 
 
 def natural_outputs(targets: Tensor, classes: int | None) -> int | None:
@@ -177,18 +189,24 @@ def _mse(outputs: Tensor, targets: Tensor) -> Tensor:
     return differences.square().unsqueeze(-1).flatten(1).mean(dim=1)
 
 
-def _check_mse(outputs: Tensor, targets: Tensor) -> None:
+def _huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    sizes = (outputs - targets.reshape(outputs.shape)).abs()
+    near = sizes.clamp(max=HUBER_BEND)
+    return (near * (2 * sizes - near)).unsqueeze(-1).flatten(1).mean(dim=1)
+
+
+def _check_numbers(name: str, outputs: Tensor, targets: Tensor) -> None:
     outputs_count, targets_count = math.prod(outputs.shape[1:]), math.prod(targets.shape[1:])
     if outputs_count != targets_count:
         raise InputError(
             "task.model",
             _shape(outputs)[1:],
-            f"this is the shape of its output for one; mse needs {targets_count} outputs a record, "
-            f"as many as the targets have",
+            f"this is the shape of its output for one; {name} needs {targets_count} outputs a "
+            "record, as many as the targets have",
         )
     if not targets.is_floating_point():
         raise InputError(
-            "task.dataset", f"targets of {targets.dtype}", "mse needs floating-point targets"
+            "task.dataset", f"targets of {targets.dtype}", f"{name} needs floating-point targets"
         )
     _check_values(targets, torch.isfinite(targets), "targets must be finite")
 
@@ -269,7 +287,8 @@ LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
         _named("cross-entropy", _cross_entropy, _argmax_accuracy, _check_cross_entropy, _classes),
-        _named("mse", _mse, None, _check_mse, _width),
+        _named("mse", _mse, None, partial(_check_numbers, "mse"), _width),
+        _named("huber", _huber, None, partial(_check_numbers, "huber"), _width),
         _named("logistic", _logistic, _sign_accuracy, _check_logistic, _width),
     )
 }
@@ -366,10 +385,11 @@ def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
         none.
 
     Raises:
-        InputError: on `task.class_weights` for `mse`, which has no classes.
+        InputError: on `task.class_weights` for a loss of numbers, which has no classes.
     """
-    if loss.formula == "mse":
-        raise InputError("task.class_weights", list(weights), "needs classes, and 'mse' has none")
+    if loss.formula in OF_NUMBERS:
+        expected = f"needs classes, and '{loss.name}' has none"
+        raise InputError("task.class_weights", list(weights), expected)
     mean = math.fsum(weights) / len(weights)
     shares = tuple(weight / mean for weight in weights)
 

@@ -185,7 +185,9 @@ def moments_of(
             "on task.features",
         )
     name, layer = found
-    if loss.formula is None or (loss.formula == "logistic" and found[1].out_features > 1):
+    if loss.formula in (None, "huber") or (
+        loss.formula == "logistic" and found[1].out_features > 1
+    ):
         raise InputError(
             "task.loss",
             loss.name,

@@ -16,9 +16,16 @@ from numpy.typing import NDArray
 
 from tacit.kernels.compile import compiled, inlined, reordered
 
-_LOGISTIC, _CROSS_ENTROPY, _MSE = 0, 1, 2
-LOSSES: Mapping[str, int] = {"logistic": _LOGISTIC, "cross-entropy": _CROSS_ENTROPY, "mse": _MSE}
+_LOGISTIC, _CROSS_ENTROPY, _MSE, _HUBER = range(4)
+LOSSES: Mapping[str, int] = {
+    "logistic": _LOGISTIC,
+    "cross-entropy": _CROSS_ENTROPY,
+    "mse": _MSE,
+    "huber": _HUBER,
+}
 """The numbers that loops know losses by."""
+
+HUBER_BEND = 0.25  # that of `gradients.losses`
 
 _SMALLEST = 2.0**-1022  # of the normal numbers in float64
 _ROOM = 1.0 + 2.0**-40  # for a few roundings in float64
@@ -92,8 +99,13 @@ def _differentiate(
     squares = 0.0
     for k in range(outputs):
         difference = scores[k] - np.float64(targets[k])
-        slopes[k] = kind(2.0 * difference / outputs)
-        squares += difference * difference
+        near = difference
+        if loss == _HUBER and abs(difference) > HUBER_BEND:
+            near = math.copysign(HUBER_BEND, difference)
+            squares += near * (2.0 * difference - near)
+        else:
+            squares += difference * difference
+        slopes[k] = kind(2.0 * near / outputs)
     mean: float = squares / outputs
     return mean
 
@@ -182,7 +194,7 @@ def add_clipped_gradients(
         weight: where the weight `[outputs, n]` begins in a row of them.
         bias: where the bias `[outputs]` does; below 0 where there is none.
         inputs: `[nodes, b, n]`, which the dtype of the parameters holds exactly.
-        targets: `[nodes, b, 1]`, or `[nodes, b, outputs]` for mean squares.
+        targets: `[nodes, b, 1]`, or `[nodes, b, outputs]` of numbers.
         mask: `[nodes, b]`, True for records; what masked slots hold is not read.
         aims: `[nodes]`, what norms are brought to.
         reaches: `[nodes]`, the largest squared norm of an input that can be multiplied.
@@ -337,7 +349,7 @@ def weigh_block(
         scores: `[b, outputs]`, without the bias; become zero where a record contributes nothing.
         bias: `[outputs]`, or empty where there is none.
         inputs: `[b, n]`.
-        targets: `[b, 1]`, or `[b, outputs]` for mean squares.
+        targets: `[b, 1]`, or `[b, outputs]` of numbers.
         mask: `[b]`, True for records.
         clipped: whether anything is; if not, factors are 1, and `norms` is not written.
         aim: what norms are brought to.

@@ -10,7 +10,7 @@
 | `brier`, `log-loss` | classes | of the probabilities (`tacit.models.probabilities`) |
 | `calibration` | classes | predicted over observed prevalence; of the predicted class |
 | `calibration-slope` | two classes | refused |
-| `mae`, `rmse`, `r2` | numbers | mean over the numbers of a record |
+| `mae`, `rmse`, `r2` | numbers | mean over the numbers of a record, errors in the unit of a table |
 
 Classes are integer targets beside at least two outputs a record, or targets -1 or 1, or 0 or 1,
 beside one output. The predicted class is the largest output, or the sign of the one output. `auc`
@@ -33,7 +33,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ from torch import Tensor
 
 from tacit.errors import InputError, describe
 from tacit.gradients import Loss
-from tacit.gradients.losses import IGNORED, class_axis
+from tacit.gradients.losses import IGNORED, OF_NUMBERS, class_axis
 from tacit.models import probabilities
 from tacit.models.imports import import_function
 from tacit.report.measures import MEASURES, Measure, measure_of
@@ -100,17 +100,33 @@ class Baselines:
 
 
 def find_metrics(
-    names: Sequence[str] | None, functions: Mapping[str, Function] | None = None
+    names: Sequence[str] | None,
+    functions: Mapping[str, Function] | None = None,
+    unscaled: Callable[[Tensor], Array] | None = None,
 ) -> tuple[Metric, ...]:
     """The metrics that `[task].metric` names: keys of `METRICS`, or `module:function`.
 
     Such a function is (outputs, targets) -> number; the module is looked for in the current
     directory first. `functions` are those that were passed as objects, as `named_metrics` has them.
+    `unscaled` brings outputs and targets to the unit of the target, in which errors are.
 
     Raises:
         InputError: on `task.metric` for a function that cannot be found.
     """
-    return tuple(_found(name, functions or {}) for name in names or ())
+    found = tuple(_found(name, functions or {}) for name in names or ())
+    return found if unscaled is None else tuple(_in_unit(metric, unscaled) for metric in found)
+
+
+def _in_unit(metric: Metric, unscaled: Callable[[Tensor], Array]) -> Metric:
+    """The same; of an error, in the unit of the target."""
+    if metric.name not in IN_UNIT:
+        return metric
+
+    def function(outputs: Tensor, targets: Tensor) -> Any:
+        pair = (torch.from_numpy(unscaled(values.cpu())) for values in (outputs, targets))
+        return metric.function(*pair)
+
+    return replace(metric, function=function)
 
 
 def named_metrics(
@@ -234,7 +250,7 @@ def baselines(metrics: Sequence[Metric], loss: Loss, example: Tensor, targets: T
         else _baseline(metric, constant, targets)
         for metric in metrics
     )
-    if loss.formula is None and loss.weights is None:
+    if loss.formula in (None, "huber") and loss.weights is None:
         return Baselines(share, None, own)
     least = _constant(loss, example, targets, weighted=True)
     assert least is not None
@@ -338,7 +354,7 @@ def _width(values: Tensor) -> int:
 
 def _are_classes(loss: Loss, example: Tensor, targets: Tensor) -> bool:
     """Whether public targets are classes beside such outputs."""
-    if loss.formula == "mse" or _width(targets) != 1:
+    if loss.formula in OF_NUMBERS or _width(targets) != 1:
         return False
     if _width(example) == 1:
         flat = targets.reshape(-1)
@@ -369,7 +385,7 @@ def _check_kind(metric: Metric, loss: Loss, outputs: Tensor, targets: Tensor) ->
         known = ", ".join(_OF_NUMBERS)
         expected = (
             "needs classes: integer targets from 0 beside as many outputs, or targets 0 or 1, or "
-            f"-1 or 1, beside one output, and another loss than 'mse'; of numbers: {known}"
+            f"-1 or 1, beside one output, and no loss of numbers; of numbers: {known}"
         )
         raise InputError("task.metric", metric.name, expected)
     elif metric.name == "calibration-slope" and _width(outputs) > 2:
@@ -508,7 +524,10 @@ METRICS: Mapping[str, Function] = {
 }
 """The metrics that have a name; `MEASURES` says what they are called."""
 
-_OF_NUMBERS = ("mae", "rmse", "r2")
+IN_UNIT = ("mae", "rmse")
+"""Those that are in the unit of the target."""
+
+_OF_NUMBERS = (*IN_UNIT, "r2")
 _COMPARES = {
     "auc": "class",
     "average-precision": "class",

@@ -23,7 +23,7 @@ from tacit.features.kept import Kept
 from tacit.features.maps import FeatureMap, find_features
 from tacit.gradients import AUGMENTATIONS, Augmentation, Loss, Moments, Output, StackedModel
 from tacit.gradients.augmentation import ViewFunction
-from tacit.gradients.losses import class_axis
+from tacit.gradients.losses import OF_NUMBERS, class_axis
 from tacit.gradients.precision import precision_notes
 from tacit.gradients.table_storage import available_bytes, table_need
 from tacit.models import architectures as models
@@ -154,7 +154,8 @@ def prepare(
     loss = own_loss or find_loss(config.task.loss, given_loss)
     if config.task.class_weights is not None:
         loss = gradients.weighted(loss, config.task.class_weights)
-    metrics = find_metrics(config.task.metric, given_metrics)
+    unscaled = None if records.schema is None else records.schema.target.unscaled
+    metrics = find_metrics(config.task.metric, given_metrics, unscaled)
     if metrics and public is None:
         expected = (
             "is a score of public test records, and there are none: give some, or leave it out"
@@ -662,7 +663,7 @@ def _check_scale(config: Config, loss: Loss, train: StackedData, whose: Sequence
     for name, start, size in zip(whose, train.offsets.tolist(), train.sizes.tolist(), strict=True):
         rows = slice(start, start + size)
         large = train.targets[rows].reshape(size, train.targets[:1].numel()).abs() > bound
-        if loss.formula == "mse" and large.any():
+        if loss.formula in OF_NUMBERS and large.any():
             rule = f"targets must lie within -{bound:g} and {bound:g}: {remedy} task.target_bound"
             raise RecordsError(name, f"{int(large.any(1).sum()):,} of {size:,} records", rule)
         if not scaled and size and float(train.stored[rows].abs().max()) > _FAR_INPUT:

@@ -1,6 +1,7 @@
 """The rules for clip and rate: monotone where they should be, and never out of bounds."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -89,10 +90,22 @@ def test_two_digits(value):
 
 
 @settings(max_examples=200, deadline=None)
-@given(noise=NOISES, norm=NORMS, steps=STEPS, beta=MOMENTA, schedule=SCHEDULES)
-def test_steps_of_squared_loss_come_to_rest(noise, norm, steps, beta, schedule):
-    found = path(noise, norm, steps, beta, schedule, whole=True, squared=True)  # type: ignore[arg-type]
-    assert found.clip == pytest.approx(norm, rel=0.06)
+@given(
+    noise=NOISES,
+    norm=NORMS,
+    steps=STEPS,
+    beta=MOMENTA,
+    schedule=SCHEDULES,
+    share=st.none() | st.floats(0.01, 3),
+    linear=st.booleans(),
+)
+def test_steps_of_squared_loss_come_to_rest(noise, norm, steps, beta, schedule, share, linear):
+    """Also where the clip is set, and of a model that is not linear."""
+    clip = None if share is None else share * norm
+    kind: Any = {"linear": linear, "whole": linear, "squared": True, "clip": clip}
+    found = path(noise, norm, steps, beta, schedule, **kind)
+    if linear and clip is None:
+        assert found.clip == pytest.approx(norm, rel=0.06)
     assert found.output_noise <= SQUARED_NOISE * 1.06
     options = Options(learning_rate=found.learning_rate, learning_rate_schedule=schedule)
     lengths = [step_size(options, k, steps) for k in range(steps)]

@@ -36,7 +36,7 @@ from tacit.analysis.audit.trade_off import Guessed, epsilon_of_any
 from tacit.data import StackedData, bounded_inputs
 from tacit.data.units import Units
 from tacit.gradients import StackedModel, record_coins
-from tacit.gradients.losses import IGNORED
+from tacit.gradients.losses import IGNORED, OF_NUMBERS
 from tacit.models.architectures import failures
 from tacit.privacy import ADD_OR_REMOVE_ONE, Relation
 from tacit.privacy.mechanisms.clipping import ClipNorm
@@ -366,7 +366,7 @@ def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
         return torch.where(targets > 0, -1, 1).to(targets.dtype)
     there = (targets != IGNORED) | (targets.ndim < 2)
     numbers = targets.is_floating_point() or bool(((targets < 0) & there).any())
-    if loss == "mse" or (numbers and loss != "cross-entropy"):
+    if loss in OF_NUMBERS or (numbers and loss != "cross-entropy"):
         return torch.where(targets == 0, torch.ones_like(targets), -targets)
     return torch.where(there, (targets + 1) % max(2, outputs), targets)
 

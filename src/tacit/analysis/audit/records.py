@@ -38,6 +38,7 @@ from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_mode
 from tacit.data import StackedData, bounded_inputs
 from tacit.errors import InputError, RecordsError
 from tacit.gradients.inputs import Packed
+from tacit.gradients.losses import OF_NUMBERS
 from tacit.models.architectures import failures
 from tacit.training.job import Job
 
@@ -240,7 +241,7 @@ def _changed_targets(job: Job, targets: Tensor, change: Change) -> Tensor:
         positive = change.labels((targets > 0).long(), 2) > 0
         low = -1.0 if bool((targets == -1).any()) else 0.0
         return torch.where(positive, 1.0, low).to(targets.dtype)
-    if job.loss.name == "mse":
+    if job.loss.name in OF_NUMBERS:
         return change.targets(targets).nan_to_num()
     # Of a user's own loss nothing is declared but that other records have these targets.
     known: Tensor = torch.unique(targets.reshape(len(targets), -1), dim=0)

@@ -420,6 +420,14 @@ class ClassTarget(_Part):
         """What is good to know of the targets that a model sees."""
         return None
 
+    @property
+    def unscaled(self) -> None:
+        """Nothing: classes are no numbers."""
+
+    @property
+    def unit(self) -> None:
+        """None."""
+
     def missing_in(self, fields: Fields, words: Words, where: str) -> NDArray[np.bool_]:
         """Which records have no target, `[records]`."""
         absent = words - {*self.labels}

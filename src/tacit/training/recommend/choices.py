@@ -13,6 +13,7 @@ from typing import Any
 
 from tacit.config import Config
 from tacit.errors import InputError
+from tacit.gradients.losses import OF_NUMBERS
 from tacit.report.wording import number_text
 from tacit.training.recommend.facts import Facts
 from tacit.training.recommend.rules import (
@@ -127,7 +128,7 @@ def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelP
     """
     options, own = config.algorithm.options, given.get("algorithm", {})
     task, linear = config.task, config.task.model in LINEAR
-    table, squared = task.feature_map is None and not facts.image, task.loss == "mse"
+    table, squared = task.feature_map is None and not facts.image, task.loss in OF_NUMBERS
     return path(
         noise,
         facts.norm,
@@ -226,7 +227,7 @@ def task_choices(given: Given, facts: Facts) -> list[Proposal]:
     The facts are of the inputs as the data set has them.
     """
     reason = "few parameters, and so little noise in all: d decides how long the noise is"
-    name = "linear" if facts.loss == "mse" else "logistic"
+    name = "linear" if facts.loss in OF_NUMBERS else "logistic"
     choices = [Proposal("task", "model", name, reason)]
     side = min(facts.shape[1:], default=0) if facts.image else 0
     if side >= _SMALL_IMAGE and "model" not in given.get("task", {}):

@@ -129,11 +129,12 @@ def path(
     length = math.fsum(step_size(unit, k, steps) for k in range(steps)) / (1 - momentum)
     wanted = travel(noise, bound / norm, momentum, ranks=ranks)
     wanted = wanted if linear else min(wanted, OTHER_TRAVEL)
-    if whole:
+    if whole or squared:
         longest = LONGEST_SQUARED_STEP if squared else LONGEST_STEP
         most = longest / norm * bound * length
         noisy = SQUARED_NOISE if squared else WHOLE_NOISE
         noisy *= 1 if momentum else WITHOUT_MOMENTUM
+        most = most if linear else min(most, OTHER_TRAVEL)
         wanted = min(most, noisy / max(noise, 1e-30))
     rate = rounded(wanted / (norm * bound * length)) if learning_rate is None else learning_rate
     gone = norm * bound * rate * length
