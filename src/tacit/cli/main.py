@@ -58,6 +58,7 @@ from tacit.cli.options import (
     show_document,
     waiting,
 )
+from tacit.cli.predict import predict
 from tacit.cli.privacy import privacy_app
 from tacit.cli.relay import relay
 from tacit.cli.services import ends_alone, is_there, own_rank, was_done
@@ -87,6 +88,7 @@ app.command()(init)
 app.command()(check)
 app.command()(compare)
 app.command()(launch)
+app.command()(predict)
 app.command()(relay)
 app.command()(tune)
 app.command()(watch)

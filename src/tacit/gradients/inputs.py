@@ -106,7 +106,8 @@ def pack(inputs: Mapping[str, Tensor] | Sequence[Tensor], where: str) -> tuple[T
         kind: Kind = "floating"
         if not values.is_floating_point():
             kind = "boolean" if values.dtype == torch.bool else "integer"
-            wide = (values.long().abs() >= _EXACT).reshape(len(values), -1).any(dim=1)
+            sizes = values.long().abs().reshape(len(values), math.prod(values.shape[1:]))
+            wide = (sizes >= _EXACT).any(dim=1)
             if bool(wide.any()):
                 found = f"{int(wide.sum()):,} of {len(values):,} records"
                 raise RecordsError(where, found, f"integers of {name} must be below {_EXACT:,}")

@@ -13,7 +13,9 @@ import io
 import itertools
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -155,15 +157,67 @@ def read_table(
     """
     import pyarrow
 
+    _check_table(path, where)
+    dialect = Dialect.beside(path) if dialect is None else dialect
+    read = _csv if path.name.lower().endswith(CSV_ENDINGS) else _parquet
+    names, columns = read(path, where, dialect, most, use)
+    renamed, table = _renamed(names, where, path, dialect), dict[str, Column]()
+    strange = sorted(dialect.named - {*renamed.values()})
+    if strange:
+        expected = f"the table has no such column: {beside(str(path), ENDING)} names it"
+        raise InputError(where, strange[0], expected)
+    for place, part in enumerate(columns):
+        if place in renamed:
+            name = renamed[place]
+            column = _written(part, dialect.notation(name))
+            table[name] = column if use is None else use.narrowed(name, column)
+        del part
+    pyarrow.default_memory_pool().release_unused()  # what reading took beside the columns
+    return table
+
+
+def read_parts(
+    path: Path | None,
+    where: str,
+    wanted: Collection[str],
+    dialect: Dialect | None = None,
+    at_once: int = 1 << 16,
+) -> Iterator[Table]:
+    """Those columns of a table that are wanted and there, so many records at a time.
+
+    The first part has no records, so that columns are known before any is read. A field is what
+    `read_table` makes of it. `path` is as there; None is standard input, as CSV.
+
+    Raises:
+        InputError, RecordsError: as `read_table`; a row is told by its place in its part.
+    """
+    shown = Path("-") if path is None else path
+    if path is not None:
+        _check_table(path, where)
+        dialect = Dialect.beside(path) if dialect is None else dialect
+    dialect = Dialect() if dialect is None else dialect
+    of_csv = path is None or path.name.lower().endswith(CSV_ENDINGS)
+    names, parts = (_csv_parts if of_csv else _parquet_parts)(path, where, dialect, wanted, at_once)
+    renamed = _renamed(names, where, shown, dialect)
+    for part in parts:
+        yield {
+            name: _written(part[place], dialect.notation(name))
+            for place, name in renamed.items()
+            if name in wanted
+        }
+
+
+def _check_table(path: Path, where: str) -> None:
     name = path.name.lower()
     if not name.endswith(TABLE_ENDINGS) and not os.path.isdir(path):
         expected = f"must end in one of {', '.join(TABLE_ENDINGS)}"
         raise InputError(where, str(path), expected)
     if not os.path.exists(path) or (os.path.isdir(path) and name.endswith(CSV_ENDINGS)):
         raise InputError(where, str(path), "there is no such file")
-    dialect = Dialect.beside(path) if dialect is None else dialect
-    read = _csv if name.endswith(CSV_ENDINGS) else _parquet
-    names, columns = read(path, where, dialect, most, use)
+
+
+def _renamed(names: Sequence[str], where: str, path: Path, dialect: Dialect) -> dict[int, str]:
+    """What the schema calls the columns of a table, by their places; an index is none of them."""
     kept = [place for place, name in enumerate(names) if not _is_index(name)]
     if not kept:
         raise InputError(where, str(path), _NO_NAMES)
@@ -173,22 +227,15 @@ def read_table(
         places = [place for place, name in enumerate(named, 1) if named.count(name) > 1][:2]
         found = f"has two columns of the same name, columns {places[0]} and {places[1]}"
         raise InputError(where, str(path), found)
-    strange = sorted(dialect.named - set(named))
-    if strange:
-        expected = f"the table has no such column: {beside(str(path), ENDING)} names it"
-        raise InputError(where, strange[0], expected)
-    renamed, table = dict(zip(kept, named, strict=True)), dict[str, Column]()
-    for place, part in enumerate(columns):
-        if place in renamed:
-            name = renamed[place]
-            values, notation = as_column(part).values, dialect.notation(name)
-            if not is_text(values.type):  # a number, or a date, is written in no way
-                notation = replace(notation, decimal=".", thousands="", dates=())
-            column = Column(values, notation)
-            table[name] = column if use is None else use.narrowed(name, column)
-        del part
-    pyarrow.default_memory_pool().release_unused()  # what reading took beside the columns
-    return table
+    return dict(zip(kept, named, strict=True))
+
+
+def _written(part: Any, notation: Notation) -> Column:
+    """A column with how it is written."""
+    values = as_column(part).values
+    if not is_text(values.type):  # a number, or a date, is written in no way
+        notation = replace(notation, decimal=".", thousands="", dates=())
+    return Column(values, notation)
 
 
 def _is_index(name: str) -> bool:
@@ -210,11 +257,9 @@ def _csv(
     Arrow reads what leaves no doubt. Anything else is for Python's reader, which is strict, slow,
     and knows in which line something is wrong.
     """
-    lines: Any = None
-    try:
+    with _csv_errors(path, where, dialect) as at:
         with content(path) as (stream, _):
-            lines = _lines(stream, dialect)
-            names = list(dialect.header or map(str.strip, next(filter(None, lines), [])))
+            names, lines = _begun(stream, dialect, at)
             skipped = dialect.skip_lines + lines.line_num
             if most is not None or not names:
                 rows = itertools.islice(lines, most)
@@ -227,11 +272,45 @@ def _csv(
                 break
         else:
             with content(path) as (stream, _):
-                lines = _lines(stream, dialect)
-                if dialect.header is None:
-                    next(filter(None, lines))
-                columns = _by_rows(lines, names, where, path)
+                columns = _by_rows(_begun(stream, dialect, at)[1], names, where, path)
         return names, _passed_on(columns)
+
+
+def _csv_parts(
+    path: Path | None, where: str, dialect: Dialect, wanted: Collection[str], at_once: int
+) -> tuple[list[str], Iterator[Any]]:
+    """The same, some records at a time: by Python's reader, which needs to know no others."""
+    stack, shown = ExitStack(), Path("-") if path is None else path
+    with _csv_errors(shown, where, dialect) as at:
+        stream = sys.stdin.buffer if path is None else stack.enter_context(content(path))[0]
+        names, lines = _begun(stream, dialect, at)
+
+    def parts() -> Iterator[Any]:
+        with stack, _csv_errors(shown, where, dialect, at):
+            part: list[list[str]] = []
+            records = filter(None, lines)
+            while True:
+                yield _by_rows(part, names, where, shown)
+                if not (part := [*itertools.islice(records, at_once)]):
+                    return
+
+    return names, parts()
+
+
+def _begun(stream: IO[bytes], dialect: Dialect, at: list[Any]) -> tuple[list[str], Any]:
+    """The names of the columns of a file, and its lines after them; `at` then holds these."""
+    at[:] = [lines := _lines(stream, dialect)]
+    return list(dialect.header or map(str.strip, next(filter(None, lines), []))), lines
+
+
+@contextmanager
+def _csv_errors(
+    path: Path, where: str, dialect: Dialect, at: list[Any] | None = None
+) -> Iterator[list[Any]]:
+    """Say in one plain line what is wrong with a file, and where the reader in `at` has got to."""
+    at = [] if at is None else at
+    try:
+        yield at
     except UnfitFileError as error:
         raise InputError(where, str(path), str(error)) from error
     except UNREADABLE as error:
@@ -245,7 +324,7 @@ def _csv(
         raise InputError(where, str(path), expected) from error
     except csv.Error as error:  # its text may quote records
         expected = (
-            f"cannot be read as CSV at line {dialect.skip_lines + lines.line_num:,}: a field that "
+            f"cannot be read as CSV at line {dialect.skip_lines + at[0].line_num:,}: a field that "
             "begins with a quote must end with one, before a separator; and no field may have "
             f"more than {csv.field_size_limit():,} characters"
         )
@@ -390,11 +469,6 @@ def _parquet(
 ) -> tuple[list[str], Iterator[Any]]:
     """Apache Parquet: one file, or all files of a folder; read column by column."""
     import pyarrow
-    from pyarrow import parquet
-
-    def refused(error: Exception) -> InputError:  # it may quote records
-        expected = f"cannot be read as Parquet ({type(error).__name__})"
-        return InputError(where, str(path), expected)
 
     def column(name: str) -> Any:
         try:
@@ -403,13 +477,63 @@ def _parquet(
                 [part.cast(kinds[name]) for chunks in parts for part in chunks], kinds[name]
             )[:most]
         except Exception as error:  # a damaged file may raise anything
-            raise refused(error) from error
+            raise _no_parquet(path, where, error) from error
 
     def read(file: Any, name: str) -> Any:
         if most is None:
             return file.read(columns=[name], use_threads=False)[name].chunks
         batches = file.iter_batches(max(most, 1), columns=[name], use_threads=False)
         return [batch[name] for batch in itertools.islice(batches, 1)]
+
+    opened = _opened(path, where)
+    try:
+        about = [file.metadata for file, _ in opened]
+        sizes = [
+            one.row_group(k).total_byte_size for one in about for k in range(one.num_row_groups)
+        ]
+        if sum(sizes) * 2 > host_bytes():
+            raise InputError(where, str(path), "does not fit in the memory that is free")
+        schemas = [file.schema_arrow for file, _ in opened]
+        merged = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    except InputError:
+        raise
+    except Exception as error:
+        raise _no_parquet(path, where, error) from error
+    kinds = dict(zip(merged.names, merged.types, strict=True))
+    kinds |= dict.fromkeys(opened[0][1], pyarrow.string())
+    names = [name for name in kinds if not _is_index(name)]
+    return names, map(column, names)
+
+
+def _parquet_parts(
+    path: Path, where: str, dialect: Dialect, wanted: Collection[str], at_once: int
+) -> tuple[list[str], Iterator[Any]]:
+    """The same, some records at a time; what is not wanted is not read."""
+    import pyarrow
+
+    opened = _opened(path, where)
+    first, told = opened[0]
+    names = [name for name in (*first.schema_arrow.names, *told) if not _is_index(name)]
+    own = [n for n in names if n not in told and dialect.names.get(n, n) in wanted]
+
+    def parts() -> Iterator[Any]:
+        none = pyarrow.RecordBatch.from_pylist([], schema=first.schema_arrow)
+        try:
+            for place, (file, told) in enumerate(opened):
+                read = file.iter_batches(at_once, columns=own, use_threads=False)
+                for batch in itertools.chain([none] if place == 0 else [], read):
+                    of_folder = {name: column[0][: len(batch)] for name, column in told.items()}
+                    yield [batch[n] if n in own else of_folder.get(n) for n in names]
+        except Exception as error:
+            raise _no_parquet(path, where, error) from error
+
+    return names, parts()
+
+
+def _opened(path: Path, where: str) -> list[tuple[Any, dict[str, Any]]]:
+    """The files of a table, and for each the columns that its place tells, as Hive writes them."""
+    import pyarrow
+    from pyarrow import parquet
 
     opened: list[tuple[Any, dict[str, Any]]] = []
     try:
@@ -434,18 +558,13 @@ def _parquet(
         if len(layouts) != 1:
             expected = "must hold Parquet files, all of which have the same columns"
             raise InputError(where, str(path), expected)
-        about = [file.metadata for file, _ in opened]
-        sizes = [
-            one.row_group(k).total_byte_size for one in about for k in range(one.num_row_groups)
-        ]
-        if sum(sizes) * 2 > host_bytes():
-            raise InputError(where, str(path), "does not fit in the memory that is free")
-        merged = pyarrow.unify_schemas(schemas, promote_options="permissive")
     except InputError:
         raise
     except Exception as error:
-        raise refused(error) from error
-    kinds = dict(zip(merged.names, merged.types, strict=True))
-    kinds |= dict.fromkeys(opened[0][1], pyarrow.string())
-    names = [name for name in kinds if not _is_index(name)]
-    return names, map(column, names)
+        raise _no_parquet(path, where, error) from error
+    return opened
+
+
+def _no_parquet(path: Path, where: str, error: Exception) -> InputError:
+    """What is said of an error, which may quote records."""
+    return InputError(where, str(path), f"cannot be read as Parquet ({type(error).__name__})")

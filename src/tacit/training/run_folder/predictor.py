@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +19,9 @@ from torch import Tensor, nn
 
 from tacit.base.plain_files import check_plain
 from tacit.config import GIVEN, Config
-from tacit.data import Schema
+from tacit.data import Schema, as_dataset
 from tacit.data.tables.kinds import ClassTarget
+from tacit.data.tables.reading import read_table
 from tacit.errors import FormatError, InputError
 from tacit.features.maps import WithFeatures, known_features
 from tacit.gradients import with_output
@@ -70,6 +73,9 @@ class Predictor:
         """The same of inputs as a data set holds them."""
         unpack = None if packed is None else unpacking(self.module, packed)
         dtype = DTYPES[self.config.train.dtype]
+        count = len(rows)
+        rows = rows if count else rows.new_zeros(1, *rows.shape[1:])  # modules may not take none
+        rows = rows.to(next(self.module.parameters(), rows).device)
         rows = rows.to(models.input_dtype(self.module, rows[:1], dtype))
         rows = rows if self.bound is None else bounded(self.config, rows)
         found = []
@@ -77,7 +83,7 @@ class Predictor:
             for part in torch.split(rows, _RECORDS_AT_ONCE):
                 arguments, named = ((part,), {}) if unpack is None else unpack(part)
                 found.append(self.module(*arguments, **named))
-        return torch.cat(found)
+        return torch.cat(found)[:count]
 
     @cached_property
     def labels(self) -> tuple[str, ...] | None:
@@ -99,7 +105,7 @@ class Predictor:
         """
         target = None if self.schema is None else self.schema.target
         said = "prediction" if target is None else f"predicted {target.column}"
-        flat = outputs.detach().reshape(len(outputs), outputs[:1].numel())
+        flat = outputs.detach().reshape(len(outputs), math.prod(outputs.shape[1:]))
         if self.labels is not None:
             shares = log_shares(flat).exp().cpu().numpy()
             labels = self.labels or tuple(map(str, range(shares.shape[1])))
@@ -115,12 +121,13 @@ class Predictor:
             return {said: numbers[:, 0]}
         return {f"{said} {place}": column for place, column in enumerate(numbers.T)}
 
-    def predict(self, table: object, where: str = "table") -> dict[str, NDArray[Any]]:
+    def predict(self, table: Any, where: str = "table") -> dict[str, NDArray[Any]]:
         """What is said of new records, as `decoded`.
 
         Args:
-            table: a frame, a mapping of columns or what `read_table` gives, of which columns that
-                are no inputs are passed over; without a schema inputs as in `outputs`.
+            table: a frame, a mapping of columns, the path of a table or what `read_table` gives, of
+                which columns that are no inputs are passed over. Without a schema inputs, an array
+                or several, as a data set takes them.
             where: what an error names.
 
         Raises:
@@ -128,7 +135,12 @@ class Predictor:
             RecordsError: records break what the schema declares; says how many.
         """
         if self.schema is None:
-            return self.decoded(self.outputs(table))
+            named = table.values() if isinstance(table, Mapping) else table
+            count = len(next(iter(named)) if isinstance(table, Mapping | tuple) else table)
+            given = as_dataset((table, np.zeros(count)), where)
+            return self.decoded(self.outputs_of_rows(given.inputs, given.packed))
+        if isinstance(table, str | os.PathLike):
+            table = read_table(Path(table), where, use=self.schema)
         return self.decoded(self.outputs(self.schema.inputs(table, where)))
 
 

@@ -11,13 +11,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.algorithms.accounting import noised_sums
 from tacit.communication import compression
 from tacit.errors import InputError, optional
 from tacit.features.maps import WithFeatures
+from tacit.gradients import with_output
 from tacit.privacy.published import FormulaCondition
+from tacit.report import write_report
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import (
@@ -28,7 +31,9 @@ from tacit.report.measures import Measure
 from tacit.training.job import Job
 from tacit.training.plan import Plan
 from tacit.training.run_folder import summary
+from tacit.training.run_folder.folder import MODEL, NODES, RunFolder, created
 from tacit.training.run_folder.metrics import series
+from tacit.training.run_folder.predictor import Predictor
 from tacit.training.secure_sums import SUMMAND_BYTES
 
 
@@ -203,6 +208,50 @@ class Result:
             raise InputError("node", node, f"must be one of this process's nodes: {list(hosted)}")
         row = node if node < 0 else hosted.index(node)
         return self._of_inputs(self.parameters[row])
+
+    @property
+    def predictor(self) -> Predictor:
+        """The consensus model with what records become before it, and what its outputs say."""
+        job = self.job
+        return Predictor(job.config, job.schema, with_output(self.model(), job.model.output))
+
+    def predict(self, X: Any) -> dict[str, NDArray[Any]]:
+        """What the consensus model says of new records, by the names of columns.
+
+        Of classes the likeliest and the probability of each; or a number in the target's unit. As
+        a frame: `pandas.DataFrame(result.predict(X))`. It is computed from what was released.
+
+        Args:
+            X: records without targets as `tacit.train` takes them with: a frame or the path of a
+                table, of which columns that are no inputs are passed over; or an array, or several.
+
+        Raises:
+            InputError: a column is missing.
+            RecordsError: records break what the schema declares; says how many.
+        """
+        return self.predictor.predict(X, "X")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a run folder, which all commands open; give its path.
+
+        It has no ledger, so that no statement of privacy can be made of it: a run that is given
+        `out` has one.
+
+        Raises:
+            InputError: it exists, or cannot be written.
+        """
+
+        def fill(made: RunFolder) -> None:
+            for row in self.rows:
+                made.append_metrics(row)
+            state = self.job.model.module(self.consensus).state_dict()
+            models = {NODES: {"parameters": self.parameters}, MODEL: state}
+            made.write_result(self.document, models)
+
+        path, job = Path(folder), self.job
+        with created(path, job.config, fill, job.schema):
+            write_report(path)
+        return path
 
     def _of_inputs(self, parameters: Tensor) -> nn.Module:
         module = self.job.model.module(parameters)

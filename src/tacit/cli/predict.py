@@ -1,0 +1,123 @@
+"""The command `tacit predict`: what a run's model says of new records, a line each."""
+
+from __future__ import annotations
+
+import csv as comma
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+from typer import Option
+
+from tacit.cli.options import Run, Trust, check_new
+from tacit.errors import InputError, RecordsError
+
+if TYPE_CHECKING:
+    from tacit.data.tables.fields import Column
+
+_STANDARD = Path("-")
+
+
+def predict(
+    run: Run,
+    csv: Annotated[
+        Path,
+        Option(
+            "--csv",
+            "--parquet",
+            metavar="FILE",
+            help="The table of new records; - is standard input.",
+        ),
+    ],
+    out: Annotated[
+        Path, Option(metavar="CSV", help="The new file of predictions; - is standard output.")
+    ],
+    keep: Annotated[
+        list[str] | None,
+        Option(metavar="COLUMN", help="Copy a column of the table, such as an id; repeatable."),
+    ] = None,
+    dialect: Annotated[
+        Path | None,
+        Option(metavar="TOML", help="How the table is written; by default the file beside it."),
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Predict the records of a table, in its order, by the consensus model of a run.
+
+    Columns that are no inputs are passed over, the target too. Records that the schema refuses are
+    refused: then no file is written.
+    """
+    if out != _STANDARD:
+        check_new("--out", out)
+    from tacit.base.plain_files import read_toml
+    from tacit.data.tables.dialect import Dialect
+    from tacit.data.tables.reading import read_parts
+    from tacit.training.run_folder.predictor import load_predictor
+
+    predictor = load_predictor(run, trust=trust)
+    if predictor.schema is None:
+        expected = "its records were no table: load its model with tacit.load_model in Python"
+        raise InputError("RUN", str(run), expected)
+    written = None if dialect is None else Dialect(**read_toml(dialect, "--dialect", "dialect"))
+    kept, name, first = list(dict.fromkeys(keep or ())), csv.name or str(csv), 0
+    path = None if csv == _STANDARD else csv
+    parts = read_parts(path, "--csv", {*predictor.schema.sources, *kept}, written)
+    with _opened(out) as file:
+        lines = comma.writer(file, lineterminator="\n")
+        for place, part in enumerate(parts):
+            count = len(next(iter(part.values()), ()))
+            try:
+                said = predictor.predict(part, "standard input" if path is None else name)
+            except RecordsError as error:
+                raise _among_all(error, first, count) from None
+            if place == 0:
+                for column in kept:
+                    if column in said or column not in part:
+                        expected = (
+                            "is what a prediction is called"
+                            if column in said
+                            else "is no column of the table"
+                        )
+                        raise InputError("--keep", column, expected)
+                lines.writerow([*kept, *said])
+            columns = [
+                *map(_plain, map(part.__getitem__, kept)),
+                *(own.tolist() for own in said.values()),
+            ]
+            lines.writerows(zip(*columns, strict=True))
+            first += count
+    if out != _STANDARD:
+        typer.echo(f"wrote {out}: {first:,} records")
+
+
+@contextmanager
+def _opened(out: Path) -> Iterator[TextIO]:
+    """Standard output, or a file that nobody else may read, which is there once it is whole."""
+    from tacit.base.private_files import appearing, plain_errors
+
+    if out == _STANDARD:
+        yield sys.stdout
+        return
+    with plain_errors("--out", out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with appearing(out) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+            yield file
+
+
+def _plain(column: Column) -> list[object]:
+    """A column as the file has it; of what is no text, the text that a schema sees."""
+    from tacit.data.tables.fields import is_text
+
+    return column.values.to_pylist() if is_text(column.values.type) else column.texts()
+
+
+def _among_all(error: RecordsError, first: int, count: int) -> RecordsError:
+    """The same error of some records that follow `first` others."""
+    if first == 0 or error.wrong is None:
+        return error
+    row = first + int(error.wrong.argmax()) + 1
+    found = f"{int(error.wrong.sum()):,} of rows {first + 1:,} to {first + count:,}"
+    return RecordsError(error.where, f"{found} (the first is row {row:,})", error.expected)
