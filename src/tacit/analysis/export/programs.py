@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from tacit.analysis.export.scorer import Scorer
 from tacit.analysis.export.texts import Texts
+from tacit.base.version import __version__
 from tacit.data.tables.kinds import DateColumn, NumberColumn
 from tacit.errors import InputError, describe, optional
 
@@ -21,81 +21,82 @@ OPSET = 20
 """The first with operators for text."""
 
 
-def program(module: nn.Module, examples: Sequence[Tensor]) -> torch.export.ExportedProgram:
-    """The program of a module, for any number of records, tried out on examples of two.
+def program(scorer: Scorer) -> torch.export.ExportedProgram:
+    """The program of a scorer, for any number of records.
 
     Raises:
-        InputError: on `--to`, if the module does what no program can.
+        InputError: on `--to`, if its module does what no program can.
     """
-    records = torch.export.Dim("records")
-    shapes = tuple({0: records} for _ in examples)
-    with _quiet(), _refused("torch"):
-        return torch.export.export(module.eval(), tuple(examples), dynamic_shapes=(shapes,))
+    features = scorer.predictor.config.task.feature_map
+    if features is not None and ":" not in features.replace("scattering:", ""):
+        raise _refusal(features)
+    shapes = (tuple({0: torch.export.Dim("records")} for _ in scorer.examples),)
+    with _quiet(), _refused():
+        try:
+            return torch.export.export(scorer, scorer.examples, dynamic_shapes=shapes)
+        except Exception:  # one that asks for len(records), which needs the other way
+            return torch.export.export(scorer, scorer.examples, dynamic_shapes=shapes, strict=True)
 
 
-def onnx_model(
-    module: nn.Module,
-    examples: Sequence[Tensor],
-    names: Sequence[str],
-    outputs: Sequence[str],
-    labels: Sequence[str] | None,
-    facts: Mapping[str, str],
-) -> Any:
-    """The ONNX model of a module: of a `Scorer`, its inputs are raw columns, by name.
+def onnx_model(scorer: Scorer, facts: Mapping[str, str]) -> Any:
+    """The ONNX model of a scorer, with columns as they are for its inputs, and classes by name.
 
     Numbers are float64 `[records]`, NaN where missing; all other columns are texts `[records]`.
-
-    Args:
-        names: of its inputs.
-        outputs: names of what it gives.
-        labels: of classes, by which the first output, their places, is replaced.
-        facts: what the file says of itself, by name.
+    `facts` are what the file says of itself, by name.
 
     Raises:
-        InputError: on `--to`, if an operation of the module has no standard operator.
+        InputError: a column cannot be read by standard operators, or, on `--to`, the module has an
+            operation that is none.
     """
     onnx, _ = optional("onnx"), optional("onnxscript")
-    made = program(module, examples)
-    with _quiet(), _refused("onnx"):
-        exported = torch.onnx.export(made, dynamo=True, opset_version=OPSET, verbose=False)
-    model = exported.model_proto
+    for name, one in scorer.kinds.items():
+        if isinstance(one, DateColumn) and one.zone is not None:
+            expected = "of a column with a zone ONNX has no operators: export it --to torch"
+            raise InputError(f"schema.columns.{name}.zone", one.zone, expected)
+    for name in {*scorer.names} & {*scorer.columns}:
+        raise InputError(
+            f"schema.columns.{name}", name, "is what a prediction is called: rename it"
+        )
+    made = program(scorer)
+    with _quiet(), _refused():
+        options: Any = {"dynamo": True, "opset_version": OPSET, "verbose": False}
+        model: Any = torch.onnx.export(made, **options).model_proto  # type: ignore[union-attr]
     strange = sorted({one.domain for one in model.opset_import} - {"", "ai.onnx.ml"})
     if strange:
-        raise _refusal("onnx", f"operators of {', '.join(strange)}")
+        raise _refusal(f"operators of {', '.join(strange)}")
     prefix = "model/"
-    while any(name.startswith((prefix, "texts/")) for name in (*names, *outputs)):
-        prefix, names = f"/{prefix}", names
+    while any(name.startswith(prefix) for name in (*scorer.columns, *scorer.names)):
+        prefix = f"/{prefix}"
     model = onnx.compose.add_prefix(model, prefix)
-    graph, texts, helper = model.graph, Texts(), onnx.helper
-    inputs = []
-    for name, inner in zip(names, graph.input, strict=True):
-        kind = module.used[name] if isinstance(module, Scorer) else None
-        if isinstance(kind, DateColumn) and kind.zone is not None:
-            expected = f"the column has a zone ({kind.zone}), which no ONNX operator knows"
-            raise InputError(f"schema.columns.{name}", "date", expected)
-        source, outer = name, onnx.ValueInfoProto()
+    graph, texts, inputs, after = model.graph, Texts(f"{prefix}texts/"), [], []
+    for info in (*graph.value_info, *graph.input, *graph.output):
+        for size in info.type.tensor_type.shape.dim:
+            size.dim_param = "records" if size.dim_param else ""
+    for name, inner in zip(scorer.columns, graph.input, strict=True):
+        source, kind = name, scorer.kinds.get(name)
+        outer = onnx.ValueInfoProto()
         outer.CopyFrom(inner)
         outer.name = name
         if kind is not None and not isinstance(kind, NumberColumn):
-            source = texts.read(name, kind, module.schema.missing_words)
-            outer = helper.make_tensor_value_info(name, onnx.TensorProto.STRING, ["records"])
-        texts.nodes.append(helper.make_node("Identity", [source], [inner.name]))
+            source = texts.read(name, kind, scorer.words)
+            shape = ["records"]
+            outer = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, shape)
+        texts.nodes.append(onnx.helper.make_node("Identity", [source], [inner.name]))
         inputs.append(outer)
-    after = []
-    for place, (name, inner) in enumerate(zip(outputs, graph.output, strict=True)):
-        if labels is not None and place == 0:
-            known = texts.constant([*labels, ""])  # the last is that of -1, for no score
-            after.append(helper.make_node("Gather", [known, inner.name], [name]))
+    for name, inner in zip(scorer.names, graph.output, strict=True):
+        operator, sources = "Identity", [inner.name]
+        if inner.type.tensor_type.elem_type == onnx.TensorProto.INT64:
+            # The last is what stands at -1, for no score.
+            operator, sources = "Gather", [texts.constant([*(scorer.labels or ()), ""]), inner.name]
             inner.type.tensor_type.elem_type = onnx.TensorProto.STRING
-        else:
-            after.append(helper.make_node("Identity", [inner.name], [name]))
+        after.append(onnx.helper.make_node(operator, sources, [name]))
         inner.name = name
-    nodes = [*texts.nodes, *graph.node, *after]
-    for field, values in {"node": nodes, "input": inputs}.items():
+    for field, values in {"node": [*texts.nodes, *graph.node, *after], "input": inputs}.items():
         del getattr(graph, field)[:]
         getattr(graph, field).extend(values)
     graph.initializer.extend(texts.constants)
-    helper.set_model_props(model, dict(facts))
+    onnx.helper.set_model_props(model, dict(facts))
+    model.producer_name, model.producer_version = "tacit", __version__
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -115,12 +116,14 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _refused(to: str) -> Iterator[None]:
+def _refused() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # whatever the exporters, or the user's module, raise
-        raise _refusal(to, describe(error)) from error
+        named = re.search(r"\b(?:aten|prims)[.:]+\w+", str(error))
+        raise _refusal(named[0] if named else describe(error)) from error
 
 
-def _refusal(to: str, found: str) -> InputError:
-    return InputError("--to", to, f"the model has {found}")
+def _refusal(found: str) -> InputError:
+    expected = "its module has what no such file can hold: --to safetensors writes its weights"
+    return InputError("--to", found, expected)

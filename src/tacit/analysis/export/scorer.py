@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tacit.data.tables import Schema
+from tacit.data import bounded_inputs
 from tacit.data.tables.embedded import packed_rows
 from tacit.data.tables.fields import number_marks
 from tacit.data.tables.kinds import (
@@ -24,7 +24,11 @@ from tacit.data.tables.kinds import (
     NumberColumn,
     NumberTarget,
 )
+from tacit.gradients.inputs import unpacking
+from tacit.models.architectures import input_dtype
 from tacit.models.probabilities import log_shares
+from tacit.training.job import DTYPES
+from tacit.training.run_folder.predictor import Predictor
 
 MISSING, REFUSED = 0, -1
 """The year of a missing date, and of one that is none."""
@@ -33,7 +37,7 @@ _BEFORE_YEAR = 306  # days of a year that begins in March
 
 
 class Scorer(nn.Module):
-    """Scores of raw columns, one tensor for each used column of a schema, in its order.
+    """What a predictor says of raw columns, one tensor for each column that inputs are made of.
 
     | kind | tensor |
     |---|---|
@@ -42,59 +46,73 @@ class Scorer(nn.Module):
     | `boolean` | int64 `[N]`: 0 false, 1 true, 2 missing, -1 refused |
     | `date` | int64 `[N, 6]`, year to second; year 0: missing, -1: refused |
 
-    A class target gives int64 `[N]`, the classes, and float64 `[N, classes]`, their probabilities;
-    a number float64 `[N]` in the target's unit.
+    Without a schema its one input is that of the model, `[N, ...]`. It gives a tensor `[N]` for
+    each of `names`, which are those of `Predictor.decoded`: int64 for the place of a class.
 
     Args:
-        module: from rows of a schema `[N, ...]` in `dtype` to outputs `[N, ...]`.
+        shape: of a record, as a data set holds it.
     """
 
-    def __init__(self, schema: Schema, module: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, predictor: Predictor, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.schema, self.module, self.dtype = schema, module, dtype
-        self.used = {name: kind for name, kind in schema.columns.items() if kind.features(name)}
+        self.predictor, self.module = predictor, predictor.module.eval()
+        schema = self.schema = predictor.schema
+        self.words = () if schema is None else schema.missing_words
+        self.kinds: dict[str, Column] = {}
+        if schema is not None:
+            self.kinds = {name: schema.columns[name] for name in schema.sources}
+        self.columns = tuple(self.kinds) or ("inputs",)
+        rows, packed = torch.zeros(2, *shape), None
+        if schema is not None:
+            rows, packed = packed_rows(self.kinds, torch.zeros(2, len(schema.features)))
+        self.unpack = None if packed is None else unpacking(self.module, packed)
+        self.dtype = input_dtype(self.module, rows, DTYPES[predictor.config.train.dtype])
+        self.examples = tuple(map(_example, self.kinds.values())) or (rows.to(self.dtype),)
+        with torch.no_grad():
+            said = predictor.decoded(self._outputs(rows))
+        self.names, self.labels = tuple(said), predictor.labels
+        if self.labels == ():
+            self.labels = tuple(map(str, range(len(said) - 1)))
 
     def forward(self, *columns: Tensor) -> tuple[Tensor, ...]:
-        words = self.schema.missing_words
-        pairs = zip(self.used.values(), columns, strict=True)
-        parts, good = zip(*(_encoded(kind, raw, words) for kind, raw in pairs), strict=True)
-        kept = torch.stack(good, 1).all(1)
-        # What stands for a record without a score is any that the model takes.
-        rows = torch.where(kept[:, None], torch.cat(parts, 1), 0).float()
-        outputs = self.module(packed_rows(self.used, rows)[0].to(self.dtype))
-        if isinstance(self.schema.target, NumberTarget):
-            values = _unscaled(self.schema.target, outputs.double().reshape(-1))
-            return (torch.where(kept, values, _exact(math.nan)),)
-        return classes(outputs, kept)
+        """What is said of raw columns, as above."""
+        rows, kept = columns[0], None
+        if self.kinds:
+            pairs = zip(self.kinds.values(), columns, strict=True)
+            parts, good = zip(*(_encoded(*pair, self.words) for pair in pairs), strict=True)
+            kept = torch.stack(good, 1).all(1)
+            # What stands for a record without a score is one that any model takes.
+            rows = torch.where(kept[:, None], torch.cat(parts, 1), _exact(0)).float()
+            rows = packed_rows(self.kinds, rows)[0]
+        outputs = self._outputs(rows)
+        outputs = outputs.reshape(outputs.shape[0], math.prod(outputs.shape[1:])).double()
+        if self.labels is not None:
+            outputs = log_shares(outputs).exp()
+            found = [outputs.argmax(1), *outputs.unbind(1)]
+        else:
+            target = None if self.schema is None else self.schema.target
+            found = list(outputs.unbind(1))
+            if isinstance(target, NumberTarget):
+                found = [_unscaled(target, value) for value in found]
+        if kept is None:
+            return tuple(found)
+        none = {torch.int64: torch.tensor(REFUSED), torch.float64: _exact(math.nan)}
+        return tuple(torch.where(kept, value, none[value.dtype]) for value in found)
 
-    @property
-    def examples(self) -> tuple[Tensor, ...]:
-        """Columns of two made-up records."""
-        return tuple(
-            torch.zeros(2, dtype=torch.float64)
-            if isinstance(kind, NumberColumn)
-            else torch.zeros((2, 6) if isinstance(kind, DateColumn) else 2, dtype=torch.int64)
-            for kind in self.used.values()
-        )
-
-
-class Classifier(nn.Module):
-    """The classes and probabilities, as in `Scorer`, of a model's inputs as they are."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        outputs = self.module(*inputs)
-        return classes(outputs, torch.ones_like(outputs.reshape(outputs.shape[0], -1)[:, 0]) > 0)
+    def _outputs(self, rows: Tensor) -> Tensor:
+        """As `Predictor.outputs_of_rows`."""
+        rows, bound = rows.to(self.dtype), self.predictor.bound
+        rows = rows if bound is None else bounded_inputs(rows, bound)
+        arguments, named = ((rows,), {}) if self.unpack is None else self.unpack(rows)
+        outputs: Tensor = self.module(*arguments, **named)
+        return outputs
 
 
-def classes(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Class and probabilities of outputs `[N, ...]`, where `[N]` says that there are such."""
-    shares = log_shares(outputs)
-    found = torch.where(kept, shares.argmax(1), _exact(-1).long())
-    return found, torch.where(kept[:, None], shares.exp(), _exact(math.nan))
+def _example(kind: Column) -> Tensor:
+    """A column of two made-up records."""
+    if isinstance(kind, NumberColumn):
+        return torch.zeros(2, dtype=torch.float64)
+    return torch.zeros((2, 6) if isinstance(kind, DateColumn) else 2, dtype=torch.int64)
 
 
 def _unscaled(target: NumberTarget, outputs: Tensor) -> Tensor:
@@ -128,9 +146,9 @@ def _encoded(kind: Column, raw: Tensor, words: tuple[str, ...]) -> tuple[Tensor,
             encoded = [torch.where(absent, _exact(0), values)]
         case _:
             assert isinstance(kind, DateColumn)
-            absent, raw = raw[:, 0] == MISSING, raw.unbind(1)
-            parts = [torch.where(absent, _exact(0), part) for part in _date_parts(kind, raw)]
-            encoded, raw = parts, raw[0]
+            when = raw.unbind(1)
+            raw, absent = when[0], when[0] == MISSING
+            encoded = [torch.where(absent, _exact(0), part) for part in _date_parts(kind, when)]
     if kind.missing == "refuse":
         return torch.stack(encoded, 1), (raw >= 0) & ~absent
     return torch.stack([*encoded, absent.double()], 1), raw >= 0

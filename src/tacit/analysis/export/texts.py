@@ -32,22 +32,23 @@ _TIME = r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?"
 
 
 class Texts:
-    """Nodes of a graph that read columns of text, and the constants that they need."""
+    """Nodes of a graph that read columns of text, and their constants, by names with a prefix."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
     def constant(self, value: ArrayLike) -> str:
         """The name of a constant, int64 or of texts."""
-        name = f"texts/constant_{len(self.constants)}"
+        name = f"{self.prefix}constant_{len(self.constants)}"
         self.constants.append(optional("onnx").numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """The name of what a new node gives first."""
         made = optional("onnx").helper.make_node
-        names = [f"texts/{operator}_{len(self.nodes)}", f"texts/count_{len(self.nodes)}"]
+        names = [f"{self.prefix}{what}_{len(self.nodes)}" for what in (operator, "count")]
         outputs = names if operator == "StringSplit" else names[:1]
         self.nodes.append(made(operator, list(inputs), outputs, **attributes))
         return names[0]
@@ -58,7 +59,7 @@ class Texts:
         match kind:
             case CategoryColumn():
                 absent = len(kind.known) - 1 if kind.missing == "category" else REFUSED
-                places = {word: absent for word in words}
+                places = dict.fromkeys(words, absent)
                 places |= {value: place for place, value in enumerate(kind.values)}
                 other = len(kind.values) if kind.unknown == "other" else REFUSED
                 return self._codes(name, places, other)
@@ -77,17 +78,18 @@ class Texts:
         """The place of every text, int64 `[N]`, or `other`."""
         codes = sorted({*places.values()})
         reachable = [text for text in places if canonical(text) == text]
-        number = self.constant(np.int64(0))
+        number = self._matches(name, r"[^\s\S]")  # none: of as many records as there are, 0
         for digit in range(len(codes).bit_length()):
             chosen = [t for t in reachable if (codes.index(places[t]) + 1) >> digit & 1]
             for start in range(0, len(chosen), _TEXTS_AT_ONCE):
-                patterns = map(_pattern, chosen[start : start + _TEXTS_AT_ONCE])
-                pattern = f"{_SPACE}(?:{'|'.join(patterns)}){_SPACE}"
-                matched = self.node("RegexFullMatch", name, pattern=pattern)
-                value = self.node("Cast", matched, to=_INT64)
-                value = self.node("Mul", value, self.constant(np.int64(1 << digit)))
+                patterns = "|".join(map(_pattern, chosen[start : start + _TEXTS_AT_ONCE]))
+                matches = self._matches(name, f"{_SPACE}(?:{patterns}){_SPACE}")
+                value = self.node("Mul", matches, self.constant(np.int64(1 << digit)))
                 number = self.node("Add", number, value)
         return self.node("Gather", self.constant(np.array([other, *codes], np.int64)), number)
+
+    def _matches(self, name: str, pattern: str) -> str:
+        return self.node("Cast", self.node("RegexFullMatch", name, pattern=pattern), to=_INT64)
 
     def _date(self, name: str, words: tuple[str, ...]) -> str:
         """Year, month, day, hour, minute and second, int64 `[N, 6]`."""
@@ -109,7 +111,7 @@ class Texts:
         return self.node("Where", kept, parts, absent)
 
     def _add(self, text: str, more: str) -> str:
-        end = more if more.startswith("texts/") else self.constant([more])
+        end = more if more.startswith(self.prefix) else self.constant([more])
         return self.node("StringConcat", text, end)
 
     def _split(self, text: str, at: str, count: int) -> list[str]:

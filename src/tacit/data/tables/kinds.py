@@ -125,7 +125,7 @@ class NumberColumn(_Feature):
     @property
     def norm(self) -> float:
         """One, and more where a missing number has two inputs."""
-        return 1.0 if self.missing == "refuse" else 1.0 + self.filled ** 2
+        return 1.0 if self.missing == "refuse" else 1.0 + self.filled**2
 
     def features(self, name: str) -> list[str]:
         """The number, and whether it is missing where it may be."""
