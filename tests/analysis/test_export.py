@@ -331,7 +331,7 @@ class Branching(nn.Linear):
     ("module", "named"),
     [
         (lambda: (made(None, Odd(4, 2), outputs=2), (4,)), "bessel_j0"),
-        (lambda: (made(None, Branching(4, 2), outputs=2), (4,)), "item"),
+        (lambda: (made(None, Branching(4, 2), outputs=2), (4,)), "forward of Branching"),
     ],
 )
 def test_a_module_that_no_file_holds_is_one_line_that_names_its_operator(module, named):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+from torch import nn
 
 from tacit.analysis.export.scorer import Scorer
 from tacit.analysis.export.texts import Texts
@@ -34,8 +36,12 @@ def program(scorer: Scorer) -> torch.export.ExportedProgram:
     with _quiet(), _refused():
         try:
             return torch.export.export(scorer, scorer.examples, dynamic_shapes=shapes)
-        except Exception:  # one that asks for len(records), which needs the other way
-            return torch.export.export(scorer, scorer.examples, dynamic_shapes=shapes, strict=True)
+        except Exception as error:
+            with suppress(Exception):  # one that asks for len(records) takes the other way
+                return torch.export.export(
+                    scorer, scorer.examples, dynamic_shapes=shapes, strict=True
+                )
+            raise error
 
 
 def onnx_model(scorer: Scorer, facts: Mapping[str, str]) -> Any:
@@ -120,8 +126,15 @@ def _refused() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # whatever the exporters, or the user's module, raise
-        named = re.search(r"\b(?:aten|prims)[.:]+\w+", str(error))
-        raise _refusal(named[0] if named else describe(error)) from error
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        layers = [
+            f"the forward of {type(layer).__name__}"
+            for frame in frames
+            if isinstance(layer := frame.f_locals.get("self"), nn.Module)
+            and frame.f_code.co_name == "forward"
+        ]
+        operators = re.findall(r"\b(?:aten|prims)[.:]+\w+", str(error))
+        raise _refusal([describe(error), *layers[1:], *operators[:1]][-1]) from error
 
 
 def _refusal(found: str) -> InputError:
