@@ -3,7 +3,7 @@
 # float64 and has a number of Python in it, such as `x * 0.1`.
 #
 # The constant in the ONNX file is of float64, and its value is 0.1 rounded to float32
-# (0.10000000149011612): what the file gives is off by 1e-8 of its size, and nothing says so, though
+# (0.10000000149011612): what the file gives is off by up to 6e-8 of its size, and nothing says so, though
 # all tensors of the module, of the exported program and of the ONNX file are of float64. The
 # program of torch.export is exact. So it is for *, /, +, -, clip, torch.where, masked_fill and
 # full_like. A tensor of float64 in place of the number is kept exactly, and so is the exponent
