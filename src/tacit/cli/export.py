@@ -22,7 +22,9 @@ class To(StrEnum):
 
 def export(
     run: Run,
-    to: Annotated[To, Option(help="An ONNX model, weights alone, or a program of torch.export.")],
+    to: Annotated[
+        To, Option(metavar="FORMAT", help="onnx; torch (a program); or safetensors (weights).")
+    ],
     out: Annotated[
         Path | None, Option(metavar="FILE", help="The new file; by default named as the run.")
     ] = None,
