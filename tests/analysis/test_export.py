@@ -190,7 +190,7 @@ def texts_in_onnx(scorer, raw):
     return tuple(given.values())
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tables())
 def test_fields_of_every_kind_are_read_as_predict_reads_them(drawn):
     declared, raw = drawn
@@ -235,7 +235,7 @@ def every():
     return predictor, onnx_model(Scorer(predictor, ()), {"tacit.model": "mlp"})
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_an_onnx_file_says_of_raw_columns_what_predict_says(every, data):
     predictor, model = every
@@ -302,7 +302,13 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("cnn", "own", "features") else pytest.mark.slow)
+        for name in MODELS
+    ],
+)
 def test_models_of_other_inputs_give_the_same(name):
     predictor, shape = MODELS[name]()
     inputs = torch.rand(7, *shape, generator=torch.Generator().manual_seed(3))
@@ -465,7 +471,7 @@ def test_a_program_of_pytorch_runs_where_tacit_is_not(run, tmp_path):
         input=json.dumps(told),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
