@@ -11,11 +11,11 @@ import typer
 from typer import Argument, Option
 
 from tacit.cli.options import (
+    Ended,
     File,
     Insecure,
     Json,
     Page,
-    Run,
     Set,
     command_group,
     print_written,
@@ -107,7 +107,7 @@ def ledger(
 
 @privacy_app.command()
 def statement(
-    run: Run,
+    run: Ended,
     out: Annotated[
         Path | None, Option(metavar="DIR", help="Where to write it; default: the run folder.")
     ] = None,
