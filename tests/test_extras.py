@@ -60,6 +60,8 @@ ONE_FROM = {  # module that is missing, and a door: how it is called
     ("mlflow", "Python"): (*PYTHON, PROGRAM.format("c.MLflow()")),
     ("tensorboard", "Python"): (*PYTHON, PROGRAM.format("c.TensorBoard()")),
     ("wandb", "Python"): (*PYTHON, PROGRAM.format("c.WeightsAndBiases()")),
+    ("onnx", "export"): (*CLI, "export", "runs/alone", "--to", "onnx"),
+    ("onnxscript", "export"): (*CLI, "export", "runs/alone", "--to", "onnx"),
     ("pandas", "Python"): (*PYTHON, PROGRAM.format("tacit.train('experiment.toml').to_pandas()")),
     ("polars", "Python"): (*PYTHON, PROGRAM.format("tacit.train('experiment.toml').to_polars()")),
     ("transformers", "the example"): (str(ROOT / "examples" / "lora.py"),),
@@ -123,10 +125,10 @@ def test_a_run_of_one_process_needs_nothing_of_sites(folder):
 def test_each_extra_has_a_door_and_what_is_said_is_what_the_project_names():
     named = {extra for extra, _ in OPTIONAL.values() if extra}
     assert named == {*EXTRAS} - NO_DOOR - {"huggingface"}
+    asked = {requirement for extra, requirement in OPTIONAL.values() if extra}
+    assert asked == {requirement for extra in named for requirement in EXTRAS[extra]}
     for module, (extra, requirement) in OPTIONAL.items():
         assert requirement in EXTRAS[extra or "test"]
-        if extra:
-            assert EXTRAS[extra] == [requirement]
         assert [door for missing, door in ONE_FROM if missing in (module, extra)], module
 
 

@@ -28,6 +28,7 @@ from tacit.base.plain_files import own_part
 from tacit.base.version import __version__
 from tacit.cli.check import check
 from tacit.cli.compare import compare
+from tacit.cli.export import export
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import init
 from tacit.cli.launch import launch
@@ -86,6 +87,7 @@ app.add_typer(privacy_app)
 app.add_typer(site_app)
 app.add_typer(consortium_app)
 app.command()(init)
+app.command()(export)
 app.command()(check)
 app.command()(compare)
 app.command()(launch)

@@ -461,6 +461,10 @@ def bounded_inputs(inputs: Tensor, bound: float) -> Tensor:
         Of the same shape and type; the very tensor that was given where no record is longer.
     """
     length = math.prod(inputs.shape[1:])
+    if torch.compiler.is_compiling():  # into a program of others, to rounding and without branches
+        norms = torch.linalg.vector_norm(inputs.double().reshape(-1, length), dim=1)
+        factor = torch.clamp(torch.full_like(norms, bound) / norms, max=1)
+        return (inputs * factor.reshape(-1, *[1] * (inputs.ndim - 1))).to(inputs.dtype)
     rows = inputs.reshape(len(inputs), length)
     aim = bound * (1 - 2 * (length + 8) * _ULP)
     bounded: Tensor | None = None

@@ -95,6 +95,8 @@ class FeatureMap:
             expected = f"features are made of records of shape {list(self.record_shape)}"
             raise InputError("inputs", list(inputs.shape), expected)
         inputs = inputs.to(self.dtype) if inputs.is_floating_point() else inputs
+        if torch.compiler.is_compiling():  # into a program of others, which has no blocks
+            return self.function(inputs)
         made = inputs.new_empty(len(inputs), *self.shape, dtype=self.dtype)
         return self.write(lambda rows: inputs[rows], len(inputs), made)
 

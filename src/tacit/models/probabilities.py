@@ -20,7 +20,7 @@ MOST_BINS = 10
 
 def log_shares(outputs: Tensor) -> Tensor:
     """Logarithm of each class's probability, `[r, classes]`, of outputs `[r, ...]`."""
-    whole = outputs.detach().double().reshape(len(outputs), math.prod(outputs.shape[1:]))
+    whole = outputs.detach().double().reshape(outputs.shape[0], math.prod(outputs.shape[1:]))
     if whole.shape[1] == 1:
         return functional.logsigmoid(torch.cat([-whole, whole], 1))
     return whole.log_softmax(1)

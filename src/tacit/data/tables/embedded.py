@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from tacit.data.tables.kinds import CategoryColumn, Column
@@ -27,7 +26,8 @@ def packed_rows(columns: Mapping[str, Column], rows: Tensor) -> tuple[Tensor, Pa
     if not wanted:
         return rows, None
     names = [name for name, kind in columns.items() for _ in kind.features(name)]
-    codes = torch.tensor([name in wanted for name in names])
-    numbers = InputPart(NUMBERS, (int((~codes).sum()),), "floating")
+    codes = [place for place, name in enumerate(names) if name in wanted]
+    others = [place for place, name in enumerate(names) if name not in wanted]
+    numbers = InputPart(NUMBERS, (len(others),), "floating")
     parts = [InputPart(name, (), "integer") for name in names if name in wanted]
-    return torch.cat([rows[:, ~codes], rows[:, codes]], dim=1), Packed((numbers, *parts))
+    return rows[:, others + codes], Packed((numbers, *parts))

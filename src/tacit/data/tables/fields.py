@@ -183,9 +183,7 @@ class Column:
                 texts = _of_texts(self.texts())
             values, wrong = _parsed(texts, absent, self.notation)
             refuse(wrong, where, rule)
-        marks = [_odd_number(word, frozenset(), _PLAIN) for word in words]
-        marks += [_odd_number(word, frozenset(), self.notation) for word in self.notation.missing]
-        marks = [mark for mark in marks if math.isfinite(mark)]
+        marks = number_marks(words) + number_marks(self.notation.missing, self.notation)
         return np.where(np.isin(values, marks), np.nan, values) if marks else values
 
 
@@ -253,6 +251,12 @@ def _encoded(values: Any) -> tuple[NDArray[np.int64], list[Any]]:
         found = encoded.dictionary.cast(pa.string()).to_pylist()
     codes = encoded.indices.cast(pa.int64()).fill_null(len(found))
     return codes.to_numpy(), [*found, *([None] if encoded.null_count else [])]
+
+
+def number_marks(words: Iterable[str], notation: Notation = _PLAIN) -> list[float]:
+    """The numbers among the words for a missing field."""
+    marks = [_odd_number(word, frozenset(), notation) for word in words]
+    return [mark for mark in marks if math.isfinite(mark)]
 
 
 def _of_texts(texts: Iterable[str | None]) -> Any:

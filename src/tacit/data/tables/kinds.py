@@ -42,8 +42,8 @@ _MISSING = -1  # among codes
 _REFUSED = (
     'must not be missing, or the schema must say what a missing value becomes: missing = "{}"'
 )
-_TRUE = frozenset({"true", "yes", "1", "t", "y"})
-_FALSE = frozenset({"false", "no", "0", "f", "n"})
+TRUE = frozenset({"true", "yes", "1", "t", "y"})
+FALSE = frozenset({"false", "no", "0", "f", "n"})
 
 
 def _texts(value: Any) -> Any:
@@ -125,7 +125,7 @@ class NumberColumn(_Feature):
     @property
     def norm(self) -> float:
         """One, and more where a missing number has two inputs."""
-        return 1.0 if self.missing == "refuse" else 1.0 + float(self._filled) ** 2
+        return 1.0 if self.missing == "refuse" else 1.0 + self.filled**2
 
     def features(self, name: str) -> list[str]:
         """The number, and whether it is missing where it may be."""
@@ -140,14 +140,14 @@ class NumberColumn(_Feature):
             into[:, 0] = self._unit(values)
         else:
             unit = self._unit(values)
-            unit[absent] = self._filled
+            unit[absent] = self.filled
             into[:, 0], into[:, 1] = unit, absent
 
     @property
-    def _filled(self) -> np.float64:
+    def filled(self) -> float:
         """What stands for a missing value, within [-1, 1]."""
         fill = (self.low + self.high) / 2 if self.fill is None else self.fill
-        return np.float64(self._unit(np.array([fill]))[0])
+        return float(self._unit(np.array([fill]))[0])
 
     def _unit(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return _to_unit(np.clip(values, self.low, self.high), self.low, self.high, self.scale)
@@ -595,9 +595,9 @@ class UnitColumn(_Part):
 
 def _truth(text: str) -> float | None:
     word = text.lower()
-    if word in _TRUE:
+    if word in TRUE:
         return 1.0
-    return -1.0 if word in _FALSE else None
+    return -1.0 if word in FALSE else None
 
 
 def _to_unit(

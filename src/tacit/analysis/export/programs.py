@@ -1,0 +1,142 @@
+"""A scorer as a program of PyTorch, and as an ONNX model that takes columns as they are."""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from tacit.analysis.export.scorer import Scorer
+from tacit.analysis.export.texts import Texts
+from tacit.base.version import __version__
+from tacit.data.tables.kinds import DateColumn, NumberColumn
+from tacit.errors import InputError, describe, optional
+
+OPSET = 20
+"""The first with operators for text."""
+
+
+def program(scorer: Scorer) -> torch.export.ExportedProgram:
+    """The program of a scorer, for any number of records.
+
+    Raises:
+        InputError: on `--to`, if its module does what no program can.
+    """
+    features = scorer.predictor.config.task.feature_map
+    if features is not None and ":" not in features.replace("scattering:", ""):
+        raise _refusal(features)
+    shapes = (tuple({0: torch.export.Dim("records")} for _ in scorer.examples),)
+    with _quiet(), _refused():
+        try:
+            return torch.export.export(scorer, scorer.examples, dynamic_shapes=shapes)
+        except Exception as error:
+            with suppress(Exception):  # one that asks for len(records) takes the other way
+                return torch.export.export(
+                    scorer, scorer.examples, dynamic_shapes=shapes, strict=True
+                )
+            raise error
+
+
+def onnx_model(scorer: Scorer, facts: Mapping[str, str]) -> Any:
+    """The ONNX model of a scorer, with columns as they are for its inputs, and classes by name.
+
+    Numbers are float64 `[records]`, NaN where missing; all other columns are texts `[records]`.
+    `facts` are what the file says of itself, by name.
+
+    Raises:
+        InputError: a column cannot be read by standard operators, or, on `--to`, the module has an
+            operation that is none.
+    """
+    onnx, _ = optional("onnx"), optional("onnxscript")
+    for name, one in scorer.kinds.items():
+        if isinstance(one, DateColumn) and one.zone is not None:
+            expected = "of a column with a zone ONNX has no operators: export it --to torch"
+            raise InputError(f"schema.columns.{name}.zone", one.zone, expected)
+    for name in {*scorer.names} & {*scorer.columns}:
+        raise InputError(
+            f"schema.columns.{name}", name, "is what a prediction is called: rename it"
+        )
+    made = program(scorer)
+    with _quiet(), _refused():
+        options: Any = {"dynamo": True, "opset_version": OPSET, "verbose": False}
+        model: Any = torch.onnx.export(made, **options).model_proto  # type: ignore[union-attr]
+    strange = sorted({one.domain for one in model.opset_import} - {"", "ai.onnx.ml"})
+    if strange:
+        raise _refusal(f"operators of {', '.join(strange)}")
+    prefix = "model/"
+    while any(name.startswith(prefix) for name in (*scorer.columns, *scorer.names)):
+        prefix = f"/{prefix}"
+    model = onnx.compose.add_prefix(model, prefix)
+    graph, texts, inputs, after = model.graph, Texts(f"{prefix}texts/"), [], []
+    for info in (*graph.value_info, *graph.input, *graph.output):
+        for size in info.type.tensor_type.shape.dim:
+            size.dim_param = "records" if size.dim_param else ""
+    for name, inner in zip(scorer.columns, graph.input, strict=True):
+        source, kind = name, scorer.kinds.get(name)
+        outer = onnx.ValueInfoProto()
+        outer.CopyFrom(inner)
+        outer.name = name
+        if kind is not None and not isinstance(kind, NumberColumn):
+            source = texts.read(name, kind, scorer.words)
+            shape = ["records"]
+            outer = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, shape)
+        texts.nodes.append(onnx.helper.make_node("Identity", [source], [inner.name]))
+        inputs.append(outer)
+    for name, inner in zip(scorer.names, graph.output, strict=True):
+        operator, sources = "Identity", [inner.name]
+        if inner.type.tensor_type.elem_type == onnx.TensorProto.INT64:
+            # The last is what stands at -1, for no score.
+            operator, sources = "Gather", [texts.constant([*(scorer.labels or ()), ""]), inner.name]
+            inner.type.tensor_type.elem_type = onnx.TensorProto.STRING
+        after.append(onnx.helper.make_node(operator, sources, [name]))
+        inner.name = name
+    for field, values in {"node": [*texts.nodes, *graph.node, *after], "input": inputs}.items():
+        del getattr(graph, field)[:]
+        getattr(graph, field).extend(values)
+    graph.initializer.extend(texts.constants)
+    onnx.helper.set_model_props(model, dict(facts))
+    model.producer_name, model.producer_version = "tacit", __version__
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporters say of packages that are not installed, and of their own ways."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever the exporters, or the user's module, raise
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        layers = [
+            f"the forward of {type(layer).__name__}"
+            for frame in frames
+            if isinstance(layer := frame.f_locals.get("self"), nn.Module)
+            and frame.f_code.co_name == "forward"
+        ]
+        operators = re.findall(r"\b(?:aten|prims)[.:]+\w+", str(error))
+        raise _refusal([describe(error), *layers[1:], *operators[:1]][-1]) from error
+
+
+def _refusal(found: str) -> InputError:
+    expected = "its module has what no such file can hold: --to safetensors writes its weights"
+    return InputError("--to", found, expected)
