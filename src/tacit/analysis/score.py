@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass, replace
+import os
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from tacit import data
+from tacit.base.private_files import plain_errors, write_private
 from tacit.config import GIVEN, Config
 from tacit.data import Schema
 from tacit.data.formats.svmlight import Declared
 from tacit.data.tables import is_table
+from tacit.data.tables.groups import groups_by
 from tacit.errors import InputError
 from tacit.models.architectures import find_loss
-from tacit.models.metrics import GIVEN_METRIC, baselines, check_metrics, find_metrics, score
+from tacit.models.metrics import (
+    GIVEN_METRIC,
+    METRICS,
+    baselines,
+    check_metrics,
+    find_metrics,
+    score,
+)
+from tacit.report.documents.base import plain_json
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.training.recalibration import halves
 from tacit.training.run_folder.folder import trusted_config
@@ -49,6 +64,26 @@ class Score:
         return "\n".join([f"{self.dataset}: {told} on {self.records:,} records", *notes])
 
 
+@dataclass(frozen=True)
+class PrivateScores:
+    """Of private records: no epsilon covers them.
+
+    `trained_on` says that the model was trained on these records. `scores` are of all of them, and
+    of each group that has any.
+    """
+
+    dataset: str
+    trained_on: bool
+    scores: tuple[Score, ...]
+
+    def describe(self) -> str:
+        """For the owner of the records."""
+        optimistic = "the model was trained on these records: on others it is less good"
+        lines = [score.describe() for score in self.scores]
+        lines += [optimistic] * self.trained_on
+        return "\n".join([*lines, "private: no epsilon covers these scores, keep them at home"])
+
+
 def evaluate_run(
     run: str | Path,
     dataset: str | None = None,
@@ -76,6 +111,60 @@ def evaluate_run(
     records = _records(config, name, data_dir, declared, predictor.schema)
     if name == config.task.dataset and config.task.test is not None:
         name = config.task.test
+    _check_shape(folder, name, records)
+    outputs = predictor.outputs_of_rows(records.inputs, records.packed)
+    return _scored(config, name, outputs, records.targets)
+
+
+def evaluate_privately(
+    run: str | Path,
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    *,
+    by: str | None = None,
+    trust: bool = False,
+) -> tuple[PrivateScores, Path]:
+    """Score the consensus model of a run on private records, for the eyes of their owner.
+
+    They are those of `dataset`, or what the run trained on. `by` is a column of their schema, by
+    which groups are scored as well. The scores are written to a new private file of the run folder,
+    whose path is given back: no epsilon covers them. All else is as for `evaluate_run`.
+    """
+    folder, unused = Path(run), ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING
+    config = trusted_config(folder, trust, unused=unused)
+    trained_on = config.nodes.source or config.task.dataset
+    name = dataset or trained_on
+    if "{" in name:
+        raise InputError("--data", name, "name your own table: csv:PATH")
+    predictor = load_predictor(run, trust=trust)
+    declared = replace(config.task.declared, outputs=shape_of(folder, result_of(folder)).outputs)
+    is_own = name == trained_on
+    records = _records(config, name, data_dir, declared, predictor.schema, private=True)
+    _check_shape(folder, name, records)
+    groups = None if by is None else groups_by(predictor.schema, by)
+    outputs = predictor.outputs_of_rows(records.inputs, records.packed)
+    parts = {"all": torch.ones(len(records), dtype=torch.bool)}
+    if groups is not None:
+        of = groups.of(records.inputs)
+        parts |= {f"{by}: {own}": of == place for place, own in enumerate(groups.names)}
+    scores = tuple(
+        _scored(config, own, outputs[rows], records.targets[rows], private=True)
+        for own, rows in parts.items()
+        if bool(rows.any())
+    )
+    found = PrivateScores(name, is_own, scores)
+    content = json.dumps(plain_json(asdict(found)), indent=2).encode()
+    number = 1
+    while os.path.lexists(path := folder / f"private-scores-{number}.json"):
+        number += 1
+    with plain_errors("RUN", path):
+        write_private(path, content)
+    return found, path
+
+
+def _check_shape(folder: Path, name: str, records: data.Dataset) -> None:
+    shape = shape_of(folder, result_of(folder))
+    expected = shape.record_shape or shape.input_shape
     if tuple(records.inputs.shape[1:]) != expected:
         raise InputError(
             "--data",
@@ -83,29 +172,46 @@ def evaluate_run(
             f"its records have shape {list(records.inputs.shape[1:])}; the model takes "
             f"{list(expected)}",
         )
+
+
+def _scored(
+    config: Config, name: str, outputs: Tensor, targets: Tensor, *, private: bool = False
+) -> Score:
+    """Scores of outputs; of `private` records all that are defined, those of the task first."""
     loss = find_loss(config.task.loss, class_weights=config.task.class_weights)
-    metrics = find_metrics(
-        [name for name in config.task.metric or () if not name.startswith(GIVEN_METRIC)]
-    )
-    outputs = predictor.outputs_of_rows(records.inputs, records.packed)
-    loss.check(outputs, records.targets)
+    names = [name for name in config.task.metric or () if not name.startswith(GIVEN_METRIC)]
+    metrics = find_metrics([*dict.fromkeys([*names, *(METRICS if private else ())])])
+    loss.check(outputs, targets)
     accuracy = None
     if loss.accuracy is not None:
-        accuracy = float(loss.accuracy(outputs, records.targets).double().mean())
-    check_metrics(metrics, loss, outputs, records.targets, len(records))
-    ignorant = baselines(metrics, loss, outputs, records.targets)
+        accuracy = float(loss.accuracy(outputs, targets).double().mean())
+    defined = []
+    for metric in metrics:
+        try:
+            check_metrics([metric], loss, outputs, targets, len(targets))
+            defined.append(metric)
+        except InputError:
+            if not private:
+                raise
+    ignorant = baselines(defined, loss, outputs, targets)
     return Score(
         dataset=name,
-        records=len(records),
-        metrics={metric.name: score(metric, outputs, records.targets) for metric in metrics},
+        records=len(targets),
+        metrics={metric.name: score(metric, outputs, targets) for metric in defined},
         accuracy=accuracy,
-        loss=float(loss.per_record(outputs, records.targets).mean()),
-        baselines=ignorant.by_name(metrics),
+        loss=float(loss.per_record(outputs, targets).mean()),
+        baselines=ignorant.by_name(defined),
     )
 
 
 def _records(
-    config: Config, name: str, data_dir: str | None, declared: Declared, schema: Schema | None
+    config: Config,
+    name: str,
+    data_dir: str | None,
+    declared: Declared,
+    schema: Schema | None,
+    *,
+    private: bool = False,
 ) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
@@ -120,8 +226,8 @@ def _records(
         test_share=task.test_share if same else None,
         declared=declared,
     )
-    records = loaded.train if loaded.test is None else loaded.test
-    if same and task.calibrate == "public":  # the others were fitted to
+    records = loaded.train if private or loaded.test is None else loaded.test
+    if same and not private and task.calibrate == "public":  # the others were fitted to
         records, _ = halves(records)
     data.check_dataset(records, "--data", loaded.classes)
     return records

@@ -451,18 +451,31 @@ def evaluate(
     data_dir: Annotated[
         str | None, Option(help="Where to look for it; default: the run's.")
     ] = None,
+    private: Annotated[
+        bool,
+        Option("--private", help="Score private records, for your own eyes: by default your own."),
+    ] = False,
+    by: Annotated[
+        str | None, Option(metavar="COLUMN", help="With --private: score its groups as well.")
+    ] = None,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Score the consensus model of a run on test records."""
-    from tacit.analysis.score import evaluate_run
+    """Score the consensus model of a run on test records, or on private ones at home."""
+    from tacit.analysis.score import evaluate_privately, evaluate_run
     from tacit.report.documents.base import plain_json
 
-    score = evaluate_run(run, data, data_dir, trust=trust)
+    if private:
+        found, path = evaluate_privately(run, data, data_dir, by=by, trust=trust)
+    elif by is not None:
+        raise InputError("--by", by, "is for private records: add --private")
+    score = found if private else evaluate_run(run, data, data_dir, trust=trust)
     if as_json:
         typer.echo(json.dumps(plain_json(asdict(score)), indent=2))
         return
     typer.echo(score.describe())
+    if private:
+        typer.echo(f"written to {path}")
 
 
 @app.command()

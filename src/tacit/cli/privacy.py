@@ -17,6 +17,7 @@ from tacit.cli.options import (
     Page,
     Run,
     Set,
+    Trust,
     command_group,
     print_written,
     show_document,
@@ -78,6 +79,41 @@ def labels(
     if peers.rank > 0:
         return
     show_document(asdict(counted), label_blocks(counted), as_json=as_json)
+
+
+@privacy_app.command()
+def scores(
+    file: File,
+    run: Run,
+    epsilon: Annotated[float, Option(help="What they may cost each node.", min=1e-3)] = 0.1,
+    data: Annotated[
+        str | None, Option(help="A table of records held out; default: those of training.")
+    ] = None,
+    by: Annotated[
+        str | None, Option(metavar="COLUMN", help="A declared column: score its groups as well.")
+    ] = None,
+    set_: Set = None,
+    trust: Trust = False,
+    allow_insecure_network: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Score a run's model on all nodes' records under noise, charged to the budgets of the data."""
+    from dataclasses import asdict
+
+    from tacit.analysis.noised_scores import noised_scores, score_blocks
+    from tacit.communication.peers import ALONE, Peers
+    from tacit.config import load_config
+    from tacit.training.processes.agreement import process_group
+
+    config = load_config(file, overrides=set_ or ())
+    with process_group(config, allow_insecure_network=allow_insecure_network) as cluster:
+        peers: Peers = ALONE if cluster is None else cluster
+        with waiting("scoring the records of every node", hidden=as_json or peers.rank > 0):
+            found = noised_scores(
+                config, run, epsilon, held_out=data, by=by, trust=trust, peers=peers
+            )
+    if peers.rank == 0:
+        show_document(asdict(found), score_blocks(found), as_json=as_json)
 
 
 @privacy_app.command()

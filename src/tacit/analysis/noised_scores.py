@@ -1,0 +1,373 @@
+"""How good a run's model is over sites: counts of records under noise, charged to their budgets.
+
+A cell is a group, a class and a bin of what the model says: of two classes the log-odds of class 1,
+between public edges of which 0 (a probability of a half) is one; of more, the predicted class.
+Mechanism, relation, trust model and sensitivity are those of `tacit.training.noised_counts`. All
+scores are functions of the noised counts. Proof: `docs/proofs/scores.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+from torch import Tensor
+
+from tacit.analysis.label_counts import class_count, labels_of
+from tacit.communication.peers import ALONE, Peers, place
+from tacit.config import Config, load_config
+from tacit.data import Schema
+from tacit.data.tables.groups import Groups, groups_by
+from tacit.errors import InputError
+from tacit.models.architectures import find_loss
+from tacit.models.probabilities import log_odds
+from tacit.report.view import Block, Table, Text
+from tacit.report.wording import epsilon_text
+from tacit.training.noised_counts import check_counted, counted_once
+from tacit.training.recalibration import edges_of
+from tacit.training.records import load_records, node_records
+from tacit.training.run_folder.predictor import Predictor, load_predictor
+
+Array = NDArray[np.float64]
+_FIXED = (0.01, 0.03, 0.07, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95)  # where no public record says better
+_FEW = 100  # public records, too few for quantiles
+_MOST_CELLS = 100_000
+_DROWNED = 2.0  # deviations: a total that is lower says nothing
+SCORES = ("accuracy", "sensitivity", "specificity", "prevalence", "auc")
+
+
+@dataclass(frozen=True)
+class NoisedScore:
+    """A score and the deviation that the noise gives it, at most; None where noise drowns it."""
+
+    value: float | None
+    deviation: float | None
+
+
+@dataclass(frozen=True)
+class PartScores:
+    """Of some records: a node's, a group's, or all.
+
+    Args:
+        of: whose they are.
+        records: how many, under noise.
+        noise_std: standard deviation of the noise in each count.
+        confusion: counts, `[true class][predicted class]`.
+        scores: by name; `auc` counts records of one bin as ties.
+        auc_within: how far the area without bins may lie from `auc`, beside the noise.
+        calibration: of each bin its lowest and highest probability, records, and the share of
+            class 1 among them.
+    """
+
+    of: str
+    records: float
+    noise_std: float
+    confusion: tuple[tuple[float, ...], ...]
+    scores: dict[str, NoisedScore]
+    auc_within: float | None
+    calibration: tuple[tuple[float, float, float, NoisedScore], ...]
+
+
+@dataclass(frozen=True)
+class NoisedScores:
+    """What was released of a model's scores, and what follows from it.
+
+    Args:
+        model: the digest of its parameters.
+        records: "training" or "held out".
+        edges: probabilities of class 1 between bins; none of more than two classes.
+        groups: by name; one without a name where nobody asked for groups.
+        noise_std: in each count of a node.
+        counts: `[nodes][groups][classes][bins]`.
+        parts: of all records, of each node, and of each group.
+        epsilon: certified, what the release by itself costs each node, at its `delta`.
+    """
+
+    model: str
+    records: str
+    edges: tuple[float, ...]
+    groups: tuple[str, ...]
+    noise_std: tuple[float, ...]
+    counts: tuple[Any, ...]
+    parts: tuple[PartScores, ...]
+    epsilon: tuple[float, ...]
+    delta: tuple[float, ...]
+
+
+def noised_scores(
+    config: str | Path | Mapping[str, Any] | Config,
+    run: str | Path,
+    epsilon: float,
+    *,
+    held_out: str | None = None,
+    by: str | None = None,
+    nodes: Any = None,
+    schema: str | Path | Mapping[str, Any] | Schema | None = None,
+    trust: bool = False,
+    peers: Peers = ALONE,
+) -> NoisedScores:
+    """Score the model of a run folder on the nodes' records, charged to the budgets of these.
+
+    The records are those that the experiment trains on, or `held_out` in their place, a table of
+    the same columns that is named as `[task].dataset` or `nodes.source` is. `by` is a declared
+    column. All else is as for `tacit.count_labels`; `trust` is as in `tacit.load_model`.
+
+    Raises:
+        InputError: no ledger is named, the targets are no class labels, processes have other models
+            or count other things, or the model takes other records.
+        BudgetError: the budget of a node's data does not cover it.
+        PeerError: another process was lost, or sent what cannot be added up.
+    """
+    nodes, declared, names = node_records(nodes, schema)
+    config = load_config(
+        config,
+        count=None if nodes is None else len(nodes),
+        names=names,
+        loss=None if declared is None else declared.target.loss,
+    )
+    check_counted(config)
+    predictor = load_predictor(run, trust=trust)
+    config = _held_out(config, held_out)
+    plans = "blocks" if peers.processes == 1 else config.nodes.placement
+    placement = place(config.nodes.count, peers.processes, plans)
+    hosted, cpu = placement.hosted(peers.rank), torch.device("cpu")
+    loaded = load_records(config, nodes, None, declared, torch.float32, cpu, hosted)
+    config = config.with_names(loaded.names)
+    train, public = loaded.train, None if loaded.test is None else loaded.test.targets
+    loss = find_loss(config.task.loss)
+    if loss.formula == "mse":
+        expected = (
+            "is of numbers, and noised counts are of classes: each site can score its own records "
+            "with `tacit evaluate RUN --private`"
+        )
+        raise InputError("task.loss", loss.name, expected)
+    classes = class_count(config, loss, public, loaded.classes)
+    labels = labels_of(train, loss, classes, hosted)
+    _check_fits(predictor, loaded.schema)
+    groups = None if by is None else groups_by(loaded.schema, by)
+    outputs = predictor.outputs_of_rows(train.inputs, train.packed)
+    if outputs.ndim > 2 or (outputs[:1].numel() not in ((1, 2) if classes == 2 else (classes,))):
+        found = f"outputs {list(outputs.shape[1:])}"
+        raise InputError("RUN", found, f"its model must tell {classes} classes apart")
+    edges: tuple[float, ...] = ()
+    if classes == 2:
+        known = None
+        if loaded.test is not None and len(loaded.test) >= _FEW:
+            test = loaded.test
+            known = log_odds(predictor.outputs_of_rows(test.inputs, test.packed))
+        edges = public_edges(known)
+    names_of_groups = ("",) if groups is None else groups.names
+    shape = (len(names_of_groups), classes, len(edges) + 1 if classes == 2 else classes)
+    if math.prod(shape) > _MOST_CELLS:
+        expected = f"{math.prod(shape)} cells; at most {_MOST_CELLS} can be: take fewer groups"
+        raise InputError("--by", by, expected)
+    cells = cells_of(outputs, labels, groups, train.inputs, edges, shape)
+    digest = _digest(predictor)
+    agreed = {
+        "scores.model": digest,
+        "scores.records": "training" if held_out is None else "held out",
+        "scores.bins": hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest(),
+        "scores.by": by or "none",
+        "scores.schema": "none" if loaded.schema is None else loaded.schema.digest,
+    }
+    width = math.prod(shape)
+    plan, rows = counted_once(config, epsilon, train, cells, width, peers, placement, agreed)
+    counts = np.array(rows).reshape(len(rows), *shape)
+    stds = [plan.release.noise_std(node, 0) for node in plan.nodes]
+    bins = tuple(float(f"{expit(edge):.6g}") for edge in edges)
+    sites = config.nodes.names or [f"node {node}" for node in range(len(rows))]
+    every = math.hypot(*stds)
+    count = len(names_of_groups)
+    parts = [part_scores("all", counts.sum((0, 1)), every, count, bins)]
+    if len(rows) > 1:
+        each = zip(sites, counts, stds, strict=True)
+        parts += [part_scores(name, own.sum(0), std, count, bins) for name, own, std in each]
+    if groups is not None:
+        whole = zip(groups.names, counts.sum(0), strict=True)
+        parts += [part_scores(f"{by}: {name}", own, every, 1, bins) for name, own in whole]
+    return NoisedScores(
+        model=digest,
+        records=agreed["scores.records"],
+        edges=bins,
+        groups=names_of_groups,
+        noise_std=tuple(stds),
+        counts=tuple(counts.tolist()),
+        parts=tuple(parts),
+        epsilon=tuple(node.epsilon or 0.0 for node in plan.nodes),
+        delta=tuple(node.delta or 0.0 for node in plan.nodes),
+    )
+
+
+def _held_out(config: Config, name: str | None) -> Config:
+    """The experiment whose records are of another table."""
+    if name is None:
+        return config
+    if config.nodes.data == "by-rank":
+        return config.with_keys(nodes={"source": name})
+    return config.with_keys(task={"dataset": name, "test_share": None})
+
+
+def _check_fits(predictor: Predictor, schema: Schema | None) -> None:
+    """Refuse records that become other inputs than those that the model was trained on."""
+    own = predictor.schema
+    if (own is None) != (schema is None) or (own and schema and own.digest != schema.digest):
+        expected = "was trained by another schema than that by which these records are read"
+        raise InputError("RUN", "schema.toml", expected)
+
+
+def _digest(predictor: Predictor) -> str:
+    """Tells one model from another: of all its parameters and buffers."""
+    whole = hashlib.blake2b(digest_size=16)
+    for name, tensor in predictor.module.state_dict().items():
+        whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        whole.update(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+    return whole.hexdigest()
+
+
+def public_edges(odds: Array | None) -> tuple[float, ...]:
+    """Log-odds between bins, ascending, 0 among them: of public records their quantiles.
+
+    They are rounded, so that sites whose machines round differently have the same ones.
+    """
+    known = np.zeros(0) if odds is None else odds[np.isfinite(odds)]
+    found = edges_of(known) if len(known) >= _FEW else logit(np.array(_FIXED))
+    return tuple(np.unique(np.append(np.round(found, 2) + 0.0, 0.0)).tolist())
+
+
+def cells_of(
+    outputs: Tensor,
+    labels: Tensor,
+    groups: Groups | None,
+    inputs: Tensor,
+    edges: Sequence[float],
+    shape: tuple[int, int, int],
+) -> Tensor:
+    """The one cell of every record, int64 `[records]`, of `shape` (groups, classes, bins).
+
+    Outputs that are no numbers are of the last bin, or of one of the classes.
+    """
+    if shape[1] == 2:
+        said = torch.from_numpy(np.searchsorted(np.array(edges), log_odds(outputs)))
+    else:
+        said = outputs.argmax(1).cpu()
+    group = torch.zeros_like(labels) if groups is None else groups.of(inputs).cpu()
+    return (group * shape[1] + labels) * shape[2] + said
+
+
+def part_scores(
+    of: str, counts: Array, each: float, groups: int, edges: Sequence[float]
+) -> PartScores:
+    """Scores of noised counts `[classes, bins]`.
+
+    Each is a sum of so many `groups`' counts, with noise of deviation `each` in every one.
+    """
+    std, classes = each * math.sqrt(groups), len(counts)
+    bins, total = counts.shape[1], float(counts.sum())
+    auc, within = NoisedScore(None, None), None
+    scores: dict[str, NoisedScore] = {}
+    calibration = []
+    half = edges.index(0.5) + 1 if classes == 2 else 0  # bins below a half
+    if classes == 2:
+        no, yes = counts
+        below, above = (part.sum(1) for part in (counts[:, :half], counts[:, half:]))
+        confusion = np.stack([below, above], 1)
+        right = (below[0] + above[1], bins)
+        scores["sensitivity"] = _share(above[1], yes.sum(), bins - half, half, std)
+        scores["specificity"] = _share(below[0], no.sum(), half, bins - half, std)
+        scores["prevalence"] = _share(yes.sum(), total, bins, bins, std)
+        auc, within = _auc(no, yes, std)
+        ends = [0.0, *edges, 1.0]
+        for k in range(bins):
+            inside = no[k] + yes[k]
+            share = _share(yes[k], inside, 1, 1, std)
+            calibration.append((ends[k], ends[k + 1], float(inside), share))
+    else:
+        confusion, right = counts, (np.trace(counts), classes)
+    accuracy = _share(right[0], total, right[1], classes * bins - right[1], std)
+    scores = {"accuracy": accuracy, **scores}
+    if classes == 2:
+        scores["auc"] = auc
+    table = tuple(tuple(map(float, row)) for row in confusion)
+    return PartScores(of, total, std, table, scores, within, tuple(calibration))
+
+
+def _share(inside: float, of: float, cells: int, others: int, std: float) -> NoisedScore:
+    """A share of counts with noise in each: `cells` of them inside, and so many others.
+
+    With inside = a + e and of = b + f, where e and f are the noise, the error is exactly
+    (e - (a / b) f) / of. Its numerator is normal, and of a variance that is convex in a / b: at
+    most that at 0 or at 1.
+    """
+    if of <= _DROWNED * std * math.sqrt(cells + others):
+        return NoisedScore(None, None)
+    deviation = std * math.sqrt(max(cells, others)) / of
+    return NoisedScore(min(max(float(inside / of), 0.0), 1.0), float(deviation))
+
+
+def _auc(no: Array, yes: Array, std: float) -> tuple[NoisedScore, float | None]:
+    """The area by bins of ascending odds, its deviation, and what bins may hide.
+
+    With M[b, c] = 1 for c < b and a half for c = b, and noised counts p and n, the error of
+    A = p M n / (sum p sum n) is (e K n + p K f - e K f) / (sum p sum n), where K = M - A and e and
+    f are the noise. The expectation of the deviation's square is at least the error's variance,
+    but for what A itself is off by.
+    """
+    bins = len(no)
+    outside, inside = float(no.sum()), float(yes.sum())
+    if min(outside, inside) <= _DROWNED * std * math.sqrt(bins):
+        return NoisedScore(None, None), None
+    pairs = outside * inside
+    order = np.tril(np.ones((bins, bins)), -1) + np.eye(bins) / 2
+    area = min(max(float(yes @ order @ no) / pairs, 0.0), 1.0)
+    kept = order - area
+    spread = std * math.hypot(np.linalg.norm(kept @ no), np.linalg.norm(yes @ kept))
+    hidden = float(np.maximum(yes, 0) @ np.maximum(no, 0)) / 2 / pairs
+    return NoisedScore(area, float(spread / pairs)), hidden
+
+
+def score_blocks(found: NoisedScores) -> list[Block]:
+    """The scores for people."""
+    columns = [name for name in SCORES if name in found.parts[0].scores]
+    rows = [
+        (part.of, f"{part.records:,.0f}", *(_plus(part.scores[name]) for name in columns))
+        for part in found.parts
+    ]
+    blocks: list[Block] = [Table(("records of", "noised count", *columns), rows)]
+    first = found.parts[0]
+    if first.calibration:
+        cells = [
+            (f"{low:.2%} to {high:.2%}", f"{records:,.0f}", _plus(share))
+            for low, high, records, share in first.calibration
+        ]
+        heads = ("probability of class 1", "noised count", "share of class 1")
+        blocks.append(Table(heads, cells, title="calibration, all records"))
+    spent = epsilon_text(max(found.epsilon))
+    lines = [
+        "Behind +- stand two standard deviations of the noise alone; - is what the noise drowns.",
+        *(
+            [f"The AUC counts records of one bin as ties: without bins it is within {own:.3f}."]
+            if (own := first.auc_within) is not None
+            else []
+        ),
+        *(
+            ["These are the records that the model was trained on: on others it is less good."]
+            if found.records == "training"
+            else []
+        ),
+        f"It cost every node an epsilon of at most {spent}, which its ledger has charged.",
+    ]
+    return [*blocks, *(Text(line) for line in lines)]
+
+
+def _plus(estimate: NoisedScore) -> str:
+    if estimate.value is None or estimate.deviation is None:
+        return "-"
+    return f"{estimate.value:.3f} +- {2 * estimate.deviation:.3f}"
