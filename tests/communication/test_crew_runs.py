@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+import tacit
 from communication.cluster.crew import assert_ends_as, rows_of, simulated
 from communication.cluster.test_cluster_runs import (
     KINDS,
@@ -14,7 +17,10 @@ from communication.cluster.test_cluster_runs import (
 )
 from communication.memory import train
 from experiments import write_experiment
+from tacit import report
+from tacit.analysis.statement import statement_document
 from tacit.errors import InputError, TacitError
+from tacit.report.documents.run import OWN_LEDGER, read_result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -27,6 +33,38 @@ def test_a_crew_gives_the_numbers_of_the_simulator(kind, tmp_path):
     simulated(file, tmp_path / "alone")
     assert_same_run(tmp_path / "run", tmp_path / "alone", server="server" in kind)
     assert_private_metrics_stay_home(tmp_path / "run", rows_of(tmp_path / "alone"))
+    assert_each_has_its_own(tmp_path / "run", tmp_path / "away")
+
+
+def assert_each_has_its_own(run, away):
+    """Every process has the model of rank 0, and of its own nodes its own word, wherever it is."""
+    whole, common = read_result(run / "result.json"), load_file(run / "model.safetensors")
+    for rank in range(3):
+        part = away / str(rank) / f"rank-{rank:04d}"
+        part.parent.mkdir(parents=True)
+        (run / part.name).rename(part)  # of the others it has nothing
+        found, model = read_result(part / "result.json"), load_file(part / "model.safetensors")
+        for name, numbers in common.items():
+            assert torch.equal(model[name], numbers), (rank, name)
+        module = tacit.load_model(part.parent)
+        assert all(torch.equal(module.state_dict()[name], own) for name, own in common.items())
+        for key in ("test_accuracy", "test_loss", "bytes_sent_by_node", "calibration"):
+            assert getattr(found, key) == getattr(whole, key), (rank, key)
+        assert any("as rank 0 told" in note for note in found.notes) == (rank > 0)
+        assert report.write_report(part).exists()
+        if found.epsilon_source is None:
+            continue
+        own = {n for n, by in enumerate(found.epsilon_source) if by == OWN_LEDGER}
+        assert own == {n for n, by in enumerate(whole.epsilon_source) if _rank(by) == rank}
+        if found.private:
+            stated = statement_document(part)
+            assert {row.node: row.epsilon for row in stated.nodes} == {
+                node: pytest.approx(whole.epsilon[node], rel=1e-9) for node in own
+            }
+
+
+def _rank(source):
+    return 0 if source == OWN_LEDGER else int(source.removeprefix("rank "))
 
 
 @pytest.mark.parametrize("who", [0, 2])

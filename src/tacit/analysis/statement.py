@@ -52,7 +52,7 @@ from tacit.report.documents.ledger import (
     StatementTask,
     StatementUnit,
 )
-from tacit.report.documents.run import LET_IT_END, NOT_THERE, ResultDocument, RunAudit
+from tacit.report.documents.run import LET_IT_END, NOT_THERE, OWN_LEDGER, ResultDocument, RunAudit
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.documents.unit import RECORD, UnitTerms
@@ -153,6 +153,12 @@ _PROCESSES = (
     "the trust model holds for those who see their messages. The ledgers of all processes were "
     "brought to one place for this statement. If a process was lost, nobody had let it be lost at "
     "a step that they chose by what they had seen."
+)
+_PART = (
+    "The nodes ran in several processes. This is the statement of one of them, of its own nodes by "
+    "its own ledger; what others spent is theirs to state. Who runs a process can see everything "
+    "of its nodes: the trust model holds for those who see their messages. If a process was lost, "
+    "nobody had let it be lost at a step that they chose by what they had seen."
 )
 _HONEST = (
     "All nodes followed the protocol, and all but {colluding} kept to themselves what only a node "
@@ -255,7 +261,10 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
     ledger = ledger_document(run / "ledger.sqlite" if in_one_process else run)
     where = "ledger.sqlite" if in_one_process else "rank-*/ledger.sqlite"
     ledger = ledger.model_copy(update={"path": where})
-    nodes = _nodes(run, result, ledger)
+    own = [node for node, by in enumerate(result.epsilon_source or ()) if by == OWN_LEDGER]
+    is_part = in_one_process and 0 < len(own) < result.node_count
+    in_one_process = in_one_process and not is_part
+    nodes = _nodes(run, result, ledger, len(own) if is_part else result.node_count)
     _check_charged(run, result, ledger, ledger)
     first = from_statement(ledger.mechanisms[0])
     (entered,) = ledger.runs
@@ -316,7 +325,11 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             *_view_assumptions(config),
             *_PASSES.get(config.train.precision, ()),
             _end_assumption(result, ledger),
-            _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files)),
+            _ONE_PROCESS
+            if in_one_process
+            else _PART
+            if is_part
+            else _PROCESSES.format(processes=len(ledger.files)),
             *_trust_assumptions(ledger.trust, observer(first.trust_model)),
             *(() if data_ledger is None else (_ALL_RUNS,)),
             *(() if of_rows is None else (of_rows,)),
@@ -438,19 +451,24 @@ def _result(run: Path) -> ResultDocument:
     return result
 
 
-def _nodes(run: Path, result: ResultDocument, ledger: LedgerReport) -> tuple[StatementNode, ...]:
-    """One row a node: certified by the ledger, the rest by the result."""
-    if len(ledger.nodes) != result.node_count:
-        expected = f"the ledger of {result.node_count} nodes; it has {len(ledger.nodes)}"
+def _nodes(
+    run: Path, result: ResultDocument, ledger: LedgerReport, count: int
+) -> tuple[StatementNode, ...]:
+    """One row for each of `count` nodes: certified by the ledger, the rest by the result."""
+    if len(ledger.nodes) != count:
+        expected = f"the ledger of {count} nodes; it has {len(ledger.nodes)}"
+        if (run / "rank-0000").exists():
+            expected += f": bring those of all processes here, or state its own: {run}/rank-0000"
         raise InputError("RUN", str(run), expected)
     rows = []
     names = result.node_names
-    for node, account in enumerate(ledger.nodes):
-        if account.node is None or account.epsilon is None or account.delta is None:
+    for account in ledger.nodes:
+        node = account.node
+        if node is None or account.epsilon is None or account.delta is None:
             raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
         rows.append(
             StatementNode(
-                node=account.node,
+                node=node,
                 records=result.records[node],
                 signal_share=result.signal_share[node],
                 epsilon=account.epsilon,

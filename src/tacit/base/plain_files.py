@@ -125,3 +125,10 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise
     except ValueError:
         raise tomllib.TOMLDecodeError("it has an integer of thousands of digits") from None
+
+
+def own_part(run: Path) -> Path:
+    """Of a run of several processes of which one ran here, that one's folder; else the run's."""
+    whole = os.path.isfile(run / "config.toml") or not os.path.isdir(run)
+    parts = [] if whole else [path for path in run.glob("rank-*") if path.is_dir()]
+    return parts[0] if len(parts) == 1 else run

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer import Argument, Option
 
+from tacit.base.plain_files import own_part
 from tacit.base.version import __version__
 from tacit.cli.check import check
 from tacit.cli.compare import compare
@@ -40,6 +41,7 @@ from tacit.cli.logs import (
     tell,
 )
 from tacit.cli.options import (
+    Ended,
     File,
     Insecure,
     Json,
@@ -49,7 +51,6 @@ from tacit.cli.options import (
     Quiet,
     Resume,
     ResumeIfThere,
-    Run,
     Set,
     Trust,
     check_files,
@@ -444,7 +445,7 @@ def algorithms(as_json: Json = False) -> None:
 
 @app.command()
 def evaluate(
-    run: Run,
+    run: Ended,
     data: Annotated[
         str | None, Option(help="A data set as [task].dataset names it; default: the run's.")
     ] = None,
@@ -486,7 +487,7 @@ def report(
     """Write report.html of run folders anew."""
     from tacit.report import write_report
 
-    print_written([write_report(folder) for folder in runs], as_json)
+    print_written([write_report(own_part(folder)) for folder in runs], as_json)
 
 
 def main() -> None:

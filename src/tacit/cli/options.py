@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from tacit.base.plain_files import own_part
 from tacit.cli.logs import LogFormat, as_json_lines
 from tacit.errors import InputError
 
@@ -56,6 +57,7 @@ LogLines = Annotated[
     ),
 ]
 Run = Annotated[Path, Argument(metavar="RUN", help="A run folder.")]
+Ended = Annotated[Path, Argument(metavar="RUN", help="A run folder.", callback=own_part)]
 Trust = Annotated[
     bool, Option("--trust", help="Call functions that the run's config.toml names as its own.")
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 from typer import Option
 
-from tacit.cli.options import Run, Trust, check_new
+from tacit.cli.options import Ended, Trust, check_new
 from tacit.errors import InputError, RecordsError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _STANDARD = Path("-")
 
 
 def predict(
-    run: Run,
+    run: Ended,
     csv: Annotated[
         Path,
         Option(
@@ -107,11 +107,12 @@ def _opened(out: Path) -> Iterator[TextIO]:
             yield file
 
 
-def _plain(column: Column) -> list[object]:
+def _plain(column: Column) -> list[str | None]:
     """A column as the file has it; of what is no text, the text that a schema sees."""
     from tacit.data.tables.fields import is_text
 
-    return column.values.to_pylist() if is_text(column.values.type) else column.texts()
+    texts: list[str | None] = column.values.to_pylist() if is_text(column.values.type) else []
+    return texts or column.texts()
 
 
 def _among_all(error: RecordsError, first: int, count: int) -> RecordsError:

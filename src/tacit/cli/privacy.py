@@ -11,11 +11,11 @@ import typer
 from typer import Argument, Option
 
 from tacit.cli.options import (
+    Ended,
     File,
     Insecure,
     Json,
     Page,
-    Run,
     Set,
     Trust,
     command_group,
@@ -143,7 +143,7 @@ def ledger(
 
 @privacy_app.command()
 def statement(
-    run: Run,
+    run: Ended,
     out: Annotated[
         Path | None, Option(metavar="DIR", help="Where to write it; default: the run folder.")
     ] = None,

@@ -94,9 +94,9 @@ def ends_alone(out: Path) -> bool:
 
 
 def _lie_all(out: Path) -> bool:
-    """Whether the models of all processes, and the result of the run, lie in this folder.
+    """Whether the models and the results of all processes, and of the run, lie in this folder.
 
-    They do on one machine. The result is written last.
+    They do on one machine.
     """
     from tacit.report.documents.run import read_result
     from tacit.training.run_folder.folder import NODES, RESULT
@@ -107,5 +107,5 @@ def _lie_all(out: Path) -> bool:
         return False
     folders = (out / f"rank-{rank:04d}" for rank in range(int(os.environ["WORLD_SIZE"])))
     return status in ("done", "budget-exhausted") and all(
-        os.path.isfile(folder / NODES) for folder in folders
+        os.path.isfile(folder / name) for folder in folders for name in (NODES, RESULT)
     )

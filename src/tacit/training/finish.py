@@ -26,6 +26,7 @@ from tacit.report import write_report
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.metrics import Scores
 from tacit.report.documents.run import (
+    OWN_LEDGER,
     AlgorithmNames,
     CalibrationBin,
     ClaimCondition,
@@ -64,6 +65,7 @@ _CONSTANT = (
     "and targets by public bounds to about -1 to 1, or give more steps, a larger "
     "algorithm.learning_rate or a larger epsilon"
 )
+_TOLD = "the scores on test records, and what other nodes sent, are as rank 0 told them"
 # What cannot be written in the middle of a run.
 _WRITTEN = ("out", "checkpoint", "ledger", "session", "RUN")
 
@@ -90,27 +92,32 @@ def finish(run: RunState, hooks: Hooks) -> Result:
     if run.peers.processes > 1 and models_public(job):
         consensus = communication.mean(Released(run.models))
     curve: tuple[CalibrationBin, ...] = ()
-    if rank == 0 and job.test is not None:
+    if job.test is not None:
         model = consensus.to(job.device, job.dtype).unsqueeze(0)
         pair = job.model.outputs(model, job.test.inputs)[0], job.test.targets
         curve = _calibration(job, *pair)
         if says_the_same(job.loss, *pair, by_class=not job.metrics):
             run.notes = (*run.notes, _CONSTANT.format(len(job.test)))
     document = result_document(run, charged, seconds, others="rank {rank}", calibration=curve)
+    state_dict = {folders.MODEL: job.model.module(consensus).state_dict()}
     if run.common_folder is not None:
-        state_dict = job.model.module(consensus).state_dict()
-        run.common_folder.write_result(document, {**own_models, folders.MODEL: state_dict})
+        run.common_folder.write_result(document, {**own_models, **state_dict})
         write_report(run.common_folder.path)
     # Nobody leaves before rank 0 has written everything down.
     summary = _summary(document) if rank == 0 else None
     told, *_ = run.peers.share("summary of the result", summary, SUMMARY)
-    if run.folder is not None and run.folder is not run.common_folder and run.status != "stopped":
-        run.folder.write_known()
-        # Whoever is lost before it has heard of the result finds all the others again.
-        run.peers.share("sign that the result is known", True, FLAG)
+    document = document if rank == 0 else _as_told(run, document, told)
+    if run.folder is not None and run.folder is not run.common_folder:
+        # Each has what all commands open, with an epsilon of its nodes from its own ledger. A page,
+        # which would show what was measured on its records, is for it to ask for.
+        run.folder.write_result(document, state_dict)
+        if run.status != "stopped":
+            run.folder.write_known()
+            # Whoever is lost before it has its result finds all the others again.
+            run.peers.share("sign that the result is known", True, FLAG)
     LOG.info("the run is %s after step %d of %d", run.status, run.step, plan.steps)
     return Result(
-        document=document if rank == 0 else _as_told(run, document, told),
+        document=document,
         parameters=models,
         consensus=consensus,
         rows=run.rows,
@@ -157,6 +164,7 @@ def _as_told(run: RunState, document: ResultDocument, told: Summary | None) -> R
         "test_metrics": dict(zip(names, metrics, strict=False)),
         "bytes_sent": sum(sent) / len(sent),
         "bytes_sent_by_node": tuple(sent),
+        "notes": (*document.notes, _TOLD),
     }
     return document.model_copy(update=found)
 
@@ -280,12 +288,14 @@ def _diverged(run: RunState, message: str) -> None:
     run.status, run.message, run.measured = "diverged", message, None
     if run.ledger is not None and run.reserved > run.first:  # of its own model, or of another's
         _reserve_all(run, run.ledger)
-    if run.common_folder is None:
-        return
     # Of other processes' nodes nothing is known: they are not asked what they have reserved.
     own = {} if run.ledger is None else run.ledger.charged()
     known = {node: own.get(node, ()) for node in run.job.hosted}
     document = result_document(run, known, run.seconds, others="not asked")
+    if run.folder is not None:
+        run.folder.write_document(folders.RESULT, document)
+    if run.common_folder is None:
+        return
     run.common_folder.write_document(folders.RESULT, document)
     if not run.rows:
         write_private(run.common_folder.metrics, b"")
@@ -409,7 +419,7 @@ def _sources(run: RunState, others: str) -> tuple[str, ...]:
     """Where the epsilon of each node is from."""
     gone, job = gone_ranks(run.peers), run.job
     return tuple(
-        "own ledger"
+        OWN_LEDGER
         if node in job.hosted
         else f"rank {rank}, left out: as if it had gone on"
         if rank in gone

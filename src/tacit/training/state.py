@@ -265,8 +265,9 @@ def begin(
     rows = []
     if common_folder is not None and resume:
         rows = common_folder.keep_metrics(-1 if again else step)
-    if common_folder is not None and terms.until > step:
-        common_folder.withdraw_result()
+    for written in (folder, common_folder):
+        if written is not None and terms.until > step:
+            written.withdraw_result()
     # Of all processes or of none: rows are made of what every one says. And nobody begins before
     # all have set aside what is to be run again.
     known, *_ = peers.share(READY, bool(rows), FLAG)

@@ -196,8 +196,10 @@ def read_parts(
         _check_table(path, where)
         dialect = Dialect.beside(path) if dialect is None else dialect
     dialect = Dialect() if dialect is None else dialect
-    of_csv = path is None or path.name.lower().endswith(CSV_ENDINGS)
-    names, parts = (_csv_parts if of_csv else _parquet_parts)(path, where, dialect, wanted, at_once)
+    if path is None or path.name.lower().endswith(CSV_ENDINGS):
+        names, parts = _csv_parts(path, where, dialect, at_once)
+    else:
+        names, parts = _parquet_parts(path, where, dialect, wanted, at_once)
     renamed = _renamed(names, where, shown, dialect)
     for part in parts:
         yield {
@@ -277,7 +279,7 @@ def _csv(
 
 
 def _csv_parts(
-    path: Path | None, where: str, dialect: Dialect, wanted: Collection[str], at_once: int
+    path: Path | None, where: str, dialect: Dialect, at_once: int
 ) -> tuple[list[str], Iterator[Any]]:
     """The same, some records at a time: by Python's reader, which needs to know no others."""
     stack, shown = ExitStack(), Path("-") if path is None else path

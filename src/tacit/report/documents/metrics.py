@@ -40,23 +40,23 @@ class GradientNorms(RunDocument):
 
 
 class PublicMeasurement(RunDocument):
-    """What everyone may know of where a run stands; what was not measured is `None`.
+    """What everyone may know of where a run stands; what was not measured, or told, is `None`.
 
     `step` counts completed steps, `bytes_sent` is cumulative and a mean over nodes, `seconds`
     are of wall time, `noise_std` is that of one coordinate of what a node adds to the mean of all.
     """
 
     step: Count
-    test_accuracy: Scores | None
-    test_loss: Scores | None
+    test_accuracy: Scores | None = None
+    test_loss: Scores | None = None
     test_metrics: dict[str, Scores] = Field(default_factory=dict)
-    consensus_distance: OptionalNumber
-    clip: OptionalNumber
-    noise_std: OptionalNumber
-    epsilon: Spread | None
-    claimed_epsilon: Spread | None
-    bytes_sent: OptionalNumber
-    seconds: OptionalNumber
+    consensus_distance: OptionalNumber = None
+    clip: OptionalNumber = None
+    noise_std: OptionalNumber = None
+    epsilon: Spread | None = None
+    claimed_epsilon: Spread | None = None
+    bytes_sent: OptionalNumber = None
+    seconds: OptionalNumber = None
 
     @property
     def leading(self) -> tuple[Measure, Scores | None]:

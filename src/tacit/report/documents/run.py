@@ -45,6 +45,9 @@ from tacit.report.measures import Measure
 
 Status = Literal["done", "stopped", "diverged", "budget-exhausted"]
 
+OWN_LEDGER = "own ledger"
+"""Where the epsilon of a node is from, if not another process's word."""
+
 # What is said of a run that was cut off before it had a result, and before it had a folder.
 LET_IT_END = "let it finish; if it was cut off, the command that began it goes on with --resume"
 NOT_THERE = (

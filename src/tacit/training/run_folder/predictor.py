@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tacit.base.plain_files import check_plain
+from tacit.base.plain_files import check_plain, own_part
 from tacit.config import GIVEN, Config
 from tacit.data import Schema, as_dataset
 from tacit.data.tables.kinds import ClassTarget
@@ -150,7 +150,7 @@ def load_predictor(run: str | Path, *, trust: bool = False) -> Predictor:
     `trust` is as in `load_model`, whose errors these are; also where the run's `output=` was passed
     as a function.
     """
-    folder, unused = Path(run), ("task.dataset", "task.loss", "task.metric", *OF_TRAINING)
+    folder, unused = own_part(Path(run)), ("task.dataset", "task.loss", "task.metric", *OF_TRAINING)
     config = trusted_config(folder, trust, unused=unused)
     if config.task.output == GIVEN:
         expected = (
@@ -178,7 +178,7 @@ def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
         InputError: the folder holds no finished model, its module was passed as an object, or it
             names functions that are not trusted.
     """
-    folder = Path(run)
+    folder = own_part(Path(run))
     unused = ("task.dataset", "task.loss", "task.output", "task.metric", *OF_TRAINING)
     config = trusted_config(folder, trust, unused=unused)
     if config.task.model == GIVEN:
