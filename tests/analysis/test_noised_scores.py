@@ -17,11 +17,12 @@ import tacit
 from communication.memory import at_once, crew_of
 from patient_tables import HOSPITALS, SCHEMA, write_tables
 from tacit.analysis.audit.trade_off import Counts, epsilon_of_mu, mu_lower
+from tacit.analysis.label_counts import read_counted
 from tacit.analysis.ledger_report import ledger_document
 from tacit.analysis.noised_scores import cells_of, noised_scores, part_scores, public_edges
 from tacit.analysis.score import evaluate_privately
 from tacit.communication.colours import Released
-from tacit.config import load_config
+from tacit.communication.peers import ALONE
 from tacit.data import Schema
 from tacit.data.tables.groups import groups_by
 from tacit.data.tables.reading import read_table
@@ -273,19 +274,9 @@ def test_an_audit_catches_what_is_counted_twice_or_too_little_noised(
 
         monkeypatch.setattr(IndependentNoise, "add", halved)
     file = experiment(home, f"audit {bug}")
-    file["task"]["outputs"] = 2
-    config = load_config(file)
-    from tacit.communication.peers import ALONE, place
-    from tacit.training.records import load_records
-
-    placement = place(5, 1, "blocks")
-    records = load_records(
-        config, None, None, None, torch.float32, torch.device("cpu"), placement.hosted(0)
-    )
-    targets = torch.zeros(len(records.train.targets), dtype=torch.int64)
-    plan, _ = noised_counts.counted_once(
-        config.with_names(records.names), EPSILON, records.train, targets, cells, ALONE, placement
-    )
+    counted = read_counted(file, None, None, ALONE)
+    train, labels = counted.loaded.train, counted.labels
+    plan, _ = noised_counts.counted_once(counted.config, EPSILON, train, labels, cells, ALONE)
     assert plan.nodes[0].epsilon == pytest.approx(EPSILON, rel=5e-3)
     (released,) = seen
     whole = (released.reshape(-1), inside.repeat(5))
@@ -349,7 +340,7 @@ def test_scores_at_home_stay_there(home):
     found, path = evaluate_privately(home / "run", by="sex")
     again, other = evaluate_privately(home / "run", f"csv:{home / 'sample.csv'}")
     assert found.trained_on
-    assert "was trained on these records" in found.describe()
+    assert any("was trained on these records" in str(block) for block in found.blocks)
     assert not again.trained_on
     assert (path.name, other.name) == ("private-scores-1.json", "private-scores-2.json")
     assert path.stat().st_mode & 0o777 == 0o600

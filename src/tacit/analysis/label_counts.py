@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.communication.peers import ALONE, Peers, place
+from tacit.communication.peers import ALONE, Peers
 from tacit.config import Config, load_config
 from tacit.data import Schema, StackedData
 from tacit.errors import InputError, RecordsError
@@ -27,9 +27,9 @@ from tacit.gradients import Loss
 from tacit.models.architectures import find_loss
 from tacit.report.view import Block, Table, Text
 from tacit.report.wording import epsilon_text
-from tacit.training.noised_counts import check_counted, counted_once
+from tacit.training.noised_counts import check_counted, counted_once, placed
 from tacit.training.plan import Plan
-from tacit.training.records import load_records, node_records
+from tacit.training.records import TrainingRecords, load_records, node_records
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,36 @@ def count_labels(
         BudgetError: the budget of a node's data does not cover it.
         PeerError: another process was lost, or sent what cannot be added up.
     """
+    counted = read_counted(config, nodes, schema, peers)
+    labels, classes = counted.labels, counted.classes
+    plan, rows = counted_once(counted.config, epsilon, counted.loaded.train, labels, classes, peers)
+    return _weighed(plan, rows)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What is counted: an experiment, the records of this process's nodes, and their classes.
+
+    `labels` are of every row, int64 `[rows]`, 0 to `classes` - 1.
+    """
+
+    config: Config
+    loaded: TrainingRecords
+    classes: int
+    labels: Tensor
+
+
+def read_counted(
+    config: str | Path | Mapping[str, Any] | Config,
+    nodes: Any,
+    schema: str | Path | Mapping[str, Any] | Schema | None,
+    peers: Peers,
+    held_out: str | None = None,
+) -> Counted:
+    """Read what is counted; arguments and errors are as for `count_labels`.
+
+    `held_out` names a table of other records that are read in place of those of training.
+    """
     nodes, declared, names = node_records(nodes, schema)
     config = load_config(
         config,
@@ -82,22 +112,21 @@ def count_labels(
         loss=None if declared is None else declared.target.loss,
     )
     check_counted(config)
-    plans = "blocks" if peers.processes == 1 else config.nodes.placement
-    placement = place(config.nodes.count, peers.processes, plans)
-    hosted = placement.hosted(peers.rank)
-    records = load_records(
-        config, nodes, None, declared, torch.float64, torch.device("cpu"), hosted
-    )
+    if held_out is not None and config.nodes.data == "by-rank":
+        config = config.with_keys(nodes={"source": held_out})
+    elif held_out is not None:
+        config = config.with_keys(task={"dataset": held_out, "test_share": None})
+    hosted = placed(config, peers).hosted(peers.rank)
+    cpu = torch.device("cpu")
+    records = load_records(config, nodes, None, declared, torch.float64, cpu, hosted)
     config = config.with_names(records.names)
-    train, public = records.train, None if records.test is None else records.test.targets
+    public = None if records.test is None else records.test.targets
     loss = find_loss(config.task.loss)
-    classes = class_count(config, loss, public, records.classes)
-    labels = labels_of(train, loss, classes, hosted)
-    plan, counted = counted_once(config, epsilon, train, labels, classes, peers, placement)
-    return _weighed(plan, counted)
+    classes = _class_count(config, loss, public, records.classes)
+    return Counted(config, records, classes, _labels(records.train, loss, classes, hosted))
 
 
-def class_count(config: Config, loss: Loss, public: Tensor | None, declared: int | None) -> int:
+def _class_count(config: Config, loss: Loss, public: Tensor | None, declared: int | None) -> int:
     """How many classes there are, going by what is public alone."""
     if loss.formula == "logistic":
         return 2
@@ -114,7 +143,7 @@ def class_count(config: Config, loss: Loss, public: Tensor | None, declared: int
     return count
 
 
-def labels_of(train: StackedData, loss: Loss, classes: int, hosted: Sequence[int]) -> Tensor:
+def _labels(train: StackedData, loss: Loss, classes: int, hosted: Sequence[int]) -> Tensor:
     """The class of every record, int64 `[records]`; a logistic loss has -1 or 0, and 1."""
     targets = train.targets
     one = targets.shape[1:].numel() == 1

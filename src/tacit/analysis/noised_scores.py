@@ -21,19 +21,17 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 from torch import Tensor
 
-from tacit.analysis.label_counts import class_count, labels_of
-from tacit.communication.peers import ALONE, Peers, place
+from tacit.analysis.label_counts import read_counted
+from tacit.communication.peers import ALONE, Peers
 from tacit.config import Config, load_config
 from tacit.data import Schema
 from tacit.data.tables.groups import Groups, groups_by
 from tacit.errors import InputError
-from tacit.models.architectures import find_loss
 from tacit.models.probabilities import log_odds
 from tacit.report.view import Block, Table, Text
 from tacit.report.wording import epsilon_text
-from tacit.training.noised_counts import check_counted, counted_once
+from tacit.training.noised_counts import counted_once
 from tacit.training.recalibration import edges_of
-from tacit.training.records import load_records, node_records
 from tacit.training.run_folder.predictor import Predictor, load_predictor
 
 Array = NDArray[np.float64]
@@ -126,32 +124,17 @@ def noised_scores(
         BudgetError: the budget of a node's data does not cover it.
         PeerError: another process was lost, or sent what cannot be added up.
     """
-    nodes, declared, names = node_records(nodes, schema)
-    config = load_config(
-        config,
-        count=None if nodes is None else len(nodes),
-        names=names,
-        loss=None if declared is None else declared.target.loss,
-    )
-    check_counted(config)
+    if (loss := load_config(config).task.loss) == "mse":
+        expected = "is of numbers, and noised counts are of classes: `tacit evaluate RUN --private`"
+        raise InputError("task.loss", loss, f"{expected} scores each site's own records at home")
     predictor = load_predictor(run, trust=trust)
-    config = _held_out(config, held_out)
-    plans = "blocks" if peers.processes == 1 else config.nodes.placement
-    placement = place(config.nodes.count, peers.processes, plans)
-    hosted, cpu = placement.hosted(peers.rank), torch.device("cpu")
-    loaded = load_records(config, nodes, None, declared, torch.float32, cpu, hosted)
-    config = config.with_names(loaded.names)
-    train, public = loaded.train, None if loaded.test is None else loaded.test.targets
-    loss = find_loss(config.task.loss)
-    if loss.formula == "mse":
-        expected = (
-            "is of numbers, and noised counts are of classes: each site can score its own records "
-            "with `tacit evaluate RUN --private`"
-        )
-        raise InputError("task.loss", loss.name, expected)
-    classes = class_count(config, loss, public, loaded.classes)
-    labels = labels_of(train, loss, classes, hosted)
-    _check_fits(predictor, loaded.schema)
+    counted = read_counted(config, nodes, schema, peers, held_out)
+    config, loaded, classes = counted.config, counted.loaded, counted.classes
+    train = loaded.train
+    own, used = predictor.schema, loaded.schema
+    if (own is None) != (used is None) or (own and used and own.digest != used.digest):
+        expected = "was trained by another schema than that by which these records are read"
+        raise InputError("RUN", "schema.toml", expected)
     groups = None if by is None else groups_by(loaded.schema, by)
     outputs = predictor.outputs_of_rows(train.inputs, train.packed)
     if outputs.ndim > 2 or (outputs[:1].numel() not in ((1, 2) if classes == 2 else (classes,))):
@@ -169,7 +152,7 @@ def noised_scores(
     if math.prod(shape) > _MOST_CELLS:
         expected = f"{math.prod(shape)} cells; at most {_MOST_CELLS} can be: take fewer groups"
         raise InputError("--by", by, expected)
-    cells = cells_of(outputs, labels, groups, train.inputs, edges, shape)
+    cells = cells_of(outputs, counted.labels, groups, train.inputs, edges, shape)
     digest = _digest(predictor)
     agreed = {
         "scores.model": digest,
@@ -179,7 +162,7 @@ def noised_scores(
         "scores.schema": "none" if loaded.schema is None else loaded.schema.digest,
     }
     width = math.prod(shape)
-    plan, rows = counted_once(config, epsilon, train, cells, width, peers, placement, agreed)
+    plan, rows = counted_once(config, epsilon, train, cells, width, peers, agreed)
     counts = np.array(rows).reshape(len(rows), *shape)
     stds = [plan.release.noise_std(node, 0) for node in plan.nodes]
     bins = tuple(float(f"{expit(edge):.6g}") for edge in edges)
@@ -204,23 +187,6 @@ def noised_scores(
         epsilon=tuple(node.epsilon or 0.0 for node in plan.nodes),
         delta=tuple(node.delta or 0.0 for node in plan.nodes),
     )
-
-
-def _held_out(config: Config, name: str | None) -> Config:
-    """The experiment whose records are of another table."""
-    if name is None:
-        return config
-    if config.nodes.data == "by-rank":
-        return config.with_keys(nodes={"source": name})
-    return config.with_keys(task={"dataset": name, "test_share": None})
-
-
-def _check_fits(predictor: Predictor, schema: Schema | None) -> None:
-    """Refuse records that become other inputs than those that the model was trained on."""
-    own = predictor.schema
-    if (own is None) != (schema is None) or (own and schema and own.digest != schema.digest):
-        expected = "was trained by another schema than that by which these records are read"
-        raise InputError("RUN", "schema.toml", expected)
 
 
 def _digest(predictor: Predictor) -> str:

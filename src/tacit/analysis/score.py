@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tacit import data
+from tacit.base.plain_files import own_part
 from tacit.base.private_files import plain_errors, write_private
 from tacit.config import GIVEN, Config
 from tacit.data import Schema
@@ -30,6 +31,7 @@ from tacit.models.metrics import (
 )
 from tacit.report.documents.base import plain_json
 from tacit.report.measures import ACCURACY, LOSS, measure_of
+from tacit.report.view import Block, Table, Text
 from tacit.training.recalibration import halves
 from tacit.training.run_folder.folder import trusted_config
 from tacit.training.run_folder.predictor import OF_TRAINING, load_predictor, result_of, shape_of
@@ -76,12 +78,22 @@ class PrivateScores:
     trained_on: bool
     scores: tuple[Score, ...]
 
-    def describe(self) -> str:
+    @property
+    def blocks(self) -> list[Block]:
         """For the owner of the records."""
-        optimistic = "the model was trained on these records: on others it is less good"
-        lines = [score.describe() for score in self.scores]
-        lines += [optimistic] * self.trained_on
-        return "\n".join([*lines, "private: no epsilon covers these scores, keep them at home"])
+        first = self.scores[0]
+        names = [*first.metrics, *(["accuracy"] if first.accuracy is not None else []), "loss"]
+        names = list(dict.fromkeys(names))
+        rows = []
+        for one in self.scores:
+            known = {"accuracy": one.accuracy, "loss": one.loss, **one.metrics}
+            values = [known.get(name) for name in names]
+            cells = ("-" if value is None else f"{value:.4g}" for value in values)
+            rows.append((one.dataset, f"{one.records:,}", *cells))
+        lines = ["The model was trained on these records: on others it is less good."]
+        lines = lines * self.trained_on + ["No epsilon covers these scores: keep them at home."]
+        table = Table(("records of", "records", *names), rows)
+        return [table, *map(Text, lines)]
 
 
 def evaluate_run(
@@ -101,7 +113,8 @@ def evaluate_run(
         InputError: the folder, the data set, or the fit of the two is wrong, or it names functions
             that are not trusted.
     """
-    folder, unused = Path(run), ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING
+    folder = own_part(Path(run))
+    unused = ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING
     config = trusted_config(folder, trust, unused=unused)
     predictor = load_predictor(run, trust=trust)
     name = dataset or config.task.dataset
@@ -130,7 +143,8 @@ def evaluate_privately(
     which groups are scored as well. The scores are written to a new private file of the run folder,
     whose path is given back: no epsilon covers them. All else is as for `evaluate_run`.
     """
-    folder, unused = Path(run), ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING
+    folder = own_part(Path(run))
+    unused = ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING
     config = trusted_config(folder, trust, unused=unused)
     trained_on = config.nodes.source or config.task.dataset
     name = dataset or trained_on

@@ -465,18 +465,20 @@ def evaluate(
     """Score the consensus model of a run on test records, or on private ones at home."""
     from tacit.analysis.score import evaluate_privately, evaluate_run
     from tacit.report.documents.base import plain_json
+    from tacit.report.view import Text
 
     if private:
         found, path = evaluate_privately(run, data, data_dir, by=by, trust=trust)
-    elif by is not None:
+        lines = [Text(f"written to {path}", unbroken=True)]
+        show_document(asdict(found), [*found.blocks, *lines], as_json=as_json)
+        return
+    if by is not None:
         raise InputError("--by", by, "is for private records: add --private")
-    score = found if private else evaluate_run(run, data, data_dir, trust=trust)
+    score = evaluate_run(run, data, data_dir, trust=trust)
     if as_json:
         typer.echo(json.dumps(plain_json(asdict(score)), indent=2))
         return
     typer.echo(score.describe())
-    if private:
-        typer.echo(f"written to {path}")
 
 
 @app.command()

@@ -84,7 +84,7 @@ def labels(
 @privacy_app.command()
 def scores(
     file: File,
-    run: Run,
+    run: Ended,
     epsilon: Annotated[float, Option(help="What they may cost each node.", min=1e-3)] = 0.1,
     data: Annotated[
         str | None, Option(help="A table of records held out; default: those of training.")

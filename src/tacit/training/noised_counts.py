@@ -30,7 +30,7 @@ from torch import Tensor
 
 from tacit.algorithms import plain_method
 from tacit.communication.colours import Released, opened
-from tacit.communication.peers import Peers, Placement, SessionMemory
+from tacit.communication.peers import Peers, Placement, SessionMemory, place
 from tacit.communication.received import EXPERIMENT, LABEL_COUNTS, SESSION_ID, Experiment
 from tacit.config import Config
 from tacit.config.schema import LEDGER_KEYS, UNIT_KEYS
@@ -53,6 +53,12 @@ def check_counted(config: Config) -> None:
         raise InputError("privacy.ledger", None, expected)
 
 
+def placed(config: Config, peers: Peers) -> Placement:
+    """Which process has which nodes; a simulator has all, wherever they would be placed."""
+    plans = "blocks" if peers.processes == 1 else config.nodes.placement
+    return place(config.nodes.count, peers.processes, plans)
+
+
 def counted_once(
     config: Config,
     epsilon: float,
@@ -60,7 +66,6 @@ def counted_once(
     cells: Tensor,
     width: int,
     peers: Peers,
-    placement: Placement,
     agreed: Mapping[str, Scalar] | None = None,
 ) -> tuple[Plan, list[list[float]]]:
     """The noised counts `[nodes][width]` of an experiment's records, and the plan of that one step.
@@ -74,6 +79,7 @@ def counted_once(
         InputError: the processes do not count the same.
         PeerError: another process was lost, or sent what cannot be added up.
     """
+    placement = placed(config, peers)
     hosted = placement.hosted(peers.rank)
     server = config.algorithm.definition.graph.weights == "server"
     method, unit = plain_method("server" if server else "doubly-stochastic"), train.units
