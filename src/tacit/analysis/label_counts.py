@@ -29,7 +29,7 @@ from tacit.report.view import Block, Table, Text
 from tacit.report.wording import epsilon_text
 from tacit.training.noised_counts import check_counted, counted_once, placed
 from tacit.training.plan import Plan
-from tacit.training.records import TrainingRecords, load_records, node_records
+from tacit.training.records import TrainingRecords, load_records, node_records, own_path
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def read_counted(
     )
     check_counted(config)
     if held_out is not None and config.nodes.data == "by-rank":
-        config = config.with_keys(nodes={"source": held_out})
+        config = config.with_keys(nodes={"source": own_path(held_out)})
     elif held_out is not None:
         config = config.with_keys(task={"dataset": held_out, "test_share": None})
     hosted = placed(config, peers).hosted(peers.rank)

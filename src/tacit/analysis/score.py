@@ -30,6 +30,7 @@ from tacit.models.metrics import (
     score,
 )
 from tacit.report.documents.base import plain_json
+from tacit.report.documents.run import OWN_LEDGER
 from tacit.report.measures import ACCURACY, LOSS, measure_of
 from tacit.report.view import Block, Table, Text
 from tacit.training.recalibration import halves
@@ -113,20 +114,52 @@ def evaluate_run(
         InputError: the folder, the data set, or the fit of the two is wrong, or it names functions
             that are not trusted.
     """
-    folder = own_part(Path(run))
-    unused = ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING
+    read = _read(run, dataset, data_dir, trust)
+    return _scored(read.config, read.name, read.outputs, read.records.targets)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Records of a name, and what the model of a run says of them, `[records, ...]`."""
+
+    config: Config
+    schema: Schema | None
+    name: str
+    records: data.Dataset
+    outputs: Tensor
+
+
+def _read(
+    run: str | Path, dataset: str | None, data_dir: str | None, trust: bool, private: bool = False
+) -> _Read:
+    folder, own = own_part(Path(run)), private and dataset is None
+    unused = ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING[: 1 if own else None]
     config = trusted_config(folder, trust, unused=unused)
-    predictor = load_predictor(run, trust=trust)
-    name = dataset or config.task.dataset
-    shape = shape_of(folder, result_of(folder))
+    predictor, result = load_predictor(run, trust=trust), result_of(folder)
+    name, source = dataset or config.task.dataset, config.nodes.source
+    shape = shape_of(folder, result)
     expected = shape.record_shape or shape.input_shape
     declared = replace(config.task.declared, features=math.prod(expected), outputs=shape.outputs)
-    records = _records(config, name, data_dir, declared, predictor.schema)
-    if name == config.task.dataset and config.task.test is not None:
+    if own and source is not None:
+        sources = enumerate(result.epsilon_source or [OWN_LEDGER])
+        nodes = [node for node, by in sources if by == OWN_LEDGER]
+        each = data.load_own(source, nodes, predictor.schema)
+        inputs, targets = ([getattr(one, key) for one in each] for key in ("inputs", "targets"))
+        whole = data.Dataset(torch.cat(inputs), torch.cat(targets), packed=each[0].packed)
+        name, records = source, whole
+    else:
+        records = _records(config, name, data_dir, declared, predictor.schema, private)
+    if name == config.task.dataset and config.task.test is not None and not private:
         name = config.task.test
-    _check_shape(folder, name, records)
+    if tuple(records.inputs.shape[1:]) != expected:
+        raise InputError(
+            "--data",
+            name,
+            f"its records have shape {list(records.inputs.shape[1:])}; the model takes "
+            f"{list(expected)}",
+        )
     outputs = predictor.outputs_of_rows(records.inputs, records.packed)
-    return _scored(config, name, outputs, records.targets)
+    return _Read(config, predictor.schema, name, records, outputs)
 
 
 def evaluate_privately(
@@ -143,30 +176,20 @@ def evaluate_privately(
     which groups are scored as well. The scores are written to a new private file of the run folder,
     whose path is given back: no epsilon covers them. All else is as for `evaluate_run`.
     """
-    folder = own_part(Path(run))
-    unused = ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING
-    config = trusted_config(folder, trust, unused=unused)
-    trained_on = config.nodes.source or config.task.dataset
-    name = dataset or trained_on
-    if "{" in name:
-        raise InputError("--data", name, "name your own table: csv:PATH")
-    predictor = load_predictor(run, trust=trust)
-    declared = replace(config.task.declared, outputs=shape_of(folder, result_of(folder)).outputs)
-    is_own = name == trained_on
-    records = _records(config, name, data_dir, declared, predictor.schema, private=True)
-    _check_shape(folder, name, records)
-    groups = None if by is None else groups_by(predictor.schema, by)
-    outputs = predictor.outputs_of_rows(records.inputs, records.packed)
+    read, folder = _read(run, dataset, data_dir, trust, private=True), own_part(Path(run))
+    records, targets = read.records, read.records.targets
     parts = {"all": torch.ones(len(records), dtype=torch.bool)}
-    if groups is not None:
+    if by is not None:
+        groups = groups_by(read.schema, by)
         of = groups.of(records.inputs)
         parts |= {f"{by}: {own}": of == place for place, own in enumerate(groups.names)}
     scores = tuple(
-        _scored(config, own, outputs[rows], records.targets[rows], private=True)
+        _scored(read.config, own, read.outputs[rows], targets[rows], private=True)
         for own, rows in parts.items()
         if bool(rows.any())
     )
-    found = PrivateScores(name, is_own, scores)
+    trained_on = read.name in (read.config.nodes.source, read.config.task.dataset)
+    found = PrivateScores(read.name, trained_on, scores)
     content = json.dumps(plain_json(asdict(found)), indent=2).encode()
     number = 1
     while os.path.lexists(path := folder / f"private-scores-{number}.json"):
@@ -174,18 +197,6 @@ def evaluate_privately(
     with plain_errors("RUN", path):
         write_private(path, content)
     return found, path
-
-
-def _check_shape(folder: Path, name: str, records: data.Dataset) -> None:
-    shape = shape_of(folder, result_of(folder))
-    expected = shape.record_shape or shape.input_shape
-    if tuple(records.inputs.shape[1:]) != expected:
-        raise InputError(
-            "--data",
-            name,
-            f"its records have shape {list(records.inputs.shape[1:])}; the model takes "
-            f"{list(expected)}",
-        )
 
 
 def _scored(
@@ -224,8 +235,7 @@ def _records(
     data_dir: str | None,
     declared: Declared,
     schema: Schema | None,
-    *,
-    private: bool = False,
+    private: bool,
 ) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
