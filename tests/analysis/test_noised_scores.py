@@ -135,7 +135,7 @@ def test_many_classes_have_a_confusion_table():
     draw = np.random.default_rng(0)
     labels = torch.from_numpy(draw.integers(0, 4, 500))
     outputs = torch.from_numpy(draw.normal(size=(500, 4)))
-    cells = cells_of(outputs, labels, None, outputs, (), (1, 4, 4))
+    cells = cells_of(outputs, labels, torch.zeros_like(labels), (), (1, 4, 4))
     counts = np.bincount(cells, minlength=16).reshape(4, 4).astype(float)
     truth = confusion_matrix(labels, outputs.argmax(1))
     assert np.array_equal(counts, truth)
@@ -173,7 +173,7 @@ def test_an_extreme_record_moves_one_count_by_one(home, bad, by):
 
     def cells(inputs, targets):
         outputs = predictor.outputs_of_rows(inputs, None)
-        return cells_of(outputs, targets, groups, inputs, edges, shape)
+        return cells_of(outputs, targets, groups.of(inputs), edges, shape)
 
     before = cells(data.inputs, data.targets)
     assert int(before.min()) >= 0

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from tacit.analysis.label_counts import read_counted
 from tacit.communication.peers import ALONE, Peers
-from tacit.config import Config, load_config
+from tacit.config import Config
 from tacit.data import Schema
-from tacit.data.tables.groups import Groups, groups_by
+from tacit.data.tables.groups import groups_by
 from tacit.errors import InputError
 from tacit.models.probabilities import log_odds
 from tacit.report.view import Block, Table, Text
@@ -37,7 +37,7 @@ from tacit.training.run_folder.predictor import Predictor, load_predictor
 Array = NDArray[np.float64]
 _FIXED = (0.01, 0.03, 0.07, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95)  # where no public record says better
 _FEW = 100  # public records, too few for quantiles
-_MOST_CELLS = 100_000
+_MOST_CELLS = 10_000
 _DROWNED = 2.0  # deviations: a total that is lower says nothing
 SCORES = ("accuracy", "sensitivity", "specificity", "prevalence", "auc")
 
@@ -124,63 +124,53 @@ def noised_scores(
         BudgetError: the budget of a node's data does not cover it.
         PeerError: another process was lost, or sent what cannot be added up.
     """
-    if (loss := load_config(config).task.loss) == "mse":
-        expected = "is of numbers, and noised counts are of classes: `tacit evaluate RUN --private`"
-        raise InputError("task.loss", loss, f"{expected} scores each site's own records at home")
     predictor = load_predictor(run, trust=trust)
     counted = read_counted(config, nodes, schema, peers, held_out)
-    config, loaded, classes = counted.config, counted.loaded, counted.classes
-    train = loaded.train
+    loaded, classes, train = counted.loaded, counted.classes, counted.loaded.train
     own, used = predictor.schema, loaded.schema
     if (own is None) != (used is None) or (own and used and own.digest != used.digest):
         expected = "was trained by another schema than that by which these records are read"
         raise InputError("RUN", "schema.toml", expected)
-    groups = None if by is None else groups_by(loaded.schema, by)
+    groups = groups_by(used, by)
     outputs = predictor.outputs_of_rows(train.inputs, train.packed)
     if outputs.ndim > 2 or (outputs[:1].numel() not in ((1, 2) if classes == 2 else (classes,))):
         found = f"outputs {list(outputs.shape[1:])}"
         raise InputError("RUN", found, f"its model must tell {classes} classes apart")
-    edges: tuple[float, ...] = ()
-    if classes == 2:
-        known = None
-        if loaded.test is not None and len(loaded.test) >= _FEW:
-            test = loaded.test
-            known = log_odds(predictor.outputs_of_rows(test.inputs, test.packed))
-        edges = public_edges(known)
-    names_of_groups = ("",) if groups is None else groups.names
-    shape = (len(names_of_groups), classes, len(edges) + 1 if classes == 2 else classes)
-    if math.prod(shape) > _MOST_CELLS:
-        expected = f"{math.prod(shape)} cells; at most {_MOST_CELLS} can be: take fewer groups"
-        raise InputError("--by", by, expected)
-    cells = cells_of(outputs, counted.labels, groups, train.inputs, edges, shape)
-    digest = _digest(predictor)
+    edges, test = public_edges(None), loaded.test
+    if classes > 2:
+        edges = ()
+    elif test is not None:
+        edges = public_edges(log_odds(predictor.outputs_of_rows(test.inputs, test.packed)))
+    count = len(groups.names)
+    shape = (count, classes, len(edges) + 1 if classes == 2 else classes)
+    if (width := math.prod(shape)) > _MOST_CELLS:
+        raise InputError("--by", by, f"makes {width} cells, and {_MOST_CELLS} can be")
+    cells = cells_of(outputs, counted.labels, groups.of(train.inputs), edges, shape)
     agreed = {
-        "scores.model": digest,
+        "scores.model": _digest(predictor),
         "scores.records": "training" if held_out is None else "held out",
         "scores.bins": hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest(),
         "scores.by": by or "none",
-        "scores.schema": "none" if loaded.schema is None else loaded.schema.digest,
+        "scores.schema": "none" if used is None else used.digest,
     }
-    width = math.prod(shape)
-    plan, rows = counted_once(config, epsilon, train, cells, width, peers, agreed)
+    plan, rows = counted_once(counted.config, epsilon, train, cells, width, peers, agreed)
     counts = np.array(rows).reshape(len(rows), *shape)
     stds = [plan.release.noise_std(node, 0) for node in plan.nodes]
     bins = tuple(float(f"{expit(edge):.6g}") for edge in edges)
-    sites = config.nodes.names or [f"node {node}" for node in range(len(rows))]
+    sites = counted.config.nodes.names or [f"node {node}" for node in range(len(rows))]
     every = math.hypot(*stds)
-    count = len(names_of_groups)
     parts = [part_scores("all", counts.sum((0, 1)), every, count, bins)]
     if len(rows) > 1:
         each = zip(sites, counts, stds, strict=True)
         parts += [part_scores(name, own.sum(0), std, count, bins) for name, own, std in each]
-    if groups is not None:
+    if by is not None:
         whole = zip(groups.names, counts.sum(0), strict=True)
         parts += [part_scores(f"{by}: {name}", own, every, 1, bins) for name, own in whole]
     return NoisedScores(
-        model=digest,
+        model=agreed["scores.model"],
         records=agreed["scores.records"],
         edges=bins,
-        groups=names_of_groups,
+        groups=groups.names,
         noise_std=tuple(stds),
         counts=tuple(counts.tolist()),
         parts=tuple(parts),
@@ -211,8 +201,7 @@ def public_edges(odds: Array | None) -> tuple[float, ...]:
 def cells_of(
     outputs: Tensor,
     labels: Tensor,
-    groups: Groups | None,
-    inputs: Tensor,
+    groups: Tensor,
     edges: Sequence[float],
     shape: tuple[int, int, int],
 ) -> Tensor:
@@ -224,8 +213,7 @@ def cells_of(
         said = torch.from_numpy(np.searchsorted(np.array(edges), log_odds(outputs)))
     else:
         said = outputs.argmax(1).cpu()
-    group = torch.zeros_like(labels) if groups is None else groups.of(inputs).cpu()
-    return (group * shape[1] + labels) * shape[2] + said
+    return (groups.cpu() * shape[1] + labels) * shape[2] + said
 
 
 def part_scores(

@@ -24,19 +24,20 @@ _CUTS = (-0.5, 0.0, 0.5)  # of what a number becomes, in [-1, 1]
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a column by name, and which one records `[r, d]` are of: int64 `[r]`."""
+    """The names of groups, and which one records `[r, d]` are of: int64 `[r]`."""
 
-    column: str
     names: tuple[str, ...]
     of: Callable[[Tensor], Tensor]
 
 
-def groups_by(schema: Schema | None, column: str) -> Groups:
-    """The groups of records by a column of their schema.
+def groups_by(schema: Schema | None, column: str | None) -> Groups:
+    """The groups of records by a column of their schema; by None one, without a name.
 
     Raises:
         InputError: on `--by`, if there is no such column, or it is of another kind.
     """
+    if column is None:
+        return Groups(("",), lambda rows: torch.zeros(len(rows), dtype=torch.int64))
     if schema is None:
         raise InputError("--by", column, "needs records of a table with a schema")
     kind = schema.columns.get(column)
@@ -47,10 +48,10 @@ def groups_by(schema: Schema | None, column: str) -> Groups:
     match kind:
         case CategoryColumn(embed=None):
             names = kind.known
-            return Groups(column, names, lambda rows: _part(rows, first, len(names)).argmax(1))
+            return Groups(names, lambda rows: rows[:, first : first + len(names)].argmax(1))
         case CategoryColumn():
             most = len(kind.known) - 1
-            return Groups(column, kind.known, lambda rows: rows[:, first].long().clamp(0, most))
+            return Groups(kind.known, lambda rows: rows[:, first].long().clamp(0, most))
         case BooleanColumn():
             names, cuts = ("false", "true"), torch.zeros(1)
         case NumberColumn():
@@ -64,17 +65,13 @@ def groups_by(schema: Schema | None, column: str) -> Groups:
             expected = "must be a column of categories, truth values or numbers that the schema"
             raise InputError("--by", column, f"{expected} declares: {', '.join(known)}")
     if kind.missing == "refuse":
-        return Groups(column, names, lambda rows: _place(rows[:, first], cuts))
+        return Groups(names, lambda rows: _place(rows[:, first], cuts))
     missing = len(names)
 
     def of(rows: Tensor) -> Tensor:
         return _place(rows[:, first], cuts).where(rows[:, first + 1] <= 0.5, missing)
 
-    return Groups(column, (*names, "(missing)"), of)
-
-
-def _part(rows: Tensor, first: int, width: int) -> Tensor:
-    return rows[:, first : first + width]
+    return Groups((*names, "(missing)"), of)
 
 
 def _place(values: Tensor, cuts: Tensor) -> Tensor:
