@@ -92,7 +92,7 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path):
         ("result.json", "{}", "format_version"),
         ("config.toml", "= 3", "TOML"),
         ("metrics.jsonl", "{}\n", "line 1: step"),
-        ("metrics.jsonl", '{"step": 1}\n', "test_accuracy"),
+        ("metrics.jsonl", '{"step": 1}\n', "train_loss"),
         ("metrics.jsonl", '\n{"step": -1}\n', "line 2: step"),
     ],
 )

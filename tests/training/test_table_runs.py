@@ -114,6 +114,18 @@ def test_a_share_that_is_declared_public_is_said_to_be(folder):
     ] == len(pd.read_csv("sample.csv"))
 
 
+def test_a_score_names_the_file_of_its_records(folder):
+    task = {**TASK, "test": "csv:sample.csv"}
+    result = tacit.train({**SETTINGS, "task": task}, out="run")
+    for more in ([], ["--data", task["dataset"]]):
+        scored = command_line("evaluate", "run", *more, "--json").json
+        assert scored["dataset"] == "csv:sample.csv"
+        assert scored["loss"] == pytest.approx(result.test_loss["consensus"], rel=1e-5)
+    missing = command_line("evaluate", "run", "--data", "csv:none.csv")
+    assert missing.code == 2
+    assert "--data = 'csv:none.csv'" in missing.err
+
+
 def test_without_test_records_the_plan_says_what_to_do(folder):
     result = trained(TASK)
     assert result.test_accuracy is None

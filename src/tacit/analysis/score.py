@@ -136,10 +136,12 @@ def _read(
     unused = ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING[: 1 if own else None]
     config = trusted_config(folder, trust, unused=unused)
     predictor, result = load_predictor(run, trust=trust), result_of(folder)
-    name, source = dataset or config.task.dataset, config.nodes.source
+    task, source = config.task, config.nodes.source
+    same = not private and dataset in (None, task.dataset)
+    name = task.test if same and task.test is not None else dataset or task.dataset
     shape = shape_of(folder, result)
     expected = shape.record_shape or shape.input_shape
-    declared = replace(config.task.declared, features=math.prod(expected), outputs=shape.outputs)
+    declared = replace(task.declared, features=math.prod(expected), outputs=shape.outputs)
     if own and source is not None:
         sources = enumerate(result.epsilon_source or [OWN_LEDGER])
         nodes = [node for node, by in sources if by == OWN_LEDGER]
@@ -149,8 +151,8 @@ def _read(
         name, records = source, whole
     else:
         records = _records(config, name, data_dir, declared, predictor.schema, private)
-    if name == config.task.dataset and config.task.test is not None and not private:
-        name = config.task.test
+    if same and task.calibrate == "public":  # the others were fitted to
+        records, _ = halves(records)
     if tuple(records.inputs.shape[1:]) != expected:
         raise InputError(
             "--data",
@@ -239,19 +241,20 @@ def _records(
 ) -> data.Dataset:
     if name == GIVEN:
         raise InputError("--data", name, "the run's data were passed as objects: name a data set")
-    directory = Path(data_dir or config.task.data_dir)
-    task, same = config.task, name == config.task.dataset
-    loaded = data.load(
-        name,
-        data_dir=directory,
-        seed=config.train.seed,
-        schema=schema if is_table(name) else None,
-        test=task.test if same else None,
-        test_share=task.test_share if same else None,
-        declared=declared,
-    )
+    task = config.task
+    try:
+        loaded = data.load(
+            name,
+            data_dir=Path(data_dir or task.data_dir),
+            seed=config.train.seed,
+            schema=schema if is_table(name) else None,
+            test_share=task.test_share if name == task.dataset else None,
+            declared=declared,
+        )
+    except InputError as error:
+        if error.where != "task.dataset":
+            raise
+        raise InputError("--data", error.value, error.expected) from error
     records = loaded.train if private or loaded.test is None else loaded.test
-    if same and not private and task.calibrate == "public":  # the others were fitted to
-        records, _ = halves(records)
     data.check_dataset(records, "--data", loaded.classes)
     return records
