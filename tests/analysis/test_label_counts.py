@@ -17,7 +17,6 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 import tacit
-from tacit.analysis import label_counts
 from tacit.analysis.label_counts import count_labels
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import Config, load_config
@@ -25,6 +24,7 @@ from tacit.data import Dataset, load, partition
 from tacit.errors import BudgetError, InputError, PeerError, RecordsError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import account_files
+from tacit.training import noised_counts
 
 EPSILON, DELTA = 0.5, 1e-5
 
@@ -84,13 +84,13 @@ def test_the_noise_is_that_of_the_gaussian_mechanism_for_one_record(
 def histogram(monkeypatch, folder, labels, ids, **privacy):
     """The true counts of a node, which nothing that leaves says, and its plan."""
     seen: list[Any] = []
-    release = label_counts._release
+    noised = noised_counts.with_noise
 
-    def watched(config, plan, train, totals, *rest):
+    def watched(plan, totals, *rest):
         seen.append((totals.clone(), plan))  # noise is added in place
-        return release(config, plan, train, totals, *rest)
+        return noised(plan, totals, *rest)
 
-    monkeypatch.setattr(label_counts, "_release", watched)
+    monkeypatch.setattr(noised_counts, "with_noise", watched)
     own = Dataset(torch.randn(len(labels), 2), torch.tensor(labels), ids)
     file = digits(folder, privacy=privacy)
     config = load_config({**file, "task": {"model": "logistic", "outputs": 3}}, count=1)
@@ -245,7 +245,7 @@ def test_private_labels_say_neither_their_range_nor_their_values(tmp_path):
 def test_another_process_can_only_speak_of_its_own_nodes(tmp_path, lists):
     from tacit.communication.colours import Released
     from tacit.communication.peers import place
-    from tacit.training.calibration import shared_counts
+    from tacit.training.noised_counts import shared_counts
 
     class Peer:
         rank, processes = 0, 2

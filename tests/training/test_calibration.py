@@ -195,7 +195,7 @@ def test_other_mechanisms_keep_their_budget_too(algorithm, train, tmp_path):
 
 def test_counts_are_charged_before_noise_is_drawn(tmp_path, monkeypatch):
     """Killed then, the ledger stands; who goes on is charged once more, or goes without."""
-    from tacit.training import calibration
+    from tacit.training import noised_counts
 
     def killed(*_, **__):
         raise KeyboardInterrupt
@@ -204,7 +204,7 @@ def test_counts_are_charged_before_noise_is_drawn(tmp_path, monkeypatch):
     config = settings()
     config["privacy"].pop("noise_seed")
     with monkeypatch.context() as patched:
-        patched.setattr(calibration, "node_keys", killed)
+        patched.setattr(noised_counts, "node_keys", killed)
         with pytest.raises(KeyboardInterrupt):
             trained(config, out=folder)
     (run,) = read_ledger(folder / "ledger.sqlite").runs

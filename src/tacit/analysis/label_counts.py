@@ -2,31 +2,16 @@
 
 Class weights are public: they are part of the experiment. Where nobody can declare how rare a
 class is, it is measured here, once, before training, and the measurement is a release like any
-other. It is stated as a plan of one step, so that accountant, ledgers and noise are those of a run:
+other. It is stated as a plan of one step, so that accountant, ledgers and noise are those of a run.
 
-*Mechanism.* Each node releases c_i + Normal(0, s_i^2 I), where c_i `[classes]` counts its labels
-and s_i is the standard deviation of the noise in that sum. *Sensitivity.* A record adds a one to
-one count, so with or without it c_i differs by 1 in the l2 norm, which is the plan's clipping
-bound; by `replace-one` it differs by sqrt(2) at most, and the plan accounts 2. A unit of
-`privacy.unit` adds one for each of its rows, of which no more than `privacy.unit_rows` = m are
-kept, a choice among the unit's rows alone: it adds a vector of whole numbers whose sum is at most
-m, so its l2 norm, at most the sum, is at most m (attained where all rows have one label), and two
-units in each other's place differ by 2 m at most (sqrt(2) m is attained). Counts are whole
-numbers below 2^53 in float64, so no sum is rounded. *Theorem.* The Gaussian mechanism on a public
-lattice, as for a gradient (`docs/proofs/finite-arithmetic.md`). *Trust model.* That of the
-experiment: everyone sees the noised counts of every node, or the server does. *What follows*, the
-totals and the weights, is post-processing of what was released.
-
-The budget is that of the data (`privacy.ledger`), which training draws on afterwards: without one,
-two releases about the same records would each claim to be the only one, and this is refused.
+A cell is a class: mechanism, relation, trust model and proof are those of
+`tacit.training.noised_counts`. The totals and the weights are post-processing of what was released.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,27 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.algorithms import plain_method
-from tacit.communication.colours import Released
-from tacit.communication.peers import ALONE, Peers, Placement, place
-from tacit.communication.received import EXPERIMENT, SESSION_ID, Experiment
+from tacit.communication.peers import ALONE, Peers
 from tacit.config import Config, load_config
-from tacit.config.schema import LEDGER_KEYS, UNIT_KEYS
 from tacit.data import Schema, StackedData
 from tacit.errors import InputError, RecordsError
 from tacit.gradients import Loss
 from tacit.models.architectures import find_loss
 from tacit.report.view import Block, Table, Text
 from tacit.report.wording import epsilon_text
-from tacit.training.budget import node_keys, open_ledger
-from tacit.training.calibration import shared_counts
+from tacit.training.noised_counts import check_counted, counted_once, placed
 from tacit.training.plan import Plan
-from tacit.training.planner import build_plan
-from tacit.training.processes.agreement import compare, counts, identity
-from tacit.training.records import load_records, node_records
-from tacit.training.shared_budgets import check_shared, open_shared
-
-_DTYPE = torch.float64
+from tacit.training.records import TrainingRecords, load_records, node_records, own_path
 
 
 @dataclass(frozen=True)
@@ -99,6 +74,36 @@ def count_labels(
         BudgetError: the budget of a node's data does not cover it.
         PeerError: another process was lost, or sent what cannot be added up.
     """
+    counted = read_counted(config, nodes, schema, peers)
+    labels, classes = counted.labels, counted.classes
+    plan, rows = counted_once(counted.config, epsilon, counted.loaded.train, labels, classes, peers)
+    return _weighed(plan, rows)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What is counted: an experiment, the records of this process's nodes, and their classes.
+
+    `labels` are of every row, int64 `[rows]`, 0 to `classes` - 1.
+    """
+
+    config: Config
+    loaded: TrainingRecords
+    classes: int
+    labels: Tensor
+
+
+def read_counted(
+    config: str | Path | Mapping[str, Any] | Config,
+    nodes: Any,
+    schema: str | Path | Mapping[str, Any] | Schema | None,
+    peers: Peers,
+    held_out: str | None = None,
+) -> Counted:
+    """Read what is counted; arguments and errors are as for `count_labels`.
+
+    `held_out` names a table of other records that are read in place of those of training.
+    """
     nodes, declared, names = node_records(nodes, schema)
     config = load_config(
         config,
@@ -106,27 +111,19 @@ def count_labels(
         names=names,
         loss=None if declared is None else declared.target.loss,
     )
-    if config.privacy.ledger is None:
-        raise InputError(
-            "privacy.ledger",
-            None,
-            "must name the folder of the budgets of the data, which the count and the training "
-            'then share, such as privacy.ledger = "ledgers"',
-        )
-    plans = "blocks" if peers.processes == 1 else config.nodes.placement
-    placement = place(config.nodes.count, peers.processes, plans)
-    hosted = placement.hosted(peers.rank)
-    records = load_records(config, nodes, None, declared, _DTYPE, torch.device("cpu"), hosted)
+    check_counted(config)
+    if held_out is not None and config.nodes.data == "by-rank":
+        config = config.with_keys(nodes={"source": own_path(held_out)})
+    elif held_out is not None:
+        config = config.with_keys(task={"dataset": held_out, "test_share": None})
+    hosted = placed(config, peers).hosted(peers.rank)
+    cpu = torch.device("cpu")
+    records = load_records(config, nodes, None, declared, torch.float64, cpu, hosted)
     config = config.with_names(records.names)
-    train, public = records.train, None if records.test is None else records.test.targets
+    public = None if records.test is None else records.test.targets
     loss = find_loss(config.task.loss)
     classes = _class_count(config, loss, public, records.classes)
-    labels = _labels(train, loss, classes, hosted)
-    plan = _plan(config, epsilon, train, classes, placement, peers)
-    totals = _histograms(labels, train, classes)
-    released = _release(config, plan, train, totals, hosted, peers)
-    counted = shared_counts("noised counts of labels", released, classes, placement, peers)
-    return _weighed(plan, counted)
+    return Counted(config, records, classes, _labels(records.train, loss, classes, hosted))
 
 
 def _class_count(config: Config, loss: Loss, public: Tensor | None, declared: int | None) -> int:
@@ -168,73 +165,6 @@ def _labels(train: StackedData, loss: Loss, classes: int, hosted: Sequence[int])
             count = f"{int(own.sum()):,} of {len(own):,} records"
             raise RecordsError(f"task.dataset of node {node}", count, rule)
     return labels.cpu()
-
-
-def _histograms(labels: Tensor, train: StackedData, classes: int) -> Tensor:
-    """The true counts `[nodes, classes]`, exact; they do not leave this process."""
-    parts = torch.split(labels, train.sizes.tolist())
-    return torch.stack([torch.bincount(own, minlength=classes).to(_DTYPE) for own in parts])
-
-
-def _plan(
-    config: Config,
-    epsilon: float,
-    train: StackedData,
-    classes: int,
-    placement: Placement,
-    peers: Peers,
-) -> Plan:
-    """One step on all records, whose clipped sum are the counts."""
-    server = config.algorithm.definition.graph.weights == "server"
-    method, unit = plain_method("server" if server else "doubly-stochastic"), train.units
-    release = Config(
-        task=config.task,
-        nodes=config.nodes,
-        topology={} if server else {"graph": "complete"},
-        algorithm={"name": method, "clip": 1.0 if unit is None else float(unit.rule.most)},
-        privacy={
-            "epsilon": epsilon,
-            "delta": config.privacy.delta,
-            "relation": config.privacy.relation,
-            **{key: getattr(config.privacy, key) for key in (*LEDGER_KEYS, *UNIT_KEYS)},
-        },
-        train={"steps": 1, "batch": "all", "seed": config.train.seed, "dtype": "float64"},
-    )
-    sizes = train.counts.tolist()
-    start = torch.zeros(classes, dtype=_DTYPE)
-    settings = identity(release, layout={"counts": (classes,)}, start=start, dtype=_DTYPE)
-    own = Experiment(identity=settings, records=sizes)
-    experiments = peers.share("experiment", own, EXPERIMENT)
-    compare([experiment.identity for experiment in experiments])
-    records = counts([experiment.records for experiment in experiments], placement)
-    return build_plan(release, records, classes)
-
-
-def _release(
-    config: Config,
-    plan: Plan,
-    train: StackedData,
-    totals: Tensor,
-    hosted: Sequence[int],
-    peers: Peers,
-) -> Released[Tensor]:
-    """The counts under noise, once every ledger has them."""
-    session, *_ = peers.share("run", secrets.token_hex(16), SESSION_ID)
-    with ExitStack() as stack:
-        # Data without an account get the budget that the experiment has for them.
-        budgets = config.privacy.budget
-        shared = stack.enter_context(open_shared(plan, train, hosted, session, budgets))
-        check_shared(plan, shared)
-        peers.share("sign that the budgets cover it", session, SESSION_ID)
-        ledger = open_ledger(plan, None, False, shared, hosted)
-        assert ledger is not None
-        stack.enter_context(ledger)
-        ledger.reserve(0, 1)
-        stds = [plan.release.noise_std(plan.nodes[node], 0) for node in hosted]
-        noise = plan.release.algorithm.releases.noise
-        noised = noise.add(totals, stds, node_keys(plan, hosted), hosted, 0, part=0)
-        ledger.settle(1)
-    return Released(noised)
 
 
 def _weighed(plan: Plan, rows: Sequence[Sequence[float]]) -> LabelCounts:

@@ -454,13 +454,28 @@ def evaluate(
     data_dir: Annotated[
         str | None, Option(help="Where to look for it; default: the run's.")
     ] = None,
+    private: Annotated[
+        bool,
+        Option("--private", help="Score private records, for your own eyes: by default your own."),
+    ] = False,
+    by: Annotated[
+        str | None, Option(metavar="COLUMN", help="With --private: score its groups as well.")
+    ] = None,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Score the consensus model of a run on test records."""
-    from tacit.analysis.score import evaluate_run
+    """Score the consensus model of a run on test records, or on private ones at home."""
+    from tacit.analysis.score import evaluate_privately, evaluate_run
     from tacit.report.documents.base import plain_json
+    from tacit.report.view import Text
 
+    if private:
+        found, path = evaluate_privately(run, data, data_dir, by=by, trust=trust)
+        lines = [Text(f"written to {path}", unbroken=True)]
+        show_document(asdict(found), [*found.blocks, *lines], as_json=as_json)
+        return
+    if by is not None:
+        raise InputError("--by", by, "is for private records: add --private")
     score = evaluate_run(run, data, data_dir, trust=trust)
     if as_json:
         typer.echo(json.dumps(plain_json(asdict(score)), indent=2))

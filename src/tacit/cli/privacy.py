@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -17,6 +18,7 @@ from tacit.cli.options import (
     Json,
     Page,
     Set,
+    Trust,
     command_group,
     print_written,
     show_document,
@@ -25,8 +27,15 @@ from tacit.cli.options import (
 )
 from tacit.errors import InputError
 
+if TYPE_CHECKING:
+    from tacit.communication.peers import Peers
+    from tacit.config import Config
+
 _Site = Annotated[
     Path | None, Option("--site", metavar="DIR", help="Sign it as the member of this site folder.")
+]
+_Part = Annotated[
+    Path | None, Option("--site", metavar="DIR", help="Take part as this site of a consortium.")
 ]
 
 privacy_app = command_group(
@@ -59,6 +68,7 @@ def labels(
     file: File,
     epsilon: Annotated[float, Option(help="What the count may cost each node.", min=1e-3)] = 0.1,
     set_: Set = None,
+    site: _Part = None,
     allow_insecure_network: Insecure = False,
     as_json: Json = False,
 ) -> None:
@@ -66,18 +76,68 @@ def labels(
     from dataclasses import asdict
 
     from tacit.analysis.label_counts import count_labels, label_blocks
-    from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
-    from tacit.training.processes.agreement import process_group
 
     config = load_config(file, overrides=set_ or ())
-    with process_group(config, allow_insecure_network=allow_insecure_network) as cluster:
-        peers: Peers = ALONE if cluster is None else cluster
-        with waiting("counting the labels of every node", hidden=as_json or peers.rank > 0):
-            counted = count_labels(config, epsilon, peers=peers)
-    if peers.rank > 0:
-        return
-    show_document(asdict(counted), label_blocks(counted), as_json=as_json)
+    with (
+        _peers(config, site, file, allow_insecure_network) as peers,
+        waiting("counting the labels of every node", hidden=as_json or peers.rank > 0),
+    ):
+        counted = count_labels(config, epsilon, peers=peers)
+    if peers.rank == 0 or site is not None:
+        show_document(asdict(counted), label_blocks(counted), as_json=as_json)
+
+
+@contextmanager
+def _peers(
+    config: Config, site: Path | None, file: Path, allow_insecure_network: bool
+) -> Iterator[Peers]:
+    """The other processes of a count; sites meet under the name of their experiment file."""
+    from tacit.communication.peers import ALONE
+    from tacit.training.processes.agreement import process_group
+
+    name = file.with_name(f"{file.stem}.counts")
+    with process_group(
+        config,
+        allow_insecure_network=allow_insecure_network,
+        site=site,
+        out=name,
+        is_new=site is not None,
+    ) as cluster:
+        yield ALONE if cluster is None else cluster
+
+
+@privacy_app.command()
+def scores(
+    file: File,
+    run: Ended,
+    epsilon: Annotated[float, Option(help="What they may cost each node.", min=1e-3)] = 0.1,
+    data: Annotated[
+        str | None, Option(help="A table of records held out; default: those of training.")
+    ] = None,
+    by: Annotated[
+        str | None, Option(metavar="COLUMN", help="A declared column: score its groups as well.")
+    ] = None,
+    set_: Set = None,
+    trust: Trust = False,
+    site: _Part = None,
+    allow_insecure_network: Insecure = False,
+    as_json: Json = False,
+) -> None:
+    """Score a run's model on all nodes' records under noise, charged to the budgets of the data."""
+    from dataclasses import asdict
+
+    from tacit.analysis.noised_scores import noised_scores, score_blocks
+    from tacit.config import load_config
+
+    config = load_config(file, overrides=set_ or ())
+    with (
+        _peers(config, site, file, allow_insecure_network) as peers,
+        waiting("scoring the records of every node", hidden=as_json or peers.rank > 0),
+    ):
+        found = noised_scores(config, run, epsilon, held_out=data, by=by, trust=trust, peers=peers)
+    if peers.rank == 0 or site is not None:
+        show_document(asdict(found), score_blocks(found), as_json=as_json)
 
 
 @privacy_app.command()

@@ -12,20 +12,18 @@ whatever it is: 1 in the l2 norm by `add-or-remove-one`, sqrt(2) by `replace-one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.communication.colours import Released, opened
-from tacit.communication.peers import Peers, Placement
-from tacit.communication.received import FLAG, LABEL_COUNTS
-from tacit.errors import PeerError
+from tacit.communication.colours import Released
+from tacit.communication.received import FLAG
 from tacit.models.probabilities import Array, log_odds
-from tacit.training.budget import covers_calibration, node_keys
+from tacit.training.budget import covers_calibration
 from tacit.training.evaluation import models_public
 from tacit.training.job import Job
+from tacit.training.noised_counts import shared_counts, with_noise
 from tacit.training.recalibration import edges_of, fit, histogram
 from tacit.training.state import RunState, keep_calibration
 
@@ -57,7 +55,7 @@ def calibrate(run: RunState) -> None:
         stds = [0.0] * len(run.plan.nodes)
         if run.plan.noisy:
             stds = [run.plan.release.noise_std(node, run.plan.steps) for node in run.plan.nodes]
-        released = _released(run, model, edges, stds)
+        released = _released(run, model, edges)
         if released is None:
             run.notes = (*run.notes, "not calibrated: the budget of a node does not cover it")
             return
@@ -72,7 +70,7 @@ def calibrate(run: RunState) -> None:
         keep_calibration(run)
 
 
-def _released(run: RunState, model: Tensor, edges: Array, stds: Sequence[float]) -> Array | None:
+def _released(run: RunState, model: Tensor, edges: Array) -> Array | None:
     """The noised counts of all nodes together, once ledgers have them; None: a budget forbids."""
     job, plan, step = run.job, run.plan, run.plan.steps
     # A process that comes back to its session has reserved it, and makes the same message again.
@@ -85,11 +83,9 @@ def _released(run: RunState, model: Tensor, edges: Array, stds: Sequence[float])
         run.ledger.reserve(step, step + 1)
     own = [_counted(job, model, edges, place) for place in range(len(job.hosted))]
     totals = torch.from_numpy(np.stack(own))
-    if plan.noisy:
-        keys, here = node_keys(plan, job.hosted, run.peers.session), [stds[n] for n in job.hosted]
-        plan.release.algorithm.releases.noise.add(totals, here, keys, job.hosted, step, part=0)
+    noised = with_noise(plan, totals, job.hosted, step, run.peers.session)
     what, width = "noised counts of records", totals.shape[1]
-    rows = shared_counts(what, Released(totals), width, job.placement, run.peers)
+    rows = shared_counts(what, noised, width, job.placement, run.peers)
     return np.array([math.fsum(column) for column in zip(*rows, strict=True)])
 
 
@@ -99,21 +95,3 @@ def _counted(job: Job, model: Tensor, edges: Array, place: int) -> Array:
     rows = torch.arange(first, first + size, device=job.train.targets.device)
     outputs = job.model.outputs(model.unsqueeze(0), job.train.inputs_of(rows))[0]
     return histogram(log_odds(outputs), job.train.targets[rows], edges)
-
-
-def shared_counts(
-    what: str, released: Released[Tensor], width: int, placement: Placement, peers: Peers
-) -> list[list[float]]:
-    """The noised counts of all nodes, `[nodes][width]`.
-
-    Raises:
-        PeerError: a process gave others than those of its nodes.
-    """
-    own = opened(released, what).tolist()
-    rows: dict[int, list[float]] = {}
-    for rank, lists in enumerate(peers.share(what, own, LABEL_COUNTS)):
-        nodes = placement.hosted(rank)
-        if len(lists) != len(nodes) or any(len(row) != width for row in lists):
-            raise PeerError(f"rank {rank} sent counts that are not those of its nodes")
-        rows |= dict(zip(nodes, lists, strict=True))
-    return [rows[node] for node in sorted(rows)]

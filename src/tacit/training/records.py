@@ -84,7 +84,7 @@ def node_records(
         InputError: the schema is wrong, a table has none, or a path leads to no table.
     """
     if schema is None and isinstance(nodes, (str, os.PathLike)):
-        path = _path(nodes)
+        path = own_path(nodes)
         if not Path(path).name or not os.path.exists(path):
             expected = "there is no such file: give a table, or a list with one data set a node"
             raise InputError("nodes", os.fspath(nodes), expected)
@@ -154,10 +154,10 @@ def _opened(value: Any, where: str, schema: Schema | None) -> Any:
     if schema is None:
         expected = "is the path of a table, and needs schema=, which says what its columns are"
         raise InputError(where, os.fspath(value), expected)
-    return read_table(Path(_path(value)), where, use=schema)
+    return read_table(Path(own_path(value)), where, use=schema)
 
 
-def _path(value: str | os.PathLike[str]) -> str:
+def own_path(value: str | os.PathLike[str]) -> str:
     """The path of a table, which may be written as `[task].dataset` has it: `csv:PATH`."""
     text = os.fspath(value)
     kind, _, path = text.partition(":")
