@@ -34,7 +34,8 @@ def automatic_batch(
     definition, options = chosen.definition, chosen.options
     largest = max(records)
     default = min(DEFAULT_BATCH, largest)
-    calibrated = settings.budget is not None and settings.accounting == "certified"
+    asked = settings.budget is not None or settings.guess is not None
+    calibrated = asked and settings.accounting == "certified"
     sums = definition.private and definition.releases.mechanism is noised_sums
     several = definition.schedules(options, 1.0, train.steps).local_steps > 1
     if not calibrated or not sums or several or train.sampling != "poisson":
