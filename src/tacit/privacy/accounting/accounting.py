@@ -135,7 +135,7 @@ def right_guess(mechanism: Mechanism) -> float:
     """How often whoever sees everything guesses right at most, at even odds: an upper bound.
 
     (1 + T) / 2 of the total variation T of the worst neighbours, which is delta at epsilon 0: from
-    the curve itself (`docs/proofs/choosing.md`), rounded up.
+    the curve itself (`docs/proofs/composition.md`), rounded up.
 
     Raises:
         InputError: no bound is known for the mechanism.
