@@ -20,7 +20,7 @@ from tacit.config.schema import CALIBRATE_SHARE
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
-from tacit.report.documents.unit import RECORD, UnitTerms
+from tacit.report.documents.unit import UnitTerms
 from tacit.report.wording import count_text
 from tacit.topology import (
     Mixing,
@@ -33,7 +33,7 @@ from tacit.topology import (
 )
 from tacit.training import weights
 from tacit.training.averages import average_note
-from tacit.training.batches import automatic_batch
+from tacit.training.batches import automatic_batch, epochs_note, unit_of
 from tacit.training.consensus import (
     PairChoice,
     choose,
@@ -88,7 +88,7 @@ def build_plan(
     """
     check_messages(config.topology, config.algorithm, config.faults)
     weights.check_empty(config, records)
-    unit = _unit(config, person)
+    unit = unit_of(config, person)
     config, notes = _with_batch(config, records, linear, notes, unit)
     config, rule = with_rate(config)
     notes = (*rule, *notes)
@@ -169,7 +169,7 @@ def build_plan(
         cautions=cautions,
         notes=(
             *_notes(config, activity, faults),
-            *map(unit.said, _epochs(config, sampled)),
+            *map(unit.said, epochs_note(config, sampled)),
             *notes,
         ),
         unit=unit,
@@ -178,22 +178,6 @@ def build_plan(
     if averaged is not None:
         plan = replace(plan, notes=(*plan.notes, averaged))
     return plan if release.pairs is None else _with_forecast(plan)
-
-
-def _unit(config: Config, person: str | None) -> UnitTerms:
-    """Whom epsilon protects, and what else is known of those whose the records are."""
-    settings = config.privacy
-    person = person or settings.unit_column
-    if person is None:
-        return RECORD
-    by_person = settings.unit_column is not None
-    return UnitTerms(
-        name=person if by_person else "record",
-        person=person,
-        gradient=settings.unit_gradient if by_person else None,
-        rows=settings.unit_rows,
-        nodes=settings.unit_nodes,
-    )
 
 
 def _with_batch(
@@ -344,21 +328,6 @@ def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) 
         f"steps in which a node takes part: {took} of {len(activity.active)} ({share:.1%})",
         *notes,
         *simulated,
-    )
-
-
-def _epochs(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
-    """How long the epochs are in which each record takes part in one step."""
-    drawing = [node for node in nodes if node.rate < 1]
-    if config.train.sampling != "allocation" or not drawing:
-        return ()
-    steps = sorted({node.epoch_steps for node in drawing})
-    sizes = sorted({node.expected_batch for node in drawing})
-    lengths = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    batches = f"{sizes[0]:.6g}" if len(sizes) == 1 else f"{sizes[0]:.6g} to {sizes[-1]:.6g}"
-    return (
-        f"each record takes part in one random step of each epoch of {lengths} steps; batches vary "
-        f"in size, and sums are divided by the expected one, {batches}",
     )
 
 
