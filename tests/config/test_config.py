@@ -70,6 +70,7 @@ def test_every_default():
         },
         "privacy": {
             "epsilon": 3.0,
+            "guess": None,
             "delta": 1e-5,
             "noise_std": None,
             "epsilon_per_round": None,

@@ -511,6 +511,7 @@ KEYS: Mapping[str, Key] = {
     "topology.partners": Key(("graph", "complete"), PAIRWISE, given=False),
     "algorithm.name": Key(("privsgp", "dp2-sgd")),
     "privacy.epsilon": Key((1.0, 3.0), CERTIFIED),
+    "privacy.guess": Key((0.6, 0.7), combined(CERTIFIED, {"privacy": {"epsilon": None}})),
     "privacy.delta": Key((1e-3, 1e-4), CERTIFIED),
     "privacy.noise_std": Key((0.1, 0.2)),
     "privacy.epsilon_per_round": Key(

@@ -63,8 +63,9 @@ def _planned_node(
     release, last, names = plan.release, plan.steps - 1, plan.config.nodes.names
     more: dict[str, Any] = {} if names is None else {"name": names[node.node]}
     first_std, last_std = (release.noise_std(node, k) / node.divisor for k in (0, last))
+    own = {key: value for key, value in asdict(node).items() if "guess" not in key or value}
     return PlannedNode(
-        **asdict(node),
+        **own,
         signal_share=share.signal,
         noise_share=share.noise,
         noise_multiplier=(release.noise_multiplier(node, 0), release.noise_multiplier(node, last)),

@@ -29,7 +29,7 @@ from tacit.report.measures import MEASURES
 LEDGER_KEYS = ("ledger", "ledger_source", "ledger_epsilon", "ledger_delta")  # of `[privacy]`
 UNIT_KEYS = ("unit", "unit_rows", "unit_gradient", "unit_nodes")  # likewise
 GIVEN = "given"  # a data set or model that was passed as an object
-PER_NODE = ("epsilon", "delta", "ledger_epsilon", "ledger_delta")
+PER_NODE = ("epsilon", "guess", "delta", "ledger_epsilon", "ledger_delta")
 """Keys of `[privacy]` that give each node a number of its own."""
 LOSS_NAMES = ("cross-entropy", "mse", "huber", "logistic")
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
@@ -392,12 +392,16 @@ class Privacy(Section):
     `keystream` is the cipher of all noise and coins, by default what suits `train.device`; of
     seeded noise AES.
 
+    `guess`, in place of `epsilon`, is how often whoever sees everything may guess right whether one
+    took part, at even odds.
+
     `unit` is whom epsilon protects: a record, or all records with one id of a column. Of these,
     `unit_rows` count at most, by `unit_gradient` as their mean or their sum, and `unit_nodes` is at
     how many nodes one may have records.
     """
 
     epsilon: Literal["none"] | PerNode | None = None
+    guess: PerNode | None = None
     delta: PerNode = 1e-5
     noise_std: Annotated[Size, Field(le=1e12)] | None = None
     epsilon_per_round: (
@@ -444,6 +448,17 @@ class Privacy(Section):
             return value
         return _numbers(value, expected, MOST_EPSILON)
 
+    @field_validator("guess", mode="before")
+    @classmethod
+    def _guess(cls, value: Any) -> Any:
+        if value is None:
+            return value
+        expected = f"must lie strictly between 0.5 (a blind guess) and 1, or be {_EACH}"
+        numbers = _numbers(value, expected, 1.0 - 2**-53)
+        if min(_each(numbers).values()) <= 0.5:
+            raise ValueError(expected)
+        return numbers
+
     @field_validator("pair_noise", mode="before")
     @classmethod
     def _pair_noise(cls, value: Any) -> Any:
@@ -487,7 +502,7 @@ class Privacy(Section):
     @property
     def noisy(self) -> bool:
         """Whether noise is added."""
-        given = (self.budget, self.noise_std, self.epsilon_per_round)
+        given = (self.budget, self.guess, self.noise_std, self.epsilon_per_round)
         return any(value is not None for value in given)
 
 

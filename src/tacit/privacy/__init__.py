@@ -24,6 +24,7 @@ from tacit.privacy.accounting.accounting import (
     epsilon,
     epsilon_bounds,
     epsilon_curve,
+    right_guess,
 )
 from tacit.privacy.accounting.calibration import calibrate
 from tacit.privacy.accounting.choosing import (
@@ -85,5 +86,6 @@ __all__ = [
     "pairwise_multipliers",
     "pairwise_person",
     "published",
+    "right_guess",
     "to_statement",
 ]

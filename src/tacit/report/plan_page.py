@@ -21,6 +21,7 @@ from tacit.report.wording import (
     epsilon_text,
     node_list,
     number_text,
+    percent_up_text,
     range_text,
 )
 
@@ -101,9 +102,10 @@ def _clipping(plan: PlanDocument, names: PlanNames) -> str:
 
 def _nodes(plan: PlanDocument) -> Table:
     """A row for the nodes that differ in nothing but their number."""
-    key = attrgetter("records", "noise_scale", "budget", "delta", "epsilon")
+    key = attrgetter("records", "noise_scale", "budget", "delta", "epsilon", "guess")
     groups = alike(((key(node), node.noise_multiplier[0]), node) for node in plan.per_node)
     shared = plan.colluding is not None
+    guessed = any(node.guess is not None for node in plan.per_node)
     shares = len({_shares(node) for node in plan.per_node}) > 1
     columns = (
         *("nodes", plan.unit.plural, "rate", "noise multiplier"),
@@ -111,6 +113,7 @@ def _nodes(plan: PlanDocument) -> Table:
         "noise in mean",
         *(("share of model", "share of noise") if shares else ()),
         *("budget", "certified epsilon"),
+        *(("certified guess",) if guessed else ()),
         # No paper claims anything of noise that nodes share.
         *(() if shared else ("claimed epsilon",)),
     )
@@ -125,6 +128,7 @@ def _nodes(plan: PlanDocument) -> Table:
             *(_shares(group[0]) if shares else ()),
             _budget(group[0]),
             _epsilon(group[0].epsilon, "-"),
+            *((epsilon_text(group[0].right_guess),) if guessed else ()),
             *(() if shared else (_epsilon(group[0].claimed, "no claim"),)),
         )
         for group in groups.values()
@@ -140,7 +144,9 @@ def _shares(node: PlannedNode) -> tuple[str, str]:
 
 
 def _budget(node: PlannedNode) -> str:
-    """Epsilon and delta that must hold; a dash for what was not asked."""
+    """Epsilon and delta, or the guess, that must hold; a dash for what was not asked."""
+    if node.guess is not None:
+        return f"guess {node.guess:g}"
     epsilon = "-" if node.budget is None else f"{node.budget:g}"
     return "-" if node.delta is None else f"({epsilon}, {epsilon_text(node.delta)})"
 
@@ -233,6 +239,8 @@ def _spent(result: ResultDocument) -> Iterator[tuple[str, str]]:
     at = f" (delta {range_text(min(deltas), max(deltas), '{:g}'.format)})"
     yield f"epsilon certified, most{at}", epsilon_text(max(spent))
     yield "epsilon certified, least", epsilon_text(min(spent))
+    if result.guesses:
+        yield "right guess certified, most", percent_up_text(max(result.guesses))
     yield "epsilon protects", f"one {result.unit.name} of one node"
     if result.unit.apart:
         yield f"epsilon of the {result.unit.person}", person_text(result.unit)

@@ -55,9 +55,14 @@ LEVELS = (
 )
 
 
-def protection(guarantees: Iterable[tuple[float, float]]) -> Protection:
-    """Say what the weakest of some guarantees is worth: pairs (epsilon, delta), at least one."""
-    bound = max(guess_bound(epsilon, delta) for epsilon, delta in guarantees)
+def protection(
+    guarantees: Iterable[tuple[float, float]], guesses: Sequence[float] = ()
+) -> Protection:
+    """Say what the weakest of some guarantees is worth: pairs (epsilon, delta), at least one.
+
+    `guesses` are what is certified of the same, if it is, of how often a guess is right.
+    """
+    bound = max(guesses or [guess_bound(epsilon, delta) for epsilon, delta in guarantees])
     kind, words = next((kind, words) for most, kind, words in _LEVELS if bound <= most)
     return Protection(kind, words, percent_up_text(bound))
 

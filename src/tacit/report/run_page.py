@@ -168,7 +168,7 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
             f"with 50{_NARROW}%.{person} {mechanism}"
         )
         observer = observer_words(result.trust_model or "", trust)
-        strength = verdict(result.unit, _guarantees(result))
+        strength = verdict(result.unit, _guarantees(result), result.guesses)
         privacy = strength.banner(observer, detail, in_doubt=alarm is not None)
     banners = [privacy] if alarm is None else [alarm, privacy]
     if trust is not None and trust.simulated:
@@ -298,7 +298,7 @@ def _guarantees(result: ResultDocument) -> list[tuple[float, float]]:
 
 def _protection(result: ResultDocument) -> Protection:
     """What the guarantee of the weakest node is worth; every node must have one."""
-    return protection(_guarantees(result))
+    return protection(_guarantees(result), result.guesses)
 
 
 def _strength(result: ResultDocument) -> str:

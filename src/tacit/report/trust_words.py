@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from tacit.report.documents.trust import TrustTerms
@@ -132,10 +132,12 @@ def of_rows_text(unit: UnitTerms, of: Collection[str]) -> str | None:
     )
 
 
-def verdict(unit: UnitTerms, guarantees: Iterable[tuple[float, float]]) -> Protection:
+def verdict(
+    unit: UnitTerms, guarantees: Iterable[tuple[float, float]], guesses: Sequence[float] = ()
+) -> Protection:
     """What is protected, of the nodes' guarantees and of a person's, if that is another."""
     if not unit.apart or unit.epsilon is None or unit.delta is None:
-        return protection(guarantees)
+        return protection(guarantees, guesses)
     found = protection([*guarantees, (unit.epsilon, unit.delta)])
     return replace(found, words=f"{found.words} of {with_article(unit.person or '')}")
 

@@ -13,6 +13,8 @@ from typing import Literal
 
 from tacit.algorithms.accounting import noised_sums
 from tacit.config import Config
+from tacit.report.documents.unit import RECORD, UnitTerms
+from tacit.training.release import NodeRelease
 
 DEFAULT_BATCH = 64
 """Records of a batch, where nothing says that more would be better."""
@@ -34,7 +36,8 @@ def automatic_batch(
     definition, options = chosen.definition, chosen.options
     largest = max(records)
     default = min(DEFAULT_BATCH, largest)
-    calibrated = settings.budget is not None and settings.accounting == "certified"
+    asked = settings.budget is not None or settings.guess is not None
+    calibrated = asked and settings.accounting == "certified"
     sums = definition.private and definition.releases.mechanism is noised_sums
     several = definition.schedules(options, 1.0, train.steps).local_steps > 1
     if not calibrated or not sums or several or train.sampling != "poisson":
@@ -53,4 +56,35 @@ def automatic_batch(
     return batch, (
         f"train.batch = {batch}, by default: a tenth of the largest node's {largest:,} records, "
         f"and {DEFAULT_BATCH} at least; 'all' has less noise, and takes more work"
+    )
+
+
+def epochs_note(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
+    """How long the epochs are in which each record takes part in one step."""
+    drawing = [node for node in nodes if node.rate < 1]
+    if config.train.sampling != "allocation" or not drawing:
+        return ()
+    steps = sorted({node.epoch_steps for node in drawing})
+    sizes = sorted({node.expected_batch for node in drawing})
+    lengths = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    batches = f"{sizes[0]:.6g}" if len(sizes) == 1 else f"{sizes[0]:.6g} to {sizes[-1]:.6g}"
+    return (
+        f"each record takes part in one random step of each epoch of {lengths} steps; batches vary "
+        f"in size, and sums are divided by the expected one, {batches}",
+    )
+
+
+def unit_of(config: Config, person: str | None) -> UnitTerms:
+    """Whom epsilon protects, and what else is known of those whose the records are."""
+    settings = config.privacy
+    person = person or settings.unit_column
+    if person is None:
+        return RECORD
+    by_person = settings.unit_column is not None
+    return UnitTerms(
+        name=person if by_person else "record",
+        person=person,
+        gradient=settings.unit_gradient if by_person else None,
+        rows=settings.unit_rows,
+        nodes=settings.unit_nodes,
     )

@@ -198,8 +198,8 @@ class _Limit:
 
     Args:
         whose: it is, in words that others may read.
-        budget: epsilon.
-        cost: its epsilon if steps up to the given one are run.
+        budget: epsilon, or the total variation that a guess allows.
+        cost: the same if steps up to the given one are run.
         why: what is charged beside the steps to come.
     """
 
@@ -273,19 +273,20 @@ def _own_limits(
         return ()
     limits = []
     nodes = {
-        (plan.release.kind(node), node.budget, tuple(before.get(node.node, ()))): node
+        (plan.release.kind(node), node.limit, tuple(before.get(node.node, ()))): node
         for node in plan.nodes
     }
     for node in nodes.values():
         charged = list(before.get(node.node, ()))
-        if node.budget is None or not charged:
+        if node.limit is None or not charged:
             continue
 
         def total(end: int, node: NodePlan = node, charged: Sequence[Interval] = charged) -> float:
             charges = [*charged, (first, end), *plan.release.after]
-            return plan.release.epsilon(node, charges) or 0.0
+            return plan.release.spent(node, charges) or 0.0
 
-        limits.append(_Limit(f"node {node.node} ({node.budget:g})", node.budget, total))
+        told = f"{node.budget:g}" if node.guess is None else f"guess {node.guess:g}"
+        limits.append(_Limit(f"node {node.node} ({told})", node.limit, total))
     return limits
 
 

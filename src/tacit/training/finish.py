@@ -333,6 +333,10 @@ def result_document(
         more["consensus_forecast"] = tuple(zip(measured_at, forecast, strict=True))
     if config.nodes.names is not None:
         more["node_names"] = config.nodes.names
+    if config.privacy.guess is not None:
+        more["guess"] = tuple(node.guess for node in plan.nodes)
+        guesses = [plan.release.right_guess(n, charged.get(n.node, ())) for n in plan.nodes]
+        more["right_guess"] = known(guesses)
     own = dict(zip(job.hosted, run.communication.exchange.bytes_sent.tolist(), strict=True))
     sent = tuple(map(own.get, nodes)) if measured is None else measured.bytes_sent
     counts = [count for count in sent if count is not None]

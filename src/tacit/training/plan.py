@@ -30,11 +30,13 @@ class NodePlan(NodeRelease):
 
     Args:
         epsilon: certified for all planned steps; None where nothing is accounted.
+        right_guess: certified for them, where the budget is `guess`.
         claimed: by the paper's formula for the same noise; None without a formula.
         conditions: of the formula, and whether they hold.
     """
 
     epsilon: float | None = None
+    right_guess: float | None = None
     claimed: float | None = None
     conditions: tuple[FormulaCondition, ...] = ()
 
@@ -102,7 +104,8 @@ class Plan:
         spent = [
             (node.epsilon, node.delta or 0.0) for node in self.nodes if node.epsilon is not None
         ]
-        weakest = protection(spent)
+        guesses = [node.right_guess for node in self.nodes if node.right_guess is not None]
+        weakest = protection(spent, guesses)
         if weakest.kind != "bad":
             return None
         largest = max(epsilon for epsilon, _ in spent)

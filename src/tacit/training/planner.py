@@ -20,7 +20,7 @@ from tacit.config.schema import CALIBRATE_SHARE
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
-from tacit.report.documents.unit import RECORD, UnitTerms
+from tacit.report.documents.unit import UnitTerms
 from tacit.report.wording import count_text
 from tacit.topology import (
     Mixing,
@@ -33,7 +33,7 @@ from tacit.topology import (
 )
 from tacit.training import weights
 from tacit.training.averages import average_note
-from tacit.training.batches import automatic_batch
+from tacit.training.batches import automatic_batch, epochs_note, unit_of
 from tacit.training.consensus import (
     PairChoice,
     choose,
@@ -88,7 +88,7 @@ def build_plan(
     """
     check_messages(config.topology, config.algorithm, config.faults)
     weights.check_empty(config, records)
-    unit = _unit(config, person)
+    unit = unit_of(config, person)
     config, notes = _with_batch(config, records, linear, notes, unit)
     config, rule = with_rate(config)
     notes = (*rule, *notes)
@@ -169,7 +169,7 @@ def build_plan(
         cautions=cautions,
         notes=(
             *_notes(config, activity, faults),
-            *map(unit.said, _epochs(config, sampled)),
+            *map(unit.said, epochs_note(config, sampled)),
             *notes,
         ),
         unit=unit,
@@ -178,22 +178,6 @@ def build_plan(
     if averaged is not None:
         plan = replace(plan, notes=(*plan.notes, averaged))
     return plan if release.pairs is None else _with_forecast(plan)
-
-
-def _unit(config: Config, person: str | None) -> UnitTerms:
-    """Whom epsilon protects, and what else is known of those whose the records are."""
-    settings = config.privacy
-    person = person or settings.unit_column
-    if person is None:
-        return RECORD
-    by_person = settings.unit_column is not None
-    return UnitTerms(
-        name=person if by_person else "record",
-        person=person,
-        gradient=settings.unit_gradient if by_person else None,
-        rows=settings.unit_rows,
-        nodes=settings.unit_nodes,
-    )
 
 
 def _with_batch(
@@ -347,21 +331,6 @@ def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) 
     )
 
 
-def _epochs(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
-    """How long the epochs are in which each record takes part in one step."""
-    drawing = [node for node in nodes if node.rate < 1]
-    if config.train.sampling != "allocation" or not drawing:
-        return ()
-    steps = sorted({node.epoch_steps for node in drawing})
-    sizes = sorted({node.expected_batch for node in drawing})
-    lengths = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    batches = f"{sizes[0]:.6g}" if len(sizes) == 1 else f"{sizes[0]:.6g} to {sizes[-1]:.6g}"
-    return (
-        f"each record takes part in one random step of each epoch of {lengths} steps; batches vary "
-        f"in size, and sums are divided by the expected one, {batches}",
-    )
-
-
 def _schedules(config: Config, records: Sequence[int]) -> Schedules:
     """Clip and noise shape as they will run."""
     batch, largest = config.train.settled_batch, max(records)
@@ -391,6 +360,7 @@ class _NoiseQuestion:
 
     records: int
     budget: float | None
+    guess: float | None
     delta: float
     released: tuple[tuple[float, int], ...]
 
@@ -416,13 +386,15 @@ def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], .
 def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> tuple[NodePlan, ...]:
     """The nodes with their noise scale, and what it costs."""
     settings, per_node = config.privacy, config.per_node
-    budgets: Sequence[float | None] = (None,) * len(nodes)
-    if settings.budget is not None:
-        given: tuple[float, ...] = per_node(settings.budget)
-        budgets = given
+    nothing: Sequence[None] = (None,) * len(nodes)
+    budgets, guesses = (
+        nothing if value is None else per_node(value) for value in (settings.budget, settings.guess)
+    )
     wanted = [
-        _NoiseQuestion(node.records, budget, delta, _released(release, node))
-        for node, budget, delta in zip(nodes, budgets, per_node(settings.delta), strict=True)
+        _NoiseQuestion(node.records, budget, guess, delta, _released(release, node))
+        for node, budget, guess, delta in zip(
+            nodes, budgets, guesses, per_node(settings.delta), strict=True
+        )
     ]
     costs: dict[_NoiseQuestion, NodePlan] = {}
     failures: dict[str, list[int]] = {}
@@ -435,7 +407,7 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
         if want in costs:
             continue
         delta = want.delta if release.claims else None
-        bounded = replace(node, budget=want.budget, delta=delta)
+        bounded = replace(node, budget=want.budget, guess=want.guess, delta=delta)
         _log.info("calibrating noise, %d of %d kinds of nodes", 1 + len(costs), kinds)
         try:
             costs[want] = _costed(config.privacy, release, bounded, initial_guess)
@@ -458,6 +430,8 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
 def _refused(want: _NoiseQuestion, error: BudgetError) -> str:
     """Why a node's budget cannot be met, with the key that asked for it."""
     text = str(error)
+    if want.guess is not None and not text.startswith("privacy."):
+        return f"privacy.guess = {want.guess:g} cannot be kept: {text}"
     return (
         text
         if want.budget is None or text.startswith("privacy.")
@@ -471,36 +445,51 @@ def _costed(
     """A node with its noise scale, certified epsilon and claim, from a node that has them."""
     if not node.records:
         spent = release.epsilon(node, release.planned)
-        return NodePlan(**vars(node), epsilon=spent, claimed=release.claimed(node))
+        guess = release.right_guess(node, release.planned)
+        claimed = release.claimed(node)
+        return NodePlan(**vars(node), epsilon=spent, right_guess=guess, claimed=claimed)
     node = replace(node, noise_scale=_noise_scale(settings, release, node, initial_guess))
     if node.delta is None:
         return NodePlan(**vars(node))
     if release.pairs is not None and not release.pairs.deviation:
         return NodePlan(**vars(node))  # what it costs is known once all nodes have their noise
-    certified = _certified(settings, release, node) if release.setup.accounted else None
+    certified, guess = None, None
+    if release.setup.accounted:
+        certified, guess = _certified(settings, release, node)
     formula = release.algorithm.claims.formula
     if formula is None or release.pairs is not None:
-        return NodePlan(**vars(node), epsilon=certified)
+        return NodePlan(**vars(node), epsilon=certified, right_guess=guess)
     return NodePlan(
         **vars(node),
         epsilon=certified,
+        right_guess=guess,
         claimed=release.claimed(node),
         conditions=formula.conditions(release.claimed_run(node)),
     )
 
 
-def _certified(settings: Privacy, release: Release, node: NodeRelease) -> float:
-    """Epsilon of a node with its noise; refused where a given noise does not keep its budget."""
+def _certified(
+    settings: Privacy, release: Release, node: NodeRelease
+) -> tuple[float, float | None]:
+    """Epsilon of a node with its noise, and its right guess where that is its budget.
+
+    Refused where a given noise does not keep the budget.
+    """
     steps = release.setup.steps
     certified = release.epsilon(node, release.planned) or 0.0
-    if settings.noise_std is not None and node.budget is not None and certified > node.budget:
+    guess = release.right_guess(node, release.planned)
+    spent = certified if guess is None else 2 * guess - 1
+    if settings.noise_std is not None and node.limit is not None and spent > node.limit:
         enough = _calibrated(release, node, node.noise_scale, node.budget) / node.noise_scale
+        costs, most = f"costs epsilon {_up(certified)}", node.budget
+        if guess is not None:
+            costs, most = f"allows a right guess in {_up(guess)} of cases", node.guess
         raise BudgetError(
-            f"privacy.noise_std = {settings.noise_std:g} costs epsilon {_up(certified)} in "
-            f"{steps} steps, above the budget of {node.budget:g}: noise_std = "
+            f"privacy.noise_std = {settings.noise_std:g} {costs} in "
+            f"{steps} steps, above the budget of {most:g}: noise_std = "
             f"{_up(settings.noise_std * enough)} or fewer steps would keep it"
         )
-    return certified
+    return certified, guess
 
 
 def _pairs_alone(config: Config, mixing: Mixing, activity: Activity | None) -> PairNoise:
@@ -568,12 +557,16 @@ def _with_costs(
     settings: Privacy, release: Release, nodes: Sequence[NodePlan]
 ) -> tuple[NodePlan, ...]:
     """The nodes with what is certified of them; it is computed once of nodes that are alike."""
-    costs: dict[tuple[Any, ...], float] = {}
+    costs: dict[tuple[Any, ...], tuple[float, float | None]] = {}
     for node in nodes:
-        kind = (release.kind(node), node.budget)
+        kind = (release.kind(node), node.limit)
         if kind not in costs:
             costs[kind] = _certified(settings, release, node)
-    return tuple(replace(node, epsilon=costs[release.kind(node), node.budget]) for node in nodes)
+    found = [costs[release.kind(node), node.limit] for node in nodes]
+    return tuple(
+        replace(node, epsilon=epsilon, right_guess=guess)
+        for node, (epsilon, guess) in zip(nodes, found, strict=True)
+    )
 
 
 def _pairs_note(config: Config, release: Release) -> str:
@@ -651,14 +644,14 @@ def _enough(
     """
     pairs = release.pairs
     assert pairs is not None
-    kinds = list({(release.kind(node), node.budget): node for node in nodes}.values())
+    kinds = list({(release.kind(node), node.limit): node for node in nodes}.values())
     counted = pairs.typical_gains * np.array(pairs.own) / needed
     factor = 0.0
     for node in sorted(kinds, key=lambda node: float(counted[node.node])):
-        if factor and settings.epsilon_per_round is None and node.budget is not None:
+        if factor and settings.epsilon_per_round is None and node.limit is not None:
             louder = replace(node, noise_scale=factor * node.noise_scale)
-            spent = release.epsilon(louder, [(0, release.setup.steps)])
-            if spent is not None and spent <= node.budget:
+            spent = release.spent(louder, [(0, release.setup.steps)])
+            if spent is not None and spent <= node.limit:
                 continue
         # What one step costs is no guess for another here.
         guess = node if settings.epsilon_per_round is None else None
@@ -751,16 +744,19 @@ def _calibrated(
     target: float | None,
     intervals: Sequence[Interval] | None = None,
 ) -> float:
-    """The least noise scale whose certified epsilon is within a node's budget, `target`.
+    """The least noise scale whose certified epsilon, or right guess, is within a node's budget.
+
+    `target` is that epsilon.
 
     It is that of the steps in `intervals`, by default all; `start` is a guess.
     """
-    if target is None or node.delta is None:
+    if node.guess is None and (target is None or node.delta is None):
         raise InputError("privacy.epsilon", target, "is needed to calibrate the noise")
     return privacy.calibrate(
         lambda scale: release.mechanism(replace(node, noise_scale=scale), intervals),
         epsilon=target,
-        delta=node.delta,
+        delta=None if node.guess is not None else node.delta,
+        guess=node.guess,
         start=start,
     )
 

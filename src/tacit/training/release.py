@@ -46,6 +46,7 @@ class NodeRelease:
         delta: the delta at which epsilon is stated; None where nothing is accounted.
         weight: n p_i, public, by which its noised mean counts; it changes nothing of what a record
             of its own can do to what is released.
+        guess: how often a guess may be right, if that was given in place of `budget`.
     """
 
     node: int
@@ -56,11 +57,17 @@ class NodeRelease:
     budget: float | None = None
     delta: float | None = None
     weight: float = 1.0
+    guess: float | None = None
 
     @property
     def divisor(self) -> float:
         """What a noised sum is divided by before it is averaged: q J / (n p_i)."""
         return self.expected_batch / self.weight if self.records else math.inf
+
+    @property
+    def limit(self) -> float | None:
+        """What `Release.spent` must not exceed; None: no budget was given."""
+        return self.budget if self.guess is None else 2 * self.guess - 1
 
     @property
     def epoch_steps(self) -> int:
@@ -381,6 +388,19 @@ class Release:
         if not intervals or not self.active_steps(node, intervals):
             return 0.0
         return privacy.epsilon(self.mechanism(node, intervals), delta=node.delta)
+
+    def right_guess(self, node: NodeRelease, intervals: Sequence[Interval]) -> float | None:
+        """How often a guess is right at most after these steps; None where nobody asked."""
+        if node.guess is None or not self.setup.accounted:
+            return None
+        if not intervals or not self.active_steps(node, intervals):
+            return 0.5
+        return privacy.right_guess(self.mechanism(node, intervals))
+
+    def spent(self, node: NodeRelease, intervals: Sequence[Interval]) -> float | None:
+        """What the steps of `intervals` cost in the measure of a node's budget: see `limit`."""
+        guess = self.right_guess(node, intervals)
+        return self.epsilon(node, intervals) if guess is None else 2 * guess - 1
 
 
 def make_release(

@@ -130,6 +130,8 @@ def _private(
     changes: dict[str, Any] = {f"privacy.{key}": UNSET for key in _OF_SEVERAL}
     budget = None if config.privacy.budget is None else config.per_node(config.privacy.budget)[node]
     changes["privacy.epsilon"] = budget or config.privacy.epsilon or UNSET
+    if config.privacy.guess is not None:
+        changes["privacy.guess"] = config.per_node(config.privacy.guess)[node]
     changes["privacy.delta"] = config.per_node(config.privacy.delta)[node]
     changes["algorithm.clients_per_round"] = UNSET
     if _has_rule(config):

@@ -130,6 +130,21 @@ def delta(mechanism: Mechanism, *, epsilon: float) -> float:
     return delta_with_slack(ideal, values, epsilon) if values else ideal(epsilon)
 
 
+@lru_cache(maxsize=64)
+def right_guess(mechanism: Mechanism) -> float:
+    """How often whoever sees everything guesses right at most, at even odds: an upper bound.
+
+    (1 + T) / 2 of the total variation T of the worst neighbours, which is delta at epsilon 0: from
+    the curve itself (`docs/proofs/composition.md`), rounded up.
+
+    Raises:
+        InputError: no bound is known for the mechanism.
+    """
+    apart = delta(mechanism, epsilon=0.0)
+    half = (1 + apart) / 2
+    return half if 2 * half - 1 >= apart else math.nextafter(half, 1.0)  # the difference is exact
+
+
 def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]:
     """Two deltas at `epsilon`: below the lower one none holds, the upper one does. Both proved.
 
@@ -347,10 +362,14 @@ def _delta_beside(mechanism: Mechanism, epsilon: float) -> float:
     assert chosen is not None
     bound = 1.0
     for loss, spent in chosen.points:
-        if loss <= epsilon:
-            left = (epsilon - loss) * (1 - _ROUNDED)
-            more = 0.0 if rest is None else delta(rest, epsilon=left)
-            bound = min(bound, (spent + more) * (1 + _ROUNDED))
+        if loss > epsilon:  # an (epsilon, delta) alone bounds its whole curve: Kairouz et al., 2015
+            shift = -math.expm1(epsilon - loss) + spent * (
+                math.exp(-loss) + math.exp(epsilon - loss)
+            )
+            spent, loss = (shift / (1 + math.exp(-loss))) * (1 + _ROUNDED), epsilon
+        left = (epsilon - loss) * (1 - _ROUNDED)
+        more = 0.0 if rest is None else delta(rest, epsilon=left)
+        bound = min(bound, (spent + more) * (1 + _ROUNDED))
     return bound
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.accounting import accounting
@@ -23,46 +24,72 @@ _BITS = 10
 def calibrate(
     mechanism: Callable[[float], Mechanism],
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    guess: float | None = None,
     tolerance: float = TOLERANCE,
     start: float = 1.0,
 ) -> float:
     """The smallest scale `s`, within `tolerance`, for which `mechanism(s)` meets the budget.
 
+    The budget is an epsilon at a delta, or how often a guess may be right.
+
     Args:
         mechanism: a mechanism for each noise scale; its epsilon must fall as the scale rises.
         epsilon: the budget, positive.
         delta: the budget, in (0, 1).
+        guess: the budget in place of both, in (0.5, 1): see `right_guess`.
         tolerance: relative; the answer is never below the true one, and at most this far above.
         start: a first guess.
 
     Returns:
-        A scale whose **certified** epsilon is at most `epsilon`.
+        A scale whose **certified** epsilon is at most `epsilon`, or right guess at most `guess`.
 
     Raises:
-        InputError: epsilon is not positive and finite, or delta outside (0, 1).
+        InputError: epsilon is not positive and finite, delta outside (0, 1), or `guess` outside
+            (0.5, 1) or given beside another.
         BudgetError: no scale up to 1e9 meets the budget.
     """
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise InputError("epsilon", epsilon, "must be positive and finite")
+    target, rough, cost = _costs(epsilon, delta, guess)
     if mechanism(start).rate == 1:
         tolerance = min(tolerance, 1e-9)  # a closed form costs nothing
     rough_scale = least_scale(
-        lambda scale: accounting.rough_epsilon(mechanism(scale), delta=delta),
-        target=epsilon,
+        lambda scale: rough(mechanism(scale)),
+        target=target,
         tolerance=max(tolerance, _ROUGH),
         start=start,
     )
     bits = _BITS - math.floor(math.log2(tolerance))
     scale = least_scale(
-        lambda scale: accounting.epsilon(mechanism(_rounded(scale, bits)), delta=delta),
-        target=epsilon,
+        lambda scale: cost(mechanism(_rounded(scale, bits))),
+        target=target,
         tolerance=tolerance,
         start=rough_scale,
         factor=1 + 3 * max(tolerance, _ROUGH),
     )
     return _rounded(scale, bits)
+
+
+_Cost = Callable[[Mechanism], float]
+
+
+def _costs(
+    epsilon: float | None, delta: float | None, guess: float | None
+) -> tuple[float, _Cost, _Cost]:
+    """What may be spent at most, about what a mechanism costs, and what is certified of it."""
+    if guess is not None:
+        if not 0.5 < guess < 1:
+            raise InputError("guess", guess, "must lie strictly between 0.5 and 1")
+        if epsilon is not None or delta is not None:
+            raise InputError("guess", guess, "is in place of epsilon and delta: give one")
+        apart = partial(accounting.delta, epsilon=0.0)
+        return 2 * guess - 1, apart, apart  # the difference is exact
+    if epsilon is None or not (epsilon > 0 and math.isfinite(epsilon)):
+        raise InputError("epsilon", epsilon, "must be positive and finite")
+    if delta is None:
+        raise InputError("delta", delta, "must lie strictly between 0 and 1")
+    rough = partial(accounting.rough_epsilon, delta=delta)
+    return epsilon, rough, partial(accounting.epsilon, delta=delta)
 
 
 def _rounded(scale: float, bits: int) -> float:

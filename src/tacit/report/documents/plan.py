@@ -19,7 +19,8 @@ class PlannedNode(Document):
     behind each other; `epsilon_by_colluders` is then certified against 0, 1, 2 ... nodes who pool
     what they know, up to one more than the plan allows for. Elsewhere it has no entries.
     `signal_share` is p_i, and `noise_share` the node's part of the variance of the noise in the
-    mean over all nodes. `name` is given where nodes have names.
+    mean over all nodes. `name` is given where nodes have names, and
+    `guess` and what is certified of it where that is the budget.
     """
 
     node: Count
@@ -40,6 +41,8 @@ class PlannedNode(Document):
     noise_std: tuple[OptionalNumber, OptionalNumber]
     epsilon_by_colluders: Items[OptionalNumber]
     name: Text | None = None
+    guess: OptionalNumber = None
+    right_guess: OptionalNumber = None
 
 
 class PlannedTerm(Document):

@@ -245,6 +245,8 @@ class ResultDocument(RunDocument):
     consensus_forecast: Items[tuple[Count, OptionalNumber]] = ()
     choosing: Text | None = None
     node_names: Items[Text] | None = None
+    guess: Items[OptionalNumber] | None = None
+    right_guess: Items[OptionalNumber] | None = None
     calibration: Items[CalibrationBin] = ()
 
     @field_validator(
@@ -264,6 +266,8 @@ class ResultDocument(RunDocument):
         "epsilon_source",
         "trust",
         "node_names",
+        "guess",
+        "right_guess",
     )
     @classmethod
     def _one_a_node(cls, value: Any, info: ValidationInfo) -> Any:
@@ -285,6 +289,16 @@ class ResultDocument(RunDocument):
     def certified(self) -> float | None:
         """The highest certified epsilon of a node; None where no node has one."""
         return max((own for own in self.epsilon if own is not None), default=None)
+
+    @property
+    def guesses(self) -> list[float]:
+        """How often a guess is right at most, of the nodes that were asked and of which is known.
+
+        None of them where epsilon is certified of one, and no guess.
+        """
+        pairs = zip(self.right_guess or (), self.epsilon, strict=False)
+        known = [guess for guess, epsilon in pairs if epsilon is not None]
+        return [] if None in known else [guess for guess in known if guess is not None]
 
     @property
     def claimed(self) -> float | None:

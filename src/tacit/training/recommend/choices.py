@@ -64,6 +64,9 @@ def merged(given: Given, choices: Iterable[Proposal]) -> dict[str, dict[str, Any
     return sections
 
 
+_NOISE = ("guess", "noise_std", "epsilon_per_round")  # which set it in place of epsilon
+
+
 def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
     """All but features, model, clip, rate and gossip rounds.
 
@@ -87,7 +90,7 @@ def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
     if len(set(facts.records)) > 1:
         reason = "a small site adds as little noise as it teaches; 'equal' would let it drown all"
         choices.append(Proposal("nodes", "weights", "records", reason))
-    if not any(key in given.get("privacy", {}) for key in ("noise_std", "epsilon_per_round")):
+    if not any(key in given.get("privacy", {}) for key in _NOISE):
         reason = "the usual budget, of each node"
         choices.append(Proposal("privacy", "epsilon", config.privacy.epsilon, reason))
     if "momentum" in row.options.model_fields:
