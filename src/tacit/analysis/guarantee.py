@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from scipy.special import ndtr
 
@@ -37,8 +38,8 @@ from tacit.report.wording import guess_bound
 
 OTHER_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10)
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
-_POINTS, _CLOSED_POINTS = 9, 32  # before the stated epsilon; more where each takes no time
-_LEVELS = 24  # of noise
+_POINTS, _CLOSED_POINTS = 7, 32  # before the stated epsilon; more where each takes no time
+_LEVELS = 8  # of noise
 _PIECES = 8  # of a chord
 _FAR = 40.0  # an epsilon beyond which there is nothing left to bound
 
@@ -116,7 +117,7 @@ def gaussian_mu(points: Points, delta: float) -> float | None:
 
 def _is_below(points: Points, mu: float, delta: float) -> bool:
     """Whether the curve through the points lies below that of a Gaussian, and delta."""
-    for (left, above), (right, below) in zip(points, points[1:], strict=False):
+    for (left, above), (right, below) in pairwise(points):
         first, last = math.exp(left), math.exp(right)
         for piece in range(_PIECES):
             ends = [first + (last - first) * (piece + end) / _PIECES for end in (0, 0.5, 1)]

@@ -306,9 +306,7 @@ def _ways(
     return compositions(possible, row.delta or 0.0)
 
 
-def possible_releases(
-    document: LedgerReport, row: LedgerAccount
-) -> tuple[Mechanism | None, ...]:
+def possible_releases(document: LedgerReport, row: LedgerAccount) -> tuple[Mechanism | None, ...]:
     """What one record of an account may have been through: the worst of these bounds it."""
     known = [from_statement(statement) for statement in document.mechanisms]
     return _ways(row, _released(row, known), document.runs)
@@ -359,8 +357,6 @@ def whole(kind: str, name: str, where: str) -> Iterator[None]:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         expected = f"a whole {kind}: {type(error).__name__}: {error}"
         raise InputError(name, where, expected) from None
-
-
 
 
 def _account_figures(row: LedgerAccount) -> Iterator[Figure]:
