@@ -73,7 +73,17 @@ VALUES: list[Any] = [
     ),
 ]
 KEYS = ["", "x" * 100_000, "a.b", "\x1b[2J", "name", "options", "self", "update", "model_config"]
-SECTIONS = ["task", "nodes", "topology", "algorithm", "privacy", "train", "faults", "promise"]
+SECTIONS = [
+    "task",
+    "nodes",
+    "topology",
+    "algorithm",
+    "privacy",
+    "train",
+    "faults",
+    "promise",
+    "statement",
+]
 
 
 def keys():

@@ -92,7 +92,8 @@ def audit_words(document: Mapping[str, Any]) -> str:
 def curve_facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The variant of privacy, other deltas, and mu; all computed."""
     curve, relation = document["curve"], document["relation"]["name"]
-    row = next(row for row in document["nodes"] if row["node"] == curve["node"])
+    rows = document["nodes"]
+    row = next((row for row in rows if row["node"] == curve["node"]), rows[0])
     delta = epsilon_text(row["delta"])
     mu = "none is stated: epsilon is beyond all meaning"
     if curve["mu"] is not None:
