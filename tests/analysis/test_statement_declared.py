@@ -217,7 +217,8 @@ def test_sites_stand_with_their_keys_and_a_forged_signature_is_told(run, tmp_pat
     page = Path("signed.html").read_text()
     for words in (f"signed by the key {prints['south']}", "has not signed", "NOT VALID: must be "):
         assert words in page
-    assert f"{path}: east: has not signed" in forged.out
+    assert "of west: must be by west, whose it is called: it is by south" in forged.refusal
+    assert "(valid are those of: north, south)" in forged.refusal
 
 
 def test_a_record_is_refused_without_an_organisation_a_node(stated):

@@ -164,6 +164,8 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check which members of a consortium have signed a file, and that it is as it was signed."""
+    from dataclasses import asdict
+
     from tacit.analysis.statement import signed_page
     from tacit.identities import read_bundle
     from tacit.identities.signatures import SignedFile, verified_signatures
@@ -171,36 +173,28 @@ def verify(
     members = read_bundle(bundle)[0]
     found = verified_signatures(file, members)
     words = {
-        name: signed.words if isinstance(signed, SignedFile) else "has not signed"
-        for name, signed in found.items()
-        if not isinstance(signed, InputError)
+        name: one.words if isinstance(one, SignedFile) else "has not signed"
+        for name, one in found.items()
     }
     refused = {name: one for name, one in found.items() if isinstance(one, InputError)}
     words |= {name: f"NOT VALID: {one.expected}" for name, one in refused.items()}
     if page is not None:
         write_new("--page", page, signed_page(file, words).encode(), private=True)
-    if not any(found.values()):
+    signed = [one for one in found.values() if isinstance(one, SignedFile)]
+    if refused:
+        why = "; ".join(f"of {name}: {one.expected}" for name, one in refused.items())
+        valid = ", ".join(one.name for one in signed) or "none"
+        raise InputError("signature", str(file), f"{why} (valid are those of: {valid})")
+    if not signed:
         expected = "must be signed: no FILE.NAME.signature lies beside it"
         raise InputError("signature", str(file), expected)
-    if not refused and as_json:
-        signers = [
-            {
-                "name": one.name,
-                "rank": one.rank,
-                "fingerprint": one.fingerprint,
-                "consortium": one.consortium,
-                "date": one.date.isoformat(),
-            }
-            for one in found.values()
-            if isinstance(one, SignedFile)
-        ]
+    if as_json:
+        signers = [asdict(one) | {"date": one.date.isoformat()} for one in signed]
         missing = [name for name, one in found.items() if one is None]
         typer.echo(json.dumps({"signed": signers, "not_signed": missing}, indent=2))
-    elif not as_json:
-        for name in found:
-            typer.echo(f"{file}: {name}: {words[name]}", err=name in refused)
-    for error in refused.values():
-        raise error
+        return
+    for name, told in words.items():
+        typer.echo(f"{file}: {name}: {told}")
 
 
 def _signing(folder: Path | None) -> Callable[[Iterable[Path]], list[Path]]:
