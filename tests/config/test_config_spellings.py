@@ -97,7 +97,7 @@ def experiments(draw):
             )
         ),
         "faults": draw(some(**drops, slow=st.just([[1, 0.5]]))),
-        "statement": draw(some(purpose=st.just("A test"), organisations=st.just({"3": "South"}))),
+        "statement": draw(some(purpose=st.just("A test"), organisation_kind=st.just("Industry"))),
     }
     if name == "privsgp-vr":
         sections["promise"] = draw(some(smoothness=st.floats(0.1, 100), initial_gap=st.just(0)))

@@ -107,10 +107,10 @@ def curve_facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     where = document["trust_model"]["name"].partition(",")[0]
     return [
         ("Variant", f"approximate differential privacy, (epsilon, delta), {relation}"),
-        ("Where noise is added", MODELS[where]),
+        ("Where noise is added", MODELS.get(where, where)),
         ("Weakest guarantee", f"node {node_list([row['node']], [row.get('name')])}"),
         (
-            "Best guess, by the whole curve",
+            "Best guess there, by the whole curve",
             f"right in {percent_up_text(curve['right_guess'])} at most",
         ),
         ("Epsilon at other deltas", "; ".join(others)),
