@@ -138,19 +138,21 @@ def test_a_statement_and_heads_are_signed_by_the_site_and_checked_by_others(tmp_
     refused(tacit("privacy", "statement", "run", "--site", "none"), "site folder")
     assert not Path("run/statement.json").exists()
     printed = done("privacy", "statement", "run", "--site", "north")
-    assert "run/statement.json.signature" in printed.splitlines()
+    assert "run/statement.json.north.signature" in printed.splitlines()
     assert done("privacy", "statement", "run", "--site", "north") == printed
     statement = "run/statement.json"
     checked = done("privacy", "verify", statement, "--bundle", BUNDLE)
-    assert f"{statement}: signed by north (rank 0) of the consortium" in checked
+    assert f"{statement}: north: signed by the key " in checked
+    assert f"{statement}: south: has not signed" in checked
     assert done("privacy", "verify", "run/statement.html", "--bundle", BUNDLE)
     assert done("privacy", "check", statement)
 
     refused(tacit("privacy", "ledger", "run", "--site", "north"), "--site", "--out")
     written = done("privacy", "ledger", "run", "--site", "south", "--out", "heads.json")
-    assert written.splitlines() == ["heads.json", "heads.json.signature"]
+    assert written.splitlines() == ["heads.json", "heads.json.south.signature"]
     signed = strict_json(done("privacy", "verify", "heads.json", "--bundle", BUNDLE, "--json"))
-    assert (signed["name"], signed["rank"]) == ("south", 1)
+    assert [(one["name"], one["rank"]) for one in signed["signed"]] == [("south", 1)]
+    assert signed["not_signed"] == ["north"]
     heads = json.loads(Path("heads.json").read_text())
     assert heads == strict_json(done("privacy", "ledger", "run", "--json"))
     refused(tacit("privacy", "ledger", "run", "--out", "heads.json"), "--out", "exists")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from experiments import experiment, write_experiment
 from tacit.algorithms import ALGORITHMS
-from tacit.config import Config, load_config, to_toml
+from tacit.config import Config, StatementSection, load_config, to_toml
 from tacit.errors import InputError
 
 DIGITS = {"task": {"dataset": "digits"}}
@@ -118,6 +118,7 @@ def test_every_default():
             "push_sum_constant": None,
             "push_sum_rate": None,
         },
+        "statement": dict.fromkeys(StatementSection.model_fields),
     }
     assert config.algorithm.name == "privsgp"
     assert config.algorithm.options.model_dump() == {
@@ -255,7 +256,7 @@ def test_an_override_of_another_form_is_refused(override):
         (
             "zzz.steps=3",
             "[zzz]",
-            "known are: algorithm, faults, nodes, privacy, promise, task, topology, train",
+            "known are: algorithm, faults, nodes, privacy, promise, statement, task, topology",
         ),
         ("algorithm.name=privspg", "algorithm.name", "did you mean 'privsgp'?"),
     ],

@@ -22,7 +22,7 @@ import torch
 import tacit
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.options import Idle
-from tacit.config import Config, Promise
+from tacit.config import Config, Promise, StatementSection
 from tacit.errors import InputError, TacitError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -448,6 +448,7 @@ ELSEWHERE_LEDGER = "tests/training/test_shared_budgets.py::"
 RANKS = "tests/communication/cluster/"
 SITES = "tests/communication/secure/test_secure_absence.py::"
 PROMISE = "tests/analysis/test_promise.py::"
+STATED = "tests/analysis/test_statement_declared.py::"
 
 KEYS: Mapping[str, Key] = {
     "task.dataset": Key(("effects_data:load", "effects_data:others"), READ, given=False),
@@ -576,6 +577,10 @@ KEYS: Mapping[str, Key] = {
     **{
         f"promise.{key}": Key(elsewhere=PROMISE + "test_every_constant_moves_the_promise")
         for key in Promise.model_fields
+    },
+    **{
+        f"statement.{key}": Key(elsewhere=STATED + "test_every_declared_key_is_taken_over")
+        for key in StatementSection.model_fields
     },
 }
 

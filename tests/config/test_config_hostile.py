@@ -73,7 +73,17 @@ VALUES: list[Any] = [
     ),
 ]
 KEYS = ["", "x" * 100_000, "a.b", "\x1b[2J", "name", "options", "self", "update", "model_config"]
-SECTIONS = ["task", "nodes", "topology", "algorithm", "privacy", "train", "faults", "promise"]
+SECTIONS = [
+    "task",
+    "nodes",
+    "topology",
+    "algorithm",
+    "privacy",
+    "train",
+    "faults",
+    "promise",
+    "statement",
+]
 
 
 def keys():
@@ -159,7 +169,7 @@ def test_what_is_accepted_is_planned_or_refused_soon():
     """No value that is accepted makes a plan hang, or fail as if the defect were ours."""
     drawn, known = random.Random(1), keys()
     planned = 0
-    for _ in range(6000):
+    for _ in range(7500):
         with suppress(TacitError):
             config = load_config(mutated(drawn, known, NUMBERS))
             if config.nodes.count <= 4 and config.train.steps <= 1000:

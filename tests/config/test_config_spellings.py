@@ -23,6 +23,7 @@ from tacit.config import (
     Nodes,
     Privacy,
     Promise,
+    StatementSection,
     Task,
     Topology,
     Train,
@@ -41,6 +42,7 @@ KINDS: Mapping[str, Callable[..., Any]] = {
     "train": Train,
     "faults": Faults,
     "promise": Promise,
+    "statement": StatementSection,
 }
 PRIVATE = sorted(name for name, row in ALGORITHMS.items() if row.private)
 BARE = sorted(set(ALGORITHMS) - set(PRIVATE))
@@ -95,6 +97,7 @@ def experiments(draw):
             )
         ),
         "faults": draw(some(**drops, slow=st.just([[1, 0.5]]))),
+        "statement": draw(some(purpose=st.just("A test"), organisation_kind=st.just("Industry"))),
     }
     if name == "privsgp-vr":
         sections["promise"] = draw(some(smoothness=st.floats(0.1, 100), initial_gap=st.just(0)))

@@ -63,6 +63,15 @@ def document(**changes):
                 {"node": 2, "releases": [{**release, "mechanism": 1, "steps": 1234}]},
             ]
         },
+        "curve": {
+            "node": 0,
+            "right_guess": 0.75,
+            "epsilons": [[1e-4, 1.5], [1e-8, None]],
+            "errors": [[0.01, 0.91239]],
+            "mu": 0.7771,
+        },
+        "declared": {"purpose": "To warn <early>"},
+        "software": {"tacit": "9.8.7"},
         "data_ledger": None,
         "assumptions": ["an assumption", "another one"],
         "not_covered": ["a gap"],
@@ -106,32 +115,50 @@ def test_the_page_says_everything():
 
 def test_nodes_that_are_alike_share_a_row_and_nothing_is_rounded_down():
     rows = page_of(document()).rows
-    alike = next(row for row in rows if row[0] == "0-1" and len(row) == 9)
+    alike = next(row for row in rows if row[0] == "0-1" and len(row) == 8)
     # (1 + delta e^-eps) / (1 + e^-eps) at 1.9901 is 0.87975, a share that is rounded up.
-    assert alike == ["0-1", "90", "6.5%", "88.0\u202f%", "2.00", "1e-5", "2", "0.500", "not run"]
-    other = next(row for row in rows if row[0] == "2" and len(row) == 9)
+    assert alike == ["0-1", "90", "6.5%", "88.0\u202f%", "2.00", "1e-5", "2", "not run"]
+    other = next(row for row in rows if row[0] == "2" and len(row) == 8)
     assert other[1] == "1,200"
     assert other[4:6] == ["1.20", "1e-5"]
-    assert other[7] == "no claim"
     assert ["0-1", "the first mechanism; 50 steps charged"] in rows
     assert ["2", "the second mechanism; 1,234 steps charged"] in rows
 
 
-@pytest.mark.parametrize(
-    ("claimed", "infinite", "words"), [(None, True, "infinite"), (None, False, "no claim")]
-)
-def test_a_claim_that_is_missing_is_said_to_be(claimed, infinite, words):
-    nodes = [{**document()["nodes"][0], "claimed": claimed, "audited": 0.25}]
-    content = document(nodes=nodes, claim={"formula": None, "infinite": infinite})
-    row = next(row for row in page_of(content).rows if len(row) == 9 and row[0] == "0")
-    assert row[7:] == [words, "0.250"]
+def test_what_is_declared_stands_beside_what_is_computed():
+    page = page_of(document())
+    for words in (
+        "To warn <early>",
+        "not declared",
+        "0.778, but for events of weight 1e-5",
+        "1.50 at 1e-4",
+        "cannot be known from here",
+        "docs/concepts/epsilon-for-a-lawyer.md",
+    ):
+        assert words in page.text, words
+    assert ["1\u202f%", "91.2\u202f%"] in page.rows
+    assert "claimed" not in page.text
+
+
+def test_each_site_has_a_block_to_sign_with_what_was_verified():
+    nodes = [{**row, "name": name} for row, name in zip(document()["nodes"], "xyz", strict=True)]
+    nodes[0]["organisation"] = "X House"
+    sites = [{"name": name, "rank": 0, "fingerprint": f"key of {name}"} for name in "xy"]
+    content = document(nodes=nodes, sites=sites, consortium="a consortium")
+    page = page_of(content)
+    assert ["x", "X House", "key of x"] in page.rows
+    assert ["y", "not declared", "key of y"] in page.rows
+    assert page.text.count("Signature of ") == 2
+    signed = Page(statement_page(content, {"x": "signed", "q": "NOT VALID"}), has_charts=False)
+    assert "Signature of q" in signed.text
+    assert "NOT VALID" in signed.text
 
 
 @pytest.mark.parametrize(
     ("epsilon", "kind"), [(0.5, "good"), (2.0, "good"), (4.0, "warn"), (8.0, "bad"), (1e52, "bad")]
 )
 def test_the_banner_is_green_only_where_there_is_protection(epsilon, kind):
-    weakest = {**document()["nodes"][2], "epsilon": epsilon}
+    weakest = {**document()["nodes"][0], "epsilon": epsilon}
     page = page_of(document(nodes=[weakest]))
     assert page.count("div", **{"class": f"banner {kind}"}) == 1
     assert ("more than 1,000 is no protection" in page.text.replace("\u00a0", " ")) == (

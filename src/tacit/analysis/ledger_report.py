@@ -51,6 +51,8 @@ from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.unit import UnitTerms
 from tacit.report.wording import count_text, node_list
 
+Figure = tuple[str, float | None, float]
+"""What a figure is of, the figure, and the size of others that it may be a difference of."""
 _SAME_VERSION = 1e-9  # relative: the same code on the same numbers
 _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 
@@ -262,32 +264,52 @@ def _figures(
 ) -> Callable[[LedgerAccount], LedgerAccount]:
     """What completes the row of a node with its figures; nodes that agree share the work."""
     known = [from_statement(statement) for statement in mechanisms]
-    apart = {run.run: run.apart for run in runs}
     costs = functools.cache(cost)
 
     def complete(row: LedgerAccount) -> LedgerAccount:
         delta, budget = row.delta, row.epsilon_budget
+        mechanisms = _released(row, known)
         releases = []
-        charged: dict[str, list[Mechanism | None]] = {}
-        for release in row.releases:
-            steps = [StepRun(*run) for run in release.charged]
-            mechanism = released(known[release.mechanism], steps)
-            charged.setdefault(release.run, []).append(mechanism)
+        for release, mechanism in zip(row.releases, mechanisms, strict=True):
             figures = {
-                "steps": sum((until - first) * times for first, until, times in steps),
+                "steps": sum((until - first) * times for first, until, times in release.charged),
                 "epsilon": None if delta is None else plain_json(costs(mechanism, delta)),
             }
             releases.append(release.model_copy(update=figures))
         total = None
         if delta is not None:
-            ways = [alternatives(all_, apart=apart[run]) for run, all_ in charged.items()]
-            total = max(costs(way, delta) for way in compositions(ways, delta))
+            total = max(costs(way, delta) for way in _ways(row, mechanisms, runs))
         left = None if budget is None or total is None else max(0.0, budget - total)
         return row.model_copy(
             update={"epsilon": plain_json(total), "left": left, "releases": tuple(releases)}
         )
 
     return complete
+
+
+def _released(row: LedgerAccount, known: Sequence[Mechanism]) -> list[Mechanism | None]:
+    """What each release of an account comes to."""
+    return [
+        released(known[one.mechanism], [StepRun(*steps) for steps in one.charged])
+        for one in row.releases
+    ]
+
+
+def _ways(
+    row: LedgerAccount, mechanisms: Sequence[Mechanism | None], runs: Sequence[LedgerRun]
+) -> tuple[Mechanism | None, ...]:
+    apart = {run.run: run.apart for run in runs}
+    charged: dict[str, list[Mechanism | None]] = {}
+    for release, mechanism in zip(row.releases, mechanisms, strict=True):
+        charged.setdefault(release.run, []).append(mechanism)
+    possible = [alternatives(all_, apart=apart[run]) for run, all_ in charged.items()]
+    return compositions(possible, row.delta or 0.0)
+
+
+def possible_releases(document: LedgerReport, row: LedgerAccount) -> tuple[Mechanism | None, ...]:
+    """What one record of an account may have been through: the worst of these bounds it."""
+    known = [from_statement(statement) for statement in document.mechanisms]
+    return _ways(row, _released(row, known), document.runs)
 
 
 def confirm(document: LedgerReport) -> None:
@@ -305,6 +327,13 @@ def confirm(document: LedgerReport) -> None:
             recomputed = epsilon_against(document, document.trust)
             stated = _trust_figures(document.trust.epsilon_by_colluders)
             _compare(stated, _trust_figures(recomputed), tolerance)
+
+
+def confirm_figures(
+    document: LedgerReport, stated: Iterable[Figure], recomputed: Iterable[Figure]
+) -> None:
+    """Refuse further figures that are not those that follow from a document."""
+    _compare(stated, recomputed, _tolerance(document))
 
 
 def confirm_person(document: LedgerReport, stated: UnitTerms, again: UnitTerms) -> None:
@@ -330,11 +359,7 @@ def whole(kind: str, name: str, where: str) -> Iterator[None]:
         raise InputError(name, where, expected) from None
 
 
-_Figure = tuple[str, float | None, float]
-"""What a figure is of, the figure, and the size of others that it may be a difference of."""
-
-
-def _account_figures(row: LedgerAccount) -> Iterator[_Figure]:
+def _account_figures(row: LedgerAccount) -> Iterator[Figure]:
     whose = f"node {row.node}" if row.data is None else f"data {row.data}"
     budget = row.epsilon_budget or 0.0  # of which what is left is a difference
     yield f"epsilon of {whose}", row.epsilon, budget
@@ -345,13 +370,13 @@ def _account_figures(row: LedgerAccount) -> Iterator[_Figure]:
         yield f"steps of {where}", release.steps, 0.0
 
 
-def _trust_figures(by_colluders: Sequence[Sequence[float | None]]) -> Iterator[_Figure]:
+def _trust_figures(by_colluders: Sequence[Sequence[float | None]]) -> Iterator[Figure]:
     for colluding, row in enumerate(by_colluders):
         for node, epsilon in enumerate(row):
             yield f"epsilon of node {node} against {count_text(colluding, 'colluder')}", epsilon, 0
 
 
-def _compare(stated: Iterable[_Figure], recomputed: Iterable[_Figure], tolerance: float) -> None:
+def _compare(stated: Iterable[Figure], recomputed: Iterable[Figure], tolerance: float) -> None:
     for (where, value, size), (_, again, _) in zip(stated, recomputed, strict=True):
         if not _agree(value, again, tolerance, size):
             raise InputError(where, value, f"must be {again}, by its own mechanisms")

@@ -10,32 +10,41 @@ Its parts (`tacit.report.documents.ledger.Statement`): `run`, `algorithm`, `task
 `unit` and `trust_model` each with its meaning, `audit` (what the last one found; null without one),
 `nodes` (certified, claimed and audited epsilon, one a node), `ledger`
 (`tacit.analysis.ledger_report`), `mechanisms_in_words` in its order, `data_ledger` (of all runs on
-the same data; null without `[privacy].ledger`), `assumptions`, `not_covered`, `digest`.
+the same data; null without `[privacy].ledger`), `assumptions`, `not_covered`, `curve`
+(`tacit.analysis.guarantee`), `declared` (of `[statement]`, word for word), `software`,
+`schema_digest`, `sites`, `digest`. No digest of records stands in it: it would tell whoever has
+guessed them that they guessed right.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib.metadata import version
 from itertools import starmap
 from pathlib import Path
 from typing import Any
 
+from tacit.analysis.guarantee import curve_figures, weakest_curve
 from tacit.analysis.ledger_report import (
     check_contained,
     confirm,
+    confirm_figures,
     confirm_person,
     ledger_document,
     whole,
 )
-from tacit.base.plain_files import read_plain
+from tacit.base.plain_files import read_plain, read_toml
 from tacit.base.private_files import plain_errors, write_private
 from tacit.base.version import __version__
-from tacit.config import Config
+from tacit.config import Config, StatementSection
 from tacit.errors import FormatError, InputError
+from tacit.identities import Bundle
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import StepRun, lacking_steps
@@ -49,6 +58,7 @@ from tacit.report.documents.ledger import (
     Statement,
     StatementNode,
     StatementRun,
+    StatementSite,
     StatementTask,
     StatementUnit,
 )
@@ -56,6 +66,8 @@ from tacit.report.documents.run import LET_IT_END, NOT_THERE, OWN_LEDGER, Result
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.documents.unit import RECORD, UnitTerms
+from tacit.report.nist import nist_answers
+from tacit.report.registry import registry_record
 from tacit.report.statement_page import statement_page
 from tacit.report.trust_words import (
     COUNTING_ON_OTHERS,
@@ -197,37 +209,64 @@ _CHOSEN = (
     "alone."
 )
 
+_SCHEMA = (
+    "what the schema declares of the records: columns, ranges, categories, what is filled in for "
+    "what is missing. It is public, and must not have been made by looking at private records"
+)
+_TRAINED_FEATURES = "the records that the map of features was trained on, if it was trained"
+_END = "when a run ends, and how many steps it makes: chosen beforehand, or charged in full"
+_MOST_SCHEMA = 2**26
+
 
 def write_statement(
-    run: Path, out: Path | None = None, ledger: Path | None = None
-) -> tuple[Path, Path]:
+    run: Path,
+    out: Path | None = None,
+    ledger: Path | None = None,
+    *,
+    declared: Path | None = None,
+    registry: Path | None = None,
+    answers: str | None = None,
+    bundle: Bundle | None = None,
+) -> tuple[Path, ...]:
     """Write `statement.json` and `statement.html` of a run, and give their paths.
 
     They go to the folder `out`, made if missing; by default the run's. Files that say the same are
     left as they are, with their date; others are never overwritten. `ledger` is the folder of the
-    ledgers of the run's data, where they have moved since it ran.
+    ledgers of the run's data, where they have moved since it ran. `declared` is a file whose
+    `[statement]` stands in place of the experiment's. `registry` is a file for the record of the
+    deployments registry; `answers`, "nist", adds `statement-nist.md`; `bundle` says whose the keys
+    of sites are.
 
     Raises:
         InputError: the run is not private or not accounted, its ledger is in use or damaged, no
-            finite epsilon holds, or other files are in the place of the statement.
+            finite epsilon holds, a registry asks for what nobody declared, or other files are in
+            the place of the statement.
     """
+    if answers not in (None, "nist"):
+        raise InputError("--answers", answers, "must be 'nist'")
     run, folder = Path(run), Path(run if out is None else out)
-    document = statement_document(run, ledger)
-    paths = folder / "statement.json", folder / "statement.html"
-    statement = _earlier_statement(paths[0], document)
+    document = statement_document(run, ledger, declared=declared, bundle=bundle)
+    path = folder / "statement.json"
+    statement = _earlier_statement(path, document)
     if statement is None:
         statement = document.model_copy(update={"digest": _digest(plain_json(document))})
-    contents = dump(statement).encode(), statement_page(plain_json(statement)).encode()
-    for path, content in zip(paths, contents, strict=True):
-        if path.exists() and not _says(path, content):
+    plain = plain_json(statement)
+    contents = {
+        path: dump(statement),
+        folder / "statement.html": statement_page(plain),
+        **({} if registry is None else {Path(registry): registry_record(plain)}),
+        **({} if answers is None else {folder / "statement-nist.md": nist_answers(plain)}),
+    }
+    for path, content in contents.items():
+        if path.exists() and not _says(path, content.encode()):
             expected = "is there and says something else: move it away, or choose another --out"
             raise InputError("statement", str(path), expected)
     with plain_errors("statement", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for path, content in zip(paths, contents, strict=True):
+        for path, content in contents.items():
             if not path.exists():
-                write_private(path, content)
-    return paths
+                write_private(path, content.encode())
+    return tuple(contents)
 
 
 def _says(path: Path, content: bytes) -> bool:
@@ -247,7 +286,13 @@ def _earlier_statement(path: Path, document: Statement) -> Statement | None:
     return earlier if earlier == dated and earlier.digest == _digest(values) else None
 
 
-def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
+def statement_document(
+    run: Path,
+    ledgers: Path | None = None,
+    *,
+    declared: Path | None = None,
+    bundle: Bundle | None = None,
+) -> Statement:
     """The statement of a run, but for its digest.
 
     Raises:
@@ -264,7 +309,9 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
     own = [node for node, by in enumerate(result.epsilon_source or ()) if by == OWN_LEDGER]
     is_part = in_one_process and 0 < len(own) < result.node_count
     in_one_process = in_one_process and not is_part
-    nodes = _nodes(run, result, ledger, len(own) if is_part else result.node_count)
+    said = config.statement if declared is None else _declared(declared)
+    count = len(own) if is_part else result.node_count
+    nodes = _nodes(run, result, ledger, count, said.organisations or {})
     _check_charged(run, result, ledger, ledger)
     first = from_statement(ledger.mechanisms[0])
     (entered,) = ledger.runs
@@ -288,7 +335,18 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
         totals = _totals(entered.run, data_ledger)
         nodes = tuple(row.model_copy(update={"epsilon": totals[row.node]}) for row in nodes)
         more["choosing"] = _CHOSEN
-    unit = _certified_unit(result.unit, ledger if mark is None else data_ledger)
+    charged = ledger if mark is None or data_ledger is None else data_ledger
+    unit = _certified_unit(result.unit, charged)
+    if (schema := run / "schema.toml").is_file():
+        more["schema_digest"] = hashlib.sha256(read_plain(schema, _MOST_SCHEMA)).hexdigest()
+    sites = () if bundle is None else bundle.sites
+    own = [site for site in sites if site.name in {node.name for node in nodes}]
+    if bundle is not None and own:
+        more["consortium"] = bundle.consortium
+        more["sites"] = tuple(
+            StatementSite(name=site.name, rank=site.rank or 0, fingerprint=site.fingerprint)
+            for site in own
+        )
     return Statement(
         **more,
         kind=KIND,
@@ -340,8 +398,51 @@ def statement_document(run: Path, ledgers: Path | None = None) -> Statement:
             ),
             *(() if mark is None else (_CHOSEN,)),
         ),
-        not_covered=result.not_covered,
+        not_covered=(*result.not_covered, *_unprotected(config)),
+        curve=weakest_curve(nodes, entered.run, charged),
+        declared=said.model_dump(exclude={"organisations"}, exclude_none=True),
+        software=_software(),
     )
+
+
+def _declared(path: Path) -> StatementSection:
+    """The `[statement]` of a file, which may be an experiment."""
+    values = read_toml(path, "--declared", "file with a section [statement]").get("statement")
+    if not isinstance(values, Mapping):
+        raise InputError("--declared", str(path), "must have a section [statement]")
+    return StatementSection.model_validate(values)
+
+
+def _unprotected(config: Config) -> tuple[str, ...]:
+    """What else is public by what was chosen: the schema, and what features were made of."""
+    features = config.task.feature_map
+    return (
+        *((_SCHEMA,) if config.task.schema is not None else ()),
+        *((_TRAINED_FEATURES,) if features is not None and ":" in features else ()),
+        _END,
+    )
+
+
+@functools.cache
+def _software() -> dict[str, str]:
+    """What writes the statement: versions, and the SHA-256 of all source files of tacit in order.
+
+    A file counts by its path within the package, a zero byte, its content and a zero byte.
+    """
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(path.read_bytes() + b"\0")
+    names = ("torch", "numpy", "scipy", "numba", "cryptography")
+    return {
+        "tacit": __version__,
+        "tacit source (SHA-256)": digest.hexdigest(),
+        "Python": platform.python_version(),
+        "compiler of Python": platform.python_compiler(),
+        **{name: version(name) for name in names},
+        "processor": platform.processor() or platform.machine(),
+        "system": platform.system(),
+    }
 
 
 def _certified_unit(unit: UnitTerms, ledger: LedgerReport | None) -> UnitTerms:
@@ -452,9 +553,18 @@ def _result(run: Path) -> ResultDocument:
 
 
 def _nodes(
-    run: Path, result: ResultDocument, ledger: LedgerReport, count: int
+    run: Path,
+    result: ResultDocument,
+    ledger: LedgerReport,
+    count: int,
+    organisations: Mapping[str, str],
 ) -> tuple[StatementNode, ...]:
     """One row for each of `count` nodes: certified by the ledger, the rest by the result."""
+    known = result.node_names or [str(node) for node in range(result.node_count)]
+    for name in organisations:
+        if name not in known:
+            expected = f"must be by the nodes of the run: {', '.join(known)}"
+            raise InputError("statement.organisations", name, expected)
     if len(ledger.nodes) != count:
         expected = f"the ledger of {count} nodes; it has {len(ledger.nodes)}"
         if (run / "rank-0000").exists():
@@ -466,6 +576,7 @@ def _nodes(
         node = account.node
         if node is None or account.epsilon is None or account.delta is None:
             raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
+        key = known[node]
         rows.append(
             StatementNode(
                 node=node,
@@ -477,6 +588,7 @@ def _nodes(
                 claimed=result.claimed_epsilon[node],
                 audited=result.audited_epsilon,
                 **({} if names is None else {"name": names[node]}),
+                **({"organisation": organisations[key]} if key in organisations else {}),
             )
         )
     return tuple(rows)
@@ -521,6 +633,29 @@ def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatemen
         InputError: the file is no statement, was changed, or a figure does not follow; or the
             ledger is older than the statement, or another.
     """
+    values, statement = _read(path)
+    with whole("statement", "statement", str(path)):
+        return _confirmed(path, statement, _digest(values), ledger)
+
+
+def signed_page(path: Path, signatures: Mapping[str, str]) -> str:
+    """The page of a statement that lies at a path, with what was verified of each site's signature.
+
+    Raises:
+        InputError: the file is no statement, or was edited.
+    """
+    values, statement = _read(path)
+    if statement.digest != _digest(values):
+        raise InputError("statement", str(path), "an unedited statement: its digest does not match")
+    return statement_page(values, signatures)
+
+
+def _read(path: Path) -> tuple[Mapping[str, Any], Statement]:
+    """What stands in a statement's file, and the statement.
+
+    Raises:
+        InputError: it is none.
+    """
     try:
         values = parse_file(path)
     except InputError as error:
@@ -530,13 +665,11 @@ def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatemen
     if values.get("kind") != KIND:
         raise InputError("statement", str(path), f"a JSON of the kind {KIND!r}")
     try:
-        statement = read(Statement, values, str(path))
+        return values, read(Statement, values, str(path))
     except FormatError:
         raise
     except InputError as error:
         raise InputError("statement", str(path), f"a whole statement: {error}") from None
-    with whole("statement", "statement", str(path)):
-        return _confirmed(path, statement, _digest(values), ledger)
 
 
 def _confirmed(
@@ -573,6 +706,9 @@ def _confirmed(
     person = _certified_unit(statement.unit, charged) if statement.unit.apart else RECORD
     confirm_person(statement.ledger, statement.unit, person)
     _check_trust(statement)
+    ledgers = statement.ledger if charged is None else charged
+    again = weakest_curve(statement.nodes, statement.run.run, ledgers)
+    confirm_figures(statement.ledger, curve_figures(statement.curve), curve_figures(again))
     of_data: list[float] = []
     if statement.data_ledger is not None:
         confirm(statement.data_ledger)

@@ -174,43 +174,87 @@ def statement(
     ledger: Annotated[
         Path | None, Option(metavar="DIR", help="The ledgers of its data, where they have moved.")
     ] = None,
+    declared: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Take [statement] from this file, not from the run's."),
+    ] = None,
+    registry: Annotated[
+        Path | None,
+        Option(metavar="YAML", help="Write a record of the deployments registry to a new file."),
+    ] = None,
+    answers: Annotated[
+        str | None,
+        Option(metavar="nist", help="Answer the questions of SP 800-226: statement-nist.md."),
+    ] = None,
     site: _Site = None,
     as_json: Json = False,
 ) -> None:
     """Write what a run guarantees, to be signed: statement.json and statement.html."""
     from tacit.analysis.statement import write_statement
+    from tacit.identities import load_site
 
+    bundle = None if site is None else load_site(site).bundle
     sign = _signing(site)
-    written = write_statement(run, out, ledger)
+    written = write_statement(
+        run, out, ledger, declared=declared, registry=registry, answers=answers, bundle=bundle
+    )
     print_written([*written, *sign(written)], as_json)
+
+
+@privacy_app.command("sign")
+def sign_(
+    file: Annotated[Path, Argument(metavar="FILE", help="A statement that another site sent.")],
+    site: Annotated[Path, Option(metavar="DIR", help="The folder of the member who signs.")],
+    as_json: Json = False,
+) -> None:
+    """Sign a file as a member of a consortium: FILE.NAME.signature."""
+    print_written(_signing(site)([file]), as_json)
 
 
 @privacy_app.command()
 def verify(
     file: Annotated[
-        Path, Argument(metavar="FILE", help="What was signed; FILE.signature lies beside it.")
+        Path, Argument(metavar="FILE", help="What was signed; FILE.NAME.signature lie beside it.")
     ],
     bundle: Annotated[Path, Option(metavar="BUNDLE", help="The bundle.json of the consortium.")],
+    page: Annotated[
+        Path | None,
+        Option(metavar="HTML", help="Write the statement with who has signed to a new file."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check which member of a consortium has signed a file, and that it is as it was signed."""
-    from tacit.identities import read_bundle
-    from tacit.identities.signatures import check_signed_file
+    """Check which members of a consortium have signed a file, and that it is as it was signed."""
+    from dataclasses import asdict
 
-    signed = check_signed_file(file, read_bundle(bundle)[0])
+    from tacit.analysis.statement import signed_page
+    from tacit.identities import read_bundle
+    from tacit.identities.signatures import SignedFile, verified_signatures
+
+    members = read_bundle(bundle)[0]
+    found = verified_signatures(file, members)
+    words = {
+        name: one.words if isinstance(one, SignedFile) else "has not signed"
+        for name, one in found.items()
+    }
+    refused = {name: one for name, one in found.items() if isinstance(one, InputError)}
+    words |= {name: f"NOT VALID: {one.expected}" for name, one in refused.items()}
+    if page is not None:
+        write_new("--page", page, signed_page(file, words).encode(), private=True)
+    signed = [one for one in found.values() if isinstance(one, SignedFile)]
+    if refused:
+        why = "; ".join(f"of {name}: {one.expected}" for name, one in refused.items())
+        valid = ", ".join(one.name for one in signed) or "none"
+        raise InputError("signature", str(file), f"{why} (valid are those of: {valid})")
+    if not signed:
+        expected = "must be signed: no FILE.NAME.signature lies beside it"
+        raise InputError("signature", str(file), expected)
     if as_json:
-        values = {
-            "name": signed.name,
-            "rank": signed.rank,
-            "fingerprint": signed.fingerprint,
-            "consortium": signed.consortium,
-            "date": signed.date.isoformat(),
-        }
-        typer.echo(json.dumps(values, indent=2))
+        signers = [asdict(one) | {"date": one.date.isoformat()} for one in signed]
+        missing = [name for name, one in found.items() if one is None]
+        typer.echo(json.dumps({"signed": signers, "not_signed": missing}, indent=2))
         return
-    rank = "a relay" if signed.rank is None else f"rank {signed.rank}"
-    who = f"{signed.name} ({rank}) of the consortium {signed.consortium}"
-    typer.echo(f"{file}: signed by {who}, by its own word on {signed.date.isoformat()}")
+    for name, told in words.items():
+        typer.echo(f"{file}: {name}: {told}")
 
 
 def _signing(folder: Path | None) -> Callable[[Iterable[Path]], list[Path]]:

@@ -272,6 +272,23 @@ def check_unit(task: Task, algorithm: AlgorithmSection, privacy: Privacy, train:
     _refuse("privacy.unit", privacy.unit, reasons, "does not go with {}: leave that out")
 
 
+def check_organisations(
+    organisations: Mapping[str, str] | None, names: Sequence[str] | None, count: int
+) -> None:
+    """Refuse an organisation of a node that there is not.
+
+    Of nodes without names numbers alone are refused: sites bring names of their own.
+
+    Raises:
+        InputError: on `statement.organisations`.
+    """
+    for name in organisations or ():
+        known = name in names if names else not name.isdecimal() or int(name) < count
+        if not known:
+            nodes = ", ".join(names) if names else f"0 to {count - 1}, or the names of sites"
+            raise InputError("statement.organisations", name, f"must be by nodes: {nodes}")
+
+
 def check_promise(algorithm: AlgorithmSection, promise: Promise) -> None:
     """Refuse constants that the paper of the algorithm does not read.
 

@@ -25,6 +25,7 @@ from tacit.config.checks import (
     check_declared,
     check_named,
     check_names,
+    check_organisations,
     check_promise,
     check_suboptimality,
     check_unit,
@@ -39,6 +40,7 @@ from tacit.config.schema import (
     Privacy,
     Promise,
     Section,
+    StatementSection,
     Task,
     Topology,
     Train,
@@ -57,6 +59,7 @@ _OTHER_WORDS = {  # of other programs; None: no key is the same
     "lr": "algorithm.learning_rate",
     "max_grad_norm": "algorithm.clip",
 }
+_MAY_BE_MISSING = ("promise", "statement")
 DEFAULT_EPSILON = 3.0
 DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
@@ -86,6 +89,7 @@ class Config(Section):
     train: Train
     faults: Faults
     promise: Promise
+    statement: StatementSection
     _given: dict[str, dict[str, Any]] | None = PrivateAttr(default=None)
 
     def __init__(self, /, **sections: Any) -> None:
@@ -131,6 +135,7 @@ class Config(Section):
             )
         check_declared(self.task)
         check_names(self.task, self.nodes)
+        check_organisations(self.statement.organisations, self.nodes.names, self.nodes.count)
         check_calibration(self.task, self.algorithm, self.privacy, self.faults)
         check_views(self.task, self.train, self.algorithm)
         check_unit(self.task, self.algorithm, self.privacy, self.train)
@@ -453,8 +458,9 @@ def _plain(config: Config) -> dict[str, Any]:
     """The experiment as nested dictionaries, without what is not set."""
     plain = config.model_dump(mode="json", exclude_none=True)
     chosen = plain["algorithm"]
-    promise = plain.pop("promise")  # no section of a file that has none
-    whole = {**plain, **({"promise": promise} if promise else {})}
+    whole = {  # no section of a file that has none
+        name: values for name, values in plain.items() if values or name not in _MAY_BE_MISSING
+    }
     whole["algorithm"] = {"name": chosen["name"], **chosen["options"]}
     if config.given is None:
         return whole

@@ -5,11 +5,13 @@ What is wrong in one is an `InputError`, however it was made: from a file, by it
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -602,6 +604,45 @@ class Faults(Section):
     def simulated(self) -> bool:
         """Whether messages are lost or nodes are away on purpose."""
         return bool(self.drop or self.drop_edges or self.down)
+
+
+def _of_words(value: str) -> str:
+    # Among the letters of category C are those that let a line read otherwise than it stands.
+    if any(unicodedata.category(sign)[0] == "C" and sign not in "\n\t" for sign in value):
+        raise ValueError("must have no control characters and no unseen signs")
+    if not value.strip():
+        raise ValueError("must say something, or be left out")
+    return value
+
+
+Words = Annotated[str, Field(max_length=4000), AfterValidator(_of_words)]
+_Declared = Annotated[Words | None, FREE]
+
+
+class StatementSection(Section):
+    """What people declare of a run for its statement, which takes it over word for word.
+
+    Nothing that runs changes with it, so that a run may go on with other words; sites agree on it,
+    since the statement is of all. `organisations` are the parties behind the nodes, by the name of
+    the node (its number, where it has none), and `organisation_kind` is what all of them are.
+    """
+
+    title: _Declared = None
+    organisations: Annotated[dict[str, Words] | None, FREE] = None
+    organisation_kind: Annotated[Literal["Government", "Industry", "Nonprofit"] | None, FREE] = None
+    purpose: _Declared = None
+    legal_basis: _Declared = None
+    sector: _Declared = None
+    region: _Declared = None
+    period: _Declared = None
+    contact: _Declared = None
+    decided_by: _Declared = None
+    why_epsilon: _Declared = None
+    settings_chosen_on: _Declared = None
+    data_domain: _Declared = None
+    access: _Declared = None
+    retention: _Declared = None
+    withdrawal: _Declared = None
 
 
 _EACH = "one for each node (a table by their names, a list if they have none)"

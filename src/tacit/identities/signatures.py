@@ -1,7 +1,8 @@
 """Files that a member signs for others: a statement, or what its ledgers say.
 
-The signature lies beside the file, as `FILE.signature`: who signed which content when, with the
-certificate of that time. It is checked against a bundle. The time is the signer's own word.
+Each signature lies beside the file, as `FILE.NAME.signature` of its member: who signed which
+content when, with the certificate of that time. It is checked against a bundle. The time is the
+signer's own word.
 """
 
 from __future__ import annotations
@@ -65,10 +66,17 @@ class SignedFile:
     consortium: str
     date: datetime
 
+    @property
+    def words(self) -> str:
+        """Who has signed when, in words."""
+        rank = "a relay" if self.rank is None else f"rank {self.rank}"
+        who = f"signed by the key {self.fingerprint} ({rank} of the consortium {self.consortium})"
+        return f"{who}, by its own word on {self.date.isoformat()}"
 
-def signature_path(path: Path) -> Path:
-    """Where the signature of a file lies: beside it."""
-    return path.with_name(f"{path.name}.signature")
+
+def signature_path(path: Path, name: str) -> Path:
+    """Where the signature of a file by a member lies: beside it."""
+    return path.with_name(f"{path.name}.{name}.signature")
 
 
 def sign_file(site: Site, path: Path, now: datetime | None = None) -> Path:
@@ -80,10 +88,10 @@ def sign_file(site: Site, path: Path, now: datetime | None = None) -> Path:
         InputError: the file cannot be read, or another signature is there.
     """
     now = datetime.now(UTC) if now is None else now
-    digest, place = _digest(path), signature_path(path)
+    digest, place = _digest(path), signature_path(path, site.own.name)
     if place.exists():
         try:
-            found = check_signed_file(path, site.bundle)
+            found = check_signed_file(path, site.bundle, site.own.name)
         except InputError:
             found = None
         if found is None or found.fingerprint != site.own.fingerprint:
@@ -101,15 +109,38 @@ def sign_file(site: Site, path: Path, now: datetime | None = None) -> Path:
     return place
 
 
-def check_signed_file(path: Path, bundle: Bundle) -> SignedFile:
-    """Check the signature that lies beside a file.
+def verified_signatures(path: Path, bundle: Bundle) -> dict[str, SignedFile | InputError | None]:
+    """Of each site, and of whose signature else lies beside a file, what was verified.
+
+    None: it has not signed. An error says why a signature is refused.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    _digest(path)
+    begins, ends = f"{path.name}.", ".signature"
+    files = (file.name for file in path.parent.iterdir() if file.name.startswith(begins))
+    others = sorted(name[len(begins) : -len(ends)] for name in files if name.endswith(ends))
+    found: dict[str, SignedFile | InputError | None] = {}
+    for name in dict.fromkeys([*(site.name for site in bundle.sites), *others]):
+        found[name] = None
+        if name in others:
+            try:
+                found[name] = check_signed_file(path, bundle, name)
+            except InputError as error:
+                found[name] = error
+    return found
+
+
+def check_signed_file(path: Path, bundle: Bundle, name: str) -> SignedFile:
+    """Check the signature of a member that lies beside a file.
 
     Raises:
         InputError: there is no signature, or it is damaged, of another file or consortium, by
             somebody who is no member, by a key that was revoked, or by a certificate that did not
             hold at its date.
     """
-    place = signature_path(path)
+    place, whose = signature_path(path, name), name
     digest = _digest(path)
     document = read_signed(_SignatureDocument, read_file(place, "signature"), place, _WRITER)
 
@@ -132,6 +163,8 @@ def check_signed_file(path: Path, bundle: Bundle) -> SignedFile:
         raise refuse(f"must be signed with the key of {name}: it was changed or forged")
     if document.sha256 != digest:
         raise refuse(f"must be of {path.name} as it is: the file was changed since {name} signed")
+    if name != whose:
+        raise refuse(f"must be by {whose}, whose it is called: it is by {name}")
     member = bundle.member(name)
     if member is None:
         raise refuse(f"must be by a member: {name} is none in this bundle")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tacit.report.audit_words import NOT_SHOWN, audit_alarm, found_blocks
@@ -12,6 +12,13 @@ from tacit.report.documents.run import RunAudit
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.unit import UnitTerms
 from tacit.report.html import html
+from tacit.report.plain_words import (
+    NOT_DECLARED,
+    curve_facts,
+    declared_pairs,
+    error_rows,
+    plain_words,
+)
 from tacit.report.protection import (
     LEVELS,
     colluders_table,
@@ -56,7 +63,6 @@ _NODE_COLUMNS = (
     "certified epsilon",
     "delta",
     "budget",
-    "claimed by the paper",
     "audited (at least)",
 )
 _DATA_COLUMNS = ("nodes", "runs", "certified epsilon of all", "delta", "budget of the data")
@@ -64,14 +70,32 @@ _DIGESTS = (
     "Digest of the plan",
     "Head of the ledger",
     "Key of the ledger",
+    "Digest of the schema",
     "Digest of this statement",
 )
 
+_SOURCE = "tacit source (SHA-256)"
+_SIGN = ("Name and office", "Organisation", "Place and date", "Signature")
 _HALF = "50\u202f%"
 _COLUMNS_MEAN = (
-    "Certified is an upper bound that is proved for what was charged to the node. Claimed is what "
-    "the algorithm's paper prints for the same noise ({}); audited is what an attack of ours "
-    "extracted, at a delta of its own. Neither is part of the guarantee."
+    "Certified is an upper bound that is proved for what was charged to the node. Audited is what "
+    "an attack of ours extracted, at a delta of its own, and no part of the guarantee."
+)
+_DECLARED = "Said by people, word for word. The software checked none of it."
+_ERRORS = (
+    "Whoever tests whether one record was there, and accuses so many of those who were not, "
+    "overlooks at least so many of those who were:"
+)
+_ERROR_COLUMNS = ("false accusations", "overlooked, at least")
+_LAWYER = (
+    "What these words mean for a person who has to answer for them: the page 'Epsilon for a "
+    "lawyer', docs/concepts/epsilon-for-a-lawyer.md of tacit; what a statement is evidence for: "
+    "'What a statement proves in law', docs/concepts/regulation.md."
+)
+_SOFTWARE = (
+    "The software is that of the process which wrote this statement; by which version of tacit a "
+    "run was entered stands above. No digest of records is given: it would tell whoever has "
+    "guessed them that the guess is right."
 )
 _BY_COLLUDERS = (
     "The epsilon against each number of colluders is certified, like that of the run: for the "
@@ -105,8 +129,11 @@ _HOW_TO_CHECK = (
 )
 
 
-def statement_page(document: Mapping[str, Any]) -> str:
-    """Give the page of a statement, in HTML, from `statement.json` alone, its digest included."""
+def statement_page(document: Mapping[str, Any], signatures: Mapping[str, str] | None = None) -> str:
+    """Give the page of a statement, in HTML, from `statement.json` alone, its digest included.
+
+    `signatures` says of each site whether it has signed, as that was verified; None: not asked.
+    """
     run, rows = document["run"], document["nodes"]
     eyebrow, count = "Statement of privacy", count_text(len(rows), "node")
     subject = f"{document['algorithm']['title']} on {document['task']['dataset']}, {count}"
@@ -123,10 +150,9 @@ def statement_page(document: Mapping[str, Any]) -> str:
     seen = "saw what the observer sees, knew everything else about the data"
     if trust is None:
         seen = "saw everything that the nodes sent, knew everything else"
-    formula = document["claim"].get("formula") or "no claim"
     names = {row["node"]: row.get("name") for row in rows}
-    infinite, words = document["claim"].get("infinite", False), document["mechanisms_in_words"]
-    cells = ((row["node"], _node_cells(row, infinite)) for row in rows)
+    words = document["mechanisms_in_words"]
+    cells = ((row["node"], _node_cells(row)) for row in rows)
     accounts = document["ledger"]["nodes"]
     released = ((row["node"], (_release_text(row, words),)) for row in accounts)
     relied: list[Block] = []
@@ -144,24 +170,42 @@ def statement_page(document: Mapping[str, Any]) -> str:
         *([] if alarm is None else [alarm]),
         *([SIMULATED] if trust is not None and trust.simulated else []),
         verdict(unit, guarantees).banner(observer, certified, in_doubt=alarm is not None),
-        _card("What is guaranteed", *texts(_guarantee(document, strength.right_guess, seen))),
+        _card("In plain words", *texts(plain_words(document)), Text(_LAWYER)),
+        *_parties(document),
+        _card("Declared", Text(_DECLARED), Pairs(declared_pairs(document))),
+        _card(
+            "What is guaranteed (computed)",
+            *texts(_guarantee(document, strength.right_guess, seen)),
+        ),
         _card(
             "Each node",
             _table((_NODE_COLUMNS[0], unit.plural, *_NODE_COLUMNS[1:]), cells, names),
-            Text(_COLUMNS_MEAN.format(formula)),
+            Text(_COLUMNS_MEAN),
         ),
         *([_card("Whom this rests on", *relied)] if relied else []),
         _card("What an audit found", *found),
         *_data(document),
+        _card("What is not covered", Items(document["not_covered"])),
+        _card("What this rests on", Items(document["assumptions"], tag="ol")),
         _card(
-            "What was released",
+            "Annex: the guarantee in figures",
+            Pairs(curve_facts(document)),
+            Text(_ERRORS),
+            Table(_ERROR_COLUMNS, error_rows(document)),
+        ),
+        _card(
+            "Annex: what was released",
             Text(_RELEASED.format("" if trust is None else _RELEASED_BY_ALL)),
             _table(("nodes", "mechanism"), released, names),
         ),
-        _card("What this rests on", Items(document["assumptions"], tag="ol")),
-        _card("What is not covered", Items(document["not_covered"])),
-        _card("How to check it", Text(_HOW_TO_CHECK), Pairs(_facts(document), _DIGESTS)),
-        Items(("Name and office", "Organisation", "Place and date", "Signature"), "sign"),
+        _card(
+            "Annex: how to check it",
+            Text(_HOW_TO_CHECK),
+            Pairs(_facts(document), _DIGESTS),
+            Text(_SOFTWARE),
+            Pairs(tuple(document["software"].items()), (_SOURCE,)),
+        ),
+        *_signatures(document, signatures),
     ]
     return html(blocks, title=f"{eyebrow}: {subject}", signed=True)
 
@@ -211,6 +255,11 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Digest of the plan", run["plan_digest"]),
         ("Head of the ledger", run["ledger_head"]),
         ("Key of the ledger", run["ledger_key"]),
+        *(
+            [("Digest of the schema", document[key])]
+            if (key := "schema_digest") in document
+            else []
+        ),
         ("Digest of this statement", document["digest"]),
     ]
 
@@ -229,10 +278,33 @@ def _table(
     return Table(columns, rows, left=("nodes", "mechanism"), note=size_note(rows))
 
 
-def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
-    claimed = epsilon_words(row["claimed"])
-    if row["claimed"] is None:
-        claimed = "infinite" if infinite else "no claim"
+def _parties(document: Mapping[str, Any]) -> list[Block]:
+    """Who takes part: declared organisations, and keys, where the consortium vouched for them."""
+    keys = {site["name"]: site["fingerprint"] for site in document.get("sites", ())}
+    rows = [
+        (name, row.get("organisation", NOT_DECLARED), keys.get(name, NOTHING))
+        for row in document["nodes"]
+        if (name := row.get("name") or f"node {row['node']}") in keys or "organisation" in row
+    ]
+    if not rows:
+        return []
+    columns = ("node", "organisation (declared)", "fingerprint of its key")
+    told = f"Keys are those of the consortium {document['consortium']}." if keys else ""
+    return [_card("Who takes part", Table(columns, rows, left=columns), *texts([told]))]
+
+
+def _signatures(
+    document: Mapping[str, Any], signatures: Mapping[str, str] | None
+) -> Iterator[Block]:
+    """A block for each site to sign, or whoever signs; what was verified stands in its title."""
+    names = signatures or {site["name"]: "" for site in document.get("sites", ())}
+    for name, verified in names.items():
+        yield _card(f"Signature of {name}", *texts([verified]), Items(_SIGN, "sign"))
+    if not names:
+        yield Items(_SIGN, "sign")
+
+
+def _node_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"{row['records']:,}",
         f"{row['signal_share']:.1%}",
@@ -240,7 +312,6 @@ def _node_cells(row: Mapping[str, Any], infinite: bool) -> tuple[str, ...]:
         epsilon_words(row["epsilon"]),
         epsilon_text(row["delta"]),
         NOTHING if row["budget"] is None else f"{row['budget']:.6g}",
-        claimed,
         "not run" if row["audited"] is None else lower_words(row["audited"]),
     )
 

@@ -146,16 +146,45 @@ class StatementNode(Document):
     claimed: OptionalNumber
     audited: OptionalNumber
     name: Text | None = None
+    organisation: Text | None = None
+
+
+class StatementCurve(Document):
+    """What the weakest guarantee, that of `node`, says beside its epsilon.
+
+    Args:
+        right_guess: how often the best guess between two data sets is right at most, at even odds.
+        epsilons: of other deltas, as (delta, epsilon).
+        errors: of a test of whether a record was there, as (false accusations, least misses).
+        mu: of a Gaussian that is as telling, but for events of the stated delta; None: no bound.
+    """
+
+    node: Count
+    right_guess: Number
+    epsilons: Items[tuple[Number, OptionalNumber]]
+    errors: Items[tuple[Number, Number]]
+    mu: OptionalNumber
+
+
+class StatementSite(Document):
+    """A site of the consortium, as its bundle says it: `fingerprint` is of its key."""
+
+    name: Text
+    rank: Count
+    fingerprint: Text
 
 
 class Statement(Document):
     """What a run guarantees; see `tacit.analysis.statement`. The digest is of all the rest.
 
     `choosing` says of a trial of a search that its epsilon is that of all trials; else it is left
-    out.
+    out. `declared` is what people say of the run in `[statement]`, word for word, and `curve` what
+    the weakest guarantee says beside its epsilon. `software` is what wrote the statement, and
+    `schema_digest` the SHA-256 of the run's schema.toml, where it has one. `sites` are given where
+    a member of the consortium that ran wrote it.
     """
 
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     kind: Text
     format_version: Count
     date: Text
@@ -176,6 +205,12 @@ class Statement(Document):
     data_ledger: LedgerReport | None
     assumptions: Items[Text]
     not_covered: Items[Text]
+    curve: StatementCurve
+    declared: dict[str, Text]
+    software: dict[str, Text]
+    schema_digest: Text | None = None
+    consortium: Text | None = None
+    sites: Items[StatementSite] = ()
     digest: Text | None = None
     choosing: Text | None = None
 
