@@ -306,11 +306,11 @@ def statement_document(
     ledger = ledger_document(run / "ledger.sqlite" if in_one_process else run)
     where = "ledger.sqlite" if in_one_process else "rank-*/ledger.sqlite"
     ledger = ledger.model_copy(update={"path": where})
-    own = [node for node, by in enumerate(result.epsilon_source or ()) if by == OWN_LEDGER]
-    is_part = in_one_process and 0 < len(own) < result.node_count
+    hosted = [node for node, by in enumerate(result.epsilon_source or ()) if by == OWN_LEDGER]
+    is_part = in_one_process and 0 < len(hosted) < result.node_count
     in_one_process = in_one_process and not is_part
     said = config.statement if declared is None else _declared(declared)
-    count = len(own) if is_part else result.node_count
+    count = len(hosted) if is_part else result.node_count
     nodes = _nodes(run, result, ledger, count, said.organisations or {})
     _check_charged(run, result, ledger, ledger)
     first = from_statement(ledger.mechanisms[0])
