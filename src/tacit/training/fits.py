@@ -78,6 +78,8 @@ class FitCount(Callback):
         if not met:
             return 1, epsilon
         sets: NDArray[np.bool_] = np.unique(np.array([*met.values()]), axis=1).T
+        if len(sets) > _MOST**2:  # each is compared with each
+            sets = np.ones((1, len(met)), np.bool_)
         sets = sets[[not ((own <= sets).all(1) & (own != sets).any(1)).any() for own in sets]]
         if len(sets) > _MOST:
             sets = np.ones((1, len(met)), np.bool_)
