@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from tacit.base.plain_files import check_plain, own_part
 from tacit.config import GIVEN, Config
 from tacit.data import Schema, as_dataset
+from tacit.data.datasets import check_dataset
+from tacit.data.tables.fields import refuse
 from tacit.data.tables.kinds import ClassTarget
 from tacit.data.tables.reading import read_table
 from tacit.errors import FormatError, InputError
@@ -132,16 +134,24 @@ class Predictor:
 
         Raises:
             InputError: a column is missing.
-            RecordsError: records break what the schema declares; says how many.
+            RecordsError: records break what the schema declares, or they or what the model says of
+            them are no finite numbers; says how many.
         """
         if self.schema is None:
             named = table.values() if isinstance(table, Mapping) else table
             count = len(next(iter(named)) if isinstance(table, Mapping | tuple) else table)
             given = as_dataset((table, np.zeros(count)), where)
-            return self.decoded(self.outputs_of_rows(given.inputs, given.packed))
-        if isinstance(table, str | os.PathLike):
-            table = read_table(Path(table), where, use=self.schema)
-        return self.decoded(self.outputs(self.schema.inputs(table, where)))
+            check_dataset(given, where, may_be_empty=True)
+            outputs = self.outputs_of_rows(given.inputs, given.packed)
+        else:
+            if isinstance(table, str | os.PathLike):
+                table = read_table(Path(table), where, use=self.schema)
+            outputs = self.outputs(self.schema.inputs(table, where))
+        good = outputs.isfinite().reshape(len(outputs), math.prod(outputs.shape[1:])).all(1)
+        refuse(
+            ~good.cpu().numpy(), where, "must be such that the model says finite numbers of them"
+        )
+        return self.decoded(outputs)
 
 
 def load_predictor(run: str | Path, *, trust: bool = False) -> Predictor:
