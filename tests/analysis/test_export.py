@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -447,8 +448,9 @@ def test_a_run_is_exported_by_the_command_and_is_never_overwritten(run, tmp_path
 
 
 def test_weights_say_what_they_are_and_fit_the_module(run, tmp_path):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(exported(run, "safetensors"))
+    path, site = tmp_path / "model.safetensors", tmp_path / "site"  # of one process of several
+    shutil.copytree(run, site / "rank-0001")
+    assert tacit("export", site, "--to", "safetensors", "--out", path).code == 0
     with safe_open(path, "pt") as file:
         facts = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

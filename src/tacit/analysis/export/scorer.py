@@ -28,7 +28,7 @@ from tacit.gradients.inputs import unpacking
 from tacit.models.architectures import input_dtype
 from tacit.models.probabilities import log_shares
 from tacit.training.job import DTYPES
-from tacit.training.run_folder.predictor import Predictor
+from tacit.training.run_folder.predictor import Predictor, are_finite
 
 MISSING, REFUSED = 0, -1
 """The year of a missing date, and of one that is none."""
@@ -86,11 +86,9 @@ class Scorer(nn.Module):
             rows = torch.where(kept[:, None], torch.cat(parts, 1), _exact(0)).float()
             rows = packed_rows(self.kinds, rows)[0]
         else:
-            kept = _finite(rows)
-            there = kept.reshape(-1, *[1] * (rows.ndim - 1))
-            rows = torch.where(there, rows, torch.zeros((), dtype=rows.dtype))
+            kept = are_finite(rows)
         outputs = self._outputs(rows)
-        kept = kept & _finite(outputs)
+        kept = kept & are_finite(outputs)
         outputs = outputs.reshape(outputs.shape[0], math.prod(outputs.shape[1:])).double()
         if self.labels is not None:
             outputs = log_shares(outputs).exp()
@@ -110,11 +108,6 @@ class Scorer(nn.Module):
         arguments, named = ((rows,), {}) if self.unpack is None else self.unpack(rows)
         outputs: Tensor = self.module(*arguments, **named)
         return outputs
-
-
-def _finite(values: Tensor) -> Tensor:
-    """Which records `[N]` have finite numbers alone."""
-    return values.reshape(values.shape[0], math.prod(values.shape[1:])).isfinite().all(1)
 
 
 def _example(kind: Column) -> Tensor:

@@ -147,11 +147,14 @@ class Predictor:
             if isinstance(table, str | os.PathLike):
                 table = read_table(Path(table), where, use=self.schema)
             outputs = self.outputs(self.schema.inputs(table, where))
-        good = outputs.isfinite().reshape(len(outputs), math.prod(outputs.shape[1:])).all(1)
-        refuse(
-            ~good.cpu().numpy(), where, "must be such that the model says finite numbers of them"
-        )
+        expected = "must be such that the model says finite numbers of them"
+        refuse(~are_finite(outputs).cpu().numpy(), where, expected)
         return self.decoded(outputs)
+
+
+def are_finite(values: Tensor) -> Tensor:
+    """Which records `[N]` of some values `[N, ...]` have finite numbers alone."""
+    return values.reshape(values.shape[0], math.prod(values.shape[1:])).isfinite().all(1)
 
 
 def load_predictor(run: str | Path, *, trust: bool = False) -> Predictor:
@@ -197,10 +200,7 @@ def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
             str(run),
             "its model was passed as an object: build it and load model.safetensors into it",
         )
-    result = result_of(folder)
-    if result.status == "diverged":
-        raise InputError("RUN", str(run), "has no model: the run diverged")
-    shape = shape_of(folder, result)
+    shape = shape_of(folder, result_of(folder))
     path = folder / MODEL
     try:
         check_plain(path)
@@ -229,13 +229,16 @@ def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
 
 
 def result_of(folder: Path) -> ResultDocument:
-    """The result of a run folder, whose run has ended."""
+    """The result of a run folder, whose run has ended with a model."""
     try:
-        return read_result(folder / RESULT)
+        result = read_result(folder / RESULT)
     except FormatError:
         raise
     except InputError:
         raise InputError("RUN", str(folder), f"has no result yet: {LET_IT_END}") from None
+    if result.status == "diverged":
+        raise InputError("RUN", str(folder), "has no model: the run diverged")
+    return result
 
 
 def shape_of(folder: Path, result: ResultDocument) -> ModelShape:
