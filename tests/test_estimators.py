@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import warnings
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from dp_accounting import GaussianDpEvent, NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 from sklearn.datasets import load_iris
+from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -21,6 +23,7 @@ from torch import nn
 
 import tacit
 from tacit import TacitClassifier, TacitRegressor
+from tacit.data import Dataset
 from tacit.errors import BudgetError, InputError, PrivateRecordsWarning, RecordsError
 from tacit.training import fits
 
@@ -284,6 +287,35 @@ def test_a_frame_of_raw_columns_is_encoded_by_its_schema(tmp_path):
     assert 0 <= width.predict(FRAME).min() <= width.predict(FRAME).max() <= 3
     with pytest.raises(InputError, match="schema = 'number': needs a class"):
         TacitClassifier(schema=schema).fit(FRAME, LABELS)
+
+
+@pytest.mark.parametrize("kind", [np.str_, np.bool_, np.int64])
+@pytest.mark.parametrize("labels", [["yes", "no"], ["no", "yes"]])
+def test_classes_of_a_schema_ascend_as_values_of_y(labels, kind):
+    target = {"column": "kind", "kind": "class", "labels": labels}
+    columns = {"a": {"kind": "number", "low": 4, "high": 8}, "b": {"kind": "number", **BOUNDS}}
+    schema = {"confirmed_public": True, "target": target, "columns": columns}
+    large = IRIS.data[:, 0] > 5.8
+    y = np.where(large, "yes", "no") if kind is np.str_ else large.astype(kind)
+    model = TacitClassifier(schema=schema, epsilon=50.0, n_nodes=1, input_bound=0.5, **SEEDED)
+    frame = FRAME[["a", "b"]]
+    model.fit(frame, y)
+    assert list(model.classes_) == list(np.unique(y))
+    assert get_scorer("accuracy")(model, frame, y) > 0.9
+    assert get_scorer("roc_auc")(model, frame, y) > 0.9
+    assert get_scorer("neg_log_loss")(model, frame, y) > -0.6
+    own = model.result_.predict(frame)["probability of yes"]  # whose inputs are within the bound
+    np.testing.assert_allclose(model.predict_proba(frame)[:, 1], own, atol=1e-5)
+
+
+def test_what_many_fits_of_drawn_records_cost_is_told_at_once():
+    draws = np.random.default_rng(0)
+    records = Dataset(torch.arange(6000.0)[:, None], torch.zeros(6000))
+    for _ in range(24):
+        fits._FITS.append(fits.FitCount(records.chosen(draws.permutation(6000)[:3000])))
+    start = time.perf_counter()
+    assert fits.FitCount(records, ()).total(1.0, 1e-3) == (25, np.inf)
+    assert time.perf_counter() - start < 1.0
 
 
 def test_a_ledger_counts_and_refuses_over_fits(tmp_path):

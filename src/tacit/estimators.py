@@ -33,9 +33,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from tacit.data import Dataset, Schema
+from tacit.data import Dataset, Schema, bounded_inputs
 from tacit.data.datasets import are_named
-from tacit.data.tables.kinds import ClassTarget, NumberTarget
+from tacit.data.tables.kinds import ClassTarget, NumberTarget, truth
 from tacit.data.tables.reading import as_columns
 from tacit.data.units import Ids, unit_ids
 from tacit.errors import InputError, PrivateRecordsWarning, RecordsError
@@ -175,6 +175,7 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
         self.epsilon_total_ = self._total(counted)
         # In float64, so that a prediction does not depend on which others are made with it.
         self.module_ = self.result_.model("consensus").double()
+        self._bound = self.result_.predictor.bound
         return self
 
     def _total(self, counted: FitCount) -> float | None:
@@ -254,8 +255,11 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
             checked = validate_data(self, X, reset=False)
             records = Dataset(torch.tensor(checked, dtype=torch.float64), torch.zeros(len(checked)))
         module = with_inputs(copy.deepcopy(self.module_), records.packed)
+        rows = (
+            records.inputs if self._bound is None else bounded_inputs(records.inputs, self._bound)
+        )
         with torch.no_grad():
-            outputs: NDArray[np.float64] = with_dtype(module, torch.float64)(records.inputs).numpy()
+            outputs: NDArray[np.float64] = with_dtype(module, torch.float64)(rows).numpy()
         return outputs
 
     def _checked(self, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:
@@ -268,6 +272,17 @@ class _TacitEstimator(BaseEstimator):  # type: ignore[misc]
 def _text(name: object) -> str:
     """A node's name as text; a column of numbers may be of floating ones."""
     return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
+
+
+def _as_in(labels: Sequence[str], known: np.dtype[Any]) -> NDArray[Any]:
+    """Labels of a schema as values of the type of y, where they are such."""
+    truths = [truth(label) for label in labels]
+    if known.kind in "biuf" and {*truths} == {1.0, -1.0} and len(labels) == 2:
+        return np.array([own == 1.0 for own in truths]).astype(known)
+    try:
+        return np.array(labels).astype(known if known.kind in "iuf" else np.str_)
+    except ValueError:
+        return np.array(labels)
 
 
 def _by_text(budget: object) -> object:
@@ -305,7 +320,7 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
             process, and is refused where they are spent; `fit` has to be told `nodes`.
         ledger_epsilon: the budget of all fits on the data of a node; by default `epsilon`.
         out: a new run folder to write.
-        class_weights: a public weight a class, in the order of `classes_`.
+        class_weights: a public weight a class, in the order of `classes_` or the schema's labels.
         classes: all labels that a record may have. They are a public fact, and should be declared:
             without them they are taken from `y`, which tells that some record has each of them. No
             epsilon covers that, and `fit` warns of it.
@@ -344,14 +359,17 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
             if not isinstance(target, ClassTarget) or self.classes is not None:
                 expected = "needs a class as target in the schema, whose labels are the classes"
                 raise InputError("schema", target.kind, expected)
-            labels = np.array(target.labels)
-            self.classes_ = labels.astype(known) if known.kind in "iuf" else labels
+            labels = _as_in(target.labels, known)
+            # Ascending, as scores such as roc_auc take them; a model has those of the schema.
+            self._places = np.argsort(labels)
+            self.classes_ = labels[self._places]
             return self._fit_table(X, y, task, nodes, units)
         X, labels = self._checked(X, y)
         check_classification_targets(labels)
         if self.classes is None:
             warnings.warn(_CLASSES_FROM_RECORDS, UserWarning, stacklevel=2)
         self.classes_ = np.unique(labels if self.classes is None else np.asarray(self.classes))
+        self._places = np.arange(len(self.classes_))
         places = np.minimum(np.searchsorted(self.classes_, labels), len(self.classes_) - 1)
         wrong = int((self.classes_[places] != labels).sum())
         if wrong:
@@ -363,7 +381,7 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of each class, `[records, classes]`."""
-        outputs = self._outputs(X)[:, : len(self.classes_)]
+        outputs = self._outputs(X)[:, self._places]
         shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         shares: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
         return shares

@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,7 +27,7 @@ from experiments import tacit
 from patient_tables import SCHEMA, write_tables
 from tacit import train as tacit_train
 from tacit.analysis.export import exported
-from tacit.analysis.export.programs import onnx_model
+from tacit.analysis.export.programs import onnx_model, program
 from tacit.analysis.export.scorer import Scorer
 from tacit.analysis.export.texts import Texts
 from tacit.config import load_config
@@ -323,6 +324,35 @@ def test_models_of_other_inputs_give_the_same(name):
     assert_same(in_onnx(model, {"inputs": inputs.numpy()}), predictor.predict(inputs))
 
 
+def test_what_is_no_finite_number_has_no_score():
+    wrong = replace(made(None, nn.Linear(2, 3), outputs=3), module=Overflowing(2, 3))
+    rows = np.array([[0, 1], [np.nan, 0], [0, -np.inf], [3e38, 3e38]], np.float32)
+    session = in_onnx(onnx_model(Scorer(wrong, (2,)), {}), {"inputs": rows})
+    assert list(session["prediction"][1:]) == ["", "", ""]
+    assert session["prediction"][0] == wrong.predict(rows[:1])["prediction"][0]
+    assert np.isnan(session["probability of 1"]).tolist() == [False, True, True, True]
+    for row in range(1, 4):
+        with pytest.raises(RecordsError, match=r"1 of 1 records.*finite numbers"):
+            wrong.predict(rows[row : row + 1])
+
+
+class Overflowing(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs * 1e4)
+
+
+def test_codes_that_stand_for_nothing_have_no_score():
+    date = {"kind": "date", "low": "2000-01-01", "high": "2020-01-01", "parts": ["day", "hour"]}
+    columns = {"c": {"kind": "category", "values": ["u", "v"]}, "b": {"kind": "boolean"}, "d": date}
+    predictor = made(Schema.of({"target": TARGETS[0], "columns": columns}))
+    scorer = program(Scorer(predictor, (len(predictor.schema.features),))).module()
+    day = [2010, 5, 5, 0, 0, 0]
+    strange = [(0, 1, day), (2, 1, day), (0, 3, day), (0, 1, [2010, 13, *day[2:]])]
+    said = scorer(*(torch.tensor(column) for column in zip(*strange, strict=True)))
+    assert (said[0] == -1).tolist() == [False, True, True, True]
+    assert said[1].isnan().tolist() == [False, True, True, True]
+
+
 class Odd(nn.Linear):
     def forward(self, inputs):
         return torch.special.bessel_j0(super().forward(inputs))
@@ -418,8 +448,9 @@ def test_a_run_is_exported_by_the_command_and_is_never_overwritten(run, tmp_path
 
 
 def test_weights_say_what_they_are_and_fit_the_module(run, tmp_path):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(exported(run, "safetensors"))
+    path, site = tmp_path / "model.safetensors", tmp_path / "site"  # of one process of several
+    shutil.copytree(run, site / "rank-0001")
+    assert tacit("export", site, "--to", "safetensors", "--out", path).code == 0
     with safe_open(path, "pt") as file:
         facts = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from tacit.cli.options import Run, Trust, check_new, write_new
+from tacit.cli.options import Ended, Trust, check_new, write_new
 
 
 class To(StrEnum):
@@ -21,7 +21,7 @@ class To(StrEnum):
 
 
 def export(
-    run: Run,
+    run: Ended,
     to: Annotated[
         To, Option(metavar="FORMAT", help="onnx; torch (a program); or safetensors (weights).")
     ],

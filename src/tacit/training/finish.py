@@ -292,11 +292,10 @@ def _diverged(run: RunState, message: str) -> None:
     own = {} if run.ledger is None else run.ledger.charged()
     known = {node: own.get(node, ()) for node in run.job.hosted}
     document = result_document(run, known, run.seconds, others="not asked")
-    if run.folder is not None:
-        run.folder.write_document(folders.RESULT, document)
+    for written in filter(None, (run.folder, run.common_folder)):
+        written.write_document(folders.RESULT, document)
     if run.common_folder is None:
         return
-    run.common_folder.write_document(folders.RESULT, document)
     if not run.rows:
         write_private(run.common_folder.metrics, b"")
     write_report(run.common_folder.path)

@@ -78,7 +78,8 @@ class FitCount(Callback):
         if not met:
             return 1, epsilon
         sets: NDArray[np.bool_] = np.unique(np.array([*met.values()]), axis=1).T
-        sets = sets[[not ((own <= sets).all(1) & (own != sets).any(1)).any() for own in sets]]
+        if len(sets) <= _MOST**2:  # each is compared with each
+            sets = sets[[(own <= sets).all(1).sum() == 1 for own in sets]]  # within no other
         if len(sets) > _MOST:
             sets = np.ones((1, len(met)), np.bool_)
         if self.released is None or any(fit.by_unit < self.by_unit for fit in met):

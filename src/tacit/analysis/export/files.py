@@ -17,15 +17,10 @@ from tacit.base.plain_files import check_plain
 from tacit.config import Config
 from tacit.data import Schema
 from tacit.data.tables.kinds import BooleanColumn, CategoryColumn
-from tacit.errors import InputError, optional
+from tacit.errors import optional
 from tacit.report.documents.run import ResultDocument
 from tacit.training.run_folder.folder import MODEL, RESULT, read_config
-from tacit.training.run_folder.predictor import (
-    load_predictor,
-    result_of,
-    schema_of,
-    shape_of,
-)
+from tacit.training.run_folder.predictor import load_predictor, result_of, schema_of, shape_of
 
 To = Literal["onnx", "safetensors", "torch"]
 ENDINGS: dict[To, str] = {"onnx": ".onnx", "safetensors": ".safetensors", "torch": ".pt2"}
@@ -43,8 +38,6 @@ def exported(run: Path, to: To, *, trust: bool = False) -> bytes:
         optional("onnx"), optional("onnxscript")
     result = result_of(run)
     if to == "safetensors":
-        if result.status == "diverged":
-            raise InputError("RUN", str(run), "has no model: the run diverged")
         check_plain(run / MODEL)
         facts = _facts(run, result, read_config(run), schema_of(run))
         return save(load_file(run / MODEL), facts)

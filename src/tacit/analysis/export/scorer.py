@@ -28,11 +28,12 @@ from tacit.gradients.inputs import unpacking
 from tacit.models.architectures import input_dtype
 from tacit.models.probabilities import log_shares
 from tacit.training.job import DTYPES
-from tacit.training.run_folder.predictor import Predictor
+from tacit.training.run_folder.predictor import Predictor, are_finite
 
 MISSING, REFUSED = 0, -1
 """The year of a missing date, and of one that is none."""
 
+_FIRST, _LAST = [1, 1, 1, 0, 0, 0], [9999, 12, 31, 23, 59, 59]
 _BEFORE_YEAR = 306  # days of a year that begins in March
 
 
@@ -42,9 +43,9 @@ class Scorer(nn.Module):
     | kind | tensor |
     |---|---|
     | `number` | float64 `[N]`, NaN where it is missing |
-    | `category` | int64 `[N]`, the place among its `known` values; -1: refused |
-    | `boolean` | int64 `[N]`: 0 false, 1 true, 2 missing, -1 refused |
-    | `date` | int64 `[N, 6]`, year to second; year 0: missing, -1: refused |
+    | `category` | int64 `[N]`, the place among its `known` values; any other: refused |
+    | `boolean` | int64 `[N]`: 0 false, 1 true, 2 missing; any other: refused |
+    | `date` | int64 `[N, 6]`, year to second; year 0: missing, out of range: refused |
 
     Without a schema its one input is that of the model, `[N, ...]`. It gives a tensor `[N]` for
     each of `names`, which are those of `Predictor.decoded`: int64 for the place of a class.
@@ -76,7 +77,7 @@ class Scorer(nn.Module):
 
     def forward(self, *columns: Tensor) -> tuple[Tensor, ...]:
         """What is said of raw columns, as above."""
-        rows, kept = columns[0], None
+        rows = columns[0]
         if self.kinds:
             pairs = zip(self.kinds.values(), columns, strict=True)
             parts, good = zip(*(_encoded(*pair, self.words) for pair in pairs), strict=True)
@@ -84,7 +85,10 @@ class Scorer(nn.Module):
             # What stands for a record without a score is one that any model takes.
             rows = torch.where(kept[:, None], torch.cat(parts, 1), _exact(0)).float()
             rows = packed_rows(self.kinds, rows)[0]
+        else:
+            kept = are_finite(rows)
         outputs = self._outputs(rows)
+        kept = kept & are_finite(outputs)
         outputs = outputs.reshape(outputs.shape[0], math.prod(outputs.shape[1:])).double()
         if self.labels is not None:
             outputs = log_shares(outputs).exp()
@@ -94,8 +98,6 @@ class Scorer(nn.Module):
             found = list(outputs.unbind(1))
             if isinstance(target, NumberTarget):
                 found = [_unscaled(target, value) for value in found]
-        if kept is None:
-            return tuple(found)
         none = {torch.int64: torch.tensor(REFUSED), torch.float64: _exact(math.nan)}
         return tuple(torch.where(kept, value, none[value.dtype]) for value in found)
 
@@ -137,21 +139,24 @@ def _encoded(kind: Column, raw: Tensor, words: tuple[str, ...]) -> tuple[Tensor,
         case NumberColumn():
             return _number(kind, raw, words)
         case CategoryColumn():
+            good = (raw >= 0) & (raw < len(kind.known))
             if kind.embed:
-                return raw[:, None].double(), raw >= 0
+                return raw[:, None].double(), good
             places = torch.arange(len(kind.known))
-            return (raw[:, None] == places).double(), raw >= 0
+            return (raw[:, None] == places).double(), good
         case BooleanColumn():
             absent, values = raw == 2, (2 * raw - 1).double()
+            good = (raw >= 0) & (raw <= 2)
             encoded = [torch.where(absent, _exact(0), values)]
         case _:
             assert isinstance(kind, DateColumn)
-            when = raw.unbind(1)
-            raw, absent = when[0], when[0] == MISSING
+            when, first = raw.unbind(1), torch.tensor(_FIRST)
+            absent = when[0] == MISSING
+            good = absent | ((raw >= first) & (raw <= torch.tensor(_LAST))).all(1)
             encoded = [torch.where(absent, _exact(0), part) for part in _date_parts(kind, when)]
     if kind.missing == "refuse":
-        return torch.stack(encoded, 1), (raw >= 0) & ~absent
-    return torch.stack([*encoded, absent.double()], 1), raw >= 0
+        return torch.stack(encoded, 1), good & ~absent
+    return torch.stack([*encoded, absent.double()], 1), good
 
 
 def _number(kind: NumberColumn, raw: Tensor, words: tuple[str, ...]) -> tuple[Tensor, Tensor]:

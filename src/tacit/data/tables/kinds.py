@@ -343,7 +343,7 @@ class BooleanColumn(_Feature):
         """Write `[records, len(features)]`, within [-1, 1]."""
 
         def read(text: str | None) -> float | None:
-            return math.nan if text is None or text in words else _truth(text)
+            return math.nan if text is None or text in words else truth(text)
 
         values = fields.each(read, np.float64, where, "must be true or false")
         absent = np.isnan(values)
@@ -439,12 +439,12 @@ class ClassTarget(_Part):
         Where both labels are words for true and false, other words for them are taken as well.
         """
         places = {label: place for place, label in enumerate(self.labels)}
-        truths = {_truth(label): place for label, place in places.items()}
+        truths = {truth(label): place for label, place in places.items()}
         named = len(places) == 2 == len(truths.keys() - {None})
 
         def read(text: str | None) -> int | None:
             found = None if text is None else places.get(text)
-            return truths.get(_truth(str(text))) if found is None and named else found
+            return truths.get(truth(str(text))) if found is None and named else found
 
         rule = (
             "must be labels that the schema declares, and none may be missing, or the schema must "
@@ -593,7 +593,8 @@ class UnitColumn(_Part):
         return fields.each(read, np.str_, f"column {self.column!r} of {where}", rule)
 
 
-def _truth(text: str) -> float | None:
+def truth(text: str) -> float | None:
+    """1 of a word for true, -1 of one for false; None: it is neither."""
     word = text.lower()
     if word in TRUE:
         return 1.0

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from tacit.base.plain_files import check_plain, own_part
 from tacit.config import GIVEN, Config
 from tacit.data import Schema, as_dataset
+from tacit.data.datasets import check_dataset
+from tacit.data.tables.fields import refuse
 from tacit.data.tables.kinds import ClassTarget
 from tacit.data.tables.reading import read_table
 from tacit.errors import FormatError, InputError
@@ -132,16 +134,27 @@ class Predictor:
 
         Raises:
             InputError: a column is missing.
-            RecordsError: records break what the schema declares; says how many.
+            RecordsError: records break what the schema declares, or they or what the model says of
+            them are no finite numbers; says how many.
         """
         if self.schema is None:
             named = table.values() if isinstance(table, Mapping) else table
             count = len(next(iter(named)) if isinstance(table, Mapping | tuple) else table)
             given = as_dataset((table, np.zeros(count)), where)
-            return self.decoded(self.outputs_of_rows(given.inputs, given.packed))
-        if isinstance(table, str | os.PathLike):
-            table = read_table(Path(table), where, use=self.schema)
-        return self.decoded(self.outputs(self.schema.inputs(table, where)))
+            check_dataset(given, where, may_be_empty=True)
+            outputs = self.outputs_of_rows(given.inputs, given.packed)
+        else:
+            if isinstance(table, str | os.PathLike):
+                table = read_table(Path(table), where, use=self.schema)
+            outputs = self.outputs(self.schema.inputs(table, where))
+        expected = "must be such that the model says finite numbers of them"
+        refuse(~are_finite(outputs).cpu().numpy(), where, expected)
+        return self.decoded(outputs)
+
+
+def are_finite(values: Tensor) -> Tensor:
+    """Which records `[N]` of some values `[N, ...]` have finite numbers alone."""
+    return values.reshape(values.shape[0], math.prod(values.shape[1:])).isfinite().all(1)
 
 
 def load_predictor(run: str | Path, *, trust: bool = False) -> Predictor:
@@ -187,10 +200,7 @@ def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
             str(run),
             "its model was passed as an object: build it and load model.safetensors into it",
         )
-    result = result_of(folder)
-    if result.status == "diverged":
-        raise InputError("RUN", str(run), "has no model: the run diverged")
-    shape = shape_of(folder, result)
+    shape = shape_of(folder, result_of(folder))
     path = folder / MODEL
     try:
         check_plain(path)
@@ -219,13 +229,16 @@ def load_model(run: str | Path, *, trust: bool = False) -> nn.Module:
 
 
 def result_of(folder: Path) -> ResultDocument:
-    """The result of a run folder, whose run has ended."""
+    """The result of a run folder, whose run has ended with a model."""
     try:
-        return read_result(folder / RESULT)
+        result = read_result(folder / RESULT)
     except FormatError:
         raise
     except InputError:
         raise InputError("RUN", str(folder), f"has no result yet: {LET_IT_END}") from None
+    if result.status == "diverged":
+        raise InputError("RUN", str(folder), "has no model: the run diverged")
+    return result
 
 
 def shape_of(folder: Path, result: ResultDocument) -> ModelShape:
