@@ -16,7 +16,7 @@ from tacit import privacy
 from tacit.algorithms import Activity, Schedules, Setup
 from tacit.config import Config, Privacy
 from tacit.config.checks import CONVEX_MODELS, check_graph, check_messages
-from tacit.config.schema import CALIBRATE_SHARE
+from tacit.config.schema import CALIBRATE_SHARE, MOST_EPSILON
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
@@ -478,6 +478,11 @@ def _certified(
     steps = release.setup.steps
     certified = release.epsilon(node, release.planned) or 0.0
     guess = release.right_guess(node, release.planned)
+    if guess is not None and certified > MOST_EPSILON:
+        raise BudgetError(
+            f"privacy.guess = {node.guess:g} holds almost without noise, since few records take "
+            "part: lower it, ask for privacy.epsilon, or take more steps or larger batches"
+        )
     spent = certified if guess is None else 2 * guess - 1
     if settings.noise_std is not None and node.limit is not None and spent > node.limit:
         enough = _calibrated(release, node, node.noise_scale, node.budget) / node.noise_scale

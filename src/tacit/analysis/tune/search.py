@@ -251,6 +251,7 @@ def _check(search: Search) -> None:
         ("accounting", privacy.accounting, privacy.accounting != "certified"),
         ("noise_std", privacy.noise_std, privacy.noise_std is not None),
         ("epsilon_per_round", privacy.epsilon_per_round, privacy.epsilon_per_round is not None),
+        ("guess", privacy.guess, privacy.guess is not None),
         ("epsilon", privacy.epsilon, privacy.budget is None),
     ):
         if wrong and tune.cost != "public":
