@@ -36,12 +36,12 @@ def asking(**changes):
 def job_of(sections):
     generator = torch.Generator().manual_seed(6)
     nodes = []
-    for node in range(4):
+    for node in range(5):  # the last are public
         ids = [f"{node} {person // 2}" for person in range(48)]
         inputs = torch.rand(48, 3, generator=generator)
         nodes.append(Dataset(inputs, (inputs.sum(dim=1) > 1.5).long(), ids))
     sections = {**sections, "nodes": {}}
-    return prepare(load_config(sections, count=4), nodes=nodes, test=nodes[0])
+    return prepare(load_config(sections, count=4), nodes=nodes[:4], test=nodes[4])
 
 
 def of_gaussian(mu, delta=1e-5):
@@ -116,6 +116,13 @@ def test_every_process_certifies_the_guess(tmp_path):
         said = found.document
         assert said.guess == (0.6,) * 4
         assert_kept(said.right_guess, said.epsilon, said.guess)
+
+
+def test_a_guess_that_holds_on_average_alone_says_so():
+    plan = job_of(asking(privacy={"noise_seed": None}, train={"batch": 6})).plan
+    assert all(0.59 < node.right_guess <= 0.6 for node in plan.nodes)
+    assert min(node.epsilon for node in plan.nodes) > 4.6  # worth a sure guess, by itself
+    assert plan.warnings[0].startswith("privacy.guess holds on average, and epsilon is ")
 
 
 CHANCE = "lower it, ask for privacy.epsilon"
