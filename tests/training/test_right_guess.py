@@ -125,11 +125,12 @@ def test_a_guess_that_holds_on_average_alone_says_so():
     assert plan.warnings[0].startswith("privacy.guess holds on average, and epsilon is ")
 
 
+TUNED = {"grid": {"algorithm.learning_rate": [0.1, 0.5]}}
 CHANCE = "lower it, ask for privacy.epsilon"
 REFUSED = {
     "few take part": (
         (),
-        {"train": {"batch": 16, "steps": 2}},
+        {"train": {"batch": 16, "steps": 1}},
         3,
         f"privacy.guess = 0.6 .*{CHANCE}",
     ),
@@ -154,7 +155,13 @@ REFUSED = {
     "no noise": ((), {"algorithm": {"name": "sgp"}}, 2, "privacy.guess = 0.6: sgp adds no noise"),
     "too little": ((), {"privacy": {"noise_std": 1e-3}}, 3, "above the budget of 0.6: noise_std ="),
     "a new account": ((), {"privacy": {"ledger": "L"}}, 2, "privacy.ledger_epsilon = None"),
-    "optimise": (("--optimise",), {}, 2, "privacy.guess = 0.6: .*privacy.epsilon"),
+    "optimise": (("plan", "--optimise"), {}, 2, "privacy.guess = 0.6: .*privacy.epsilon"),
+    "tune": (
+        ("tune", "--out", "run"),
+        {"tune": TUNED},
+        2,
+        "privacy.guess = 0.6: .*privacy.epsilon",
+    ),
 }
 
 
@@ -164,8 +171,7 @@ def test_what_cannot_be_kept_is_refused_in_a_line(way, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     privacy = {**ASKED, "noise_seed": None, **changes.get("privacy", {})}
     file = write_experiment(tmp_path, **{**changes, "privacy": privacy})
-    command = ("train", file, "--out", tmp_path / "run") if not options else ("plan", file)
-    answer = tacit(*command, *options)
+    answer = tacit(*(options or ["train", "--out", "run"]), file)
     assert answer.code == code
     assert re.search(words, answer.refusal)
     assert not (tmp_path / "run").exists()
