@@ -159,7 +159,7 @@ def test_what_is_accepted_is_planned_or_refused_soon():
     """No value that is accepted makes a plan hang, or fail as if the defect were ours."""
     drawn, known = random.Random(1), keys()
     planned = 0
-    for _ in range(6000):
+    for _ in range(6500):
         with suppress(TacitError):
             config = load_config(mutated(drawn, known, NUMBERS))
             if config.nodes.count <= 4 and config.train.steps <= 1000:
