@@ -53,8 +53,8 @@ class Back(FreshSession):
         return schema.read(json.dumps({**self._terms, **more}), 0, name)
 
 
-def plan_of(epsilon=2.0, **changes):
-    privacy = {"noise_std": None, "epsilon": epsilon}
+def plan_of(epsilon=2.0, guess=None, **changes):
+    privacy = {"noise_std": None, "epsilon": epsilon, "guess": guess}
     changed = experiment(privacy=privacy, train={"steps": STEPS}, **changes)
     return build_plan(load_config(changed), [50, 60, 70, 80], 5)
 
@@ -168,10 +168,13 @@ BEGINS: Mapping[str, Mapping[str, object]] = {
     blocks=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=3),
     first=st.integers(1, STEPS - 1),
     begins=st.booleans(),
+    asked=st.sampled_from([{"epsilon": 1.0}, {"epsilon": None, "guess": 0.6}]),
 )
-def test_it_never_pays_more_than_its_budget_and_says_so(tmp_path_factory, blocks, first, begins):
+def test_it_never_pays_more_than_its_budget_and_says_so(
+    tmp_path_factory, blocks, first, begins, asked
+):
     """Where the others can begin without it, it has to reach as far as they do."""
-    plan = plan_of(epsilon=1.0, **BEGINS) if begins else plan_of(epsilon=1.0)
+    plan = plan_of(**asked, **BEGINS) if begins else plan_of(**asked)
     assert plan.config.begins_without is begins
     spans: list[tuple[int, int]] = []
     for begin, length in blocks:  # steps are made again, and none is passed over
@@ -191,9 +194,8 @@ def test_it_never_pays_more_than_its_budget_and_says_so(tmp_path_factory, blocks
         assert paid > first
         assert all(after[step] for step in range(max(until for _, until in spans), paid))
         for node in plan.nodes:
-            assert plan.release.epsilon(node, ledger.charged()[node.node]) <= 1.0 or sum(
-                after
-            ) == sum(before)
+            spent = plan.release.spent(node, ledger.charged()[node.node])
+            assert spent <= node.limit or sum(after) == sum(before)
 
 
 def test_it_does_not_come_back_to_a_step_of_which_it_may_have_sent_something(tmp_path):

@@ -530,30 +530,27 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
     """Refuse settings of noise, sampling and accounting that contradict each other."""
     algorithm = chosen.definition
     if privacy.noisy and not algorithm.private:
-        key = "epsilon" if privacy.budget is not None else "noise_std"
-        key = "epsilon_per_round" if privacy.epsilon_per_round is not None else key
-        key = "guess" if privacy.guess is not None else key
+        keys = ("guess", "epsilon_per_round", "epsilon", "noise_std")
+        key = next(key for key in keys if getattr(privacy, key) not in (None, "none"))
         raise InputError(
             f"privacy.{key}",
             getattr(privacy, key),
             f"{algorithm.name} adds no noise: leave it out, or choose a private algorithm",
         )
-    given = {
-        "privacy.epsilon": privacy.epsilon is not None,
-        "privacy.epsilon_per_round": privacy.epsilon_per_round is not None,
-        "privacy.accounting = 'published', by formulas for epsilon": privacy.accounting
-        == "published",
-    }
     if privacy.guess is not None:
-        _refuse("privacy.guess", privacy.guess, given, "sets the noise, and so does {}: give one")
+        given = {
+            "privacy.epsilon": privacy.epsilon is not None,
+            "privacy.epsilon_per_round": privacy.epsilon_per_round is not None,
+            f"privacy.accounting = '{privacy.accounting}'": privacy.accounting != "certified",
+        }
+        _refuse("privacy.guess", privacy.guess, given, "does not go with {}: leave out one of both")
     per_round = privacy.epsilon_per_round
     if per_round is not None:
         given = {"noise_std": privacy.noise_std is not None, "epsilon": privacy.budget is not None}
         expected = "sets the noise, and so does {}: give one"
         _refuse("privacy.epsilon_per_round", per_round, given, expected)
     none, published = (privacy.accounting == name for name in ("none", "published"))
-    budgets = (privacy.budget, privacy.guess, per_round)
-    calibrated = any(value is not None for value in budgets)
+    calibrated = privacy.budget is not None or per_round is not None
     twice = published and privacy.noise_std is not None
     unprinted = published and algorithm.claims.formula is None and algorithm.private
     note = "keeps a given noise: give noise_std, not epsilon (epsilon = 'none' for no noise)"

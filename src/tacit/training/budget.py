@@ -249,7 +249,8 @@ def affordable(
     if until > first:
         return until, reason
     if first == 0:
-        remedy = "there is no checkpoint to end with; raise privacy.epsilon in a new run"
+        key = "epsilon" if plan.config.privacy.guess is None else "guess"
+        remedy = f"there is no checkpoint to end with; raise privacy.{key} in a new run"
         raise BudgetError(
             f"{reason}: nothing is left to resume with, and {remedy}",
             public=plan.config.privacy.ledger is None,

@@ -106,8 +106,7 @@ def counted_once(
     session, *_ = peers.share("run", secrets.token_hex(16), SESSION_ID)
     with ExitStack() as stack:
         # Data without an account get the budget that the experiment has for them.
-        budgets = config.privacy.budget
-        shared = stack.enter_context(open_shared(plan, train, hosted, session, budgets))
+        shared = stack.enter_context(open_shared(plan, train, hosted, session, config.privacy))
         check_shared(plan, shared)
         peers.share("sign that the budgets cover it", session, SESSION_ID)
         ledger = open_ledger(plan, None, False, shared, hosted)

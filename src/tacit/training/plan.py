@@ -105,12 +105,18 @@ class Plan:
             (node.epsilon, node.delta or 0.0) for node in self.nodes if node.epsilon is not None
         ]
         guesses = [node.right_guess for node in self.nodes if node.right_guess is not None]
-        weakest = protection(spent, guesses)
+        weakest = protection(spent)
         if weakest.kind != "bad":
             return None
-        largest = max(epsilon for epsilon, _ in spent)
+        largest = epsilon_words(max(epsilon for epsilon, _ in spent))
+        if guesses and protection(spent, guesses).kind != "bad":
+            return (
+                f"privacy.guess holds on average, and epsilon is {largest} beside it: what is seen "
+                f"may all but tell of {with_article(self.unit.name)} now and then; more steps or "
+                "larger batches lower that"
+            )
         return (
-            f"epsilon = {epsilon_words(largest)} is {weakest.words.lower()}: whoever sees all "
+            f"epsilon = {largest} is {weakest.words.lower()}: whoever sees all "
             f"messages guesses right whether {with_article(self.unit.name)} was there with "
             f"probability {weakest.right_guess} at most; see docs/concepts/choosing-epsilon.md"
         )

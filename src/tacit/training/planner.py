@@ -16,7 +16,7 @@ from tacit import privacy
 from tacit.algorithms import Activity, Schedules, Setup
 from tacit.config import Config, Privacy
 from tacit.config.checks import CONVEX_MODELS, check_graph, check_messages
-from tacit.config.schema import CALIBRATE_SHARE
+from tacit.config.schema import CALIBRATE_SHARE, MOST_EPSILON
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
@@ -453,31 +453,26 @@ def _costed(
         return NodePlan(**vars(node))
     if release.pairs is not None and not release.pairs.deviation:
         return NodePlan(**vars(node))  # what it costs is known once all nodes have their noise
-    certified, guess = None, None
+    made = NodePlan(**vars(node))
     if release.setup.accounted:
-        certified, guess = _certified(settings, release, node)
+        made = _certified(settings, release, made)
     formula = release.algorithm.claims.formula
     if formula is None or release.pairs is not None:
-        return NodePlan(**vars(node), epsilon=certified, right_guess=guess)
-    return NodePlan(
-        **vars(node),
-        epsilon=certified,
-        right_guess=guess,
-        claimed=release.claimed(node),
-        conditions=formula.conditions(release.claimed_run(node)),
-    )
+        return made
+    conditions = formula.conditions(release.claimed_run(node))
+    return replace(made, claimed=release.claimed(node), conditions=conditions)
 
 
-def _certified(
-    settings: Privacy, release: Release, node: NodeRelease
-) -> tuple[float, float | None]:
-    """Epsilon of a node with its noise, and its right guess where that is its budget.
-
-    Refused where a given noise does not keep the budget.
-    """
+def _certified(settings: Privacy, release: Release, node: NodePlan) -> NodePlan:
+    """A node with what is certified of its noise; refused where that does not keep its budget."""
     steps = release.setup.steps
     certified = release.epsilon(node, release.planned) or 0.0
     guess = release.right_guess(node, release.planned)
+    if guess is not None and certified > MOST_EPSILON:
+        raise BudgetError(
+            f"privacy.guess = {node.guess:g} holds almost without noise, since few records take "
+            "part: lower it, ask for privacy.epsilon, or take more steps or larger batches"
+        )
     spent = certified if guess is None else 2 * guess - 1
     if settings.noise_std is not None and node.limit is not None and spent > node.limit:
         enough = _calibrated(release, node, node.noise_scale, node.budget) / node.noise_scale
@@ -489,7 +484,7 @@ def _certified(
             f"{steps} steps, above the budget of {most:g}: noise_std = "
             f"{_up(settings.noise_std * enough)} or fewer steps would keep it"
         )
-    return certified, guess
+    return replace(node, epsilon=certified, right_guess=guess)
 
 
 def _pairs_alone(config: Config, mixing: Mixing, activity: Activity | None) -> PairNoise:
@@ -557,15 +552,15 @@ def _with_costs(
     settings: Privacy, release: Release, nodes: Sequence[NodePlan]
 ) -> tuple[NodePlan, ...]:
     """The nodes with what is certified of them; it is computed once of nodes that are alike."""
-    costs: dict[tuple[Any, ...], tuple[float, float | None]] = {}
+    costs: dict[tuple[Any, ...], NodePlan] = {}
     for node in nodes:
         kind = (release.kind(node), node.limit)
         if kind not in costs:
             costs[kind] = _certified(settings, release, node)
     found = [costs[release.kind(node), node.limit] for node in nodes]
     return tuple(
-        replace(node, epsilon=epsilon, right_guess=guess)
-        for node, (epsilon, guess) in zip(nodes, found, strict=True)
+        replace(node, epsilon=alike.epsilon, right_guess=alike.right_guess)
+        for node, alike in zip(nodes, found, strict=True)
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from tacit import privacy
 from tacit.config import GIVEN, Config
-from tacit.config.schema import PerNode
+from tacit.config.schema import Privacy
 from tacit.data import StackedData
 from tacit.data.own import record_digests, unit_digests
 from tacit.errors import BudgetError, InputError
@@ -100,14 +100,14 @@ def open_shared(
     loaded: StackedData,
     hosted: Sequence[int] | None,
     session: str,
-    new_budgets: PerNode | None = None,
+    experiment: Privacy | None = None,
 ) -> SharedLedgers:
     """The ledgers of the nodes' data; of a run without any, one that allows everything.
 
     `loaded` are the records of this process's nodes, `hosted` (None: all), as they were loaded.
     `session` is that of the run, as its processes have agreed; what they run is part of it as well,
-    so that no other process's word makes two different runs one. `new_budgets` are epsilon of
-    accounts that are yet to be made; None: `privacy.epsilon`.
+    so that no other process's word makes two different runs one. Accounts that are
+    yet to be made have the budget that `experiment` asks for; None: that of the plan.
 
     Raises:
         InputError: a source is in use, or a ledger is damaged or has another budget.
@@ -121,7 +121,7 @@ def open_shared(
     nothing: Sequence[None] = (None,) * len(plan.nodes)
     asked = (settings.ledger_epsilon, settings.ledger_delta)
     epsilons, deltas = (nothing if value is None else per_node(value) for value in asked)
-    new = settings.budget if new_budgets is None else new_budgets
+    new = (experiment or settings).budget
     budgets = nothing if new is None else per_node(new)
     here = range(len(plan.nodes)) if hosted is None else hosted
     ids: Sequence[Iterable[str]] = (
@@ -308,7 +308,7 @@ def _fitting(plan: Plan, draw: Draw, shared: SharedLedgers) -> str:
         settings, deltas = plan.config.privacy, [node.delta for node in nodes]
         if settings.noise_std is not None:
             return f"privacy.noise_std = {_up(settings.noise_std * scale)} would still fit"
-        if settings.accounting == "published" or None in deltas:
+        if settings.guess is not None or settings.accounting == "published" or None in deltas:
             return f"{_up(scale)} times the noise would still fit"
         pairs = [(node, node.delta) for node in nodes if node.delta is not None]
         fits = min(privacy.epsilon(louder(scale, node), delta=own) for node, own in pairs)

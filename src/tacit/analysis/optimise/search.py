@@ -143,9 +143,9 @@ def _check(config: Config, options: OptimiseOptions) -> None:
             "adds no noise, so that there is no budget to plan for: choose a private algorithm",
         )
     if settings.budget is None:
-        raise InputError(
-            "privacy.epsilon", "none", "give the budget to plan for: a number, or one a node"
-        )
+        key, value = ("guess", settings.guess) if settings.guess else ("epsilon", "none")
+        expected = "give the budget to plan for as privacy.epsilon: a number, or one a node"
+        raise InputError(f"privacy.{key}", value, expected)
     chosen = config.algorithm.options
     for key in ("clip_schedule", "noise_schedule"):
         if getattr(chosen, key, None) is not None:

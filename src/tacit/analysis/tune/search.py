@@ -251,9 +251,10 @@ def _check(search: Search) -> None:
         ("accounting", privacy.accounting, privacy.accounting != "certified"),
         ("noise_std", privacy.noise_std, privacy.noise_std is not None),
         ("epsilon_per_round", privacy.epsilon_per_round, privacy.epsilon_per_round is not None),
+        ("guess", privacy.guess, privacy.guess is not None),
         ("epsilon", privacy.epsilon, privacy.budget is None),
     ):
-        if wrong and tune.cost != "public":
+        if wrong and (key == "guess" or tune.cost != "public"):
             expected = "a search keeps one certified budget: set privacy.epsilon, and leave it out"
             raise InputError(f"privacy.{key}", value, expected)
     if tune.cost == "composed" and privacy.ledger is not None and privacy.ledger_epsilon is None:

@@ -208,7 +208,7 @@ def reserve_total(plan: SearchPlan, identity: str) -> None:
     if base.privacy.ledger is None:
         return
     job = prepare(base if winner is None else plan.trials[0])
-    with open_shared(job.plan, job.loaded, job.hosted, identity, base.privacy.budget) as shared:
+    with open_shared(job.plan, job.loaded, job.hosted, identity, base.privacy) as shared:
         check_strangers(shared)
         if winner is None or all(shared.reserved(source, identity) for source in shared.nodes):
             return
