@@ -187,6 +187,39 @@ def test_an_extreme_record_moves_one_count_by_one(home, bad, by):
     assert 0 <= int(after[300]) < math.prod(shape)
 
 
+def test_copies_of_a_record_are_in_one_cell(monkeypatch, tmp_path):
+    """Where rounding decides of a cell, what lies beside a record has no part in it.
+
+    A process whose nodes have no records takes part.
+    """
+    exact(monkeypatch)
+    draw = torch.Generator().manual_seed(3)
+    inputs = torch.randn(2000, 5, generator=draw)
+    config = {
+        "task": {"model": "logistic", "loss": "logistic"},
+        "algorithm": {"name": "dp2-sgd"},
+        "privacy": {"epsilon": "none"},
+        "train": {"steps": 2, "batch": "all"},
+    }
+    tacit.train(config, nodes=[(inputs, inputs[:, 0] > 0)] * 2, out=tmp_path / "run")
+    predictor = load_predictor(tmp_path / "run")
+    weight, bias = (own.detach().double() for own in predictor.module.parameters())
+    near = inputs.double() - (inputs.double() @ weight.T + bias) / weight.square().sum() * weight
+    copies = near.float().repeat_interleave(7, 0).reshape(-1, 7, 5)
+    torn = [rows for rows in copies if len(set(log_odds(predictor.outputs(rows)) > 0)) == 2]
+    assert torn
+    config["privacy"] = {"epsilon": 2.0, "delta": DELTA, "ledger": str(tmp_path / "budgets")}
+    config["nodes"] = {"without_records": [1]}
+    rows, none = torn[0], torch.zeros(7, dtype=torch.bool)
+    nodes, crew = [(rows, none), (rows[:0], none[:0])], crew_of(2, limit=60.0)
+
+    def one(rank):
+        return noised_scores(config, tmp_path / "run", 0.5, nodes=nodes, peers=crew[rank])
+
+    for found in at_once(one, range(2)):
+        assert np.array(found.counts).max() == 7
+
+
 def test_groups_are_those_of_the_table(home):
     data, rows, schema = table_of(home)
     for column in ("sex", "diagnosis", "smoker"):

@@ -132,8 +132,10 @@ def noised_scores(
         expected = "was trained by another schema than that by which these records are read"
         raise InputError("RUN", "schema.toml", expected)
     groups = groups_by(used, by)
-    outputs = predictor.outputs_of_rows(train.inputs, train.packed)
-    if outputs.ndim > 2 or (outputs[:1].numel() not in ((1, 2) if classes == 2 else (classes,))):
+    outputs = predictor.outputs_of_rows(train.inputs, train.packed, alone=True)
+    if outputs.ndim > 2 or (
+        outputs.shape[1:].numel() not in ((1, 2) if classes == 2 else (classes,))
+    ):
         found = f"outputs {list(outputs.shape[1:])}"
         raise InputError("RUN", found, f"its model must tell {classes} classes apart")
     edges, test = public_edges(None), loaded.test
