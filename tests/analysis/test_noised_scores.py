@@ -389,3 +389,5 @@ def test_scores_at_home_stay_there(home):
     assert written["scores"][0]["metrics"]["auc"] == found.scores[0].metrics["auc"]
     with pytest.raises(InputError, match="must be a column"):
         evaluate_privately(home / "run", by="nobody")
+    at_the_same_time = at_once(lambda rank: evaluate_privately(home / "run"), range(4))
+    assert len({path for _, path in at_the_same_time}) == 4
