@@ -159,6 +159,9 @@ def test_two_deviations_cover_what_the_noise_does():
             assert own.deviation is not None
             inside[name] += abs(own.value - (right[name].value or 0)) <= 2 * own.deviation
     assert all(count >= 0.925 * 400 for count in inside.values()), inside
+    empty = draw.normal(0, 10, (4000, *truth.shape))  # what is shown of nobody is wrong
+    shown = [part_scores("all", made, 10.0, 1, edges).scores["sensitivity"].value for made in empty]
+    assert sum(value is not None for value in shown) <= 16  # 5.4 are expected
     drowned = part_scores("all", truth / 100, 10.0, 1, edges).scores
     assert all(own.value is None for own in drowned.values())
 

@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 _FIXED = (0.01, 0.03, 0.07, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95)  # where no public record says better
 _FEW = 100  # public records, too few for quantiles
 _MOST_CELLS = 10_000
-_DROWNED = 2.0  # deviations: a total that is lower says nothing
+_DROWNED = 3.0  # deviations: a total that is lower says nothing
 SCORES = ("accuracy", "sensitivity", "specificity", "prevalence", "auc")
 
 
