@@ -15,6 +15,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, recall_score, roc_
 
 import tacit
 from communication.memory import at_once, crew_of
+from communication.secure.sites import consortium
 from patient_tables import HOSPITALS, SCHEMA, write_tables
 from tacit.analysis.audit.trade_off import Counts, epsilon_of_mu, mu_lower
 from tacit.analysis.label_counts import read_counted
@@ -394,3 +395,44 @@ def test_scores_at_home_stay_there(home):
         evaluate_privately(home / "run", by="nobody")
     at_the_same_time = at_once(lambda rank: evaluate_privately(home / "run"), range(4))
     assert len({path for _, path in at_the_same_time}) == 4
+
+
+@pytest.mark.process
+def test_sites_score_what_they_trained_by_real_commands(tmp_path):
+    """Both say the same, and each ledger has training, labels and scores in one account."""
+    names, files = ("north", "south"), {}
+    for name in names:
+        (home := tmp_path / f"of {name}").mkdir()
+        inputs = np.random.default_rng(len(files)).normal(size=(300, 5)).astype(np.float32)
+        np.savez(home / "own.npz", inputs=inputs, targets=(inputs[:, 0] > 0).astype(np.int64))
+        file = {
+            "task": {"model": "logistic", "outputs": 2},
+            "nodes": {"count": 2, "data": "by-rank", "source": str(home / "own.npz")},
+            "algorithm": {"name": "dp2-sgd"},
+            "privacy": {
+                "epsilon": 2.0,
+                "delta": DELTA,
+                "ledger": str(home / "budgets"),
+                "ledger_epsilon": 4.0,
+            },
+            "train": {"steps": 3, "batch": "all"},
+        }
+        (home / "trial.toml").write_text(tomli_w.dumps(file))
+        files[name] = home / "trial.toml"
+    with consortium(tmp_path, names) as made:
+        made.relay()
+        for name in names:
+            made.train(name, files[name])
+        assert [ended.code for ended in made.ends()] == [0, 0]
+        for words in (("labels",), ("scores", "runs/run")):
+            for name in names:
+                command, *more = words
+                asked = ("privacy", command, files[name], *more, "--json")
+                made.start(name, *asked, "--site", tmp_path / name)
+            first, second = made.ends()
+            assert (first.code, second.code) == (0, 0), first.err + second.err
+            assert first.out == second.out
+    for name in names:
+        (account,) = ledger_document(files[name].with_name("budgets")).nodes
+        assert account.data == name
+        assert len(account.releases) == 3
