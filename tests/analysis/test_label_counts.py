@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 import tacit
+from communication.memory import at_once, crew_of
 from tacit.analysis.label_counts import count_labels
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import Config, load_config
@@ -257,6 +258,24 @@ def test_another_process_can_only_speak_of_its_own_nodes(tmp_path, lists):
     placement = place(4, 2, "blocks")
     with pytest.raises(PeerError, match="rank 1 sent counts"):
         shared_counts("counts", released, 10, placement, Peer())  # type: ignore[arg-type]
+
+
+def test_sites_draw_on_the_budgets_that_their_training_draws_on(tmp_path):
+    """Those of their names: a node of another name would be refused for these records."""
+    crew, draw = crew_of(2, limit=60.0), torch.Generator().manual_seed(1)
+    nodes = [(torch.randn(50, 2, generator=draw), torch.arange(50) % 2) for _ in range(2)]
+    file = digits(tmp_path, task={"outputs": 2}, nodes={"count": 2})
+    del file["task"]["dataset"]
+    for site in crew:
+        site.names, site.authenticated = ("north", "south"), True
+
+    def one(rank):
+        return count_labels(file, EPSILON, nodes=nodes, peers=crew[rank])
+
+    first, second = at_once(one, range(2))
+    assert first == second
+    sources = [row.data for row in ledger_document(tmp_path / "budgets").nodes]
+    assert sorted(sources) == ["north", "south"]
 
 
 @pytest.mark.process

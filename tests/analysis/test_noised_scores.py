@@ -15,6 +15,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, recall_score, roc_
 
 import tacit
 from communication.memory import at_once, crew_of
+from communication.secure.sites import consortium
 from patient_tables import HOSPITALS, SCHEMA, write_tables
 from tacit.analysis.audit.trade_off import Counts, epsilon_of_mu, mu_lower
 from tacit.analysis.label_counts import read_counted
@@ -159,6 +160,9 @@ def test_two_deviations_cover_what_the_noise_does():
             assert own.deviation is not None
             inside[name] += abs(own.value - (right[name].value or 0)) <= 2 * own.deviation
     assert all(count >= 0.925 * 400 for count in inside.values()), inside
+    empty = draw.normal(0, 10, (4000, *truth.shape))  # what is shown of nobody is wrong
+    shown = [part_scores("all", made, 10.0, 1, edges).scores["sensitivity"].value for made in empty]
+    assert sum(value is not None for value in shown) <= 16  # 5.4 are expected
     drowned = part_scores("all", truth / 100, 10.0, 1, edges).scores
     assert all(own.value is None for own in drowned.values())
 
@@ -185,6 +189,39 @@ def test_an_extreme_record_moves_one_count_by_one(home, bad, by):
     kept = torch.arange(600) != 300
     assert torch.equal(before[kept], after[kept])
     assert 0 <= int(after[300]) < math.prod(shape)
+
+
+def test_copies_of_a_record_are_in_one_cell(monkeypatch, tmp_path):
+    """Where rounding decides of a cell, what lies beside a record has no part in it.
+
+    A process whose nodes have no records takes part.
+    """
+    exact(monkeypatch)
+    draw = torch.Generator().manual_seed(3)
+    inputs = torch.randn(2000, 5, generator=draw)
+    config = {
+        "task": {"model": "logistic", "loss": "logistic"},
+        "algorithm": {"name": "dp2-sgd"},
+        "privacy": {"epsilon": "none"},
+        "train": {"steps": 2, "batch": "all"},
+    }
+    tacit.train(config, nodes=[(inputs, inputs[:, 0] > 0)] * 2, out=tmp_path / "run")
+    predictor = load_predictor(tmp_path / "run")
+    weight, bias = (own.detach().double() for own in predictor.module.parameters())
+    near = inputs.double() - (inputs.double() @ weight.T + bias) / weight.square().sum() * weight
+    copies = near.float().repeat_interleave(7, 0).reshape(-1, 7, 5)
+    torn = [rows for rows in copies if len(set(log_odds(predictor.outputs(rows)) > 0)) == 2]
+    assert torn
+    config["privacy"] = {"epsilon": 2.0, "delta": DELTA, "ledger": str(tmp_path / "budgets")}
+    config["nodes"] = {"without_records": [1]}
+    rows, none = torn[0], torch.zeros(7, dtype=torch.bool)
+    nodes, crew = [(rows, none), (rows[:0], none[:0])], crew_of(2, limit=60.0)
+
+    def one(rank):
+        return noised_scores(config, tmp_path / "run", 0.5, nodes=nodes, peers=crew[rank])
+
+    for found in at_once(one, range(2)):
+        assert np.array(found.counts).max() == 7
 
 
 def test_groups_are_those_of_the_table(home):
@@ -356,3 +393,46 @@ def test_scores_at_home_stay_there(home):
     assert written["scores"][0]["metrics"]["auc"] == found.scores[0].metrics["auc"]
     with pytest.raises(InputError, match="must be a column"):
         evaluate_privately(home / "run", by="nobody")
+    at_the_same_time = at_once(lambda rank: evaluate_privately(home / "run"), range(4))
+    assert len({path for _, path in at_the_same_time}) == 4
+
+
+@pytest.mark.process
+def test_sites_score_what_they_trained_by_real_commands(tmp_path):
+    """Both say the same, and each ledger has training, labels and scores in one account."""
+    names, files = ("north", "south"), {}
+    for name in names:
+        (home := tmp_path / f"of {name}").mkdir()
+        inputs = np.random.default_rng(len(files)).normal(size=(300, 5)).astype(np.float32)
+        np.savez(home / "own.npz", inputs=inputs, targets=(inputs[:, 0] > 0).astype(np.int64))
+        file = {
+            "task": {"model": "logistic", "outputs": 2},
+            "nodes": {"count": 2, "data": "by-rank", "source": str(home / "own.npz")},
+            "algorithm": {"name": "dp2-sgd"},
+            "privacy": {
+                "epsilon": 2.0,
+                "delta": DELTA,
+                "ledger": str(home / "budgets"),
+                "ledger_epsilon": 4.0,
+            },
+            "train": {"steps": 3, "batch": "all"},
+        }
+        (home / "trial.toml").write_text(tomli_w.dumps(file))
+        files[name] = home / "trial.toml"
+    with consortium(tmp_path, names) as made:
+        made.relay()
+        for name in names:
+            made.train(name, files[name])
+        assert [ended.code for ended in made.ends()] == [0, 0]
+        for words in (("labels",), ("scores", "runs/run")):
+            for name in names:
+                command, *more = words
+                asked = ("privacy", command, files[name], *more, "--json")
+                made.start(name, *asked, "--site", tmp_path / name)
+            first, second = made.ends()
+            assert (first.code, second.code) == (0, 0), first.err + second.err
+            assert first.out == second.out
+    for name in names:
+        (account,) = ledger_document(files[name].with_name("budgets")).nodes
+        assert account.data == name
+        assert len(account.releases) == 3

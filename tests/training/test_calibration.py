@@ -265,6 +265,30 @@ def test_an_extreme_record_moves_one_count_by_one(model, bad):
         assert np.array_equal(_counted(changed, vector, edges, 2), _counted(job, vector, edges, 2))
 
 
+def test_copies_of_a_record_are_in_one_bin():
+    """Where rounding decides of a bin, what lies beside a record has no part in it."""
+    inputs = torch.randn(2000, 20, generator=torch.Generator().manual_seed(2))
+    data = inputs, (inputs[:, 0] > 0).long()
+    job = prepare(load_config(settings(), count=2), nodes=[data, data], test=data)
+    vector, edge = inputs[:3, :14].reshape(-1), np.array([0.25])
+
+    def odds(inputs):
+        return log_odds(job.model.outputs(vector[None], inputs)[0])
+
+    pull = (vector[20:40] - vector[:20]).double()
+    much = torch.from_numpy(odds(inputs) - edge) / pull.square().sum()
+    near = (inputs.double() - torch.outer(much, pull)).float()
+    sides = np.array([[odds(row.repeat(n, 1))[0] > edge[0] for n in (7, 40)] for row in near])
+    torn = near[sides[:, 0] != sides[:, 1]]
+    assert len(torn)
+    stored, sizes = torn[0].repeat(4000, 1), torch.tensor([2000, 7])
+    targets = torch.zeros_like(job.train.targets)
+    changed = replace(job.train, stored=stored, targets=targets, sizes=sizes)
+    many, few = (_counted(replace(job, train=changed), vector, edge, node) for node in (0, 1))
+    assert few.max() == 7
+    assert np.array_equal(many * 7, few * 2000)
+
+
 def test_without_noise_counts_are_exact_and_the_run_says_that_it_is_not_private():
     config = settings()
     config["privacy"] = {"epsilon": "none"}

@@ -29,7 +29,7 @@ from tacit.report.view import Block, Table, Text
 from tacit.report.wording import epsilon_text
 from tacit.training.noised_counts import check_counted, counted_once, placed
 from tacit.training.plan import Plan
-from tacit.training.records import TrainingRecords, load_records, node_records, own_path
+from tacit.training.records import TrainingRecords, load_records, node_names, node_records, own_path
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,11 @@ def read_counted(
         config = config.with_keys(nodes={"source": own_path(held_out)})
     elif held_out is not None:
         config = config.with_keys(task={"dataset": held_out, "test_share": None})
-    hosted = placed(config, peers).hosted(peers.rank)
+    placement = placed(config, peers)
+    hosted = placement.hosted(peers.rank)
     cpu = torch.device("cpu")
     records = load_records(config, nodes, None, declared, torch.float64, cpu, hosted)
-    config = config.with_names(records.names)
+    config = config.with_names(node_names(records.names, placement, peers))
     public = None if records.test is None else records.test.targets
     loss = find_loss(config.task.loss)
     classes = _class_count(config, loss, public, records.classes)

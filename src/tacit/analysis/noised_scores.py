@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 _FIXED = (0.01, 0.03, 0.07, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95)  # where no public record says better
 _FEW = 100  # public records, too few for quantiles
 _MOST_CELLS = 10_000
-_DROWNED = 2.0  # deviations: a total that is lower says nothing
+_DROWNED = 3.0  # deviations: a total that is lower says nothing
 SCORES = ("accuracy", "sensitivity", "specificity", "prevalence", "auc")
 
 
@@ -132,8 +132,10 @@ def noised_scores(
         expected = "was trained by another schema than that by which these records are read"
         raise InputError("RUN", "schema.toml", expected)
     groups = groups_by(used, by)
-    outputs = predictor.outputs_of_rows(train.inputs, train.packed)
-    if outputs.ndim > 2 or (outputs[:1].numel() not in ((1, 2) if classes == 2 else (classes,))):
+    outputs = predictor.outputs_of_rows(train.inputs, train.packed, alone=True)
+    if outputs.ndim > 2 or (
+        outputs.shape[1:].numel() not in ((1, 2) if classes == 2 else (classes,))
+    ):
         found = f"outputs {list(outputs.shape[1:])}"
         raise InputError("RUN", found, f"its model must tell {classes} classes apart")
     edges, test = public_edges(None), loaded.test

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacit import data
 from tacit.base.plain_files import own_part
-from tacit.base.private_files import plain_errors, write_private
+from tacit.base.private_files import appearing, plain_errors
 from tacit.config import GIVEN, Config
 from tacit.data import Schema
 from tacit.data.formats.svmlight import Declared
@@ -198,12 +198,14 @@ def evaluate_privately(
     trained_on = read.name in (read.config.nodes.source, read.config.task.dataset)
     found = PrivateScores(read.name, trained_on, scores)
     content = json.dumps(plain_json(asdict(found)), indent=2).encode()
-    number = 1
-    while os.path.lexists(path := folder / f"private-scores-{number}.json"):
+    number = 0
+    while True:
         number += 1
-    with plain_errors("RUN", path):
-        write_private(path, content)
-    return found, path
+        path = folder / f"private-scores-{number}.json"
+        with plain_errors("RUN", path), suppress(FileExistsError):
+            with appearing(path) as new:
+                new.write_bytes(content)
+            return found, path
 
 
 def _scored(read: _Read, name: str, rows: Any = slice(None), *, private: bool = False) -> Score:

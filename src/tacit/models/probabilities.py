@@ -49,7 +49,7 @@ def brier(outputs: Tensor, targets: Tensor) -> float:
 
 def log_odds(outputs: Tensor) -> Array:
     """Of class 1 of two, `[r]`."""
-    whole = outputs.detach().double().reshape(len(outputs), -1)
+    whole = outputs.detach().double().reshape(len(outputs), math.prod(outputs.shape[1:]))
     return np.asarray((whole[:, -1] - (whole[:, 0] if whole.shape[1] > 1 else 0)).cpu().numpy())
 
 

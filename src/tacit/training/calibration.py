@@ -93,5 +93,7 @@ def _counted(job: Job, model: Tensor, edges: Array, place: int) -> Array:
     """The true counts of a node, exact; they do not leave this process."""
     first, size = int(job.train.offsets[place]), int(job.train.sizes[place])
     rows = torch.arange(first, first + size, device=job.train.targets.device)
-    outputs = job.model.outputs(model.unsqueeze(0), job.train.inputs_of(rows))[0]
-    return histogram(log_odds(outputs), job.train.targets[rows], edges)
+    # One by one, each in memory of its own: what is beside a record must not round its log-odds.
+    inputs = (job.train.inputs_of(row).clone() for row in torch.split(rows, 1))
+    odds = [log_odds(job.model.outputs(model.unsqueeze(0), row)[0]) for row in inputs]
+    return histogram(np.concatenate(odds), job.train.targets[rows], edges)

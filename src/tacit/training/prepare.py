@@ -49,6 +49,7 @@ from tacit.training.recommend import facts_of, with_settings, with_task
 from tacit.training.records import (
     TrainingRecords,
     load_records,
+    node_names,
     warn_of_private,
     with_features,
 )
@@ -123,11 +124,7 @@ def prepare(
     dtype = DTYPES[config.train.dtype]
     _LOG.info("reading the records of %d nodes", len(hosted))
     records = load_records(config, nodes, test, schema, dtype, device, hosted, instead)
-    names = records.names
-    if peers.authenticated:  # sites, which are known by their names
-        known = [site.name for site in peers.seen()]
-        names = _names(records.names, [known[rank] for rank in placement.ranks])
-    config = config.with_names(names)
+    config = config.with_names(node_names(records.names, placement, peers))
     if instead is None and records.test is not None:
         warn_of_private("test", records.test.inputs, records.train.inputs)
     config = with_task(config, facts_of(config, records, ()))
@@ -312,15 +309,6 @@ def prepare(
         recalibration=recalibration,
         again=again,
     )
-
-
-def _names(declared: tuple[str, ...] | None, sites: Sequence[str]) -> tuple[str, ...]:
-    """Whose each node is: what is declared, unless it is a site whose node is another; or sites."""
-    names = declared or tuple(sites)
-    if any(site != name and site in names for site, name in zip(sites, names, strict=True)):
-        expected = f"must be those of the sites, by their ranks: {', '.join(sites)}"
-        raise InputError("nodes.names", ", ".join(names), expected)
-    return names
 
 
 _MADE_UP = (

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tacit import data
+from tacit.communication.peers import Peers, Placement
 from tacit.config import GIVEN, Config
 from tacit.config.schema import PER_NODE
 from tacit.data import Dataset, Schema, StackedData
@@ -308,6 +309,24 @@ def _parties(config: Config, declared: NodeColumn) -> tuple[str, ...]:
         expected = f"must be those of the schema, or some, in its order: {', '.join(listed)}"
         raise InputError("nodes.names", ", ".join(chosen), expected)
     return names or listed
+
+
+def node_names(
+    declared: tuple[str, ...] | None, placement: Placement, peers: Peers
+) -> tuple[str, ...] | None:
+    """Whose each node is: what is declared, unless it is a site whose node is another; or sites.
+
+    Their processes are known by their names, others are not.
+    """
+    if not peers.authenticated:
+        return declared
+    known = [site.name for site in peers.seen()]
+    sites = [known[rank] for rank in placement.ranks]
+    names = declared or tuple(sites)
+    if any(site != name and site in names for site, name in zip(sites, names, strict=True)):
+        expected = f"must be those of the sites, by their ranks: {', '.join(sites)}"
+        raise InputError("nodes.names", ", ".join(names), expected)
+    return names
 
 
 def _of_parties(schema: Schema | None, names: tuple[str, ...] | None) -> Schema | None:

@@ -71,8 +71,14 @@ class Predictor:
         rows, packed = (inputs, None) if isinstance(inputs, Tensor) else pack(inputs, "inputs")
         return self.outputs_of_rows(rows, packed)
 
-    def outputs_of_rows(self, rows: Tensor, packed: Packed | None) -> Tensor:
-        """The same of inputs as a data set holds them."""
+    def outputs_of_rows(
+        self, rows: Tensor, packed: Packed | None, *, alone: bool = False
+    ) -> Tensor:
+        """The same of inputs as a data set holds them.
+
+        What is said of a record is rounded by how many others a call has, and by where it lies in
+        memory. `alone`, each has a call and memory of its own, and others change no bit of it.
+        """
         unpack = None if packed is None else unpacking(self.module, packed)
         dtype = DTYPES[self.config.train.dtype]
         count = len(rows)
@@ -82,7 +88,8 @@ class Predictor:
         rows = rows if self.bound is None else bounded(self.config, rows)
         found = []
         with torch.no_grad():
-            for part in torch.split(rows, _RECORDS_AT_ONCE):
+            for part in torch.split(rows, 1 if alone else _RECORDS_AT_ONCE):
+                part = part.clone() if alone else part
                 arguments, named = ((part,), {}) if unpack is None else unpack(part)
                 found.append(self.module(*arguments, **named))
         return torch.cat(found)[:count]
