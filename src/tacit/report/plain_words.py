@@ -43,13 +43,15 @@ def plain_words(document: Mapping[str, Any]) -> list[str]:
     who = [row.get("organisation") or row.get("name") for row in nodes]
     names = f" ({', '.join(filter(None, who))})" if len(who) <= 12 and any(who) else ""
     task, algorithm = document["task"], document["algorithm"]["title"]
-    purpose = f" The purpose, as declared: {declared['purpose']}" if "purpose" in declared else ""
+    purpose = ""
+    if "purpose" in declared:
+        purpose = f" The purpose, as declared: {declared['purpose'].rstrip('.')}."
     guess = percent_up_text(max(guess_bound(row["epsilon"], row["delta"]) for row in nodes))
     unit = read(StatementUnit, document["unit"], "unit")
     more = f" Besides: {person_text(unit)}." if unit.apart else ""
     return [
-        f"{count_text(len(nodes), 'node')}{names} trained one model ({algorithm} on "
-        f"{task['dataset']}).{purpose}",
+        f"This is about {count_text(len(nodes), 'node')}{names}, which took part in training one "
+        f"model ({algorithm} on {task['dataset']}).{purpose}",
         "Records stayed at their node. What left it are sums to which noise was added first.",
         f"Somebody who saw all of that, knew all other records, and had to guess whether one "
         f"{unit.name} was there, would be right in at most {guess} of cases. A coin is in "

@@ -60,6 +60,7 @@ def _record(document: Mapping[str, Any]) -> dict[str, Any]:
     also = ("legal_basis", "sector", "period", "retention", "withdrawal", "decided_by")
     model = document["trust_model"]["name"].partition(",")[0]
     said = [f"{key.replace('_', ' ')}: {declared[key]}" for key in also if key in declared]
+    mechanisms = "; ".join(document["mechanisms_in_words"])
     software = "; ".join(f"{key} {value}" for key, value in document["software"].items())
     dynamic = document["data_ledger"] is not None
     return {
@@ -101,7 +102,7 @@ def _record(document: Mapping[str, Any]) -> dict[str, Any]:
             },
             "implementation": {
                 "preprocessing_and_hyperparameter_tuning": declared["settings_chosen_on"],
-                "mechanisms": f"{' '.join(document['mechanisms_in_words'])} Software: {software}.",
+                "mechanisms": f"{mechanisms}. Software: {software}.",
                 "composition": composition_words(document),
                 "post_processing": POST_PROCESSING,
                 "justification": declared["why_epsilon"],
