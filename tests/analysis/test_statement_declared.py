@@ -27,6 +27,7 @@ from tacit.config import StatementSection, load_config
 from tacit.errors import InputError
 from tacit.privacy import Gaussian, SampledGaussian, epsilon
 from tacit.report.registry import registry_record
+from tacit.report.wording import guess_bound
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 
@@ -156,6 +157,24 @@ def test_what_is_computed_is_recomputed(stated, tmp_path):
         sent.write_text(json.dumps({**whole, "curve": {**whole["curve"], key: value}}))
         with pytest.raises(InputError, match="by its own mechanisms"):
             check_statement(sent)
+
+
+def test_of_a_budget_that_is_a_guess_the_statement_says_that_guess(tmp_path):
+    private = {"noise_std": None, "noise_seed": None, "guess": 0.6}
+    folder = tmp_path / "run"
+    execute(prepare(load_config(experiment(privacy=private))), out=folder)
+    path, page = write_statement(folder)
+    whole = strict_json(path.read_text())
+    by_epsilon = [guess_bound(row["epsilon"], row["delta"]) for row in whole["nodes"]]
+    assert all(0.599 < row["right_guess"] <= 0.6 < 0.65 for row in whole["nodes"])
+    assert min(by_epsilon) > 0.65
+    assert "guesses right with probability 60.0\u202f% at most" in page.read_text()
+    assert "right in at most 60.0\u202f% of cases" in page.read_text()
+    assert check_statement(path).nodes == 4
+    whole["nodes"][1]["right_guess"] = 0.55
+    path.write_text(json.dumps(whole))
+    with pytest.raises(InputError, match="right guess of node 1"):
+        check_statement(path)
 
 
 @pytest.mark.parametrize("mu", [0.02, 0.4, 1.5, 4.0])

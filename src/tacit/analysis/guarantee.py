@@ -25,6 +25,7 @@ from itertools import pairwise
 
 from scipy.special import ndtr
 
+from tacit import privacy
 from tacit.analysis.ledger_report import Figure, possible_releases
 from tacit.privacy import Gaussian
 from tacit.privacy import delta as delta_at
@@ -59,6 +60,13 @@ def weakest_curve(nodes: Sequence[Node], run: str, ledger: LedgerReport) -> Stat
         errors=tuple((rate, least_misses(points, rate)) for rate in FALSE_POSITIVES),
         mu=gaussian_mu(points, node.delta),
     )
+
+
+def right_guess(node: int, run: str, ledger: LedgerReport) -> float:
+    """How often a guess about a record of a node is right at most, by the ledger of a run."""
+    rows = _accounts(node, run, ledger)
+    ways = [way for row in rows for way in possible_releases(ledger, row) if way is not None]
+    return max(map(privacy.right_guess, ways), default=0.5)
 
 
 def _accounts(node: int, run: str, ledger: LedgerReport) -> Iterator[LedgerAccount]:

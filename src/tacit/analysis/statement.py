@@ -30,7 +30,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from tacit.analysis.guarantee import curve_figures, weakest_curve
+from tacit.analysis.guarantee import curve_figures, right_guess, weakest_curve
 from tacit.analysis.ledger_report import (
     check_contained,
     confirm,
@@ -576,7 +576,9 @@ def _nodes(
         node = account.node
         if node is None or account.epsilon is None or account.delta is None:
             raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
-        key = known[node]
+        key, more = known[node], dict[str, Any]()
+        if result.guess is not None:
+            more["right_guess"] = right_guess(node, ledger.runs[0].run, ledger)
         rows.append(
             StatementNode(
                 node=node,
@@ -589,6 +591,7 @@ def _nodes(
                 audited=result.audited_epsilon,
                 **({} if names is None else {"name": names[node]}),
                 **({"organisation": organisations[key]} if key in organisations else {}),
+                **more,
             )
         )
     return tuple(rows)
@@ -693,6 +696,11 @@ def _confirmed(
             if stated != reserved:
                 where = f"{key} of node {account.node}"
                 raise InputError(where, stated, f"must be {reserved}, by its own ledger")
+        if row.right_guess is not None:
+            where = f"right guess of node {account.node}"
+            anew = right_guess(row.node, statement.run.run, statement.ledger)
+            pairs = ([(where, value, 0.0)] for value in (row.right_guess, anew))
+            confirm_figures(statement.ledger, *pairs)
     for mechanism in map(from_statement, statement.ledger.mechanisms):
         for key in ("relation", "trust_model"):
             name, proper = getattr(statement, key).name, getattr(mechanism, key)

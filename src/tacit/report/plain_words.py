@@ -46,7 +46,7 @@ def plain_words(document: Mapping[str, Any]) -> list[str]:
     purpose = ""
     if "purpose" in declared:
         purpose = f" The purpose, as declared: {declared['purpose'].rstrip('.')}."
-    guess = percent_up_text(max(guess_bound(row["epsilon"], row["delta"]) for row in nodes))
+    guess = percent_up_text(max(map(node_guess, nodes)))
     unit = read(StatementUnit, document["unit"], "unit")
     more = f" Besides: {person_text(unit)}." if unit.apart else ""
     return [
@@ -62,6 +62,12 @@ def plain_words(document: Mapping[str, Any]) -> list[str]:
         "What stands here as computed was computed by the software, and can be recomputed. What "
         "is declared was said by people, and the software checked none of it.",
     ]
+
+
+def node_guess(row: Mapping[str, Any]) -> float:
+    """How often a guess about a node's record is right at most: by its curve, or its epsilon."""
+    known: float | None = row.get("right_guess")
+    return guess_bound(row["epsilon"], row["delta"]) if known is None else known
 
 
 def composition_words(document: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from tacit.report.plain_words import (
     curve_facts,
     declared_pairs,
     error_rows,
+    node_guess,
     plain_words,
 )
 from tacit.report.protection import (
@@ -50,7 +51,6 @@ from tacit.report.wording import (
     alike,
     count_text,
     epsilon_text,
-    guess_bound,
     node_list,
     percent_up_text,
 )
@@ -145,7 +145,9 @@ def statement_page(document: Mapping[str, Any], signatures: Mapping[str, str] | 
     alarm = audit_alarm(audit)
     unit = read(StatementUnit, document["unit"], "unit")
     guarantees = [(row["epsilon"], row["delta"]) for row in rows]
-    strength, certified = protection(guarantees), _certified(document, unit)
+    guesses = [*map(node_guess, rows)]
+    strength = protection(guarantees, guesses)
+    certified = _certified(document, unit)
     observer = observer_words(model, trust)
     seen = "saw what the observer sees, knew everything else about the data"
     if trust is None:
@@ -169,7 +171,7 @@ def statement_page(document: Mapping[str, Any], signatures: Mapping[str, str] | 
         Heading(eyebrow, subject, f"{made}{document['tacit_version']}"),
         *([] if alarm is None else [alarm]),
         *([SIMULATED] if trust is not None and trust.simulated else []),
-        verdict(unit, guarantees).banner(observer, certified, in_doubt=alarm is not None),
+        verdict(unit, guarantees, guesses).banner(observer, certified, in_doubt=alarm is not None),
         _card("In plain words", *texts(plain_words(document)), Text(_LAWYER)),
         *_parties(document),
         _card("Declared", Text(_DECLARED), Pairs(declared_pairs(document))),
@@ -308,7 +310,7 @@ def _node_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"{row['records']:,}",
         f"{row['signal_share']:.1%}",
-        percent_up_text(guess_bound(row["epsilon"], row["delta"])),
+        percent_up_text(node_guess(row)),
         epsilon_words(row["epsilon"]),
         epsilon_text(row["delta"]),
         NOTHING if row["budget"] is None else f"{row['budget']:.6g}",

@@ -13,7 +13,6 @@ from typing import Literal
 
 from tacit.algorithms.accounting import noised_sums
 from tacit.config import Config
-from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.training.release import NodeRelease
 
 DEFAULT_BATCH = 64
@@ -71,20 +70,4 @@ def epochs_note(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]
     return (
         f"each record takes part in one random step of each epoch of {lengths} steps; batches vary "
         f"in size, and sums are divided by the expected one, {batches}",
-    )
-
-
-def unit_of(config: Config, person: str | None) -> UnitTerms:
-    """Whom epsilon protects, and what else is known of those whose the records are."""
-    settings = config.privacy
-    person = person or settings.unit_column
-    if person is None:
-        return RECORD
-    by_person = settings.unit_column is not None
-    return UnitTerms(
-        name=person if by_person else "record",
-        person=person,
-        gradient=settings.unit_gradient if by_person else None,
-        rows=settings.unit_rows,
-        nodes=settings.unit_nodes,
     )

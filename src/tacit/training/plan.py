@@ -169,3 +169,19 @@ class Plan:
             # And a function of the user's own.
             **({} if self.features is None else {"features": self.features}),
         }
+
+
+def unit_of(config: Config, person: str | None) -> UnitTerms:
+    """Whom epsilon protects, and what else is known of those whose the records are."""
+    settings = config.privacy
+    person = person or settings.unit_column
+    if person is None:
+        return RECORD
+    by_person = settings.unit_column is not None
+    return UnitTerms(
+        name=person if by_person else "record",
+        person=person,
+        gradient=settings.unit_gradient if by_person else None,
+        rows=settings.unit_rows,
+        nodes=settings.unit_nodes,
+    )

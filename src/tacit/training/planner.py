@@ -33,7 +33,7 @@ from tacit.topology import (
 )
 from tacit.training import weights
 from tacit.training.averages import average_note
-from tacit.training.batches import automatic_batch, epochs_note, unit_of
+from tacit.training.batches import automatic_batch, epochs_note
 from tacit.training.consensus import (
     PairChoice,
     choose,
@@ -42,7 +42,7 @@ from tacit.training.consensus import (
 )
 from tacit.training.faults import FaultPlan, fault_plan, taking_part
 from tacit.training.pair_noise import PairNoise, partners, root_mean_square
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import NodePlan, Plan, unit_of
 from tacit.training.release import Interval, NodeRelease, Release, make_release
 from tacit.training.rounds import contraction_of_rounds, planned_rounds
 from tacit.training.secure_sums import SecureSums, check_range

@@ -66,7 +66,8 @@ def onnx_model(scorer: Scorer, facts: Mapping[str, str]) -> Any:
     made = program(scorer)
     with _quiet(), _refused():
         options: Any = {"dynamo": True, "opset_version": OPSET, "verbose": False}
-        model: Any = torch.onnx.export(made, **options).model_proto  # type: ignore[union-attr]
+        exported: Any = torch.onnx.export(made, **options)
+    model = exported.model_proto
     strange = sorted({one.domain for one in model.opset_import} - {"", "ai.onnx.ml"})
     if strange:
         raise _refusal(f"operators of {', '.join(strange)}")

@@ -8,14 +8,14 @@ there are is public, and a record is of exactly one, whatever it says.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.tables.kinds import BooleanColumn, CategoryColumn, NumberColumn
+from tacit.data.tables.kinds import BooleanColumn, CategoryColumn, NumberColumn, from_unit
 from tacit.data.tables.schema import Schema
 from tacit.errors import InputError
 
@@ -80,12 +80,5 @@ def _place(values: Tensor, cuts: Tensor) -> Tensor:
 
 
 def _bands(kind: NumberColumn) -> tuple[str, ...]:
-    ends = [kind.low, *(_number(kind, (cut + 1) / 2) for cut in _CUTS), kind.high]
+    ends = from_unit(np.array([-1.0, *_CUTS, 1.0]), kind.low, kind.high, kind.scale).tolist()
     return tuple(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(ends))
-
-
-def _number(kind: NumberColumn, share: float) -> float:
-    """What lies so far between the bounds, as the schema scales it."""
-    if kind.scale == "linear":
-        return kind.low + share * (kind.high - kind.low)
-    return kind.low + math.expm1(share * math.log1p(kind.high - kind.low))

@@ -524,10 +524,7 @@ class NumberTarget(_Part):
 
         Outputs beyond [-1, 1] stand for its bounds.
         """
-        shares = (np.clip(np.asarray(outputs, np.float64), -1.0, 1.0) + 1) / 2
-        span = self.high - self.low
-        above = np.expm1(shares * math.log1p(span)) if self.scale == "log" else shares * span
-        return np.clip(self.low + above, self.low, self.high)
+        return from_unit(np.asarray(outputs, np.float64), self.low, self.high, self.scale)
 
 
 _NUMBERS = (
@@ -612,3 +609,13 @@ def _to_unit(
     found *= 2
     found -= 1
     return np.clip(found, -1.0, 1.0, out=found)
+
+
+def from_unit(
+    values: NDArray[np.float64], low: float, high: float, scale: str
+) -> NDArray[np.float64]:
+    """The inverse of `_to_unit`; values beyond [-1, 1] stand for the bounds."""
+    shares = (np.clip(values, -1.0, 1.0) + 1) / 2
+    span = high - low
+    above = np.expm1(shares * math.log1p(span)) if scale == "log" else shares * span
+    return np.clip(low + above, low, high)

@@ -134,7 +134,8 @@ class StatementTask(TaskNames):
 class StatementNode(Document):
     """What holds for one node: `epsilon` is certified by its ledger. Some have a `name`.
 
-    `signal_share` is how much its records count in the model, as the run's result says.
+    `signal_share` is how much its records count in the model, as the run's result says, and
+    `right_guess`, of a run whose budget is a guess, certified by its ledger too.
     """
 
     node: Count
@@ -147,6 +148,7 @@ class StatementNode(Document):
     audited: OptionalNumber
     name: Text | None = None
     organisation: Text | None = None
+    right_guess: Number | None = None
 
 
 class StatementCurve(Document):
