@@ -577,6 +577,10 @@ def _nodes(
         if node is None or account.epsilon is None or account.delta is None:
             raise InputError("RUN", str(run), "has no finite epsilon, so nothing can be stated")
         key, more = known[node], dict[str, Any]()
+        if names is not None:
+            more["name"] = names[node]
+        if key in organisations:
+            more["organisation"] = organisations[key]
         if result.guess is not None:
             more["right_guess"] = right_guess(node, ledger.runs[0].run, ledger)
         rows.append(
@@ -589,8 +593,6 @@ def _nodes(
                 budget=account.epsilon_budget,
                 claimed=result.claimed_epsilon[node],
                 audited=result.audited_epsilon,
-                **({} if names is None else {"name": names[node]}),
-                **({"organisation": organisations[key]} if key in organisations else {}),
                 **more,
             )
         )
