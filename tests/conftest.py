@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 
 import pytest
@@ -23,6 +24,10 @@ settings.register_profile(
 )
 settings.register_profile("night", settings.get_profile("busy"), max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "busy"))
+
+# Ten thousand tests are collected, which nothing that is collected frees: to look through them for
+# what can be freed takes a third of that time, and more with every test.
+gc.disable()
 
 # The problems here are small: more threads only wait for each other.
 torch.set_num_threads(1)
@@ -58,3 +63,9 @@ def pytest_collection_modifyitems(config, items):
     }
     # Else a worker ends alone with what takes minutes.
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def pytest_collection_finish():
+    """From here on garbage is looked for, but not among what was loaded and collected."""
+    gc.freeze()
+    gc.enable()
