@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from communication.cluster import crew
 from communication.cluster.test_cluster_runs import assert_same_run
 from communication.secure.sites import NAMES, consortium, gathered
 from experiments import tacit, write_experiment
@@ -75,8 +76,10 @@ def test_other_processes_run_it_too(here):
     assert tacit("train", file, "--out", "alone", "--quiet").code == 0
     compared = tacit("compare", file, "--seeds", 2, "--jobs", 2, "--out", "compared", "--json").json
     assert [line["algorithm"] for line in compared["lines"]] == [NAME]
-    launched = tacit("launch", file, "--processes", 2, "--", "--out", "launched", "--quiet")
-    assert launched.code == 0, launched.err
+    words = ("train", file, "--quiet", "--out", here / "launched")
+    with crew.crew(here, 2, lambda _: words, homes=[here] * 2) as members:
+        assert [member.end().code for member in members] == [0, 0]
+    assert_same_run(here / "launched", here / "alone")
     with consortium(here) as group:
         for site in NAMES:
             group.home(site).mkdir(parents=True, exist_ok=True)
