@@ -107,12 +107,16 @@ class Mine(PushSumOptions):
     scratch: Annotated[str, LOCAL] = "here"
     weight: float = 1.0
 
+def failing(state, k, options, context):
+    return state.velocity
+
+FAILS = replace(PRIVSGP, step=failing)
 ROW = replace(PRIVSGP, name="privsgp", options=Mine, input_bound=lambda options: 5.0)
 NUMBER = 3
 """
 BROKEN = PARTS.replace("options=Mine", "options=dict")
 WRONG = {
-    "mine:ROVV": "mine has no algorithm 'ROVV'; known are: PRIVSGP, ROW",
+    "mine:ROVV": "mine has no algorithm 'ROVV'; known are: FAILS, PRIVSGP, ROW",
     "mine:NUMBER": "mine has no algorithm 'NUMBER'",
     "nine:ROW": "there is no module 'nine' in",
     "broken:ROW": "importing the module raised ValueError: PrivSGP: its options must be a subclass",
@@ -145,6 +149,8 @@ def test_what_is_wrong_with_a_name_is_one_line(here, parts):
     answer = tacit("plan", file, "--set", "algorithm.name=mine:ROW", "--set", "algorithm.wight=1.0")
     assert "algorithm.wight = 1.0: unknown key; did you mean 'weight'?" in answer.refusal
     assert "theirs" in {row["name"] for row in tacit("algorithms", "--json").json}
+    answer = tacit("train", file, "--set", "algorithm.name=mine:FAILS", "--out", "fails")
+    assert (answer.code, "mine:FAILS': its step raised AttributeError" in answer.err) == (2, True)
     parts.write_text("[tacit.algorithms]\nprivsgp = mine:ROW\n")
     installed.cache_clear()
     answer = tacit("algorithms")

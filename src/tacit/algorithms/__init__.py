@@ -109,6 +109,7 @@ def plain_method(weights: Weights) -> str:
 
 
 _WHERE = "algorithm.name"
+_NOT_OWN = {"tacit", *sys.stdlib_module_names}  # which versions tell
 
 
 def find_algorithm(name: object) -> Algorithm[Any, Any]:
@@ -167,7 +168,8 @@ def source_of(row: Algorithm[Any, Any]) -> str | None:
         return None
     own, _, _ = (row.name if names_function(row.name) else installed()[row.name]).partition(":")
     names = {own, row.start.__module__, row.step.__module__}
-    files = [getattr(sys.modules[name], "__file__", None) for name in sorted(names)]
+    others = sorted(name for name in names if name.partition(".")[0] not in _NOT_OWN)
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in others]
     digest = hashlib.blake2b(digest_size=16)
     for file in filter(None, files):
         digest.update(Path(file).read_bytes())
