@@ -25,7 +25,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 from sklearn.datasets import load_digits
-from torch import Tensor, zeros_like
+from torch import Tensor, ones_like, zeros_like
 
 import tacit
 from tacit.algorithms import Algorithm, Options, StepContext
@@ -88,6 +88,7 @@ ROW = Algorithm(
         weights="column-stochastic",
         gossip=mix,
         final_rounds=lambda options: options.final_mixing,
+        restart=lambda state, models: state._replace(x=models, w=ones_like(state.w)),
         message_numbers=lambda options, parameters: 2 * parameters + 1,
     ),
     releases=SEEN_SUMS,
