@@ -299,8 +299,9 @@ class TacitClassifier(ClassifierMixin, _TacitEstimator):  # type: ignore[misc]
         epsilon: the budget of each node, or one a node: `{"north": 1.0, ...}` by their names, a
             list where they are numbered from 0; "none" adds no noise.
         delta: of the budget, likewise; far below 1 divided by the records of a node.
-        algorithm: a name of `tacit algorithms`. Where none is given, whatever is None here is
-            chosen from public facts, as `tacit plan --recommend` does; where one is, by default.
+        algorithm: a name of `tacit algorithms`, or `module:ROW`. Where none is given, whatever is
+            None here is chosen from public facts, as `tacit plan --recommend` does; where one is,
+            by default.
         model: a name of `[task].model`, or an `nn.Module` whose present weights are the start.
         steps: of training.
         batch: expected records of a node in a step, or "all".

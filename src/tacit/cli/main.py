@@ -516,6 +516,8 @@ def _run(command: Any) -> None:
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except TacitError as error:
+        if error.__cause__ is not None and os.environ.get("TACIT_TRACEBACK"):
+            raise
         _fail(str(error), error.exit_code, public_line(error))
     except KeyboardInterrupt as error:
         line = "; ".join([INTERRUPTED, *map(str, error.args)])

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tacit.algorithms import StepContext
+from tacit.algorithms import ALGORITHMS, StepContext
 from tacit.config import Config
+from tacit.errors import InputError, TacitError, describe
 from tacit.topology import Mixing, contraction
 from tacit.training.plan import Plan
 
@@ -30,9 +31,21 @@ def contraction_of_rounds(mixing: Mixing, rounds: int) -> float | None:
 
 
 def advanced(plan: Plan, state: Any, k: int, context: StepContext) -> Any:
-    """The algorithm's state after step k and the rest of its gossip rounds, from that before it."""
-    chosen = plan.config.algorithm
-    state = chosen.definition.step(state, k, chosen.options, context)
+    """The algorithm's state after step k and the rest of its gossip rounds, from that before it.
+
+    Raises:
+        InputError: the step of an algorithm that is not ours raised something.
+    """
+    chosen, row = plan.config.algorithm, plan.config.algorithm.definition
+    try:
+        state = row.step(state, k, chosen.options, context)
+    except (TacitError, OSError):
+        raise
+    except Exception as error:
+        if row.name in ALGORITHMS:
+            raise
+        fault = f"its step raised {describe(error)} (TACIT_TRACEBACK=1 shows where)"
+        raise InputError("algorithm.name", row.name, fault) from error
     return _mixed(plan, state, k, context, range(1, plan.rounds))
 
 

@@ -141,6 +141,9 @@ def _check(config: Config) -> None:
             f"the rules were measured for {', '.join(ruled)} alone: leave it out, "
             "or choose one of these"
         )
+        if name not in ALGORITHMS:
+            expected += "; if yours does no more than step along noised gradients, let its row say "
+            expected += "so (`steps_along`)"
         raise InputError("algorithm.name", name, expected)
     if not config.privacy.noisy:
         expected = "there is no noise to weigh against: give the budget of each node, such as 1.0"

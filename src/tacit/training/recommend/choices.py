@@ -85,7 +85,12 @@ def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
         Proposal(
             "train", "batch", "all", "every record at every step: the least noise for a budget"
         ),
-        Proposal("train", "average", averaging(steps), "of models: free, and evens out late noise"),
+        Proposal(
+            "train",
+            "average",
+            averaging(steps) if row.restarts else "none",
+            "of models: free, and evens out late noise",
+        ),
     ]
     if len(set(facts.records)) > 1:
         reason = "a small site adds as little noise as it teaches; 'equal' would let it drown all"
