@@ -37,11 +37,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from tacit.errors import InputError
+from tacit.privacy.accounting.arrays import vectorised
 from tacit.privacy.accounting.dominating_pairs import (
     GaussianPart,
     LaplacePart,
@@ -54,6 +56,7 @@ from tacit.privacy.accounting.dominating_pairs import (
     total_variation,
 )
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.listed import Listed, ListedStep, LossesStep
 from tacit.privacy.accounting.persons import (
     has_pairs,
     parts_of,
@@ -71,8 +74,8 @@ from tacit.privacy.accounting.spectrum import UNIT, Spectrum, mixed, sum_of
 from tacit.privacy.accounting.tables import (
     Resolution,
     Survey,
+    closed_transform,
     interpolates,
-    laplace_transform,
     reach_for,
     resolve,
     steps_of,
@@ -80,7 +83,7 @@ from tacit.privacy.accounting.tables import (
     survey,
     surveyed,
 )
-from tacit.privacy.mechanisms.base import Mechanism
+from tacit.privacy.mechanisms.base import Mechanism, number
 from tacit.privacy.mechanisms.composed import Composed, Person
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, Scheduled, schedule
 from tacit.privacy.mechanisms.trials import BestOfTrials
@@ -92,10 +95,12 @@ from tacit.privacy.noise.slack import (
 )
 
 
+@vectorised
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that holds for the mechanism at `delta`: an upper bound, never an estimate.
 
-    Infinite where none is known to hold. Delta lies in (0, 1).
+    Infinite where none is known to hold. Delta lies in (0, 1). Lists of mechanisms and arrays of
+    numbers are broadcast, here and in all that is asked of a mechanism, to an array.
 
     Raises:
         InputError: delta is outside its range, or no bound is known for the mechanism.
@@ -104,6 +109,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     return _epsilon(mechanism, delta)
 
 
+@vectorised
 def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]:
     """Two epsilons at `delta`: below the lower one none holds, the upper one does. Both proved.
 
@@ -117,6 +123,7 @@ def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]
     return min(upper, lower), upper
 
 
+@vectorised
 def delta(mechanism: Mechanism, *, epsilon: float) -> float:
     """A delta that holds for the mechanism at `epsilon` >= 0: an upper bound.
 
@@ -130,6 +137,7 @@ def delta(mechanism: Mechanism, *, epsilon: float) -> float:
     return delta_with_slack(ideal, values, epsilon) if values else ideal(epsilon)
 
 
+@vectorised
 @lru_cache(maxsize=64)
 def right_guess(mechanism: Mechanism) -> float:
     """How often whoever sees everything guesses right at most, at even odds: an upper bound.
@@ -145,6 +153,7 @@ def right_guess(mechanism: Mechanism) -> float:
     return half if 2 * half - 1 >= apart else math.nextafter(half, 1.0)  # the difference is exact
 
 
+@vectorised
 def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]:
     """Two deltas at `epsilon`: below the lower one none holds, the upper one does. Both proved.
 
@@ -167,11 +176,13 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
         InputError: delta is outside its range, a mark is not a number of steps, or the mechanism
             has no schedule.
     """
-    _check_delta(delta)
+    _check_delta(number("delta", delta))
     parts = mechanism.parts if isinstance(mechanism, Person) else [mechanism]
     if not all(isinstance(part, Scheduled) for part in parts):
         raise InputError("mechanism", type(mechanism).__name__, "needs a schedule of steps")
     steps = mechanism.steps or 0
+    if isinstance(marks, int) or any(not isinstance(mark, Integral) for mark in marks):
+        raise InputError("marks", marks, "must be a list of numbers of steps")
     if any(not 0 <= mark <= steps for mark in marks) or list(marks) != sorted(marks):
         raise InputError("marks", list(marks), f"must ascend within 0..{steps}")
     first = {mark: _first(mechanism, mark) for mark in set(marks) if mark}
@@ -199,6 +210,8 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
         return epsilon(mechanism, delta=delta)
     if total_variation(parts) <= delta:
         return 0.0
+    if _only_list(parts) is not None or delta <= max(_lost(parts)):
+        return epsilon(mechanism, delta=delta)
     return min(_about(parts, math.log(delta)), pure_epsilon(parts))
 
 
@@ -242,6 +255,26 @@ def _closed_mu(parts: tuple[Part, ...]) -> float | None:
     return math.sqrt(math.fsum(part.square for part in parts if isinstance(part, GaussianPart)))
 
 
+def _only_list(parts: tuple[Part, ...]) -> tuple[Listed, Listed] | None:
+    """Both directions of a single step that is a list, which says its profile as it is."""
+    (part, *others) = parts
+    if others or not isinstance(part, StepsPart) or not isinstance(part.unit, ListedStep):
+        return None
+    listed = part.unit.listed
+    return (listed, listed.reverse) if part.unit.is_short and part.levels.steps == 1 else None
+
+
+def _lost(parts: tuple[Part, ...]) -> tuple[float, float]:
+    """At least the mass at infinite loss that own lists have, in both directions."""
+    lost = np.zeros(2)
+    for part in parts:
+        if isinstance(part, StepsPart) and isinstance(part.unit, LossesStep):
+            lost += np.asarray(part.unit.infinite) * part.levels.steps
+        elif isinstance(part, MixedPart):
+            lost += np.asarray(_lost(part.inner)) * part.share * part.rounds
+    return float(lost[0]) * (1 + _ROUNDED), float(lost[1]) * (1 + _ROUNDED)
+
+
 def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     parts = parts_of(mechanism, upper=True)
     mu = _closed_mu(parts)
@@ -250,8 +283,12 @@ def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     if total_variation(parts) <= delta:
         return 0.0
     bound, pure = 0.0, pure_epsilon(parts)
-    if largest_level(parts) > _LARGEST:
+    if largest_level(parts) > _LARGEST or delta <= max(_lost(parts)):
         return pure
+    only = _only_list(parts)
+    if only is not None:
+        start = 1 + max(float(np.abs(way.losses).max()) for way in only)
+        return max(_root(partial(way.delta, upper=True), True, delta, start, 1.0) for way in only)
     for reverse in _directions(parts):
         bound = max(bound, _epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
     return min(bound, pure)
@@ -265,7 +302,13 @@ def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, guess: float)
         return gaussian_epsilon(mu, delta, upper=False)
     if guess == 0:
         return 0.0
-    lower = _reached(parts, delta, min(guess, _FAR)) if largest_level(parts) <= _LARGEST else 0.0
+    only = _only_list(parts)
+    if only is not None:
+        start = 1 + max(float(np.abs(way.losses).max()) for way in only)
+        found = (_root(partial(way.delta, upper=False), False, delta, start, 1.0) for way in only)
+        return max(found)
+    guess = min(guess, _FAR, pure_epsilon(parts))
+    lower = _reached(parts, delta, guess) if largest_level(parts) <= _LARGEST else 0.0
     if lower < guess / 2 and largest_level(parts) > _CLEAR:
         # Where single losses are huge the line is too short for a lower bound: one for more noise.
         lower = max(lower, _reached(softened(parts, _CLEAR), delta, None))
@@ -288,8 +331,11 @@ def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
     if mu is not None:
         return gaussian_delta(mu, epsilon)
     most = 0.0 if epsilon >= pure_epsilon(parts) else total_variation(parts)
-    if most == 0 or largest_level(parts) > _LARGEST:
+    if most == 0 or largest_level(parts) > _LARGEST or max(_lost(parts)) >= 1:
         return most
+    only = _only_list(parts)
+    if only is not None:
+        return min(most, max(way.delta(epsilon, upper=True) for way in only))
     bound = max(_delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
     return min(most, bound)
 
@@ -301,6 +347,9 @@ def _composed_delta_below(mechanism: Mechanism, epsilon: float) -> float:
         return gaussian_delta(mu, epsilon, upper=False)
     if largest_level(parts) > _LARGEST:
         return 0.0
+    only = _only_list(parts)
+    if only is not None:
+        return max(way.delta(epsilon, upper=False) for way in only)
     return max(_delta_bound(parts, reverse, False, epsilon) for reverse in _directions(parts))
 
 
@@ -497,7 +546,7 @@ def _laplace(part: LaplacePart, reverse: bool, upper: bool, at: Resolution) -> S
     z = at.line.points
     log = np.zeros(len(z), dtype=np.complex128)
     for shift, count in part.levels.pairs():
-        log += count * laplace_transform(shift, z)
+        log += count * closed_transform(part.law, shift, z)
     steps = part.levels.steps
     size = float((part.levels.values * part.levels.counts).sum())
     return Spectrum(at.line, log, (64 * UNIT * steps, 8 * UNIT * size))
@@ -529,7 +578,8 @@ def _epsilon_bound(
     `guess` is about what the answer is. An upper bound as low as `enough` is not made any lower.
     """
     loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
-    most = loss_survey.epsilon(log_delta)
+    lost = _lost(parts)[reverse] if upper else 0.0
+    most = loss_survey.epsilon(math.log(math.exp(log_delta) - lost) if lost else log_delta)
     if upper and most <= enough:
         return max(0.0, most)
     if guess is None:

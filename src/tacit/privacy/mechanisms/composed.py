@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from numbers import Integral
 from typing import Self
 
 from tacit.errors import InputError
@@ -27,6 +28,12 @@ from tacit.privacy.mechanisms.base import (
     few_enough,
     observer,
     whole,
+)
+from tacit.privacy.mechanisms.counted import (
+    DiscreteGaussian,
+    LossDistribution,
+    RenyiDP,
+    ReportNoisyMax,
 )
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
@@ -382,6 +389,10 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     ClientSampling,
     BestOfTrials,
     Person,
+    DiscreteGaussian,
+    ReportNoisyMax,
+    LossDistribution,
+    RenyiDP,
 )
 """Every mechanism that there is."""
 
@@ -392,10 +403,14 @@ def compose(mechanism: Mechanism, times: int) -> Mechanism:
     Raises:
         InputError: `times` is not a whole number of 1 or more, or there are too many steps.
     """
-    times = whole("times", times)
     if type(mechanism) not in MECHANISMS:
-        raise InputError("mechanism", mechanism, "must be a mechanism")
-    return mechanism.repeated(times)
+        raise InputError(
+            "mechanism", mechanism, "must be a mechanism; Composed([...]) is of several"
+        )
+    if isinstance(times, bool) or not isinstance(times, Integral):
+        expected = "must be a whole number of times; `Composed([a, b])` is one after the other"
+        raise InputError("times", times, expected)
+    return mechanism.repeated(whole("times", times))
 
 
 def _flat(part: Mechanism) -> Iterable[Mechanism]:
