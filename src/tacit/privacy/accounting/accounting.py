@@ -35,15 +35,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
+from inspect import signature
 from itertools import accumulate
-from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from tacit.errors import InputError
-from tacit.privacy.accounting.arrays import vectorised
 from tacit.privacy.accounting.dominating_pairs import (
     GaussianPart,
     LaplacePart,
@@ -56,7 +55,7 @@ from tacit.privacy.accounting.dominating_pairs import (
     total_variation,
 )
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.privacy.accounting.listed import Listed, ListedStep, LossesStep
+from tacit.privacy.accounting.listed import ListPart
 from tacit.privacy.accounting.persons import (
     has_pairs,
     parts_of,
@@ -70,12 +69,12 @@ from tacit.privacy.accounting.private_state import (
     revealed_delta,
     revealed_epsilon,
 )
-from tacit.privacy.accounting.spectrum import UNIT, Spectrum, mixed, sum_of
+from tacit.privacy.accounting.spectrum import UNIT, Spectrum, list_atoms, mixed, spectrum, sum_of
 from tacit.privacy.accounting.tables import (
     Resolution,
     Survey,
-    closed_transform,
     interpolates,
+    laplace_transform,
     reach_for,
     resolve,
     steps_of,
@@ -83,7 +82,7 @@ from tacit.privacy.accounting.tables import (
     survey,
     surveyed,
 )
-from tacit.privacy.mechanisms.base import Mechanism, number
+from tacit.privacy.mechanisms.base import Mechanism
 from tacit.privacy.mechanisms.composed import Composed, Person
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, Scheduled, schedule
 from tacit.privacy.mechanisms.trials import BestOfTrials
@@ -94,13 +93,52 @@ from tacit.privacy.noise.slack import (
     with_slack,
 )
 
+Question = TypeVar("Question", bound=Callable[..., Any])
+
+
+def vectorised(question: Question) -> Question:
+    """A question about a mechanism, for lists of mechanisms and arrays of its numbers, broadcast.
+
+    The answer is an array of their shape, or a pair of arrays; of plain ones, a plain one.
+    """
+    names = list(signature(question).parameters)[1:]
+
+    @wraps(question)
+    def asked(mechanism: Any, *more: Any, **named: Any) -> Any:
+        at = dict(zip(names, more, strict=False)) | named
+        arrays = [np.asarray(mechanism, dtype=object), *map(_numbers, at, at.values())]
+        for one in arrays[0].flat:
+            if not isinstance(one, Mechanism):
+                expected = "must be a mechanism, as `privacy.Gaussian(2.0, 100)`, or a list of them"
+                raise InputError("mechanism", one, expected)
+        try:
+            rows = np.broadcast(*arrays)
+        except ValueError:
+            shapes = [array.shape for array in arrays]
+            raise InputError("shapes", shapes, "must be equal, or those of one number") from None
+        found = [question(one, **dict(zip(at, map(float, to), strict=True))) for one, *to in rows]
+        answers = np.asarray(found, dtype=np.float64)
+        return answers.T.reshape(answers.shape[1:] + rows.shape) if rows.shape else found[0]
+
+    return cast("Question", asked)
+
+
+def _numbers(name: str, values: Any) -> Any:
+    try:
+        found = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        found = np.asarray("")
+    if found.dtype.kind not in "iuf":
+        raise InputError(name, values, "must be a number, or an array of numbers")
+    return found
+
 
 @vectorised
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that holds for the mechanism at `delta`: an upper bound, never an estimate.
 
     Infinite where none is known to hold. Delta lies in (0, 1). Lists of mechanisms and arrays of
-    numbers are broadcast, here and in all that is asked of a mechanism, to an array.
+    numbers are broadcast to an array of answers, here and in the other questions.
 
     Raises:
         InputError: delta is outside its range, or no bound is known for the mechanism.
@@ -176,13 +214,11 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
         InputError: delta is outside its range, a mark is not a number of steps, or the mechanism
             has no schedule.
     """
-    _check_delta(number("delta", delta))
+    _check_delta(delta)
     parts = mechanism.parts if isinstance(mechanism, Person) else [mechanism]
     if not all(isinstance(part, Scheduled) for part in parts):
         raise InputError("mechanism", type(mechanism).__name__, "needs a schedule of steps")
     steps = mechanism.steps or 0
-    if isinstance(marks, int) or any(not isinstance(mark, Integral) for mark in marks):
-        raise InputError("marks", marks, "must be a list of numbers of steps")
     if any(not 0 <= mark <= steps for mark in marks) or list(marks) != sorted(marks):
         raise InputError("marks", list(marks), f"must ascend within 0..{steps}")
     first = {mark: _first(mechanism, mark) for mark in set(marks) if mark}
@@ -210,8 +246,6 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
         return epsilon(mechanism, delta=delta)
     if total_variation(parts) <= delta:
         return 0.0
-    if _only_list(parts) is not None or delta <= max(_lost(parts)):
-        return epsilon(mechanism, delta=delta)
     return min(_about(parts, math.log(delta)), pure_epsilon(parts))
 
 
@@ -255,24 +289,13 @@ def _closed_mu(parts: tuple[Part, ...]) -> float | None:
     return math.sqrt(math.fsum(part.square for part in parts if isinstance(part, GaussianPart)))
 
 
-def _only_list(parts: tuple[Part, ...]) -> tuple[Listed, Listed] | None:
-    """Both directions of a single step that is a list, which says its profile as it is."""
-    (part, *others) = parts
-    if others or not isinstance(part, StepsPart) or not isinstance(part.unit, ListedStep):
-        return None
-    listed = part.unit.listed
-    return (listed, listed.reverse) if part.unit.is_short and part.levels.steps == 1 else None
-
-
-def _lost(parts: tuple[Part, ...]) -> tuple[float, float]:
-    """At least the mass at infinite loss that own lists have, in both directions."""
-    lost = np.zeros(2)
-    for part in parts:
-        if isinstance(part, StepsPart) and isinstance(part.unit, LossesStep):
-            lost += np.asarray(part.unit.infinite) * part.levels.steps
-        elif isinstance(part, MixedPart):
-            lost += np.asarray(_lost(part.inner)) * part.share * part.rounds
-    return float(lost[0]) * (1 + _ROUNDED), float(lost[1]) * (1 + _ROUNDED)
+def _lost(parts: tuple[Part, ...]) -> float:
+    """At least the mass at infinite loss that lists have."""
+    lists = (part.count * part.lost for part in parts if isinstance(part, ListPart))
+    inner = [
+        (part.rounds * part.share, part.inner) for part in parts if isinstance(part, MixedPart)
+    ]
+    return (sum(lists) + sum(times * _lost(within) for times, within in inner)) * (1 + _ROUNDED)
 
 
 def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
@@ -283,12 +306,8 @@ def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     if total_variation(parts) <= delta:
         return 0.0
     bound, pure = 0.0, pure_epsilon(parts)
-    if largest_level(parts) > _LARGEST or delta <= max(_lost(parts)):
+    if largest_level(parts) > _LARGEST or _lost(parts) >= delta:
         return pure
-    only = _only_list(parts)
-    if only is not None:
-        start = 1 + max(float(np.abs(way.losses).max()) for way in only)
-        return max(_root(partial(way.delta, upper=True), True, delta, start, 1.0) for way in only)
     for reverse in _directions(parts):
         bound = max(bound, _epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
     return min(bound, pure)
@@ -302,13 +321,7 @@ def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, guess: float)
         return gaussian_epsilon(mu, delta, upper=False)
     if guess == 0:
         return 0.0
-    only = _only_list(parts)
-    if only is not None:
-        start = 1 + max(float(np.abs(way.losses).max()) for way in only)
-        found = (_root(partial(way.delta, upper=False), False, delta, start, 1.0) for way in only)
-        return max(found)
-    guess = min(guess, _FAR, pure_epsilon(parts))
-    lower = _reached(parts, delta, guess) if largest_level(parts) <= _LARGEST else 0.0
+    lower = _reached(parts, delta, min(guess, _FAR)) if largest_level(parts) <= _LARGEST else 0.0
     if lower < guess / 2 and largest_level(parts) > _CLEAR:
         # Where single losses are huge the line is too short for a lower bound: one for more noise.
         lower = max(lower, _reached(softened(parts, _CLEAR), delta, None))
@@ -331,11 +344,8 @@ def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
     if mu is not None:
         return gaussian_delta(mu, epsilon)
     most = 0.0 if epsilon >= pure_epsilon(parts) else total_variation(parts)
-    if most == 0 or largest_level(parts) > _LARGEST or max(_lost(parts)) >= 1:
+    if most == 0 or largest_level(parts) > _LARGEST or _lost(parts) >= 1:
         return most
-    only = _only_list(parts)
-    if only is not None:
-        return min(most, max(way.delta(epsilon, upper=True) for way in only))
     bound = max(_delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
     return min(most, bound)
 
@@ -347,9 +357,6 @@ def _composed_delta_below(mechanism: Mechanism, epsilon: float) -> float:
         return gaussian_delta(mu, epsilon, upper=False)
     if largest_level(parts) > _LARGEST:
         return 0.0
-    only = _only_list(parts)
-    if only is not None:
-        return max(way.delta(epsilon, upper=False) for way in only)
     return max(_delta_bound(parts, reverse, False, epsilon) for reverse in _directions(parts))
 
 
@@ -529,6 +536,7 @@ _SYMMETRIC: Mapping[type[Part], Callable[[Any], bool]] = {
     GaussianPart: lambda part: True,
     LaplacePart: lambda part: True,
     StepsPart: lambda part: part.unit.both_ways,
+    ListPart: lambda part: True,
     MixedPart: lambda part: _is_symmetric(part.inner),
 }
 
@@ -546,7 +554,7 @@ def _laplace(part: LaplacePart, reverse: bool, upper: bool, at: Resolution) -> S
     z = at.line.points
     log = np.zeros(len(z), dtype=np.complex128)
     for shift, count in part.levels.pairs():
-        log += count * closed_transform(part.law, shift, z)
+        log += count * laplace_transform(shift, z)
     steps = part.levels.steps
     size = float((part.levels.values * part.levels.counts).sum())
     return Spectrum(at.line, log, (64 * UNIT * steps, 8 * UNIT * size))
@@ -561,6 +569,9 @@ _SPECTRA: Mapping[type[Part], Callable[[Any, bool, bool, Resolution], Spectrum]]
     LaplacePart: _laplace,
     StepsPart: steps_spectrum,
     MixedPart: _mixed,
+    ListPart: lambda part, reverse, upper, at: sum_of(
+        [(spectrum(list_atoms(part), at.line), part.count)]
+    ),
 }
 
 
@@ -577,9 +588,12 @@ def _epsilon_bound(
 
     `guess` is about what the answer is. An upper bound as low as `enough` is not made any lower.
     """
+    if len(parts) == 1 and isinstance(parts[0], ListPart) and parts[0].count == 1:
+        last = 1 + float(parts[0].losses[-1])
+        return _root(parts[0].delta, upper, math.exp(log_delta), last, 1.0)
     loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
-    lost = _lost(parts)[reverse] if upper else 0.0
-    most = loss_survey.epsilon(math.log(math.exp(log_delta) - lost) if lost else log_delta)
+    left = math.exp(log_delta) - _lost(parts)
+    most = loss_survey.epsilon(math.log(left) if left < math.exp(log_delta) else log_delta)
     if upper and most <= enough:
         return max(0.0, most)
     if guess is None:
@@ -691,6 +705,8 @@ def _root(
 
 def _delta_bound(parts: tuple[Part, ...], reverse: bool, upper: bool, epsilon: float) -> float:
     """A delta that holds at epsilon (upper), or below which none holds (lower)."""
+    if len(parts) == 1 and isinstance(parts[0], ListPart) and parts[0].count == 1:
+        return parts[0].delta(epsilon)
     steps = steps_of(parts)
     loss_survey = survey(parts, reverse, reach_for(math.log(1e-4), steps))
     log_delta = loss_survey.log_delta(epsilon)

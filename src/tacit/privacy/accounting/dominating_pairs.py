@@ -24,28 +24,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf, expit, logsumexp, ndtr
+from scipy.special import erf, logsumexp, ndtr
 
-from tacit.privacy.accounting.allocation import epoch_levels, sums_square
-from tacit.privacy.accounting.gaussian import Array
-from tacit.privacy.accounting.listed import (
-    AllocationStep,
-    Binned,
-    DiscreteGaussianStep,
-    ListedStep,
-    LossesStep,
-    renyi_pair,
+from tacit.privacy.accounting.allocation import (
+    Ratios,
+    epoch_levels,
+    likelihood_ratios,
+    sums_square,
 )
+from tacit.privacy.accounting.gaussian import Array
+from tacit.privacy.accounting.listed import ListPart, listed
 from tacit.privacy.accounting.private_state import worst_means
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import REPLACE_ONE, Mechanism
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed
-from tacit.privacy.mechanisms.counted import (
-    DiscreteGaussian,
-    LossDistribution,
-    RenyiDP,
-    ReportNoisyMax,
-)
+from tacit.privacy.mechanisms.known import Known
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -60,6 +53,47 @@ _MORE = 2  # for each standard deviation of outputs
 _MOST = 20_000
 _ALIKE = 8  # steps that share their design, to the doubling of means
 _SPREAD = 0.1  # share of the fine cells that is spread evenly
+_PLACES = 16.0  # of likelihood ratios, for what counts as a standard deviation of outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Binned:
+    """The masses of a pair (P, Q) between ascending losses.
+
+    Args:
+        losses: log(dP/dQ) at the ends of the cells, `[cells + 1]`.
+        p: masses of P where the loss lies below, between and above them, `[cells + 2]`.
+        q: masses of Q likewise.
+        bounded: nothing lies beyond the outermost losses: what is below has the lowest loss
+            itself, what is above the highest.
+        middle: mass of P (and of Q) at a loss of 0 beside the cells.
+        mirrored: the cells' mirror image belongs to the pair as well, with P and Q swapped.
+        p_error: what rounding may have moved in each mass, in units of roundoff, `[cells + 2]`.
+        q_error: likewise.
+        size: what a loss was formed of, whose rounding it may carry.
+    """
+
+    losses: Array
+    p: Array
+    q: Array
+    bounded: bool
+    middle: float
+    mirrored: bool
+    p_error: Array
+    q_error: Array
+    size: float
+
+    @property
+    def reverse(self) -> Binned:
+        """The pair (Q, P)."""
+        return replace(
+            self,
+            losses=-self.losses[::-1],
+            p=self.q[::-1],
+            q=self.p[::-1],
+            p_error=self.q_error[::-1],
+            q_error=self.p_error[::-1],
+        )
 
 
 @dataclass(frozen=True)
@@ -279,7 +313,97 @@ class LaplaceStep:
         )
 
 
-Step = NormalStep | LaplaceStep | ListedStep
+@dataclass(frozen=True)
+class AllocationStep:
+    """One epoch of random allocation (`allocation`): P = (1/t) sum_i N(e_i, ..) against N(0, ..).
+
+    What stands for an output is a place in the list of likelihood ratios, which rise with it.
+
+    Args:
+        means: 1 / z of the steps that are released, ascending, each with how many.
+        steps: t, of the whole epoch.
+    """
+
+    means: tuple[tuple[float, int], ...]
+    steps: int
+
+    @property
+    def ratios(self) -> Ratios:
+        """The law of the likelihood ratio, from above."""
+        return likelihood_ratios(self.means, self.steps)
+
+    @property
+    def alike(self) -> AllocationStep:
+        """Itself."""
+        return self
+
+    @property
+    def both_ways(self) -> bool:
+        """(P, Q) and (Q, P) have the same losses."""
+        return False
+
+    @property
+    def distance(self) -> float:
+        """The largest distance of the means of a step."""
+        return self.means[-1][0]
+
+    @property
+    def largest_loss(self) -> float:
+        """None is the largest."""
+        return math.inf
+
+    def total_variations(self, levels: Array) -> Array:
+        """At most that of each level, `[levels]`: that of an observer who knows the step."""
+        mean, count = np.asarray(self.means).T
+        return np.asarray(erf(np.outer(levels, mean) / math.sqrt(8)) @ count / self.steps)
+
+    def scaled(self, level: float) -> AllocationStep:
+        """The step with all means multiplied by the level, rounded up."""
+        up = 1.0 if level == 1.0 else 1 + 2.0**-52
+        return replace(self, means=tuple((mean * level * up, n) for mean, n in self.means))
+
+    def interval(self, reach: float) -> tuple[float, float]:
+        """The places between which all but Phi(-reach) of P and of Q lies, on either side."""
+        ratios, beyond = self.ratios, float(ndtr(-reach))
+        from_below = np.cumsum(ratios.masses)
+        from_above = np.cumsum((ratios.masses * ratios.values)[::-1])
+        low, high = (int(np.searchsorted(mass, beyond)) for mass in (from_below, from_above))
+        last = len(ratios.values) - 1
+        return min(low, last) / _PLACES, max(last - high, min(low, last) + 1) / _PLACES
+
+    def loss(self, x: Array) -> Array:
+        """The privacy loss at each place."""
+        losses = np.log(self.ratios.values)
+        return np.asarray(np.interp(x * _PLACES, np.arange(len(losses)), losses))
+
+    def binned(self, edges: Array) -> Binned:
+        """Masses between places, `[cells + 1]`."""
+        ratios = self.ratios
+        at, ends = np.log(ratios.values), self.loss(edges)
+        cell = np.searchsorted(ends, at)
+        q, p = (
+            np.bincount(cell, weights, len(edges) + 1).astype(np.float64)
+            for weights in (ratios.masses, ratios.masses * ratios.values)
+        )
+        q[0] += ratios.lost_q
+        p[-1] += ratios.lost_p
+        # A word modulo t draws no step by more than t / 2^64 likelier, or less likely, than 1 / t.
+        uneven = self.steps * 2.0**-11
+        size = float(np.abs(at[[0, -1]]).max()) + 4 + uneven
+        return Binned(
+            ends,
+            p,
+            q,
+            bounded=False,
+            middle=0.0,
+            mirrored=False,
+            p_error=(len(at) + 16 + uneven) * p,
+            q_error=(len(at) + 16) * q,
+            size=size,
+        )
+
+
+Step = NormalStep | LaplaceStep | AllocationStep
 
 
 def _normal_masses(edges: Array) -> tuple[Array, Array]:
@@ -441,14 +565,12 @@ class GaussianPart:
 
 @dataclass(frozen=True, eq=False)
 class LaplacePart:
-    """Steps whose losses are within +-level, with a transform in closed form (`tables`).
+    """Laplace steps on every record.
 
-    Levels are each with its number of steps. The law is that of `laplace` noise on every record
-    (shifts: l1 bound over scale), `pure` randomised response, or all with losses in a `range`.
+    Levels are shifts (l1 bound over scale), each with its number of steps.
     """
 
     levels: Levels
-    law: str = "laplace"
 
 
 @dataclass(frozen=True, eq=False)
@@ -475,7 +597,7 @@ class MixedPart:
     rounds: int
 
 
-Part = GaussianPart | LaplacePart | StepsPart | MixedPart
+Part = GaussianPart | LaplacePart | StepsPart | MixedPart | ListPart
 
 
 def parts_of(mechanism: Mechanism, *, upper: bool) -> tuple[Part, ...]:
@@ -563,37 +685,15 @@ def _allocation(mechanism: Any, upper: bool) -> tuple[Part, ...]:
 
 
 def _composed(mechanism: Any, upper: bool) -> tuple[Part, ...]:
-    curves = [part for part in mechanism.parts if isinstance(part, RenyiDP)]
-    others = [part for part in mechanism.parts if not isinstance(part, RenyiDP)]
-    parts = [part for inner in others for part in parts_of(inner, upper=upper)]
-    return (*parts, *(_renyi(curves, upper) if curves else ()))
+    curves = [one for one in mechanism.parts if isinstance(one, Known) and not one.points]
+    others = [one for one in mechanism.parts if one not in curves]
+    parts = tuple(part for inner in others for part in parts_of(inner, upper=upper))
+    return (*parts, *_known(curves, upper)) if curves else parts
 
 
-def _listed(unit: ListedStep, count: int) -> tuple[Part, ...]:
-    return (StepsPart(unit, Levels(np.ones(1), np.asarray([count]))),)
-
-
-def _losses(mechanism: Any, upper: bool) -> tuple[Part, ...]:
-    infinite = (mechanism.infinite, mechanism.reverse_infinite)
-    return _listed(LossesStep(mechanism.losses, mechanism.masses, infinite), mechanism.steps)
-
-
-def _renyi(mechanisms: Sequence[RenyiDP], upper: bool) -> tuple[Part, ...]:
-    """Above: of all of them, one pair. Below: nothing."""
-    return _listed(renyi_pair(tuple(mechanisms)), 1) if upper else (GaussianPart(0.0),)
-
-
-def _selection(mechanism: Any, upper: bool) -> tuple[Part, ...]:
-    """Below: nothing, or of the exponential mechanism randomised response of half the range."""
-    law = "range" if mechanism.noise == "gumbel" else "pure"
-    levels = Levels(np.asarray([mechanism.range]), np.asarray([mechanism.steps]))
-    if upper:
-        return (LaplacePart(levels, law),)
-    if law == "pure":
-        return (GaussianPart(0.0),)
-    half = mechanism.range / 2 * (1 - 2.0**-51)
-    masses = (float(expit(-half)), float(expit(half)))
-    return _listed(LossesStep((-half, half), masses, (0.0, 0.0)), mechanism.steps)
+def _known(mechanisms: Sequence[Known], upper: bool) -> tuple[Part, ...]:
+    """Below: nothing."""
+    return (listed(tuple(mechanisms)) if upper else GaussianPart(0.0),)
 
 
 def _client_sampling(mechanism: Any, upper: bool) -> tuple[Part, ...]:
@@ -607,14 +707,9 @@ _PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
     FixedBatchGaussian: _fixed_batch,
     RandomAllocationGaussian: _allocation,
     Laplace: _laplace,
-    DiscreteGaussian: lambda mechanism, upper: _listed(
-        DiscreteGaussianStep(mechanism.scale, mechanism.sensitivity), mechanism.steps
-    ),
-    ReportNoisyMax: _selection,
-    LossDistribution: _losses,
-    RenyiDP: lambda mechanism, upper: _renyi([mechanism], upper),
     PrivateState: _private_state,
     Composed: _composed,
+    Known: lambda mechanism, upper: _known([mechanism], upper),
     ClientSampling: _client_sampling,
 }
 
@@ -625,20 +720,14 @@ def total_variation(parts: tuple[Part, ...]) -> float:
     return min(1.0, distance * (1 + 1e-12))
 
 
-CLOSED: Mapping[str, Callable[[Array], Array]] = {
-    "laplace": lambda level: -np.expm1(-level / 2),
-    "pure": lambda level: np.tanh(level / 2),
-    "range": lambda level: np.tanh(level / 4),
-}
-"""The total variation of a step of each law of `LaplacePart`."""
-
 _DISTANCES: Mapping[type[Part], Callable[[Any], float]] = {
     GaussianPart: lambda part: math.erf(math.sqrt(part.square / 8)),
-    LaplacePart: lambda part: float(CLOSED[part.law](part.levels.values) @ part.levels.counts),
+    LaplacePart: lambda part: float(-np.expm1(-part.levels.values / 2) @ part.levels.counts),
     StepsPart: lambda part: float(
         part.unit.total_variations(part.levels.values) @ part.levels.counts
     ),
     MixedPart: lambda part: part.rounds * part.share * total_variation(part.inner),
+    ListPart: lambda part: part.count * part.delta(0.0),
 }
 
 
@@ -656,6 +745,7 @@ _LARGEST_LEVELS: Mapping[type[Part], Callable[[Any], float]] = {
     LaplacePart: lambda part: float(part.levels.values[-1]),
     StepsPart: _steps_largest,
     MixedPart: lambda part: largest_level(part.inner),
+    ListPart: lambda part: min(math.sqrt(2 * part.losses[-1]) + 1e-3, 40.0),  # about, and enough
 }
 
 
@@ -679,6 +769,7 @@ _SOFTENED: Mapping[type[Part], Callable[[Any, float], Part]] = {
     LaplacePart: lambda part, most: part,
     StepsPart: _softened_steps,
     MixedPart: lambda part, most: replace(part, inner=softened(part.inner, most)),
+    ListPart: lambda part, most: part,
 }
 
 
@@ -696,4 +787,5 @@ _LARGEST_LOSSES: Mapping[type[Part], Callable[[Any], float]] = {
     LaplacePart: lambda part: float((part.levels.values * part.levels.counts).sum()),
     StepsPart: _steps_pure,
     MixedPart: lambda part: part.rounds * pure_epsilon(part.inner),
+    ListPart: lambda part: math.inf if part.lost else part.count * float(part.losses[-1]),
 }

@@ -39,9 +39,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.accounting.dominating_pairs import Step, design
+from tacit.privacy.accounting.dominating_pairs import Binned, Step, design
 from tacit.privacy.accounting.gaussian import Array
-from tacit.privacy.accounting.listed import Binned, ListedStep
+from tacit.privacy.accounting.listed import UNITS, ListPart
 
 UNIT = 2.0**-53  # unit roundoff
 _TINY = 1e-280
@@ -163,18 +163,15 @@ def atoms(step: Step, reverse: bool, upper: bool, cut: Cut) -> Atoms:
 
     Its atoms dominate the pair if `upper`; otherwise they are dominated by it.
     """
-    if isinstance(step, ListedStep) and step.is_short:
-        return as_they_are(step, reverse, upper)
     edges = design(step.alike, reverse, cut.tilt, cut.reach).edges(cut.cells, cut.width, cut.most)
     binned = step.binned(edges)
     return _BOUNDS[upper](binned.reverse if reverse else binned)
 
 
-def as_they_are(step: ListedStep, reverse: bool, upper: bool) -> Atoms:
-    """The atoms of a list; below, without what is lost."""
-    listed = step.listed.reverse if reverse else step.listed
-    losses, lost = listed.losses, listed.lost_p if upper else 0.0
-    return Atoms(losses, listed.p, lost, losses, listed.p_units * listed.p, listed.size)
+def list_atoms(part: ListPart) -> Atoms:
+    """The losses of a list, as they are."""
+    size = float(part.losses[-1])
+    return Atoms(part.losses, part.masses, part.lost, part.losses, UNITS * part.masses, size)
 
 
 def log_moments(measure: Atoms, orders: Array) -> Array:

@@ -38,7 +38,7 @@ from tacit.privacy.accounting.dominating_pairs import (
     design,
 )
 from tacit.privacy.accounting.gaussian import Array, gaussian_profile
-from tacit.privacy.accounting.listed import ListedStep
+from tacit.privacy.accounting.listed import ListPart
 from tacit.privacy.accounting.spectrum import (
     SMOOTHEST,
     UNIT,
@@ -48,8 +48,8 @@ from tacit.privacy.accounting.spectrum import (
     Spectrum,
     Transform,
     above,
-    as_they_are,
     atoms,
+    list_atoms,
     log_moments,
     spectrum,
     sum_of,
@@ -116,6 +116,7 @@ def steps_of(parts: tuple[Part, ...]) -> float:
 _STEPS: Mapping[type[Part], Callable[[Any], float]] = {
     GaussianPart: lambda part: 1,
     LaplacePart: lambda part: part.levels.steps,
+    ListPart: lambda part: part.count,
     StepsPart: lambda part: part.levels.steps,
     MixedPart: lambda part: part.rounds * part.share * steps_of(part.inner),
 }
@@ -152,8 +153,6 @@ def _steps_moments(part: StepsPart, reverse: bool, reach: float) -> Array:
 
 @lru_cache(maxsize=1024)
 def _step_moments(step: Step, reverse: bool, reach: float) -> Array:
-    if isinstance(step, ListedStep) and step.is_short:
-        return log_moments(as_they_are(step, reverse, True), ORDERS)
     low, high = step.interval(reach)
     cells = min(_SURVEY_CELLS + math.ceil(_SURVEY_MORE * (high - low)), _MOST_CELLS)
     binned = step.binned(np.linspace(low, high, cells + 1))
@@ -166,29 +165,25 @@ def _tilted_gain(step: Step, reverse: bool, at: Resolution) -> float:
     return float(np.expm1(min(700.0, _step_moments(step, reverse, at.cut.reach)[order])))
 
 
-def closed_transform(law: str, level: float, z: NDArray[Any]) -> NDArray[Any]:
-    """Log E[e^(z loss)] of a step of a `LaplacePart`, formed relative to e^(z level).
+def laplace_transform(shift: float, z: NDArray[Any]) -> NDArray[Any]:
+    """Log E[e^(z loss)] of Laplace noise: atoms of mass 1/2 at `shift` and e^-shift / 2 at -shift.
 
-    Laplace noise: atoms of mass 1/2 at its shift and e^-shift / 2 at -shift, and the density
-    e^((loss - shift) / 2) / 4 between them. Randomised response: cosh((z + 1/2) e) / cosh(e / 2).
-    All with losses in a range of e: sinh((z + 1/2) e) / ((2 z + 1) sinh(e / 2)), of the density
-    e^(loss / 2) / (4 sinh(e / 2)) between -e and e (`docs/proofs/curves.md`).
+    Between them the density is e^((loss - shift) / 2) / 4. Formed relative to e^(z shift).
     """
-    falling = np.exp(-(2 * z + 1) * level)
-    between = -np.expm1(-(2 * z + 1) * level) / (2 * z + 1)
-    if law == "pure":
-        return np.asarray(z * level + np.log((1 + falling) / (1 + math.exp(-level))))
-    if law == "range":
-        return np.asarray(z * level + np.log(between / -math.expm1(-level)))
-    return np.asarray(z * level + np.log((1 + falling + between) / 2))
+    falling = np.exp(-(2 * z + 1) * shift)
+    logarithms = z * shift + np.log(
+        (1 + falling - np.expm1(-(2 * z + 1) * shift) / (2 * z + 1)) / 2
+    )
+    return np.asarray(logarithms)
 
 
 _SURVEYS: Mapping[type[Part], Callable[[Any, bool, float], Array]] = {
     GaussianPart: lambda part, reverse, reach: part.square * ORDERS * (ORDERS + 1) / 2,
     LaplacePart: lambda part, reverse, reach: sum(
-        count * closed_transform(part.law, shift, ORDERS) for shift, count in part.levels.pairs()
+        count * laplace_transform(shift, ORDERS) for shift, count in part.levels.pairs()
     ),
     StepsPart: _steps_moments,
+    ListPart: lambda part, reverse, reach: part.count * log_moments(list_atoms(part), ORDERS),
     MixedPart: lambda part, reverse, reach: (
         part.rounds
         * np.logaddexp(
@@ -315,6 +310,7 @@ def _cells_size(parts: tuple[Part, ...], reverse: bool, tilt: float, reach: floa
 _SIZES: Mapping[type[Part], Callable[[Any, bool, float, float], float]] = {
     GaussianPart: lambda part, reverse, tilt, reach: 0.0,
     LaplacePart: lambda part, reverse, tilt, reach: 0.0,
+    ListPart: lambda part, reverse, tilt, reach: 0.0,
     StepsPart: lambda part, reverse, tilt, reach: sum(
         count * design(part.unit.scaled(level), reverse, tilt, reach).error
         for level, count in surveyed(part).levels.pairs()

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from numbers import Integral
 from typing import Self
 
 from tacit.errors import InputError
@@ -29,12 +28,7 @@ from tacit.privacy.mechanisms.base import (
     observer,
     whole,
 )
-from tacit.privacy.mechanisms.counted import (
-    DiscreteGaussian,
-    LossDistribution,
-    RenyiDP,
-    ReportNoisyMax,
-)
+from tacit.privacy.mechanisms.known import Known
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -389,10 +383,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     ClientSampling,
     BestOfTrials,
     Person,
-    DiscreteGaussian,
-    ReportNoisyMax,
-    LossDistribution,
-    RenyiDP,
+    Known,
 )
 """Every mechanism that there is."""
 
@@ -404,11 +395,9 @@ def compose(mechanism: Mechanism, times: int) -> Mechanism:
         InputError: `times` is not a whole number of 1 or more, or there are too many steps.
     """
     if type(mechanism) not in MECHANISMS:
-        raise InputError(
-            "mechanism", mechanism, "must be a mechanism; Composed([...]) is of several"
-        )
-    if isinstance(times, bool) or not isinstance(times, Integral):
-        expected = "must be a whole number of times; `Composed([a, b])` is one after the other"
+        raise InputError("mechanism", mechanism, "must be a mechanism; `Composed` is of several")
+    if isinstance(times, Mechanism):
+        expected = "must be a number of times; one after the other is `Composed([a, b])`"
         raise InputError("times", times, expected)
     return mechanism.repeated(whole("times", times))
 
