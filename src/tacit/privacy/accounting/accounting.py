@@ -19,8 +19,8 @@ the mechanism's worst instance reaches. What they rest on:
 - `PersistentState`: above, Bound B with draws that add up (`private_state`); below, nothing is
   proved.
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
-- `BestOfTrials`, alone or beside others: above, its points added to what the others cost (basic
-  composition); below, nothing is proved.
+- `Known`: above, the largest pair that its points, or its divergences, allow (`listed`); below,
+  nothing is proved.
 - `Person`: of the worst nodes together, the pairs for several rows of a step, or group privacy of
   the whole curve (`persons`); below, those pairs, or what one row loses.
 
@@ -83,9 +83,8 @@ from tacit.privacy.accounting.tables import (
     surveyed,
 )
 from tacit.privacy.mechanisms.base import Mechanism
-from tacit.privacy.mechanisms.composed import Composed, Person
+from tacit.privacy.mechanisms.composed import Person
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, Scheduled, schedule
-from tacit.privacy.mechanisms.trials import BestOfTrials
 from tacit.privacy.noise.slack import (
     delta_with_slack,
     delta_without_slack,
@@ -289,6 +288,12 @@ def _closed_mu(parts: tuple[Part, ...]) -> float | None:
     return math.sqrt(math.fsum(part.square for part in parts if isinstance(part, GaussianPart)))
 
 
+def _single(parts: tuple[Part, ...]) -> ListPart | None:
+    """The one step that there is, if it is a list: it says its profile."""
+    first, *others = parts
+    return first if isinstance(first, ListPart) and not others and first.count == 1 else None
+
+
 def _lost(parts: tuple[Part, ...]) -> float:
     """At least the mass at infinite loss that lists have."""
     lists = (part.count * part.lost for part in parts if isinstance(part, ListPart))
@@ -310,7 +315,8 @@ def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
         return pure
     for reverse in _directions(parts):
         bound = max(bound, _epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
-    return min(bound, pure)
+    points = () if (single := _single(parts)) is None else single.points
+    return min(bound, pure, *(loss for loss, spent in points if spent <= delta))
 
 
 def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, guess: float) -> float:
@@ -389,55 +395,6 @@ _PERSISTENT = _Method(
 )
 
 
-def _chosen(mechanism: Mechanism) -> tuple[BestOfTrials | None, Mechanism | None]:
-    """The winners of one kind of search in a composition, and all the rest of it."""
-    parts = mechanism.parts if isinstance(mechanism, Composed) else (mechanism,)
-    chosen = next((part for part in parts if isinstance(part, BestOfTrials)), None)
-    rest = [part for part in parts if part is not chosen]
-    return chosen, Composed(rest) if rest else None
-
-
-def _epsilon_beside(mechanism: Mechanism, delta: float) -> float:
-    """By basic composition: the best of the points, each with what it leaves to the rest."""
-    chosen, rest = _chosen(mechanism)
-    assert chosen is not None
-    bound = math.inf
-    for loss, spent in chosen.points:
-        left = delta - spent
-        if rest is None and left >= 0:
-            bound = min(bound, loss)
-        elif rest is not None and left > 2 * _ROUNDED * delta:
-            more = epsilon(rest, delta=left - _ROUNDED * delta)
-            bound = min(bound, (loss + more) * (1 + _ROUNDED))
-    return bound
-
-
-def _delta_beside(mechanism: Mechanism, epsilon: float) -> float:
-    """Likewise, of what each point leaves of epsilon."""
-    chosen, rest = _chosen(mechanism)
-    assert chosen is not None
-    bound = 1.0
-    for loss, spent in chosen.points:
-        if loss > epsilon:  # an (epsilon, delta) alone bounds its whole curve: Kairouz et al., 2015
-            shift = -math.expm1(epsilon - loss) + spent * (
-                math.exp(-loss) + math.exp(epsilon - loss)
-            )
-            spent, loss = (shift / (1 + math.exp(-loss))) * (1 + _ROUNDED), epsilon
-        left = (epsilon - loss) * (1 - _ROUNDED)
-        more = 0.0 if rest is None else delta(rest, epsilon=left)
-        bound = min(bound, (spent + more) * (1 + _ROUNDED))
-    return bound
-
-
-_ROUNDED = 1e-12  # more than a sum or a difference of two numbers loses, of the larger one
-_BESIDE = _Method(
-    _epsilon_beside,
-    lambda mechanism, delta, *, guess: 0.0,
-    _delta_beside,
-    lambda mechanism, epsilon: 0.0,
-)
-
-
 def _worst(bound: str) -> Callable[..., float]:
     """The largest of a bound over all choices of a person's nodes."""
 
@@ -482,8 +439,6 @@ def _method(mechanism: Mechanism) -> _Method:
     Raises:
         InputError: a private state that is accounted by itself only is part of something else.
     """
-    if _chosen(mechanism)[0] is not None:
-        return _BESIDE
     own = _alone(mechanism)
     if own is not None:
         return own[0]
@@ -505,8 +460,6 @@ def _alone(mechanism: Mechanism) -> tuple[_Method, tuple[str, str], str] | None:
     """
     if isinstance(mechanism, Person):
         return _PERSON, ("mechanism", "person"), "compose what a node releases, the person last"
-    if isinstance(mechanism, BestOfTrials):
-        return _BESIDE, ("mechanism", "best of trials"), "state it beside sampled rounds"
     if isinstance(mechanism, PersistentState):
         return _PERSISTENT, ("mechanism", "carried state"), "use a public state"
     if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":
@@ -520,6 +473,7 @@ def _leaves(mechanism: Mechanism) -> list[Mechanism]:
 
 
 _NEAR = 0.1  # an answer is looked for again where the first guess was off by more
+_ROUNDED = 1e-12  # more than a sum of some numbers loses
 _ROUGHLY_NEAR = 0.6  # and about where it is
 _EXACT = 1e-9
 _BENT = 0.02  # share of delta that smoothing may change
@@ -588,9 +542,8 @@ def _epsilon_bound(
 
     `guess` is about what the answer is. An upper bound as low as `enough` is not made any lower.
     """
-    if len(parts) == 1 and isinstance(parts[0], ListPart) and parts[0].count == 1:
-        last = 1 + float(parts[0].losses[-1])
-        return _root(parts[0].delta, upper, math.exp(log_delta), last, 1.0)
+    if (single := _single(parts)) is not None:
+        return _root(single.delta, upper, math.exp(log_delta), 1 + float(single.losses[-1]), 1.0)
     loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
     left = math.exp(log_delta) - _lost(parts)
     most = loss_survey.epsilon(math.log(left) if left < math.exp(log_delta) else log_delta)
@@ -705,8 +658,8 @@ def _root(
 
 def _delta_bound(parts: tuple[Part, ...], reverse: bool, upper: bool, epsilon: float) -> float:
     """A delta that holds at epsilon (upper), or below which none holds (lower)."""
-    if len(parts) == 1 and isinstance(parts[0], ListPart) and parts[0].count == 1:
-        return parts[0].delta(epsilon)
+    if (single := _single(parts)) is not None:
+        return single.delta(epsilon)
     steps = steps_of(parts)
     loss_survey = survey(parts, reverse, reach_for(math.log(1e-4), steps))
     log_delta = loss_survey.log_delta(epsilon)

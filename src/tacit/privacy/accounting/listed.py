@@ -11,7 +11,7 @@ between known orders hold. Proofs: `docs/proofs/curves.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,13 +32,14 @@ _FALLING = np.append(np.arange(0.0, 40.0, 0.05), np.geomspace(40.0, 690.0, 280))
 class ListPart:
     """So many steps of a symmetric pair: `losses` and `masses` under P; (Q, P) has the same.
 
-    `lost` is the mass of P at infinite loss.
+    `lost` is the mass of P at infinite loss, `points` are some of the profile.
     """
 
     losses: Array
     masses: Array
     lost: float
     count: int
+    points: Sequence[Sequence[float]]
 
     def delta(self, epsilon: float) -> float:
         """An upper bound of one step's."""
@@ -49,7 +50,7 @@ class ListPart:
         return min(math.fsum([*terms.tolist(), self.lost]), 1.0)
 
 
-def hull(points: Iterable[Sequence[float]], count: int) -> ListPart:
+def hull(points: Sequence[Sequence[float]], count: int) -> ListPart:
     """The pair of the module's docstring, so many times over."""
     at, deltas = np.asarray([(0.0, 1.0), *sorted(map(tuple, points))]).T
     deltas = np.minimum(deltas * _RAISED, 1.0)
@@ -66,11 +67,13 @@ def hull(points: Iterable[Sequence[float]], count: int) -> ListPart:
         kept.append((epsilon, delta))
     corner, height = np.asarray(kept).T
     width, fall = np.diff(corner), -np.diff(height)
-    onward = np.append(fall / np.expm1(width), 0.0)
+    with np.errstate(over="ignore"):
+        onward = np.append(fall / np.expm1(width), 0.0)
     masses = np.maximum(fall / -np.expm1(-width) - onward[1:], 0.0)
     rest = max(0.0, 1 - float(height[0]) - 2 * float(onward[0]))
     p = np.concatenate(((masses * np.exp(-corner[1:]))[::-1], [rest], masses))
-    return ListPart(np.concatenate((-corner[:0:-1], corner)), p, float(height[-1]), count)
+    losses = np.concatenate((-corner[:0:-1], corner))
+    return ListPart(losses, p, float(height[-1]), count, points)
 
 
 def log_moments(mechanism: Known, slopes: Array) -> Array:
@@ -92,4 +95,4 @@ def listed(mechanisms: tuple[Known, ...]) -> ListPart:
     total -= slopes * np.log1p(1 / slopes) + np.log1p(slopes)
     at = [max(0.0, float(((total + fall) / slopes).min())) * _RAISED for fall in _FALLING]
     points = zip(at, np.exp(-_FALLING).tolist(), strict=True)
-    return hull([point for point in points if point[0] <= 700], 1)
+    return hull([point for point in points if point[0] < math.inf], 1)

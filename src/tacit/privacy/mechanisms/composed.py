@@ -37,7 +37,6 @@ from tacit.privacy.mechanisms.steps import (
     PrivateState,
     SampledGaussian,
 )
-from tacit.privacy.mechanisms.trials import BestOfTrials
 
 
 class OfParts(Mechanism):
@@ -268,11 +267,11 @@ class Person(OfParts):
                 "nodes x rows rows for equal mechanisms behind secure sums"
             )
             raise InputError("trust_model", self.trust_model, expected)
-        for kind in kinds & {ClientSampling, BestOfTrials}:
+        for kind in kinds & {ClientSampling, Known}:
             expected = (
-                "what nodes share, who takes part and which trial wins, is not drawn for each node "
-                "alone, so that no bound is proved for a person at several; state the rounds that "
-                "each node took part in"
+                "what nodes share, as who takes part, or which trial wins, is not drawn for each "
+                "node alone, so that no bound is proved for a person at several; state the rounds "
+                "that each node took part in"
             )
             raise InputError("parts", kind.kind, expected)
 
@@ -316,8 +315,8 @@ def for_a_unit(mechanism: Mechanism, rows: int) -> Mechanism:
     Exact for noise on sums over every record (`Gaussian`, `Laplace`: the noise multiplier over
     `rows`) and for Poisson sampling, private state included, where the number of the person's rows
     that a step draws is binomial; for these inside `Composed` and `ClientSampling` as well. For all
-    else (batches of fixed size, random allocation, sampled Laplace noise, persistent state, the
-    best of trials) by group privacy of the mechanism's whole curve of epsilon and delta, with the
+    else (batches of fixed size, random allocation, sampled Laplace noise, persistent state, what is
+    only `Known`) by group privacy of the mechanism's whole curve of epsilon and delta, with the
     best split of epsilon over the rows. What is proved of which: `Person`.
 
     Raises:
@@ -381,7 +380,6 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     PersistentState,
     Composed,
     ClientSampling,
-    BestOfTrials,
     Person,
     Known,
 )

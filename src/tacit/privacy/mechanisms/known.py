@@ -22,7 +22,7 @@ class Known(Mechanism):
     (`docs/proofs/curves.md`).
 
     Args:
-        points: (epsilon, delta) pairs, epsilon of 0..700, that each hold.
+        points: (epsilon, delta) pairs, epsilon of 0 or more, that each hold.
         orders: above 1, ascending, `[orders]`.
         values: the Renyi divergence of each order is at most that, in nats, `[orders]`.
         rho: that of every order is at most rho times the order (rho-zCDP); None: not known.
@@ -49,8 +49,9 @@ class Known(Mechanism):
         pairs = [numbers("points", pair) for pair in _list("points", self.points)]
         orders, values = numbers("orders", self.orders), numbers("values", self.values)
         for pair in pairs:
-            if len(pair) != 2 or not (0 <= pair[0] <= 700 and 0 <= pair[1] <= 1):
-                raise InputError("points", pair, "must be an epsilon of 0..700 and a delta of 0..1")
+            if len(pair) != 2 or not (pair[0] >= 0 and 0 <= pair[1] <= 1):
+                expected = "must be an epsilon of 0 or more and a delta of 0 to 1"
+                raise InputError("points", pair, expected)
         if list(orders) != sorted({*orders}) or min(orders, default=2.0) <= 1:
             raise InputError("orders", orders, "must ascend, and be above 1")
         if len(values) != len(orders) or min(values, default=0.0) < 0:
@@ -64,11 +65,15 @@ class Known(Mechanism):
 
     def describe(self) -> str:
         """What is released, and how often."""
-        return f"{self.words}, {self.steps} steps"
+        return self.words if self.steps == 1 else f"{self.words}, {self.steps} steps"
 
     def explain(self, number_text: Callable[[float], str]) -> str:
-        """Likewise."""
-        return self.describe()
+        """Likewise, with the first of its points."""
+        if not self.points:
+            return self.describe()
+        return "{}: epsilon {} at delta {}".format(
+            self.describe(), *map(number_text, self.points[0])
+        )
 
     def released_values(self) -> int:
         """None on the lattice of tacit's own noise."""
