@@ -245,6 +245,8 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
         return epsilon(mechanism, delta=delta)
     if total_variation(parts) <= delta:
         return 0.0
+    if _lost(parts) >= delta:
+        return math.inf
     return min(_about(parts, math.log(delta)), pure_epsilon(parts))
 
 

@@ -194,10 +194,10 @@ class NormalStep:
 
     def loss(self, x: Array) -> Array:
         """The privacy loss at each output."""
-        loss = self._over_null(x)
-        return loss - self._over_null(-x) if self.opposite else loss
+        loss = self.over_null(x)
+        return loss - self.over_null(-x) if self.opposite else loss
 
-    def _over_null(self, x: Array) -> Array:
+    def over_null(self, x: Array) -> Array:
         """Log dP/dN(0, 1)."""
         if self.rows > 1:
             return _mixed_loss(self.weights, self.means, x)
