@@ -33,7 +33,7 @@ from tacit.privacy.accounting.choosing import (
     winner_epsilon,
 )
 from tacit.privacy.accounting.gaussian import gaussian_epsilon
-from tacit.privacy.mechanisms.known import Known
+from tacit.privacy.mechanisms.known import KnownRelease
 
 Array = NDArray[np.float64]
 LAWS: list[Trials] = [
@@ -327,7 +327,7 @@ BESIDE = Gaussian(4.0, 3)
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("delta", [1e-6, 1e-5, 1e-4])
 def test_a_winner_beside_other_runs_costs_at_most_the_least_sum_of_both(times, delta):
-    winner = Known(POINTS).repeated(times)
+    winner = KnownRelease(POINTS).repeated(times)
     alone = [times * loss for loss, spent in POINTS if times * spent <= delta]
     assert privacy.epsilon(winner, delta=delta) <= min(alone, default=math.inf) * (1 + 1e-9)
     rest = [
@@ -335,7 +335,7 @@ def test_a_winner_beside_other_runs_costs_at_most_the_least_sum_of_both(times, d
         for loss, spent in POINTS
         if times * spent < delta * (1 - 1e-9)
     ]
-    whole = Composed([BESIDE, *[Known(POINTS)] * times])
+    whole = Composed([BESIDE, *[KnownRelease(POINTS)] * times])
     epsilon = privacy.epsilon(whole, delta=delta)
     assert 0 < epsilon < min(rest)
     # The profile says the same the other way round, and nothing is lost on the way to a file.
@@ -347,12 +347,12 @@ def test_a_winner_beside_other_runs_costs_at_most_the_least_sum_of_both(times, d
 
 
 def test_without_a_point_for_so_small_a_delta_nothing_is_proved():
-    assert privacy.epsilon(Known(POINTS), delta=1e-9) == math.inf
-    assert privacy.epsilon(Composed([BESIDE, Known(POINTS)]), delta=1e-8) == math.inf
-    assert privacy.epsilon(ClientSampling(Known(POINTS), 0.5, 3), delta=1.4e-8) == math.inf
+    assert privacy.epsilon(KnownRelease(POINTS), delta=1e-9) == math.inf
+    assert privacy.epsilon(Composed([BESIDE, KnownRelease(POINTS)]), delta=1e-8) == math.inf
+    assert privacy.epsilon(ClientSampling(KnownRelease(POINTS), 0.5, 3), delta=1.4e-8) == math.inf
 
 
 @pytest.mark.parametrize("points", [[], [(1.0,)], [(-1.0, 0.1)], [(1.0, 1.1)], [3], "ab", 3])
 def test_points_that_are_none_are_refused(points):
     with pytest.raises(InputError, match="points"):
-        Known(points)
+        KnownRelease(points)

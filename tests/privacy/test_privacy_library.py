@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from tacit import privacy
 from tacit.errors import InputError
-from tacit.privacy import Composed, Gaussian, Known, Laplace, SampledGaussian
+from tacit.privacy import Composed, Gaussian, KnownRelease, Laplace, SampledGaussian
 
 ADD, REPLACE = (
     events.NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -59,18 +59,20 @@ def test_questions_take_arrays():
         (lambda: privacy.rdp(Gaussian(1.0), 1.0), "above 1"),
         (lambda: privacy.rdp(Gaussian(1.0, coordinates=5), 2.0), "ideal noise"),
         (lambda: privacy.rdp(privacy.Person([Gaussian(1.0)], 3), 2.0), "of a record"),
-        (lambda: Known(), "must be given"),
-        (lambda: Known([(-1.0, 0.1)]), "epsilon of 0 or more"),
-        (lambda: Known(orders=[2, 1.5], values=[1, 1]), "must ascend"),
-        (lambda: Known(orders=[2], values=[math.inf]), "must be finite"),
-        (lambda: privacy.discrete_gaussian(1e6), "rho="),
+        (lambda: KnownRelease(), "must be given"),
+        (lambda: KnownRelease([(-1.0, 0.1)]), "epsilon of 0 or more"),
+        (lambda: KnownRelease(orders=[2, 1.5], values=[1, 1]), "must ascend"),
+        (lambda: KnownRelease(orders=[2], values=[math.inf]), "must be finite"),
+        (lambda: privacy.discrete_gaussian(1e6), "rho"),
         (lambda: privacy.report_noisy_max(1.0, monotone=True, relation="replace-one"), "False"),
         (lambda: privacy.from_losses([-1.0, 1.0], [0.9, 0.1]), "a pair's"),
         (lambda: privacy.from_trade_off([0, 1], [0.5, 0.6]), "must not rise"),
         (lambda: privacy.from_dp_event(events.UnsupportedDpEvent()), "UnsupportedDpEvent"),
         (lambda: privacy.from_dp_event(3), "no event"),
         (
-            lambda: Composed([Known(rho=1.0), Known(rho=1.0, relation="replace-one")]),
+            lambda: Composed(
+                [KnownRelease(rho=1.0), KnownRelease(rho=1.0, relation="replace-one")]
+            ),
             "agree in their relation",
         ),
     ],
@@ -87,7 +89,7 @@ def test_a_point_is_composed_as_its_randomised_response(count, spent):
     parameters = common.DifferentialPrivacyParameters(0.5, spent)
     exact = pld.from_privacy_parameters(parameters, value_discretization_interval=1e-4)
     exact = exact.self_compose(count) if count > 1 else exact
-    release = Known([(0.5, spent)], steps=count)
+    release = KnownRelease([(0.5, spent)], steps=count)
     for at in (0.3, 0.45, 2.0):
         found = privacy.delta(release, epsilon=at)
         assert exact.get_delta_for_epsilon(at) * (1 - 2e-3) <= found
@@ -130,16 +132,16 @@ def test_a_trade_off_curve_gives_back_its_profile():
 
 def test_divergences_add_up_and_lie_between_the_truth_and_one_order_alone():
     orders = [1.5, 2, 3, 5, 8, 12, 20, 40]
-    renyi = Known(orders=orders, values=[0.005 * order for order in orders], steps=100)
+    renyi = KnownRelease(orders=orders, values=[0.005 * order for order in orders], steps=100)
     accountant = RdpAccountant(orders)
     accountant.compose(events.GaussianDpEvent(10.0), 100)
     for spent in (1e-3, 1e-6, 1e-12):
         exact = privacy.epsilon(Gaussian(10.0, 100), delta=spent)
-        zcdp = privacy.epsilon(Known(rho=0.005, steps=100), delta=spent)
+        zcdp = privacy.epsilon(KnownRelease(rho=0.005, steps=100), delta=spent)
         found = privacy.epsilon(renyi, delta=spent)
         assert exact < zcdp <= found * (1 + 1e-3)
         assert found <= accountant.get_epsilon(spent) * (1 + 1e-4)
-    together = Composed([renyi, Known(rho=0.25), Gaussian(2.0)])
+    together = Composed([renyi, KnownRelease(rho=0.25), Gaussian(2.0)])
     apart = Composed([Gaussian(10.0, 100), Gaussian(math.sqrt(2)), Gaussian(2.0)])
     exact = privacy.epsilon(apart, delta=1e-6)
     assert exact < privacy.epsilon(together, delta=1e-6) < 1.2 * exact
@@ -241,14 +243,14 @@ def test_renyi_divergences_are_never_below_and_hardly_above():
     found = anything.rdp(whole, [2, 8, 32])
     assert np.allclose(found, accountant._rdp, rtol=1e-8)
     assert (found >= np.asarray(accountant._rdp) * (1 - 1e-12)).all()
-    assert privacy.rdp(Known(rho=0.5, steps=2), 3.0) == pytest.approx(3.0)
+    assert privacy.rdp(KnownRelease(rho=0.5, steps=2), 3.0) == pytest.approx(3.0)
     assert privacy.zcdp(Composed([Gaussian(2.0, 4), Laplace(2.0)])) == pytest.approx(0.625)
     fixed = privacy.FixedBatchGaussian(10, 100, 4.0, 3)
     sampled = SampledGaussian(0.1, 2.0, 3)
     assert privacy.rdp(sampled, 4.0) <= privacy.rdp(fixed, 4.0) <= 2 * privacy.rdp(sampled, 4.0)
     # In, and out again: what a mechanism costs by its divergences is more than it does cost.
     orders = np.append(1 + np.geomspace(0.1, 10, 30), [16, 32, 64])
-    again = Known(orders=orders, values=anything.rdp(sampled, orders))
+    again = KnownRelease(orders=orders, values=anything.rdp(sampled, orders))
     exact = privacy.epsilon(sampled, delta=1e-6)
     assert exact < privacy.epsilon(again, delta=1e-6) < 1.6 * exact
 
@@ -268,7 +270,7 @@ def test_errors_of_tests_and_gains_of_attacks():
     )
     assert privacy.bayes_factor(Laplace(1.0), 1e-3) <= math.e * (1 + 1e-9)
     assert 1.0 <= privacy.mu(Gaussian(1.0), delta=1e-12) * (1 + 1e-9) < 1.02
-    without = Known([(0.0, 1.0)])
+    without = KnownRelease([(0.0, 1.0)])
     assert privacy.trade_off(without, 0.1) == 0.0
     assert privacy.reconstruction(without, 0.1) == 1.0
     figure = privacy.trade_off_figure({"one": Gaussian(1.0), "two": Gaussian(2.0)})
@@ -316,8 +318,8 @@ def test_events_of_dp_accounting_cost_what_its_accountants_say():
         privacy.discrete_gaussian(3.0, 2, steps=4),
         privacy.report_noisy_max(4.0, noise="gumbel", steps=5, relation="replace-one"),
         privacy.from_losses([-1.0, 1.0], [1 - E1, E1], steps=3),
-        Known(orders=[2.0, 4.0], values=[0.1, 0.2], steps=2),
-        Known(rho=0.1),
+        KnownRelease(orders=[2.0, 4.0], values=[0.1, 0.2], steps=2),
+        KnownRelease(rho=0.1),
     ],
 )
 def test_each_is_data_and_part_of_what_there_is(made):
@@ -337,7 +339,7 @@ def test_one_is_calibrated_and_counted_for_a_person():
     )
     assert privacy.epsilon(privacy.exponential_mechanism(1 / scale), delta=1e-9) <= 0.5
     assert 1 / scale == pytest.approx(0.5, rel=1e-2)
-    rows = privacy.for_a_unit(Known([(0.1, 1e-7)]), 2)
+    rows = privacy.for_a_unit(KnownRelease([(0.1, 1e-7)]), 2)
     assert 0.1 < privacy.epsilon(rows, delta=1e-5) <= 0.21
     with pytest.raises(InputError, match="at several"):
-        privacy.across_nodes([Known(rho=0.1), Known(rho=0.2)], 2)
+        privacy.across_nodes([KnownRelease(rho=0.1), KnownRelease(rho=0.2)], 2)

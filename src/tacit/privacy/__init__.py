@@ -61,7 +61,7 @@ from tacit.privacy.mechanisms.composed import (
     compose,
     for_a_unit,
 )
-from tacit.privacy.mechanisms.known import Known
+from tacit.privacy.mechanisms.known import KnownRelease
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
@@ -80,7 +80,7 @@ __all__ = [
     "Composed",
     "FixedBatchGaussian",
     "Gaussian",
-    "Known",
+    "KnownRelease",
     "Laplace",
     "Mechanism",
     "NegativeBinomialTrials",

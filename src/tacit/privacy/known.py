@@ -6,7 +6,7 @@ Each gives a mechanism of `tacit.privacy`; `**which` are its `steps`, `relation`
 
 *Two meanings of replace-one.* Here a noise multiplier is over the clipping bound C, and a replaced
 record moves the sum by up to 2 C. dp_accounting's `PLDAccountant` means the same; its
-`RdpAccountant` means noise over what a replaced record moves: half of it is the multiplier here.
+`RdpAccountant` means noise over what a replaced record moves: z there is 2 z here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms import base
 from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism, Relation
 from tacit.privacy.mechanisms.composed import Composed, compose
-from tacit.privacy.mechanisms.known import Known, numbers
+from tacit.privacy.mechanisms.known import KnownRelease, numbers
 from tacit.privacy.mechanisms.steps import FixedBatchGaussian, Gaussian, Laplace, SampledGaussian
 
 _SAFE = 1 + 1e-15
@@ -34,7 +34,7 @@ def gaussian_dp(mu: float, **which: Any) -> Gaussian:
     return Gaussian(math.nextafter(moved / base.positive("mu", mu), 0.0), **which)
 
 
-def discrete_gaussian(scale: float, sensitivity: int = 1, **which: Any) -> Known:
+def discrete_gaussian(scale: float, sensitivity: int = 1, **which: Any) -> KnownRelease:
     """Discrete Gaussian noise on a whole number that neighbours change by at most `sensitivity`.
 
     Masses are in proportion to e^(-x^2 / (2 scale^2)). The profile is exact at all its corners
@@ -43,7 +43,9 @@ def discrete_gaussian(scale: float, sensitivity: int = 1, **which: Any) -> Known
     shift, scale = base.whole("sensitivity", sensitivity), base.positive("scale", scale)
     reach = math.ceil(39 * scale)  # beyond it there is less than 1e-300
     if not scale >= 0.05 or 2 * reach + shift > 1 << 13:
-        expected = "must be 0.05 to 100 or so; above, `Known(rho=(sensitivity / scale)**2 / 2)`"
+        expected = (
+            "must be 0.05 to 100 or so; above, `KnownRelease(rho=(sensitivity / scale)**2 / 2)`"
+        )
         raise InputError("scale", scale, expected)
     x = np.arange(-reach, shift + reach + 1.0)
     masses = np.exp(-(((x - shift) / scale) ** 2) / 2)
@@ -51,7 +53,7 @@ def discrete_gaussian(scale: float, sensitivity: int = 1, **which: Any) -> Known
     masses, kept = masses / math.fsum(masses), np.abs(losses) < 650
     points = _profile(losses[kept], masses[kept], 1e-280 + float(masses[~kept].sum()))
     words = f"discrete Gaussian noise of scale {scale:g}, sensitivity {shift}"
-    return Known(points, rho=(shift / scale) ** 2 / 2 * _SAFE, words=words, **which)
+    return KnownRelease(points, rho=(shift / scale) ** 2 / 2 * _SAFE, words=words, **which)
 
 
 def report_noisy_max(
@@ -61,7 +63,7 @@ def report_noisy_max(
     noise: Literal["gumbel", "laplace", "exponential"] = "gumbel",
     monotone: bool = False,
     **which: Any,
-) -> Known:
+) -> KnownRelease:
     """The candidate of the largest score, each with noise of that scale added; nothing else.
 
     Let e = 2 sensitivity / scale, or half of that where all scores of a neighbour move the same way
@@ -80,10 +82,10 @@ def report_noisy_max(
     rho = e * e / (8 if noise == "gumbel" else 2) * _SAFE
     words = f"the largest of scores with {noise} noise of scale {scale:g}"
     points = list(zip(at.tolist(), deltas.tolist(), strict=True))
-    return Known(points, rho=rho, words=words, **which)
+    return KnownRelease(points, rho=rho, words=words, **which)
 
 
-def exponential_mechanism(epsilon: float, **which: Any) -> Known:
+def exponential_mechanism(epsilon: float, **which: Any) -> KnownRelease:
     """A choice with chances in proportion to e^(epsilon score / (2 sensitivity)); monotone: / 1."""
     factor = 1 if which.get("monotone") else 2
     return report_noisy_max(factor / base.positive("epsilon", epsilon) / _SAFE, **which)
@@ -91,7 +93,7 @@ def exponential_mechanism(epsilon: float, **which: Any) -> Known:
 
 def from_losses(
     losses: Sequence[float], masses: Sequence[float], infinite: float = 0.0, **which: Any
-) -> Known:
+) -> KnownRelease:
     """A release with a dominating pair (P, Q) of these losses log(dP/dQ), each with its mass of P.
 
     What the masses of P lack of 1 by more than rounding, or `infinite`, has infinite loss; so has
@@ -101,7 +103,7 @@ def from_losses(
     at, p = np.asarray(numbers("losses", losses)), np.asarray(numbers("masses", masses))
     if len(at) != len(p) or not len(at) or p.min() < 0 or np.abs(at).max() > 650:
         raise InputError("masses", masses, "must be one of 0 or more for each loss within +-650")
-    return Known(_profile(at, p, infinite), **which)
+    return KnownRelease(_profile(at, p, infinite), **which)
 
 
 def _profile(losses: Any, p: Any, infinite: float) -> list[tuple[float, float]]:
@@ -120,7 +122,7 @@ def _profile(losses: Any, p: Any, infinite: float) -> list[tuple[float, float]]:
     return list(zip(corners.tolist(), np.minimum(most, 1.0).tolist(), strict=True))
 
 
-def from_trade_off(alphas: Sequence[float], betas: Sequence[float], **which: Any) -> Known:
+def from_trade_off(alphas: Sequence[float], betas: Sequence[float], **which: Any) -> KnownRelease:
     """A release on which no test errs less than a convex polyline from alpha 0 to 1 says."""
     first, second = np.asarray(numbers("alphas", alphas)), np.asarray(numbers("betas", betas))
     if len(first) != len(second) or len(first) < 2 or tuple(first[[0, -1]]) != (0.0, 1.0):
@@ -134,7 +136,7 @@ def from_trade_off(alphas: Sequence[float], betas: Sequence[float], **which: Any
     ratios = np.unique(np.append(1.0, slopes[(slopes >= 1) & (slopes < 1e300)]))
     deltas = np.max([(1 - missed - ratios[:, None] * at).max(1) for at, missed in ways], axis=0)
     most = np.clip(deltas + 1e-15, 0.0, 1.0).tolist()
-    return Known(list(zip(np.log(ratios).tolist(), most, strict=True)), **which)
+    return KnownRelease(list(zip(np.log(ratios).tolist(), most, strict=True)), **which)
 
 
 def from_dp_event(event: Any, relation: Relation = ADD_OR_REMOVE_ONE) -> Mechanism:
@@ -160,10 +162,10 @@ def from_dp_event(event: Any, relation: Relation = ADD_OR_REMOVE_ONE) -> Mechani
     if kind == "Composed":
         return Composed([from_dp_event(each, relation) for each in event.events])
     if kind in ("NoOp", "NonPrivate"):
-        return Known([(0.0, float(kind == "NonPrivate"))], **words)
+        return KnownRelease([(0.0, float(kind == "NonPrivate"))], **words)
     if kind == "ZC" and event.xi == 0:
-        return Known(rho=event.rho, **words)
+        return KnownRelease(rho=event.rho, **words)
     if kind == "DiscreteLaplace":
-        return Known([(event.noise_parameter * event.sensitivity * _SAFE, 0.0)], **words)
+        return KnownRelease([(event.noise_parameter * event.sensitivity * _SAFE, 0.0)], **words)
     of = f" of {inner}DpEvent" if inner != "NoneType" else ""
     raise InputError("event", f"{kind}DpEvent{of}", "is no event that has a mechanism here")

@@ -19,15 +19,15 @@ the mechanism's worst instance reaches. What they rest on:
 - `PersistentState`: above, Bound B with draws that add up (`private_state`); below, nothing is
   proved.
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
-- `Known`: above, the largest pair that its points, or its divergences, allow (`listed`); below,
-  nothing is proved.
+- `KnownRelease`: above, the largest pair that it allows (`listed`); below, nothing is proved.
 - `Person`: of the worst nodes together, the pairs for several rows of a step, or group privacy of
   the whole curve (`persons`); below, those pairs, or what one row loses.
 
 The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
 that, rounded to a public lattice (`tacit.privacy.noise.gaussian`); what finite arithmetic may
 change is bounded in `tacit.privacy.noise.slack`, and part of every bound of a mechanism that states
-how many numbers it releases.
+how many numbers it releases. A number out of its range, and a mechanism that no bound is known for, is
+an InputError that names it.
 """
 
 from __future__ import annotations
@@ -138,9 +138,6 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
     Infinite where none is known to hold. Delta lies in (0, 1). Lists of mechanisms and arrays of
     numbers are broadcast to an array of answers, here and in the other questions.
-
-    Raises:
-        InputError: delta is outside its range, or no bound is known for the mechanism.
     """
     _check_delta(delta)
     return _epsilon(mechanism, delta)
@@ -148,11 +145,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 @vectorised
 def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]:
-    """Two epsilons at `delta`: below the lower one none holds, the upper one does. Both proved.
-
-    Raises:
-        InputError: delta is outside its range, or no bound is known for the mechanism.
-    """
+    """Two epsilons at `delta`: below the lower one none holds, the upper one does. Both proved."""
     upper = epsilon(mechanism, delta=delta)
     below = partial(_method(mechanism).epsilon_below, mechanism, guess=upper)
     values = mechanism.released_values()
@@ -162,11 +155,7 @@ def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]
 
 @vectorised
 def delta(mechanism: Mechanism, *, epsilon: float) -> float:
-    """A delta that holds for the mechanism at `epsilon` >= 0: an upper bound.
-
-    Raises:
-        InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
-    """
+    """A delta that holds for the mechanism at `epsilon` >= 0: an upper bound."""
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
     ideal = partial(_method(mechanism).delta, mechanism)
@@ -181,9 +170,6 @@ def right_guess(mechanism: Mechanism) -> float:
 
     (1 + T) / 2 of the total variation T of the worst neighbours, which is delta at epsilon 0: from
     the curve itself (`docs/proofs/composition.md`), rounded up.
-
-    Raises:
-        InputError: no bound is known for the mechanism.
     """
     apart = delta(mechanism, epsilon=0.0)
     half = (1 + apart) / 2
@@ -192,11 +178,7 @@ def right_guess(mechanism: Mechanism) -> float:
 
 @vectorised
 def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]:
-    """Two deltas at `epsilon`: below the lower one none holds, the upper one does. Both proved.
-
-    Raises:
-        InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
-    """
+    """Two deltas at `epsilon`: below the lower one none holds, the upper one does. Both proved."""
     upper = delta(mechanism, epsilon=epsilon)
     below = partial(_method(mechanism).delta_below, mechanism)
     values = mechanism.released_values()
@@ -208,10 +190,6 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
     """Epsilon after the first `m` steps, for each `m` of the ascending `marks`; 0 after none.
 
     Each is an upper bound as `epsilon` gives. Delta lies in (0, 1).
-
-    Raises:
-        InputError: delta is outside its range, a mark is not a number of steps, or the mechanism
-            has no schedule.
     """
     _check_delta(delta)
     parts = mechanism.parts if isinstance(mechanism, Person) else [mechanism]
@@ -436,11 +414,7 @@ _PERSON = _Method(*map(_worst, ("epsilon", "epsilon_below", "delta", "delta_belo
 
 
 def _method(mechanism: Mechanism) -> _Method:
-    """The method for a mechanism.
-
-    Raises:
-        InputError: a private state that is accounted by itself only is part of something else.
-    """
+    """The method for a mechanism."""
     own = _alone(mechanism)
     if own is not None:
         return own[0]

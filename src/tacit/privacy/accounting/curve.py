@@ -62,11 +62,8 @@ def trade_off(mechanism: Mechanism, alpha: float) -> float:
 
 @lru_cache(maxsize=64)
 def _fine_points(mechanism: Mechanism) -> Points:
-    for spent in (1e-12, 1e-6, 1e-3, 0.1):
-        if (last := epsilon(mechanism, delta=spent)) < 600:
-            break
-    else:
-        spent, last = 1.0, 0.0
+    ends = ((spent, epsilon(mechanism, delta=spent)) for spent in (1e-12, 1e-6, 1e-3, 0.1))
+    spent, last = next((end for end in ends if end[1] < 600), (1.0, 0.0))
     count = _CLOSED_FINE if isinstance(mechanism, Gaussian) else _FINE
     within = [last * (point / count) ** 1.4 for point in range(count)]
     return [*((at, delta_at(mechanism, epsilon=at)) for at in within), (last, spent)]

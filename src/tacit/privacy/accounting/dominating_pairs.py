@@ -38,7 +38,7 @@ from tacit.privacy.accounting.private_state import worst_means
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import REPLACE_ONE, Mechanism
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed
-from tacit.privacy.mechanisms.known import Known
+from tacit.privacy.mechanisms.known import KnownRelease
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -601,11 +601,7 @@ Part = GaussianPart | LaplacePart | StepsPart | MixedPart | ListPart
 
 
 def parts_of(mechanism: Mechanism, *, upper: bool) -> tuple[Part, ...]:
-    """The independent losses that dominate a mechanism, or (for a lower bound) that it reaches.
-
-    Raises:
-        InputError: no bound is known for the combination.
-    """
+    """The independent losses that dominate a mechanism, or (for a lower bound) that it reaches."""
     return _PARTS[type(mechanism)](mechanism, upper)
 
 
@@ -685,13 +681,13 @@ def _allocation(mechanism: Any, upper: bool) -> tuple[Part, ...]:
 
 
 def _composed(mechanism: Any, upper: bool) -> tuple[Part, ...]:
-    curves = [one for one in mechanism.parts if isinstance(one, Known) and not one.points]
+    curves = [one for one in mechanism.parts if isinstance(one, KnownRelease) and not one.points]
     others = [one for one in mechanism.parts if one not in curves]
     parts = tuple(part for inner in others for part in parts_of(inner, upper=upper))
     return (*parts, *_known(curves, upper)) if curves else parts
 
 
-def _known(mechanisms: Sequence[Known], upper: bool) -> tuple[Part, ...]:
+def _known(mechanisms: Sequence[KnownRelease], upper: bool) -> tuple[Part, ...]:
     """Below: nothing."""
     return (listed(tuple(mechanisms)) if upper else GaussianPart(0.0),)
 
@@ -709,7 +705,7 @@ _PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
     Laplace: _laplace,
     PrivateState: _private_state,
     Composed: _composed,
-    Known: lambda mechanism, upper: _known([mechanism], upper),
+    KnownRelease: lambda mechanism, upper: _known([mechanism], upper),
     ClientSampling: _client_sampling,
 }
 

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import expit
 
 from tacit.privacy.accounting.gaussian import Array
-from tacit.privacy.mechanisms.known import Known
+from tacit.privacy.mechanisms.known import KnownRelease
 
 UNITS = 64.0  # more units of roundoff than a mass of a hull is off by, beside what it is raised by:
 _RAISED = 1 + 1e-9  # more than the differences of points so far apart lose
@@ -76,7 +76,7 @@ def hull(points: Sequence[Sequence[float]], count: int) -> ListPart:
     return ListPart(losses, p, float(height[-1]), count, points)
 
 
-def log_moments(mechanism: Known, slopes: Array) -> Array:
+def log_moments(mechanism: KnownRelease, slopes: Array) -> Array:
     """S times the divergence of order 1 + s of all steps, at most, at each s, `[slopes]`."""
     known = np.asarray([0.0, *(order - 1 for order in mechanism.orders)])
     chords = np.interp(slopes, known, known * [0.0, *mechanism.values], right=math.inf)
@@ -86,7 +86,7 @@ def log_moments(mechanism: Known, slopes: Array) -> Array:
 
 
 @lru_cache(maxsize=64)
-def listed(mechanisms: tuple[Known, ...]) -> ListPart:
+def listed(mechanisms: tuple[KnownRelease, ...]) -> ListPart:
     """The pair of one mechanism with points, or of all that have none together."""
     if mechanisms[0].points:
         return hull(mechanisms[0].points, mechanisms[0].steps)

@@ -32,7 +32,7 @@ from tacit.privacy.accounting.spectrum import UNIT
 from tacit.privacy.accounting.tables import laplace_transform
 from tacit.privacy.mechanisms.base import Mechanism
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed, Person
-from tacit.privacy.mechanisms.known import Known
+from tacit.privacy.mechanisms.known import KnownRelease
 from tacit.privacy.mechanisms.steps import PersistentState
 
 _MOST = 1 << 20  # places of the rule
@@ -66,7 +66,7 @@ def _all_steps(mechanism: Mechanism, reverse: bool, s: float | None) -> float:
         once, rate = _all_steps(mechanism.participation, reverse, s), mechanism.rate
         seen = once if s is None else float(np.logaddexp(math.log(rate) + once, math.log1p(-rate)))
         return mechanism.rounds * (seen if rate < 1 else once)
-    if isinstance(mechanism, Known):
+    if isinstance(mechanism, KnownRelease):
         pure = min((loss for loss, spent in mechanism.points if spent == 0), default=math.inf)
         rho = min(pure**2 / 2, math.inf if mechanism.rho is None else mechanism.rho)
         if s is None:

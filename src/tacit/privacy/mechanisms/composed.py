@@ -28,7 +28,7 @@ from tacit.privacy.mechanisms.base import (
     observer,
     whole,
 )
-from tacit.privacy.mechanisms.known import Known
+from tacit.privacy.mechanisms.known import KnownRelease
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -267,7 +267,7 @@ class Person(OfParts):
                 "nodes x rows rows for equal mechanisms behind secure sums"
             )
             raise InputError("trust_model", self.trust_model, expected)
-        for kind in kinds & {ClientSampling, Known}:
+        for kind in kinds & {ClientSampling, KnownRelease}:
             expected = (
                 "what nodes share, as who takes part, or which trial wins, is not drawn for each "
                 "node alone, so that no bound is proved for a person at several; state the rounds "
@@ -315,9 +315,9 @@ def for_a_unit(mechanism: Mechanism, rows: int) -> Mechanism:
     Exact for noise on sums over every record (`Gaussian`, `Laplace`: the noise multiplier over
     `rows`) and for Poisson sampling, private state included, where the number of the person's rows
     that a step draws is binomial; for these inside `Composed` and `ClientSampling` as well. For all
-    else (batches of fixed size, random allocation, sampled Laplace noise, persistent state, what is
-    only `Known`) by group privacy of the mechanism's whole curve of epsilon and delta, with the
-    best split of epsilon over the rows. What is proved of which: `Person`.
+    else (batches of fixed size, random allocation, sampled Laplace noise, persistent state, known
+    releases) by group privacy of the mechanism's whole curve of epsilon and delta, with the best
+    split of epsilon over the rows. What is proved of which: `Person`.
 
     Raises:
         InputError: `rows` is not a whole number from 1 to 256, or the mechanism protects a client.
@@ -381,7 +381,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     Composed,
     ClientSampling,
     Person,
-    Known,
+    KnownRelease,
 )
 """Every mechanism that there is."""
 

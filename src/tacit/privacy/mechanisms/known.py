@@ -14,7 +14,7 @@ _MOST = 1 << 13  # numbers of a list
 
 
 @dataclass(frozen=True)
-class Known(Mechanism):
+class KnownRelease(Mechanism):
     """A release that is made `steps` times, of which this holds each time, whatever went before.
 
     All of it is of both directions of the relation. With points, these are composed, as the pair
