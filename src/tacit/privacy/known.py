@@ -43,9 +43,7 @@ def discrete_gaussian(scale: float, sensitivity: int = 1, **which: Any) -> Known
     shift, scale = base.whole("sensitivity", sensitivity), base.positive("scale", scale)
     reach = math.ceil(39 * scale)  # beyond it there is less than 1e-300
     if not scale >= 0.05 or 2 * reach + shift > 1 << 13:
-        expected = (
-            "must be 0.05 to 100 or so; above, `KnownRelease(rho=(sensitivity / scale)**2 / 2)`"
-        )
+        expected = "must be 0.05 to some 100; above, `KnownRelease` of rho (shift / scale)^2 / 2"
         raise InputError("scale", scale, expected)
     x = np.arange(-reach, shift + reach + 1.0)
     masses = np.exp(-(((x - shift) / scale) ** 2) / 2)

@@ -26,8 +26,8 @@ the mechanism's worst instance reaches. What they rest on:
 The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
 that, rounded to a public lattice (`tacit.privacy.noise.gaussian`); what finite arithmetic may
 change is bounded in `tacit.privacy.noise.slack`, and part of every bound of a mechanism that states
-how many numbers it releases. A number out of its range, and a mechanism that no bound is known for, is
-an InputError that names it.
+how many numbers it releases. What is out of its range, or has no known bound, is an InputError that
+names it.
 """
 
 from __future__ import annotations

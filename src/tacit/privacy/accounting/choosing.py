@@ -21,6 +21,7 @@ for any polygon sum of c_k (x_k - x)+ that is nowhere below phi. Only that f' do
 of the law of K. It implies Theorems of Papernot and Steinke (*Hyperparameter tuning with Renyi
 differential privacy*, ICLR 2022) and of Koskela, Redberg and Wang (*Privacy profiles for private
 selection*, ICML 2024), whose bound is m delta(epsilon - ln max s / s(U)) for the mean m of K.
+What is out of its range is an InputError that names it.
 """
 
 from __future__ import annotations
