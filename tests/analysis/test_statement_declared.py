@@ -16,16 +16,12 @@ from scipy.stats import norm
 from consortia import consortium
 from experiments import experiment, strict_json
 from experiments import tacit as command
-from tacit.analysis.guarantee import (
-    FALSE_POSITIVES,
-    curve_points,
-    gaussian_mu,
-    least_misses,
-)
+from tacit.analysis.guarantee import FALSE_POSITIVES
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import StatementSection, load_config
 from tacit.errors import InputError
 from tacit.privacy import Gaussian, SampledGaussian, epsilon
+from tacit.privacy.accounting.curve import curve_points, gaussian_mu, least_misses
 from tacit.report.registry import registry_record
 from tacit.report.wording import guess_bound
 from tacit.training.loop import execute

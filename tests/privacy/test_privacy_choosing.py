@@ -33,7 +33,7 @@ from tacit.privacy.accounting.choosing import (
     winner_epsilon,
 )
 from tacit.privacy.accounting.gaussian import gaussian_epsilon
-from tacit.privacy.mechanisms.trials import BestOfTrials
+from tacit.privacy.mechanisms.known import KnownRelease
 
 Array = NDArray[np.float64]
 LAWS: list[Trials] = [
@@ -326,34 +326,33 @@ BESIDE = Gaussian(4.0, 3)
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("delta", [1e-6, 1e-5, 1e-4])
-def test_a_winner_beside_other_runs_costs_the_least_sum_of_both(times, delta):
-    winner = BestOfTrials(POINTS).repeated(times)
+def test_a_winner_beside_other_runs_costs_at_most_the_least_sum_of_both(times, delta):
+    winner = KnownRelease(POINTS).repeated(times)
     alone = [times * loss for loss, spent in POINTS if times * spent <= delta]
-    assert privacy.epsilon(winner, delta=delta) == pytest.approx(min(alone), rel=1e-11)
+    assert privacy.epsilon(winner, delta=delta) <= min(alone, default=math.inf) * (1 + 1e-9)
     rest = [
         times * loss + gaussian_epsilon(math.sqrt(3) / 4, delta - times * spent)
         for loss, spent in POINTS
         if times * spent < delta * (1 - 1e-9)
     ]
-    whole = Composed([BESIDE, *[BestOfTrials(POINTS)] * times])
+    whole = Composed([BESIDE, *[KnownRelease(POINTS)] * times])
     epsilon = privacy.epsilon(whole, delta=delta)
-    assert min(rest) <= epsilon == pytest.approx(min(rest), rel=1e-6)
+    assert 0 < epsilon < min(rest)
     # The profile says the same the other way round, and nothing is lost on the way to a file.
-    assert privacy.delta(whole, epsilon=epsilon) <= delta * (1 + 1e-6)
+    assert privacy.delta(whole, epsilon=epsilon) <= delta * (1 + 1e-3)
     assert privacy.from_statement(json.loads(json.dumps(privacy.to_statement(whole)))) == whole
     lower, upper = privacy.epsilon_bounds(whole, delta=delta)
-    assert (lower, upper) == (0.0, epsilon)
+    assert lower < upper == epsilon
     assert whole.inner[-1] == winner
 
 
 def test_without_a_point_for_so_small_a_delta_nothing_is_proved():
-    assert privacy.epsilon(BestOfTrials(POINTS), delta=1e-9) == math.inf
-    assert privacy.epsilon(Composed([BESIDE, BestOfTrials(POINTS)]), delta=1e-8) == math.inf
-    with pytest.raises(InputError, match="best of trials"):
-        privacy.epsilon(ClientSampling(BestOfTrials(POINTS), 0.5, 3), delta=1e-5)
+    assert privacy.epsilon(KnownRelease(POINTS), delta=1e-9) == math.inf
+    assert privacy.epsilon(Composed([BESIDE, KnownRelease(POINTS)]), delta=1e-8) == math.inf
+    assert privacy.epsilon(ClientSampling(KnownRelease(POINTS), 0.5, 3), delta=1.4e-8) == math.inf
 
 
-@pytest.mark.parametrize("points", [[], [(1.0,)], [(-1.0, 0.1)], [(1.0, 0.0)], [(1.0, 1.0)], [3]])
+@pytest.mark.parametrize("points", [[], [(1.0,)], [(-1.0, 0.1)], [(1.0, 1.1)], [3], "ab", 3])
 def test_points_that_are_none_are_refused(points):
     with pytest.raises(InputError, match="points"):
-        BestOfTrials(points)
+        KnownRelease(points)

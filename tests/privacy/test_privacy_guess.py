@@ -14,7 +14,7 @@ from scipy.stats import binom, norm
 
 from tacit import privacy
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.trials import BestOfTrials
+from tacit.privacy.mechanisms.known import KnownRelease
 
 Array = NDArray[np.float64]
 Made = Callable[[float], privacy.Mechanism]
@@ -164,7 +164,7 @@ def test_a_pair_of_epsilon_and_delta_bounds_the_guess() -> None:
         [0 * grid, 1 - spent - math.exp(loss) * grid, math.exp(-loss) * (1 - spent - grid)]
     )
     apart = float((1 - grid - curve).max())
-    assert privacy.delta(BestOfTrials([(loss, spent)]), epsilon=0.0) == pytest.approx(
+    assert privacy.delta(KnownRelease([(loss, spent)]), epsilon=0.0) == pytest.approx(
         apart, abs=1e-5
     )
 

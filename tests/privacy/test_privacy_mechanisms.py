@@ -23,7 +23,7 @@ from tacit.privacy.mechanisms.base import (
 )
 from tacit.privacy.mechanisms.composed import MECHANISMS as KINDS
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed, compose
-from tacit.privacy.mechanisms.trials import BestOfTrials
+from tacit.privacy.mechanisms.known import KnownRelease
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
 MECHANISMS: list[m.Scheduled] = [
@@ -328,7 +328,7 @@ def test_client_sampling_takes_after_its_participation():
          "Gaussian, rate 0.1, 2 steps"),
         (ROUNDS, "Poisson-sampled Gaussian, rate 0.1, 2 steps in each of 5 rounds, active with "
          "chance 0.2"),
-        (BestOfTrials([(1.0, 1e-5)]), "the best of a secret number of trials"),
+        (KnownRelease([(1.0, 1e-5)], steps=3), "a release known by what it guarantees, 3 steps"),
     ],
 )  # fmt: skip
 def test_every_mechanism_is_described_in_one_line(mechanism, line):

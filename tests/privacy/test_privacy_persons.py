@@ -19,7 +19,7 @@ from tacit.errors import InputError
 from tacit.privacy.accounting import persons
 from tacit.privacy.accounting.dominating_pairs import NormalStep
 from tacit.privacy.accounting.gaussian import gaussian_delta
-from tacit.privacy.mechanisms.trials import BestOfTrials
+from tacit.privacy.mechanisms.known import KnownRelease
 
 REPLACE = privacy.REPLACE_ONE
 GAUSSIAN = privacy.Gaussian(5.0, 50)
@@ -41,7 +41,7 @@ KINDS = [
     privacy.Composed([GAUSSIAN, SAMPLED]),
     privacy.ClientSampling(SAMPLED, 0.3, 4),
     privacy.ClientSampling(FIXED, 0.3, 4),
-    BestOfTrials([(0.1, 1e-7), (0.2, 1e-12)]),
+    KnownRelease([(0.1, 1e-7), (0.2, 1e-12)]),
 ]
 
 

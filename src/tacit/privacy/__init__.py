@@ -33,6 +33,24 @@ from tacit.privacy.accounting.choosing import (
     choosing_delta,
     choosing_epsilon,
 )
+from tacit.privacy.accounting.curve import (
+    advantage,
+    bayes_factor,
+    mu,
+    reconstruction,
+    trade_off,
+    trade_off_figure,
+)
+from tacit.privacy.accounting.renyi import rdp, zcdp
+from tacit.privacy.known import (
+    discrete_gaussian,
+    exponential_mechanism,
+    from_dp_event,
+    from_losses,
+    from_trade_off,
+    gaussian_dp,
+    report_noisy_max,
+)
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism, Relation
 from tacit.privacy.mechanisms.composed import (
@@ -43,6 +61,7 @@ from tacit.privacy.mechanisms.composed import (
     compose,
     for_a_unit,
 )
+from tacit.privacy.mechanisms.known import KnownRelease
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
@@ -61,6 +80,7 @@ __all__ = [
     "Composed",
     "FixedBatchGaussian",
     "Gaussian",
+    "KnownRelease",
     "Laplace",
     "Mechanism",
     "NegativeBinomialTrials",
@@ -72,20 +92,35 @@ __all__ = [
     "Relation",
     "SampledGaussian",
     "across_nodes",
+    "advantage",
+    "bayes_factor",
     "calibrate",
     "choosing_delta",
     "choosing_epsilon",
     "compose",
     "delta",
     "delta_bounds",
+    "discrete_gaussian",
     "epsilon",
     "epsilon_bounds",
     "epsilon_curve",
+    "exponential_mechanism",
     "for_a_unit",
+    "from_dp_event",
+    "from_losses",
     "from_statement",
+    "from_trade_off",
+    "gaussian_dp",
+    "mu",
     "pairwise_multipliers",
     "pairwise_person",
     "published",
+    "rdp",
+    "reconstruction",
+    "report_noisy_max",
     "right_guess",
     "to_statement",
+    "trade_off",
+    "trade_off_figure",
+    "zcdp",
 ]

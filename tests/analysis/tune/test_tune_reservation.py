@@ -58,7 +58,7 @@ def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
     assert seen == [1]
     assert (list(run.charged.values()), run.statements[0]["kind"]) == (
         [((0, 1),)],
-        "best-of-trials",
+        "known",
     )
     # It goes on where it was: with what it began with, and is charged no more.
     known = SearchFolder.known(out, search.digest(), resume=True)

@@ -32,7 +32,7 @@ from tacit.privacy import Mechanism
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.accounting.choosing import choosing_epsilon
 from tacit.privacy.ledger.spent import combined, cost
-from tacit.privacy.mechanisms.trials import BestOfTrials
+from tacit.privacy.mechanisms.known import KnownRelease
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
@@ -67,7 +67,7 @@ class SearchPlan:
     reason: str | None
     steps: tuple[int, ...]
     noise: tuple[float, ...]
-    winner: BestOfTrials | None
+    winner: KnownRelease | None
 
     @property
     def budgets(self) -> tuple[float, ...]:
@@ -272,7 +272,7 @@ def _spent(search: Search, plans: Sequence[Plan], own: NodePlan, factor: float =
     return choosing_epsilon(mechanisms, search.law, delta=own.delta or 0.0)
 
 
-def _winner(search: Search, plans: Sequence[Plan], total: float) -> BestOfTrials | None:
+def _winner(search: Search, plans: Sequence[Plan], total: float) -> KnownRelease | None:
     """The winner of hidden trials, at the planned delta and at smaller ones, beside other runs."""
     own = plans[0].nodes[0]
     if search.law is None or search.base.privacy.ledger is None or own.delta is None:
@@ -281,11 +281,12 @@ def _winner(search: Search, plans: Sequence[Plan], total: float) -> BestOfTrials
     deltas = [own.delta * share for share in _SHARES]
     epsilons = [choosing_epsilon(mechanisms, search.law, delta=delta) for delta in deltas]
     points = [(total, own.delta), *zip(epsilons, deltas, strict=True)]
-    return BestOfTrials(
+    return KnownRelease(
         [point for point in points if math.isfinite(point[0])],
         relation=mechanisms[0].relation,
         trust_model=mechanisms[0].trust_model,
         unit=mechanisms[0].unit,
+        words="the best of a secret number of trials",
     )
 
 

@@ -15,7 +15,7 @@ trial that no longer fits the budget is lowered.
 kill has cut off were never released: a trial that is not whole is begun anew, with fresh noise.
 Its outcome is then distributed as that of a trial that was never cut off, provided that whoever
 kills does not look inside. In the ledgers of the data the search has one entry, of the winner
-(`BestOfTrials`), before the first trial; no trial is charged there by itself.
+(`KnownRelease`), before the first trial; no trial is charged there by itself.
 """
 
 from __future__ import annotations

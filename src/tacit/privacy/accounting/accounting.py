@@ -19,15 +19,15 @@ the mechanism's worst instance reaches. What they rest on:
 - `PersistentState`: above, Bound B with draws that add up (`private_state`); below, nothing is
   proved.
 - `ClientSampling`: participation is seen, so a round's loss is a mixture, exactly.
-- `BestOfTrials`, alone or beside others: above, its points added to what the others cost (basic
-  composition); below, nothing is proved.
+- `KnownRelease`: above, the largest pair that it allows (`listed`); below, nothing is proved.
 - `Person`: of the worst nodes together, the pairs for several rows of a step, or group privacy of
   the whole curve (`persons`); below, those pairs, or what one row loses.
 
 The bounds are for ideal noise where a mechanism states no `coordinates`. What a run releases is
 that, rounded to a public lattice (`tacit.privacy.noise.gaussian`); what finite arithmetic may
 change is bounded in `tacit.privacy.noise.slack`, and part of every bound of a mechanism that states
-how many numbers it releases.
+how many numbers it releases. What is out of its range, or has no known bound, is an InputError that
+names it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
+from inspect import signature
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -54,6 +55,7 @@ from tacit.privacy.accounting.dominating_pairs import (
     total_variation,
 )
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.listed import ListPart
 from tacit.privacy.accounting.persons import (
     has_pairs,
     parts_of,
@@ -67,7 +69,7 @@ from tacit.privacy.accounting.private_state import (
     revealed_delta,
     revealed_epsilon,
 )
-from tacit.privacy.accounting.spectrum import UNIT, Spectrum, mixed, sum_of
+from tacit.privacy.accounting.spectrum import UNIT, Spectrum, list_atoms, mixed, spectrum, sum_of
 from tacit.privacy.accounting.tables import (
     Resolution,
     Survey,
@@ -81,9 +83,8 @@ from tacit.privacy.accounting.tables import (
     surveyed,
 )
 from tacit.privacy.mechanisms.base import Mechanism
-from tacit.privacy.mechanisms.composed import Composed, Person
+from tacit.privacy.mechanisms.composed import Person
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, Scheduled, schedule
-from tacit.privacy.mechanisms.trials import BestOfTrials
 from tacit.privacy.noise.slack import (
     delta_with_slack,
     delta_without_slack,
@@ -91,25 +92,60 @@ from tacit.privacy.noise.slack import (
     with_slack,
 )
 
+Question = TypeVar("Question", bound=Callable[..., Any])
 
+
+def vectorised(question: Question) -> Question:
+    """A question about a mechanism, for lists of mechanisms and arrays of its numbers, broadcast.
+
+    The answer is an array of their shape, or a pair of arrays; of plain ones, a plain one.
+    """
+    names = list(signature(question).parameters)[1:]
+
+    @wraps(question)
+    def asked(mechanism: Any, *more: Any, **named: Any) -> Any:
+        at = dict(zip(names, more, strict=False)) | named
+        arrays = [np.asarray(mechanism, dtype=object), *map(_numbers, at, at.values())]
+        for one in arrays[0].flat:
+            if not isinstance(one, Mechanism):
+                expected = "must be a mechanism, as `privacy.Gaussian(2.0, 100)`, or a list of them"
+                raise InputError("mechanism", one, expected)
+        try:
+            rows = np.broadcast(*arrays)
+        except ValueError:
+            shapes = [array.shape for array in arrays]
+            raise InputError("shapes", shapes, "must be equal, or those of one number") from None
+        found = [question(one, **dict(zip(at, map(float, to), strict=True))) for one, *to in rows]
+        answers = np.asarray(found, dtype=np.float64)
+        return answers.T.reshape(answers.shape[1:] + rows.shape) if rows.shape else found[0]
+
+    return cast("Question", asked)
+
+
+def _numbers(name: str, values: Any) -> Any:
+    try:
+        found = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        found = np.asarray("")
+    if found.dtype.kind not in "iuf":
+        raise InputError(name, values, "must be a number, or an array of numbers")
+    return found
+
+
+@vectorised
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that holds for the mechanism at `delta`: an upper bound, never an estimate.
 
-    Infinite where none is known to hold. Delta lies in (0, 1).
-
-    Raises:
-        InputError: delta is outside its range, or no bound is known for the mechanism.
+    Infinite where none is known to hold. Delta lies in (0, 1). Lists of mechanisms and arrays of
+    numbers are broadcast to an array of answers, here and in the other questions.
     """
     _check_delta(delta)
     return _epsilon(mechanism, delta)
 
 
+@vectorised
 def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]:
-    """Two epsilons at `delta`: below the lower one none holds, the upper one does. Both proved.
-
-    Raises:
-        InputError: delta is outside its range, or no bound is known for the mechanism.
-    """
+    """Two epsilons at `delta`: below the lower one none holds, the upper one does. Both proved."""
     upper = epsilon(mechanism, delta=delta)
     below = partial(_method(mechanism).epsilon_below, mechanism, guess=upper)
     values = mechanism.released_values()
@@ -117,12 +153,9 @@ def epsilon_bounds(mechanism: Mechanism, *, delta: float) -> tuple[float, float]
     return min(upper, lower), upper
 
 
+@vectorised
 def delta(mechanism: Mechanism, *, epsilon: float) -> float:
-    """A delta that holds for the mechanism at `epsilon` >= 0: an upper bound.
-
-    Raises:
-        InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
-    """
+    """A delta that holds for the mechanism at `epsilon` >= 0: an upper bound."""
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise InputError("epsilon", epsilon, "must be 0 or more, and finite")
     ideal = partial(_method(mechanism).delta, mechanism)
@@ -130,27 +163,22 @@ def delta(mechanism: Mechanism, *, epsilon: float) -> float:
     return delta_with_slack(ideal, values, epsilon) if values else ideal(epsilon)
 
 
+@vectorised
 @lru_cache(maxsize=64)
 def right_guess(mechanism: Mechanism) -> float:
     """How often whoever sees everything guesses right at most, at even odds: an upper bound.
 
     (1 + T) / 2 of the total variation T of the worst neighbours, which is delta at epsilon 0: from
     the curve itself (`docs/proofs/composition.md`), rounded up.
-
-    Raises:
-        InputError: no bound is known for the mechanism.
     """
     apart = delta(mechanism, epsilon=0.0)
     half = (1 + apart) / 2
     return half if 2 * half - 1 >= apart else math.nextafter(half, 1.0)  # the difference is exact
 
 
+@vectorised
 def delta_bounds(mechanism: Mechanism, *, epsilon: float) -> tuple[float, float]:
-    """Two deltas at `epsilon`: below the lower one none holds, the upper one does. Both proved.
-
-    Raises:
-        InputError: epsilon is negative or not finite, or no bound is known for the mechanism.
-    """
+    """Two deltas at `epsilon`: below the lower one none holds, the upper one does. Both proved."""
     upper = delta(mechanism, epsilon=epsilon)
     below = partial(_method(mechanism).delta_below, mechanism)
     values = mechanism.released_values()
@@ -162,10 +190,6 @@ def epsilon_curve(mechanism: Mechanism, marks: Sequence[int], *, delta: float) -
     """Epsilon after the first `m` steps, for each `m` of the ascending `marks`; 0 after none.
 
     Each is an upper bound as `epsilon` gives. Delta lies in (0, 1).
-
-    Raises:
-        InputError: delta is outside its range, a mark is not a number of steps, or the mechanism
-            has no schedule.
     """
     _check_delta(delta)
     parts = mechanism.parts if isinstance(mechanism, Person) else [mechanism]
@@ -199,6 +223,8 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
         return epsilon(mechanism, delta=delta)
     if total_variation(parts) <= delta:
         return 0.0
+    if _lost(parts) >= delta:
+        return math.inf
     return min(_about(parts, math.log(delta)), pure_epsilon(parts))
 
 
@@ -242,6 +268,21 @@ def _closed_mu(parts: tuple[Part, ...]) -> float | None:
     return math.sqrt(math.fsum(part.square for part in parts if isinstance(part, GaussianPart)))
 
 
+def _single(parts: tuple[Part, ...]) -> ListPart | None:
+    """The one step that there is, if it is a list: it says its profile."""
+    first, *others = parts
+    return first if isinstance(first, ListPart) and not others and first.count == 1 else None
+
+
+def _lost(parts: tuple[Part, ...]) -> float:
+    """At least the mass at infinite loss that lists have."""
+    lists = (part.count * part.lost for part in parts if isinstance(part, ListPart))
+    inner = [
+        (part.rounds * part.share, part.inner) for part in parts if isinstance(part, MixedPart)
+    ]
+    return (sum(lists) + sum(times * _lost(within) for times, within in inner)) * (1 + _ROUNDED)
+
+
 def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     parts = parts_of(mechanism, upper=True)
     mu = _closed_mu(parts)
@@ -250,11 +291,12 @@ def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     if total_variation(parts) <= delta:
         return 0.0
     bound, pure = 0.0, pure_epsilon(parts)
-    if largest_level(parts) > _LARGEST:
+    if largest_level(parts) > _LARGEST or _lost(parts) >= delta:
         return pure
     for reverse in _directions(parts):
         bound = max(bound, _epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
-    return min(bound, pure)
+    points = () if (single := _single(parts)) is None else single.points
+    return min(bound, pure, *(loss for loss, spent in points if spent <= delta))
 
 
 def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, guess: float) -> float:
@@ -288,7 +330,7 @@ def _composed_delta(mechanism: Mechanism, epsilon: float) -> float:
     if mu is not None:
         return gaussian_delta(mu, epsilon)
     most = 0.0 if epsilon >= pure_epsilon(parts) else total_variation(parts)
-    if most == 0 or largest_level(parts) > _LARGEST:
+    if most == 0 or largest_level(parts) > _LARGEST or _lost(parts) >= 1:
         return most
     bound = max(_delta_bound(parts, reverse, True, epsilon) for reverse in _directions(parts))
     return min(most, bound)
@@ -333,55 +375,6 @@ _PERSISTENT = _Method(
 )
 
 
-def _chosen(mechanism: Mechanism) -> tuple[BestOfTrials | None, Mechanism | None]:
-    """The winners of one kind of search in a composition, and all the rest of it."""
-    parts = mechanism.parts if isinstance(mechanism, Composed) else (mechanism,)
-    chosen = next((part for part in parts if isinstance(part, BestOfTrials)), None)
-    rest = [part for part in parts if part is not chosen]
-    return chosen, Composed(rest) if rest else None
-
-
-def _epsilon_beside(mechanism: Mechanism, delta: float) -> float:
-    """By basic composition: the best of the points, each with what it leaves to the rest."""
-    chosen, rest = _chosen(mechanism)
-    assert chosen is not None
-    bound = math.inf
-    for loss, spent in chosen.points:
-        left = delta - spent
-        if rest is None and left >= 0:
-            bound = min(bound, loss)
-        elif rest is not None and left > 2 * _ROUNDED * delta:
-            more = epsilon(rest, delta=left - _ROUNDED * delta)
-            bound = min(bound, (loss + more) * (1 + _ROUNDED))
-    return bound
-
-
-def _delta_beside(mechanism: Mechanism, epsilon: float) -> float:
-    """Likewise, of what each point leaves of epsilon."""
-    chosen, rest = _chosen(mechanism)
-    assert chosen is not None
-    bound = 1.0
-    for loss, spent in chosen.points:
-        if loss > epsilon:  # an (epsilon, delta) alone bounds its whole curve: Kairouz et al., 2015
-            shift = -math.expm1(epsilon - loss) + spent * (
-                math.exp(-loss) + math.exp(epsilon - loss)
-            )
-            spent, loss = (shift / (1 + math.exp(-loss))) * (1 + _ROUNDED), epsilon
-        left = (epsilon - loss) * (1 - _ROUNDED)
-        more = 0.0 if rest is None else delta(rest, epsilon=left)
-        bound = min(bound, (spent + more) * (1 + _ROUNDED))
-    return bound
-
-
-_ROUNDED = 1e-12  # more than a sum or a difference of two numbers loses, of the larger one
-_BESIDE = _Method(
-    _epsilon_beside,
-    lambda mechanism, delta, *, guess: 0.0,
-    _delta_beside,
-    lambda mechanism, epsilon: 0.0,
-)
-
-
 def _worst(bound: str) -> Callable[..., float]:
     """The largest of a bound over all choices of a person's nodes."""
 
@@ -421,13 +414,7 @@ _PERSON = _Method(*map(_worst, ("epsilon", "epsilon_below", "delta", "delta_belo
 
 
 def _method(mechanism: Mechanism) -> _Method:
-    """The method for a mechanism.
-
-    Raises:
-        InputError: a private state that is accounted by itself only is part of something else.
-    """
-    if _chosen(mechanism)[0] is not None:
-        return _BESIDE
+    """The method for a mechanism."""
     own = _alone(mechanism)
     if own is not None:
         return own[0]
@@ -449,8 +436,6 @@ def _alone(mechanism: Mechanism) -> tuple[_Method, tuple[str, str], str] | None:
     """
     if isinstance(mechanism, Person):
         return _PERSON, ("mechanism", "person"), "compose what a node releases, the person last"
-    if isinstance(mechanism, BestOfTrials):
-        return _BESIDE, ("mechanism", "best of trials"), "state it beside sampled rounds"
     if isinstance(mechanism, PersistentState):
         return _PERSISTENT, ("mechanism", "carried state"), "use a public state"
     if isinstance(mechanism, PrivateState) and mechanism.sampling != "poisson":
@@ -464,6 +449,7 @@ def _leaves(mechanism: Mechanism) -> list[Mechanism]:
 
 
 _NEAR = 0.1  # an answer is looked for again where the first guess was off by more
+_ROUNDED = 1e-12  # more than a sum of some numbers loses
 _ROUGHLY_NEAR = 0.6  # and about where it is
 _EXACT = 1e-9
 _BENT = 0.02  # share of delta that smoothing may change
@@ -480,6 +466,7 @@ _SYMMETRIC: Mapping[type[Part], Callable[[Any], bool]] = {
     GaussianPart: lambda part: True,
     LaplacePart: lambda part: True,
     StepsPart: lambda part: part.unit.both_ways,
+    ListPart: lambda part: True,
     MixedPart: lambda part: _is_symmetric(part.inner),
 }
 
@@ -512,6 +499,9 @@ _SPECTRA: Mapping[type[Part], Callable[[Any, bool, bool, Resolution], Spectrum]]
     LaplacePart: _laplace,
     StepsPart: steps_spectrum,
     MixedPart: _mixed,
+    ListPart: lambda part, reverse, upper, at: sum_of(
+        [(spectrum(list_atoms(part), at.line), part.count)]
+    ),
 }
 
 
@@ -528,8 +518,11 @@ def _epsilon_bound(
 
     `guess` is about what the answer is. An upper bound as low as `enough` is not made any lower.
     """
+    if (single := _single(parts)) is not None:
+        return _root(single.delta, upper, math.exp(log_delta), 1 + float(single.losses[-1]), 1.0)
     loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
-    most = loss_survey.epsilon(log_delta)
+    left = math.exp(log_delta) - _lost(parts)
+    most = loss_survey.epsilon(math.log(left) if left < math.exp(log_delta) else log_delta)
     if upper and most <= enough:
         return max(0.0, most)
     if guess is None:
@@ -641,6 +634,8 @@ def _root(
 
 def _delta_bound(parts: tuple[Part, ...], reverse: bool, upper: bool, epsilon: float) -> float:
     """A delta that holds at epsilon (upper), or below which none holds (lower)."""
+    if (single := _single(parts)) is not None:
+        return single.delta(epsilon)
     steps = steps_of(parts)
     loss_survey = survey(parts, reverse, reach_for(math.log(1e-4), steps))
     log_delta = loss_survey.log_delta(epsilon)

@@ -14,7 +14,7 @@ from functools import partial
 
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.accounting import accounting
-from tacit.privacy.mechanisms.base import Mechanism
+from tacit.privacy.mechanisms.base import Mechanism, number, positive
 
 TOLERANCE = 1e-3
 _ROUGH = 2e-3  # a search for where to search
@@ -51,6 +51,8 @@ def calibrate(
         BudgetError: no scale up to 1e9 meets the budget.
     """
     target, rough, cost = _costs(epsilon, delta, guess)
+    if not callable(mechanism) or not isinstance(mechanism(positive("start", start)), Mechanism):
+        raise InputError("mechanism", mechanism, "must be a function of a scale, to a mechanism")
     if mechanism(start).rate == 1:
         tolerance = min(tolerance, 1e-9)  # a closed form costs nothing
     rough_scale = least_scale(
@@ -78,13 +80,13 @@ def _costs(
 ) -> tuple[float, _Cost, _Cost]:
     """What may be spent at most, about what a mechanism costs, and what is certified of it."""
     if guess is not None:
-        if not 0.5 < guess < 1:
+        if not 0.5 < number("guess", guess) < 1:
             raise InputError("guess", guess, "must lie strictly between 0.5 and 1")
         if epsilon is not None or delta is not None:
             raise InputError("guess", guess, "is in place of epsilon and delta: give one")
         apart = partial(accounting.delta, epsilon=0.0)
         return 2 * guess - 1, apart, apart  # the difference is exact
-    if epsilon is None or not (epsilon > 0 and math.isfinite(epsilon)):
+    if epsilon is None or not number("epsilon", epsilon) > 0:
         raise InputError("epsilon", epsilon, "must be positive and finite")
     if delta is None:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")

@@ -21,6 +21,7 @@ for any polygon sum of c_k (x_k - x)+ that is nowhere below phi. Only that f' do
 of the law of K. It implies Theorems of Papernot and Steinke (*Hyperparameter tuning with Renyi
 differential privacy*, ICLR 2022) and of Koskela, Redberg and Wang (*Privacy profiles for private
 selection*, ICML 2024), whose bound is m delta(epsilon - ln max s / s(U)) for the mean m of K.
+What is out of its range is an InputError that names it.
 """
 
 from __future__ import annotations
@@ -80,9 +81,6 @@ class NegativeBinomialTrials:
     Args:
         eta: above -1. The smaller, the less it costs and the more K spreads.
         gamma: in (0, 1]. The smaller, the more trials; 1 is one trial.
-
-    Raises:
-        InputError: a number is outside its range, or there are more than 10,000 trials in the mean.
     """
 
     eta: float
@@ -100,11 +98,7 @@ class NegativeBinomialTrials:
 
     @classmethod
     def of_mean(cls, eta: float, mean: float) -> NegativeBinomialTrials:
-        """The law of this shape with so many trials in the mean.
-
-        Raises:
-            InputError: eta is out of range, or the mean is not in 1..10,000.
-        """
+        """The law of this shape with so many trials in the mean."""
         if not 1 <= mean <= MOST_TRIALS:
             raise InputError("expected_trials", mean, f"must be in 1..{MOST_TRIALS:g}")
         low, high = _LEAST_GAMMA, 1.0
@@ -162,9 +156,6 @@ class PoissonTrials:
 
     Args:
         mean: expected number of trials, positive (Papernot and Steinke, 2022, Theorem 6).
-
-    Raises:
-        InputError: the mean is not in (0, 10,000].
     """
 
     mean: float
@@ -338,10 +329,6 @@ def profile_of(
 
     Returns:
         The profile at these points, and at any.
-
-    Raises:
-        InputError: there is no mechanism, they differ in relation, unit or trust model, or no bound
-            is known for one of them.
     """
     if not mechanisms:
         raise InputError("mechanisms", [], "needs at least one")
@@ -378,10 +365,6 @@ def choosing_epsilon(
             equal chances.
         trials: the law of the number of trials, which is drawn in secret.
         delta: in (0, 1).
-
-    Raises:
-        InputError: delta is outside its range, the mechanisms do not agree in what neighbours are,
-            or no bound is known for one.
     """
     if not 0 < delta < 1:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
@@ -403,9 +386,6 @@ def choosing_delta(
     """Delta at `epsilon` of the best of a random number of trials: an upper bound.
 
     The mechanisms and the law of their number are as for `choosing_epsilon`; epsilon is 0 or more.
-
-    Raises:
-        InputError: epsilon is negative or not finite; or as for `choosing_epsilon`.
     """
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise InputError("epsilon", epsilon, "must be 0 or more, and finite")

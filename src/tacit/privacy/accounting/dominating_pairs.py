@@ -17,7 +17,7 @@ pair the worst: `docs/proofs/composition.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -33,10 +33,12 @@ from tacit.privacy.accounting.allocation import (
     sums_square,
 )
 from tacit.privacy.accounting.gaussian import Array
+from tacit.privacy.accounting.listed import ListPart, listed
 from tacit.privacy.accounting.private_state import worst_means
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import REPLACE_ONE, Mechanism
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed
+from tacit.privacy.mechanisms.known import KnownRelease
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -192,10 +194,10 @@ class NormalStep:
 
     def loss(self, x: Array) -> Array:
         """The privacy loss at each output."""
-        loss = self._over_null(x)
-        return loss - self._over_null(-x) if self.opposite else loss
+        loss = self.over_null(x)
+        return loss - self.over_null(-x) if self.opposite else loss
 
-    def _over_null(self, x: Array) -> Array:
+    def over_null(self, x: Array) -> Array:
         """Log dP/dN(0, 1)."""
         if self.rows > 1:
             return _mixed_loss(self.weights, self.means, x)
@@ -595,15 +597,11 @@ class MixedPart:
     rounds: int
 
 
-Part = GaussianPart | LaplacePart | StepsPart | MixedPart
+Part = GaussianPart | LaplacePart | StepsPart | MixedPart | ListPart
 
 
 def parts_of(mechanism: Mechanism, *, upper: bool) -> tuple[Part, ...]:
-    """The independent losses that dominate a mechanism, or (for a lower bound) that it reaches.
-
-    Raises:
-        InputError: no bound is known for the combination.
-    """
+    """The independent losses that dominate a mechanism, or (for a lower bound) that it reaches."""
     return _PARTS[type(mechanism)](mechanism, upper)
 
 
@@ -683,7 +681,15 @@ def _allocation(mechanism: Any, upper: bool) -> tuple[Part, ...]:
 
 
 def _composed(mechanism: Any, upper: bool) -> tuple[Part, ...]:
-    return tuple(part for inner in mechanism.parts for part in parts_of(inner, upper=upper))
+    curves = [one for one in mechanism.parts if isinstance(one, KnownRelease) and not one.points]
+    others = [one for one in mechanism.parts if one not in curves]
+    parts = tuple(part for inner in others for part in parts_of(inner, upper=upper))
+    return (*parts, *_known(curves, upper)) if curves else parts
+
+
+def _known(mechanisms: Sequence[KnownRelease], upper: bool) -> tuple[Part, ...]:
+    """Below: nothing."""
+    return (listed(tuple(mechanisms)) if upper else GaussianPart(0.0),)
 
 
 def _client_sampling(mechanism: Any, upper: bool) -> tuple[Part, ...]:
@@ -699,6 +705,7 @@ _PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
     Laplace: _laplace,
     PrivateState: _private_state,
     Composed: _composed,
+    KnownRelease: lambda mechanism, upper: _known([mechanism], upper),
     ClientSampling: _client_sampling,
 }
 
@@ -716,6 +723,7 @@ _DISTANCES: Mapping[type[Part], Callable[[Any], float]] = {
         part.unit.total_variations(part.levels.values) @ part.levels.counts
     ),
     MixedPart: lambda part: part.rounds * part.share * total_variation(part.inner),
+    ListPart: lambda part: part.count * part.delta(0.0),
 }
 
 
@@ -733,6 +741,7 @@ _LARGEST_LEVELS: Mapping[type[Part], Callable[[Any], float]] = {
     LaplacePart: lambda part: float(part.levels.values[-1]),
     StepsPart: _steps_largest,
     MixedPart: lambda part: largest_level(part.inner),
+    ListPart: lambda part: min(math.sqrt(2 * part.losses[-1]) + 1e-3, 40.0),  # about, and enough
 }
 
 
@@ -756,6 +765,7 @@ _SOFTENED: Mapping[type[Part], Callable[[Any, float], Part]] = {
     LaplacePart: lambda part, most: part,
     StepsPart: _softened_steps,
     MixedPart: lambda part, most: replace(part, inner=softened(part.inner, most)),
+    ListPart: lambda part, most: part,
 }
 
 
@@ -773,4 +783,5 @@ _LARGEST_LOSSES: Mapping[type[Part], Callable[[Any], float]] = {
     LaplacePart: lambda part: float((part.levels.values * part.levels.counts).sum()),
     StepsPart: _steps_pure,
     MixedPart: lambda part: part.rounds * pure_epsilon(part.inner),
+    ListPart: lambda part: math.inf if part.lost else part.count * float(part.losses[-1]),
 }

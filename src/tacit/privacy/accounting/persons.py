@@ -168,11 +168,7 @@ def parts_of(mechanism: Mechanism, *, upper: bool, rows: int = 1) -> tuple[Part,
 
 
 def worst_nodes(person: Person) -> list[Person]:
-    """What a person may lose at most, as one at one node that releases all: some candidates.
-
-    Raises:
-        InputError: too many choices are left.
-    """
+    """What a person may lose at most, as one at one node that releases all: some candidates."""
     counts = Counter(person.parts)
     above = {
         part: sum(counts[other] for other in counts if _covers(other, part)) for part in counts

@@ -4,30 +4,21 @@ Trust model: all messages (`server`: so does the server); the state (a table of 
 variable) is never sent. Proofs: `docs/proofs/private-state.md`, and for the client with a primal
 and a dual variable `docs/proofs/primal-dual.md`.
 
-**Theorem A** (`worst_means`), amplification by sampling kept. The record is drawn at step k by a
-coin of rate q, independent of everything else; its contribution is *added* to a function of earlier
-messages and of the other records' coins alone; its norm is at most A_k where it is drawn and c_k
-where it is not, whatever happened before, both fixed in advance, and the null record contributes
-nothing. With A and c over the noise's standard deviation, the messages are dominated, both ways, by
-the composition over k of the pairs
+**Theorem A** (`worst_means`), amplification by sampling kept: where the record is drawn by a coin
+of rate q, independent of everything else, and what it adds is at most A_k where it is drawn and c_k
+where it is not, both over the noise, the messages are dominated, both ways, by the pairs
 
     (1-q) N(c, 1) + q N(A, 1)   against   N(0, 1)                              (zero-out),
     (1-q) N(c, 1) + q N(A, 1)   against   (1-q) N(-c, 1) + q N(-A, 1)          (replace-one).
 
-*Reason.* Each run is extended by the coins that the other would guess, so that a step is one
-mixture of two shifted Gaussians on either side; of such pairs, collinear shifts of greatest norm,
-the two sides opposed, are the worst (Gaussian interpolation). It fails for a batch of fixed size,
-where drawing the record moves another one out, and where records are drawn in groups by one coin,
-so that the state of the others depends on the record's own coin.
+It fails for a batch of fixed size, and where records are drawn in groups by one coin.
 
-**Bound B** (`revealed_*`), for any relation, sampling and state; amplification is given up. The
-coins b do not depend on the data, and divergences are jointly convex:
+**Bound B** (`revealed_*`), for any relation, sampling and state; amplification is given up:
 
     delta(eps) <= E_b[delta_Gauss(eps; mu(b))],   mu(b)^2 = sum_k shift_k(b)^2 / sigma_k^2,
 
-with shifts of at most `drawn_norm` where the record is drawn and `undrawn_norm` where it is not,
-twice both under replace-one. Where a drawn record moves all later messages (`persistent_*`), mu(b)
-is the sum over draws of 1 / z_j by Minkowski's inequality: loose, and no lower bound is stated.
+over the coins b, with shifts of `drawn_norm` or `undrawn_norm`, twice both under replace-one. Where
+a drawn record moves all later messages (`persistent_*`), mu(b) is the sum over draws of 1 / z_j.
 
 *How the mean is taken.* What a draw adds to mu^2, or to mu, is rounded up to a lattice (delta rises
 with mu), of the one increment itself where noise is constant: exact then. The sum over equal
@@ -69,9 +60,6 @@ def worst_means(mechanism: PrivateState) -> tuple[Means, Means]:
     Returns:
         The means of P and of Q, each where the record is not drawn (weight 1 - q) and where it is
         (weight q).
-
-    Raises:
-        InputError: a batch of fixed size or of groups, for which the theorem does not hold.
     """
     if mechanism.sampling != "poisson":
         expected = "must be 'poisson': others depend on the record's coin, see Bound B"
@@ -303,12 +291,7 @@ _CHANCE_ROUNDING = (
 
 
 def table_lower_delta(mechanism: PrivateState, epsilon: float) -> float:
-    """A lower bound on the delta of a table of gradients at `epsilon` >= 0.
-
-    Raises:
-        InputError: `drawn_norm` is not 2 - `undrawn_norm`: no table of gradients whose differences
-            are not clipped on their own.
-    """
+    """A lower bound on the delta of a table of gradients at `epsilon` >= 0."""
 
     def gain(ratio: float) -> float:
         some, log_against = _chances(mechanism, ratio)
@@ -319,11 +302,7 @@ def table_lower_delta(mechanism: PrivateState, epsilon: float) -> float:
 
 
 def table_lower_epsilon(mechanism: PrivateState, delta: float) -> float:
-    """An epsilon below which a table of gradients exceeds `delta`; 0 if none is found.
-
-    Raises:
-        InputError: as `table_lower_delta`.
-    """
+    """An epsilon below which a table of gradients exceeds `delta`; 0 if none is found."""
 
     def exceeded(ratio: float) -> float:
         some, log_against = _chances(mechanism, ratio)

@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 
 from tacit.privacy.accounting.dominating_pairs import Binned, Step, design
 from tacit.privacy.accounting.gaussian import Array
+from tacit.privacy.accounting.listed import UNITS, ListPart
 
 UNIT = 2.0**-53  # unit roundoff
 _TINY = 1e-280
@@ -165,6 +166,12 @@ def atoms(step: Step, reverse: bool, upper: bool, cut: Cut) -> Atoms:
     edges = design(step.alike, reverse, cut.tilt, cut.reach).edges(cut.cells, cut.width, cut.most)
     binned = step.binned(edges)
     return _BOUNDS[upper](binned.reverse if reverse else binned)
+
+
+def list_atoms(part: ListPart) -> Atoms:
+    """The losses of a list, as they are."""
+    size = float(part.losses[-1])
+    return Atoms(part.losses, part.masses, part.lost, part.losses, UNITS * part.masses, size)
 
 
 def log_moments(measure: Atoms, orders: Array) -> Array:

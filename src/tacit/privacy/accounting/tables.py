@@ -38,6 +38,7 @@ from tacit.privacy.accounting.dominating_pairs import (
     design,
 )
 from tacit.privacy.accounting.gaussian import Array, gaussian_profile
+from tacit.privacy.accounting.listed import ListPart
 from tacit.privacy.accounting.spectrum import (
     SMOOTHEST,
     UNIT,
@@ -48,6 +49,7 @@ from tacit.privacy.accounting.spectrum import (
     Transform,
     above,
     atoms,
+    list_atoms,
     log_moments,
     spectrum,
     sum_of,
@@ -114,6 +116,7 @@ def steps_of(parts: tuple[Part, ...]) -> float:
 _STEPS: Mapping[type[Part], Callable[[Any], float]] = {
     GaussianPart: lambda part: 1,
     LaplacePart: lambda part: part.levels.steps,
+    ListPart: lambda part: part.count,
     StepsPart: lambda part: part.levels.steps,
     MixedPart: lambda part: part.rounds * part.share * steps_of(part.inner),
 }
@@ -180,6 +183,7 @@ _SURVEYS: Mapping[type[Part], Callable[[Any, bool, float], Array]] = {
         count * laplace_transform(shift, ORDERS) for shift, count in part.levels.pairs()
     ),
     StepsPart: _steps_moments,
+    ListPart: lambda part, reverse, reach: part.count * log_moments(list_atoms(part), ORDERS),
     MixedPart: lambda part, reverse, reach: (
         part.rounds
         * np.logaddexp(
@@ -306,6 +310,7 @@ def _cells_size(parts: tuple[Part, ...], reverse: bool, tilt: float, reach: floa
 _SIZES: Mapping[type[Part], Callable[[Any, bool, float, float], float]] = {
     GaussianPart: lambda part, reverse, tilt, reach: 0.0,
     LaplacePart: lambda part, reverse, tilt, reach: 0.0,
+    ListPart: lambda part, reverse, tilt, reach: 0.0,
     StepsPart: lambda part, reverse, tilt, reach: sum(
         count * design(part.unit.scaled(level), reverse, tilt, reach).error
         for level, count in surveyed(part).levels.pairs()

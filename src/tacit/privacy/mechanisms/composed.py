@@ -28,6 +28,7 @@ from tacit.privacy.mechanisms.base import (
     observer,
     whole,
 )
+from tacit.privacy.mechanisms.known import KnownRelease
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -36,7 +37,6 @@ from tacit.privacy.mechanisms.steps import (
     PrivateState,
     SampledGaussian,
 )
-from tacit.privacy.mechanisms.trials import BestOfTrials
 
 
 class OfParts(Mechanism):
@@ -267,11 +267,11 @@ class Person(OfParts):
                 "nodes x rows rows for equal mechanisms behind secure sums"
             )
             raise InputError("trust_model", self.trust_model, expected)
-        for kind in kinds & {ClientSampling, BestOfTrials}:
+        for kind in kinds & {ClientSampling, KnownRelease}:
             expected = (
-                "what nodes share, who takes part and which trial wins, is not drawn for each node "
-                "alone, so that no bound is proved for a person at several; state the rounds that "
-                "each node took part in"
+                "what nodes share, as who takes part, or which trial wins, is not drawn for each "
+                "node alone, so that no bound is proved for a person at several; state the rounds "
+                "that each node took part in"
             )
             raise InputError("parts", kind.kind, expected)
 
@@ -315,9 +315,9 @@ def for_a_unit(mechanism: Mechanism, rows: int) -> Mechanism:
     Exact for noise on sums over every record (`Gaussian`, `Laplace`: the noise multiplier over
     `rows`) and for Poisson sampling, private state included, where the number of the person's rows
     that a step draws is binomial; for these inside `Composed` and `ClientSampling` as well. For all
-    else (batches of fixed size, random allocation, sampled Laplace noise, persistent state, the
-    best of trials) by group privacy of the mechanism's whole curve of epsilon and delta, with the
-    best split of epsilon over the rows. What is proved of which: `Person`.
+    else (batches of fixed size, random allocation, sampled Laplace noise, persistent state, known
+    releases) by group privacy of the mechanism's whole curve of epsilon and delta, with the best
+    split of epsilon over the rows. What is proved of which: `Person`.
 
     Raises:
         InputError: `rows` is not a whole number from 1 to 256, or the mechanism protects a client.
@@ -380,8 +380,8 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     PersistentState,
     Composed,
     ClientSampling,
-    BestOfTrials,
     Person,
+    KnownRelease,
 )
 """Every mechanism that there is."""
 
@@ -392,10 +392,12 @@ def compose(mechanism: Mechanism, times: int) -> Mechanism:
     Raises:
         InputError: `times` is not a whole number of 1 or more, or there are too many steps.
     """
-    times = whole("times", times)
     if type(mechanism) not in MECHANISMS:
-        raise InputError("mechanism", mechanism, "must be a mechanism")
-    return mechanism.repeated(times)
+        raise InputError("mechanism", mechanism, "must be a mechanism; `Composed` is of several")
+    if isinstance(times, Mechanism):
+        expected = "must be a number of times; one after the other is `Composed([a, b])`"
+        raise InputError("times", times, expected)
+    return mechanism.repeated(whole("times", times))
 
 
 def _flat(part: Mechanism) -> Iterable[Mechanism]:
