@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,9 +121,14 @@ class FigureRuns:
 
 
 def gather(
-    figure: Figure, folder: Path, *, jobs: int = 1, monitor: Monitor = UNHEARD
+    figure: Figure,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    monitor: Monitor = UNHEARD,
 ) -> FigureRuns:
-    """Make the runs that have not ended yet, by so many `jobs` at once, and give all of the figure.
+    """Make the runs that have not ended yet, and give all of the figure; see `complete`.
 
     A run that fails does not end the others: its error is kept beside it.
     """
@@ -136,7 +142,9 @@ def gather(
             if digest not in requests:
                 path = found_run(folder / RUNS, name, config)
                 requests[digest] = WantedRun(name, config, path)
-    outcomes = complete(list(requests.values()), make_whole, jobs=jobs, monitor=monitor)
+    outcomes = complete(
+        list(requests.values()), make_whole, jobs=jobs, executor=executor, monitor=monitor
+    )
     ended = {
         digest: _line_run(request.config, outcome)
         for (digest, request), outcome in zip(requests.items(), outcomes, strict=True)
