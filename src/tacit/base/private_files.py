@@ -28,7 +28,7 @@ def write_private(path: Path, content: bytes) -> None:
     """The whole content or, whenever the process or the machine stops, what was there before."""
     part = _write_part(path, content)
     os.replace(part, path)
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 def write_passing(path: Path, content: bytes) -> None:
@@ -59,19 +59,21 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
     remove_files(folder, last)
     for name, part in zip(others, parts, strict=False):
         os.replace(part, folder / name)
-    sync_folder(folder)
+    sync_path(folder)
     os.replace(parts[-1], folder / last)
-    sync_folder(folder)
+    sync_path(folder)
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add a line to a file, made if missing; a kill may cost this line, none before or after it."""
+    """Add a line to a file, made if missing; a kill may cost this line, none before or after it.
+
+    It does not wait for the disk, as `sync_path` does.
+    """
     descriptor = _open_private(path, os.O_APPEND)
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         _write_all(descriptor, b"\n" * torn + line + b"\n")
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -82,7 +84,7 @@ def remove_files(folder: Path, *names: str) -> None:
     for name in present:
         os.unlink(folder / name)
     if present:
-        sync_folder(folder)
+        sync_path(folder)
 
 
 def make_private_folder(path: Path) -> None:
@@ -118,11 +120,11 @@ def appearing(path: Path) -> Iterator[Path]:
         os.link(aside, path)
     finally:
         _discard(aside)
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Bring to the disk which files a folder has."""
+def sync_path(path: Path) -> None:
+    """Bring to the disk what a file has, or which files a folder has."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

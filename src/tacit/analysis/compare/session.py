@@ -134,11 +134,12 @@ def gather(
     """
     # All lines with the first seed, then all with the next: what is cut short still compares them.
     requests: dict[str, WantedRun] = {}
+    digests = {id(config): run_digest(config) for config in figure.configs}
     settings = [(line.name, setting) for line in figure.lines for setting in line.settings]
     for turn in range(max((len(setting.runs) for _, setting in settings), default=0)):
         for name, setting in settings:
             config = setting.runs[turn]
-            digest = run_digest(config)
+            digest = digests[id(config)]
             if digest not in requests:
                 path = found_run(folder / RUNS, name, config)
                 requests[digest] = WantedRun(name, config, path)
@@ -155,7 +156,7 @@ def gather(
         folder=folder,
         runs=tuple(
             tuple(
-                tuple(ended[run_digest(config)] for config in setting.runs)
+                tuple(ended[digests[id(config)]] for config in setting.runs)
                 for setting in line.settings
             )
             for line in figure.lines

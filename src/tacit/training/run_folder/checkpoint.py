@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tacit.base.plain_files import check_plain
-from tacit.base.private_files import plain_errors, remove_files, sync_folder, write_private
+from tacit.base.private_files import plain_errors, remove_files, sync_path, write_private
 from tacit.errors import FormatError, InputError
 
 FORMAT_VERSION = 1
@@ -77,7 +77,8 @@ def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> P
         write_private(path, save(tensors, {**metadata, "content": _content(metadata, tensors)}))
         older = [other for other in _all(folder) if _step(other) < checkpoint.step]
         unneeded = [old for old in older[: 1 - KEPT] if keep is None or _step(old) < keep]
-        remove_files(folder, *(old.name for old in unneeded))
+        for old in unneeded:  # without waiting for the disk: one that comes back does no harm
+            old.unlink()
     return path
 
 
@@ -109,7 +110,7 @@ def sound(folder: Path, digest: str, run: str | None = None) -> tuple[list[int],
     reason = ""
     found = _all(folder)
     if found:  # a process that was killed may have renamed one, and not waited for the disk
-        sync_folder(folder)
+        sync_path(folder)
     for path in found:
         try:
             steps.append(read(path, digest, run).step)

@@ -27,7 +27,7 @@ from tacit.base.private_files import (
     make_private_folder,
     plain_errors,
     remove_files,
-    sync_folder,
+    sync_path,
     write_private,
     write_together,
 )
@@ -71,6 +71,12 @@ class RunFolder:
         with plain_errors("out", self.metrics):
             append_line(self.metrics, dump(row, indent=None).encode())
 
+    def sync_metrics(self) -> None:
+        """Bring the rows to the disk: what is written next stands for them."""
+        if self.metrics.exists():
+            with plain_errors("out", self.metrics):
+                sync_path(self.metrics)
+
     def set_aside_metrics(self) -> None:
         """Copy the rows as they are to `metrics.earlier-1.jsonl`, or the next number."""
         if self.metrics.exists():
@@ -108,6 +114,7 @@ class RunFolder:
         self, result: ResultDocument, models: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """`result.json` and the models that it speaks of, by file: all of them, or no result."""
+        self.sync_metrics()
         contents = {name: _safetensors(tensors) for name, tensors in models.items()}
         with plain_errors("out", self.path / RESULT):
             write_together(self.path, {**contents, RESULT: dump(result).encode()})
@@ -173,10 +180,10 @@ def created(
                 if schema is not None:
                     write_private(half / SCHEMA, schema.toml.encode())
                 fill(RunFolder(half))
-                sync_folder(half)
+                sync_path(half)
                 check_new(path)  # a rename would replace an empty folder
                 os.rename(half, path)
-                sync_folder(path.parent)
+                sync_path(path.parent)
         except BaseException:
             shutil.rmtree(half, ignore_errors=True)
             raise
