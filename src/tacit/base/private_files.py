@@ -28,7 +28,7 @@ def write_private(path: Path, content: bytes) -> None:
     """The whole content or, whenever the process or the machine stops, what was there before."""
     part = _write_part(path, content)
     os.replace(part, path)
-    sync_path(path.parent)
+    sync_folder(path.parent)
 
 
 def write_passing(path: Path, content: bytes) -> None:
@@ -59,15 +59,15 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
     remove_files(folder, last)
     for name, part in zip(others, parts, strict=False):
         os.replace(part, folder / name)
-    sync_path(folder)
+    sync_folder(folder)
     os.replace(parts[-1], folder / last)
-    sync_path(folder)
+    sync_folder(folder)
 
 
 def append_line(path: Path, line: bytes) -> None:
     """Add a line to a file, made if missing; a kill may cost this line, none before or after it.
 
-    It does not wait for the disk, as `sync_path` does.
+    It does not wait for the disk, as `sync_folder` does.
     """
     descriptor = _open_private(path, os.O_APPEND)
     try:
@@ -84,7 +84,7 @@ def remove_files(folder: Path, *names: str) -> None:
     for name in present:
         os.unlink(folder / name)
     if present:
-        sync_path(folder)
+        sync_folder(folder)
 
 
 def make_private_folder(path: Path) -> None:
@@ -120,11 +120,11 @@ def appearing(path: Path) -> Iterator[Path]:
         os.link(aside, path)
     finally:
         _discard(aside)
-    sync_path(path.parent)
+    sync_folder(path.parent)
 
 
-def sync_path(path: Path) -> None:
-    """Bring to the disk what a file has, or which files a folder has."""
+def sync_folder(path: Path) -> None:
+    """Bring to the disk which files a folder has; of a file, what it holds."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -733,7 +733,7 @@ def save(run: RunState) -> None:
         # Rows of steps before a checkpoint stand before it does: they are not measured again.
         run.communication.finish()
         take_rows(run)
-    for folder in {run.folder, run.common_folder} - {None}:
+    for folder in {*filter(None, (run.folder, run.common_folder))}:
         folder.sync_metrics()
     saved = _checkpoint(run)
     run.peers.session.keep(run.step)

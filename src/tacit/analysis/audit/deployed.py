@@ -52,7 +52,7 @@ from tacit.analysis.audit.trade_off import (
 )
 from tacit.analysis.ledger_report import ledger_document
 from tacit.base.plain_files import check_plain
-from tacit.base.private_files import new_private_file, plain_errors, sync_path
+from tacit.base.private_files import new_private_file, plain_errors, sync_folder
 from tacit.config import GIVEN, Config
 from tacit.data import Dataset, StackedData, bounded_inputs
 from tacit.errors import FormatError, InputError
@@ -171,7 +171,7 @@ def plant_canaries(
             raise InputError("file", str(path), expected) from None
         with open(descriptor, "wb") as stream:
             stream.write(save(together, {"format_version": FORMAT_VERSION}))
-        sync_path(path.parent)
+        sync_folder(path.parent)
     return changed
 
 

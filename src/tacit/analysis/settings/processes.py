@@ -212,25 +212,23 @@ def run_by_executor(
                     monitor.start(request)
                 try:
                     future = executor.submit(_made_there, make, request, wanted, os.getcwd(), turn)
+                    running[future] = request, turn
                 except Exception as error:  # it is broken, or the machine has no room
                     end(request, _lost(request, f"could not be started ({describe(error)})"))
-                    continue
-                running[future] = request, turn
             _await_any(list(running))
             for future in [future for future in running if future.done()]:
                 request, turn = running.pop(future)
                 answer = _answer(future)
-                if isinstance(answer, Outcome):
-                    if answer.status == "cancelled" and not stopping:
-                        expected = f"its workers do not see {wanted.parent}: name a folder by --out"
-                        raise InputError("--executor", str(executor), f"{expected} that all share")
-                    end(request, answer)
-                elif stopping:
-                    end(request, Outcome(request.path, "cancelled"))
-                elif turn < _TRIES:  # it goes on from its checkpoint
-                    waiting.append((request, turn + 1))
-                else:
-                    end(request, _lost(request, f"was lost ({answer})"))
+                if isinstance(answer, _Lost) and turn < _TRIES and not stopping:
+                    waiting.append((request, turn + 1))  # it goes on from its checkpoint
+                    continue
+                if isinstance(answer, _Lost):
+                    lost = _lost(request, f"was lost ({answer})")
+                    answer = Outcome(request.path, "cancelled") if stopping else lost
+                elif answer.status == "cancelled" and not stopping:
+                    expected = f"its workers do not see {wanted.parent}: name a folder by --out"
+                    raise InputError("--executor", str(executor), f"{expected} that all share")
+                end(request, answer)
             if time.monotonic() > looked + _EVERY:
                 looked = time.monotonic()
                 for request, _ in running.values():
@@ -243,26 +241,22 @@ def run_by_executor(
 
 
 def call_there(executor: Executor, function: Callable[[], Any]) -> Any:
-    """What a `partial` of a module's function returns, called by a worker; anew where it is lost.
+    """What a `partial` of a module's function returns, called by a worker.
 
     Raises:
-        PeerError: the worker was lost again and again.
+        PeerError: the worker was lost.
     """
-    for turn in range(_TRIES):
-        future: Any = executor.submit(_called_there, function, os.getcwd(), turn)
-        while not future.done():
-            _await_any([future])
-        answer = _answer(future)
-        if not isinstance(answer, BaseException):
-            return answer
-    raise PeerError(f"its process was lost ({answer})")
+    future: Any = executor.submit(_called_there, function, os.getcwd())
+    while not future.done():
+        _await_any([future])
+    answer = _answer(future)
+    if isinstance(answer, _Lost):
+        raise PeerError(f"its process was lost ({answer})")
+    return answer
 
 
-@dataclass(frozen=True)
-class _Raised:
-    """What a function has raised, which is no loss of its worker."""
-
-    error: Exception
+class _Lost(str):
+    """Why a worker is lost."""
 
 
 def _await_any(futures: Sequence[Any]) -> None:
@@ -274,15 +268,15 @@ def _await_any(futures: Sequence[Any]) -> None:
 
 
 def _answer(future: Any) -> Any:
-    """What a worker returned, or the exception that says why it is lost."""
+    """What a worker returned; what its function raised is raised here."""
     try:
         answer = future.result()
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # libraries have such of their own for what is cancelled
-        return RuntimeError(describe(error))
-    if isinstance(answer, _Raised):
-        raise answer.error
+        return _Lost(describe(error))
+    if isinstance(answer, Exception):
+        raise answer
     return answer
 
 
@@ -297,39 +291,39 @@ _wanted: Path | None = None  # what says that the run is wanted which is made he
 _preparing = False  # it, and nothing is reserved as yet
 
 
-def _called_there(function: Callable[[], Any], directory: str, turn: int) -> Any:
-    """What the function returns, where paths mean what they mean to who asks.
-
-    Some executors know a call by its arguments, and would not make one `turn` after another.
-    """
-    ours = threading.current_thread() is threading.main_thread()
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None  # it is for who asks
+def _called_there(function: Callable[[], Any], directory: str) -> Any:
+    """What the function returns or raises, where paths mean what they mean to who asks."""
+    main = threading.current_thread() is threading.main_thread()
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # it is for who asks
     try:
         with _TURN, as_found():
             os.chdir(directory)
             return function()
     except Exception as error:
-        return _Raised(error)
+        return error
     finally:
-        if ours:
+        if main:
             signal.signal(signal.SIGINT, usual)
 
 
 def _made_there(make: Make, request: WantedRun, wanted: Path, directory: str, turn: int) -> Any:
-    """Make a run here, while it is wanted."""
+    """Make a run here, while it is wanted.
+
+    Some executors know a call by its arguments, and would not make one `turn` after another.
+    """
     if not (wanted.exists() and os.path.isdir(directory)):
         return Outcome(request.path, "cancelled")
-    return _called_there(partial(_make, make, request, wanted), directory, turn)
+    return _called_there(partial(_make, make, request, wanted), directory)
 
 
 def _make(make: Make, request: WantedRun, wanted: Path) -> Outcome:
     global _wanted, _preparing
-    looked, stopping = time.monotonic(), False
+    looked, stopping = 0.0, False
 
     def should_stop() -> bool:  # first asked when all is prepared
         global _preparing
         nonlocal looked, stopping
-        if _preparing or time.monotonic() > looked + _PATIENCE:
+        if time.monotonic() > looked + _PATIENCE:
             _preparing, looked, stopping = False, time.monotonic(), not wanted.exists()
         return stopping
 

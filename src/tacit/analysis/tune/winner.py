@@ -17,7 +17,7 @@ from tacit.analysis.tune.costs import SearchPlan, with_ledger
 from tacit.analysis.tune.search import without_ledger
 from tacit.analysis.tune.trials import SearchFolder, reserve_total, run_final, run_trials
 from tacit.base.plain_files import read_plain
-from tacit.base.private_files import make_private_folder, plain_errors, sync_path, write_private
+from tacit.base.private_files import make_private_folder, plain_errors, sync_folder, write_private
 from tacit.base.version import __version__
 from tacit.config import Config, to_toml
 from tacit.report import write_report
@@ -125,7 +125,7 @@ def _shown(plan: SearchPlan, folder: SearchFolder, config: Config, run: Path) ->
             write_private(half / name, content)
         write_report(half)
         os.rename(half, target)
-        sync_path(target.parent)
+        sync_folder(target.parent)
     return target
 
 

@@ -44,7 +44,7 @@ from tacit.base.private_files import (
     make_private_folder,
     plain_errors,
     remove_files,
-    sync_path,
+    sync_folder,
     write_private,
 )
 from tacit.communication.secure.frames import digest_of
@@ -179,7 +179,7 @@ class Journal:
         with plain_errors(_FILES, folder):
             if not folder.is_dir():
                 make_private_folder(folder)
-                sync_path(folder.parent)  # else a power cut may take the folder, and all in it
+                sync_folder(folder.parent)  # else a power cut may take the folder, and all in it
 
     def hold(self) -> None:
         """Keep all other processes from the session until `close`.
@@ -267,7 +267,7 @@ class Journal:
                     if found:
                         os.fdatasync(self._descriptors[kind])
             with plain_errors(_FILES, self.folder):
-                sync_path(self.folder)
+                sync_folder(self.folder)
 
     def add_received(self, record: Record) -> None:
         """Add a message that came; on the disk only after `sync_received`."""

@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tacit.base.plain_files import check_plain
-from tacit.base.private_files import plain_errors, remove_files, sync_path, write_private
+from tacit.base.private_files import plain_errors, remove_files, sync_folder, write_private
 from tacit.errors import FormatError, InputError
 
 FORMAT_VERSION = 1
@@ -110,7 +110,7 @@ def sound(folder: Path, digest: str, run: str | None = None) -> tuple[list[int],
     reason = ""
     found = _all(folder)
     if found:  # a process that was killed may have renamed one, and not waited for the disk
-        sync_path(folder)
+        sync_folder(folder)
     for path in found:
         try:
             steps.append(read(path, digest, run).step)

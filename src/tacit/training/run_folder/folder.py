@@ -27,7 +27,7 @@ from tacit.base.private_files import (
     make_private_folder,
     plain_errors,
     remove_files,
-    sync_path,
+    sync_folder,
     write_private,
     write_together,
 )
@@ -75,7 +75,7 @@ class RunFolder:
         """Bring the rows to the disk: what is written next stands for them."""
         if self.metrics.exists():
             with plain_errors("out", self.metrics):
-                sync_path(self.metrics)
+                sync_folder(self.metrics)
 
     def set_aside_metrics(self) -> None:
         """Copy the rows as they are to `metrics.earlier-1.jsonl`, or the next number."""
@@ -180,10 +180,10 @@ def created(
                 if schema is not None:
                     write_private(half / SCHEMA, schema.toml.encode())
                 fill(RunFolder(half))
-                sync_path(half)
+                sync_folder(half)
                 check_new(path)  # a rename would replace an empty folder
                 os.rename(half, path)
-                sync_path(path.parent)
+                sync_folder(path.parent)
         except BaseException:
             shutil.rmtree(half, ignore_errors=True)
             raise
