@@ -1,8 +1,9 @@
 """Wall time of `tacit compare` of many small runs, here and at another checkout, side by side.
 
-`python benchmarks/compare_runs.py --base CHECKOUT [--runs 100] [--rounds 3] [--folder DIR]` runs both in turn, with two
-processes each, on the digits (a logistic model, 30 steps, seeded noise), in folders below DIR, which says on which disk.
-It prints a line a round: seconds of the base, seconds of this checkout, and their ratio; then the median ratio.
+`python benchmarks/compare_runs.py --base CHECKOUT [--runs 100] [--rounds 3] [--folder DIR]` runs
+both in turn, with two processes each, on the digits (a logistic model, 30 steps, seeded noise), in
+folders below DIR, which says on which disk. It prints a line a round: seconds of the base, seconds
+of this checkout, and their ratio; then the median ratio.
 """
 
 from __future__ import annotations
