@@ -42,6 +42,9 @@ class TacitError(Exception):
         """What other processes are told of it; None: nothing but its kind."""
         return str(self) if self.public else None
 
+    def __reduce__(self) -> tuple[Any, ...]:  # a worker returns it
+        return Exception.__new__, (type(self), *self.args), self.__dict__
+
 
 class InputError(TacitError, ValueError):
     """The user's input is wrong.

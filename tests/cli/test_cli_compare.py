@@ -113,6 +113,9 @@ def test_wrong_input_is_one_line_and_leaves_nothing(file, tmp_path):
         ([file, file], "give it alone"),
         (["none.toml"], "none.toml"),
         ([file, "--out", "."], "no comparison made it"),
+        ([file, "--executor", "nowhere:workers"], "there is no module 'nowhere'"),
+        ([file, "--executor", "os:getcwd"], "must return an executor: its str has no submit"),
+        ([file, "--executor", "os:getcwd", "--jobs", 2], "--jobs = 2"),
     ):
         answer = tacit("compare", *arguments)
         assert answer.code == 2

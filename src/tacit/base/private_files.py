@@ -65,13 +65,15 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add a line to a file, made if missing; a kill may cost this line, none before or after it."""
+    """Add a line to a file, made if missing; a kill may cost this line, none before or after it.
+
+    It does not wait for the disk, as `sync_folder` does.
+    """
     descriptor = _open_private(path, os.O_APPEND)
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         _write_all(descriptor, b"\n" * torn + line + b"\n")
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -122,7 +124,7 @@ def appearing(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring to the disk which files a folder has."""
+    """Bring to the disk which files a folder has; of a file, what it holds."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import Json, Page, Set, check_files, waiting, write_page
+from tacit.cli.options import Json, Page, Set, Workers, check_files, waiting, write_page
 from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError
 
@@ -37,6 +37,7 @@ def compare(
     seeds: Annotated[
         int | None, typer.Option("--seeds", help="Repetitions; default: as the figure has them.")
     ] = None,
+    executor: Workers = None,
     page: Page = None,
     as_json: Json = False,
 ) -> None:
@@ -49,6 +50,7 @@ def compare(
     from tacit.analysis.compare.document import figure_document, watching
     from tacit.analysis.compare.figure import FigureOptions, load_figure
     from tacit.analysis.compare.session import gather, open_folder, worst_code
+    from tacit.analysis.settings.processes import opened_executor
     from tacit.base.private_files import write_private
     from tacit.report.compare_page import compare_page, figure_blocks
     from tacit.report.compare_panels import panels, picture_note
@@ -61,14 +63,17 @@ def compare(
     for name, value in (("--jobs", jobs), ("--seeds", seeds)):
         if value is not None and not 1 <= value <= 1000:
             raise InputError(name, value, "must be a whole number from 1 to 1000")
+    if executor is not None and jobs != 1:
+        raise InputError("--jobs", jobs, "goes without --executor, which has workers of its own")
     figure = load_figure(files, FigureOptions(tuple(set_ or ()), quick, seeds))
     folder = open_folder(out or _folder(files, quick))
     with (
         kept(_KEPT),
+        opened_executor(executor) as workers,
         stop_signals() as asked_to_stop,
         watching(asked_to_stop, hidden=as_json) as monitor,
     ):
-        gathered = gather(figure, folder, jobs=jobs, monitor=monitor)
+        gathered = gather(figure, folder, jobs=jobs, executor=workers, monitor=monitor)
     if asked_to_stop():
         typer.echo(f"stopped: {_KEPT}", err=True)
     with kept(_KEPT), waiting("bounding what all runs cost together", hidden=as_json):

@@ -54,6 +54,7 @@ from tacit.cli.options import (
     ResumeIfThere,
     Set,
     Trust,
+    Workers,
     check_files,
     check_new,
     print_written,
@@ -394,6 +395,7 @@ def audit(
         Path | None, Option(help="Canaries that were planted in the run, and their coins.")
     ] = None,
     trust: Trust = False,
+    executor: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Test and attack the code that trains, and say what it leaks.
@@ -405,6 +407,7 @@ def audit(
     from the model that it released. Nothing is put beside the run.
     """
     from tacit.analysis import audit as auditing
+    from tacit.analysis.settings.processes import opened_executor
     from tacit.config import load_config
     from tacit.report.audit_words import audit_blocks
     from tacit.report.documents.base import dump
@@ -427,9 +430,13 @@ def audit(
         if run is not None and value is not None and value != []:
             raise InputError(name, value, "a run is audited as it is")
     experiment = file if run is None else auditing.run_experiment(run, trust)
-    with kept(ANEW), auditing.audit_progress() as progress:
+    with (
+        kept(ANEW),
+        opened_executor(executor) as workers,
+        auditing.audit_progress() as progress,
+    ):
         config = load_config(experiment, overrides=set_ or ())
-        report = auditing.audit(config, options=options, progress=progress)
+        report = auditing.audit(config, options=options, progress=progress, executor=workers)
     if run is not None:
         auditing.record_audit(run, report)
     show_document(report, audit_blocks(report, details=verbose), as_json=as_json)

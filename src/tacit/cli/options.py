@@ -61,6 +61,14 @@ Ended = Annotated[Path, Argument(metavar="RUN", help="A run folder.", callback=o
 Trust = Annotated[
     bool, Option("--trust", help="Call functions that the run's config.toml names as its own.")
 ]
+Workers = Annotated[
+    str | None,
+    Option(
+        "--executor",
+        metavar="MODULE:FUNCTION",
+        help="Hand runs to what the function returns, a concurrent.futures.Executor or its like.",
+    ),
+]
 Page = Annotated[
     Path | None, Option("--page", metavar="HTML", help="Write it as a page to a new file, too.")
 ]

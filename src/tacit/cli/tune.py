@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.options import File, Json, Set, check_files, waiting
+from tacit.cli.options import File, Json, Set, Workers, check_files, waiting
 from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError
 
@@ -32,6 +32,7 @@ def tune(
     plan: Annotated[
         bool, typer.Option("--plan", help="Print what every trial and all may cost; run nothing.")
     ] = False,
+    executor: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Search settings under one privacy budget that covers the choosing.
@@ -39,7 +40,7 @@ def tune(
     FILE has a section [tune]: which settings, by which score, and how choosing is paid for.
     """
     check_files(file, set_ or ())
-    from tacit.analysis.settings.processes import Monitor
+    from tacit.analysis.settings.processes import Monitor, opened_executor
     from tacit.analysis.tune.costs import plan_search
     from tacit.analysis.tune.search import load_search
     from tacit.analysis.tune.trials import SearchFolder
@@ -66,13 +67,14 @@ def tune(
         return
     with (
         kept(_KEPT),
+        opened_executor(executor) as workers,
         SearchFolder.begin(target, digest, planned.epsilon) as folder,
         stop_signals(hidden=as_json) as asked_to_stop,
     ):
         monitor = Monitor(should_stop=asked_to_stop, done=_say_lost)
         if not as_json:
             monitor = replace(monitor, start=lambda trial: typer.echo(trial.name, err=True))
-        document = run_search(planned, folder, monitor)
+        document = run_search(planned, folder, monitor, workers)
     if document is None:
         typer.echo(f"stopped: {_KEPT}", err=True)
         return

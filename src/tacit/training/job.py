@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ class Job:
         """The experiment, as the plan has it."""
         return self.plan.config
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Identifies what runs here: the plan, and which of its nodes."""
         own = self.plan.digest(self.hosted)

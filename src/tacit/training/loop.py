@@ -64,8 +64,7 @@ from tacit.training.state import (
 )
 
 CHECKPOINTS = 10  # by default, over a run
-BLOCKS = 100  # of steps, reserved one at a time
-DATA_BLOCKS = 20  # where each node has a file of its own to write
+BLOCKS = 20  # of steps, reserved one at a time
 FINITE_CHECK_EVERY = 8
 
 
@@ -263,7 +262,7 @@ def _train(
     """Every step from where the run stands, then the gossip-only rounds."""
     config, peers = run.job.config, run.peers
     saves = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
-    block = share_of(run.plan.steps, DATA_BLOCKS if config.privacy.ledger else BLOCKS)
+    block = share_of(run.plan.steps, BLOCKS)
     if run.step == 0 and not run.started:
         hooks.metrics(record(run))
     _begin_reserving(run)

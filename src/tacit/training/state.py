@@ -733,6 +733,8 @@ def save(run: RunState) -> None:
         # Rows of steps before a checkpoint stand before it does: they are not measured again.
         run.communication.finish()
         take_rows(run)
+    for folder in {*filter(None, (run.folder, run.common_folder))}:
+        folder.sync_metrics()
     saved = _checkpoint(run)
     run.peers.session.keep(run.step)
     checkpoints.write(run.folder.path, saved, keep=run.kept)

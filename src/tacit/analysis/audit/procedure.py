@@ -10,7 +10,9 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -43,6 +45,7 @@ from tacit.analysis.audit.fidelity.units import unit_findings
 from tacit.analysis.audit.laboratory import WIDTH
 from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
 from tacit.analysis.audit.report import AuditOptions, audit_document
+from tacit.analysis.settings.processes import call_there
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.report.documents.claims import AuditDocument, AuditedModel
@@ -73,16 +76,22 @@ def audit(
     model: nn.Module | None = None,
     nodes: Sequence[Any] | None = None,
     progress: Progress = _silent,
+    executor: Executor | None = None,
 ) -> AuditDocument:
     """Attack what an experiment releases, and test whether what runs is what was certified.
 
-    Model and nodes are as `tacit.train` takes them; `progress` hears what is done. A bound that is
-    infinite is null in the JSON of the document.
+    Model and nodes are as `tacit.train` takes them; `progress` hears what is done. All of it is
+    one job of an `executor`, if there is one. A bound that is infinite is null in the JSON of the
+    document.
 
     Raises:
         InputError: the experiment is wrong, adds no noise or does not clip.
         BudgetError: a node's budget cannot be met.
     """
+    if executor is not None:
+        there = partial(audit, config, options=options, model=model, nodes=nodes)
+        document: AuditDocument = call_there(executor, there)
+        return document
     job = prepare(config, model=model, nodes=nodes, keep_raw=True)
     return audit_job(job, options=options, progress=progress)
 

@@ -94,6 +94,11 @@ class Figure:
     quick: bool
     lines: tuple[FigureLine, ...]
 
+    @property
+    def configs(self) -> list[Config]:
+        """Every experiment, as often as it is in a line."""
+        return _runs(self.lines)
+
 
 def _measured(name: str) -> str:
     if name in SERIES or name in MEASURES or ":" in name:

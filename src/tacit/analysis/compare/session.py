@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,23 +121,31 @@ class FigureRuns:
 
 
 def gather(
-    figure: Figure, folder: Path, *, jobs: int = 1, monitor: Monitor = UNHEARD
+    figure: Figure,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    monitor: Monitor = UNHEARD,
 ) -> FigureRuns:
-    """Make the runs that have not ended yet, by so many `jobs` at once, and give all of the figure.
+    """Make the runs that have not ended yet, and give all of the figure; see `complete`.
 
     A run that fails does not end the others: its error is kept beside it.
     """
     # All lines with the first seed, then all with the next: what is cut short still compares them.
     requests: dict[str, WantedRun] = {}
+    digests = {id(config): run_digest(config) for config in figure.configs}
     settings = [(line.name, setting) for line in figure.lines for setting in line.settings]
     for turn in range(max((len(setting.runs) for _, setting in settings), default=0)):
         for name, setting in settings:
             config = setting.runs[turn]
-            digest = run_digest(config)
+            digest = digests[id(config)]
             if digest not in requests:
                 path = found_run(folder / RUNS, name, config)
                 requests[digest] = WantedRun(name, config, path)
-    outcomes = complete(list(requests.values()), make_whole, jobs=jobs, monitor=monitor)
+    outcomes = complete(
+        list(requests.values()), make_whole, jobs=jobs, executor=executor, monitor=monitor
+    )
     ended = {
         digest: _line_run(request.config, outcome)
         for (digest, request), outcome in zip(requests.items(), outcomes, strict=True)
@@ -147,7 +156,7 @@ def gather(
         folder=folder,
         runs=tuple(
             tuple(
-                tuple(ended[run_digest(config)] for config in setting.runs)
+                tuple(ended[digests[id(config)]] for config in setting.runs)
                 for setting in line.settings
             )
             for line in figure.lines

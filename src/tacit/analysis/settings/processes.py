@@ -1,38 +1,50 @@
-"""Makes runs, in this process or in several at once; none of these takes another with it.
+"""Makes runs, in this process or by an executor; none of these takes another with it.
 
-Each of several processes has a pipe. A process that is killed is seen by the end of it: its run
-alone fails, and another takes its place. On the pipe it hears its runs, and reports how far each is
-and how it ended; a word from the parent, or the end of the pipe because the parent is gone, however
-it died, asks it to stop after the step that it is at, with a checkpoint.
+An executor is anything with `submit` of `concurrent.futures.Executor`, whose answers have `done`
+and `result`. What it is handed is a function of a module, with a wanted run: a run is a file and a
+folder, so that one that was lost with its worker is handed in again, and goes on from its
+checkpoint. All that workers share with this process is the file system. A file says that the runs
+are wanted: where it is gone each stops after the step that it is at, with a checkpoint.
+
+The processes of our own are an executor, too: a process that is killed takes its own run alone
+along, and whose parent is gone, however it died, stops likewise.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
+import torch
+
 from tacit.config import Config
-from tacit.errors import DivergenceError, PeerError, describe
+from tacit.errors import DivergenceError, InputError, PeerError, describe
+from tacit.models.imports import call_function
+from tacit.report.documents.status import read_status
 from tacit.training.job import Job
 from tacit.training.loop import execute
 
 _PATIENCE = 0.2  # seconds between two looks at whether to stop
-_EVERY = 0.5  # seconds between two reports of a process
-_GONE = 5.0  # seconds in which a process has ended whose pipe has
+_EVERY = 0.5  # seconds between two looks at how far runs are
 _LEFT = 130  # exit code of a process that was asked to stop
+_TRIES = 3  # of a run whose worker is lost
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -120,7 +132,8 @@ def run_in_turn(requests: Sequence[WantedRun], make: Make, monitor: Monitor) -> 
         if not stopping:
             monitor.start(request)
             on_step = partial(monitor.step, request)
-            outcome = make(request, partial(_attempt, on_step, monitor.should_stop))
+            with as_found():
+                outcome = make(request, partial(_attempt, on_step, monitor.should_stop))
             stopping = outcome.status in UNFINISHED
         monitor.done(request, outcome)
         outcomes.append(outcome)
@@ -139,20 +152,44 @@ def threads_a_process(jobs: int) -> int:
     return max(1, min(most, cores // jobs))
 
 
-def run_in_processes(
-    requests: Sequence[WantedRun], make: Make, jobs: int, monitor: Monitor
-) -> list[Outcome]:
-    """Make all runs, each in a folder of its own, in so many processes.
+@contextmanager
+def opened_executor(reference: str | None) -> Iterator[Executor | None]:
+    """What a user's `module:function` returns, shut down in the end; None: there is none.
 
-    `make` is a function of a module. A program that asks for processes guards its main part by `if
-    __name__ == "__main__"`: `multiprocessing` imports it in each.
+    Raises:
+        InputError: it cannot be imported, fails, or returns what takes no jobs.
+    """
+    executor: Any = None if reference is None else call_function(reference, "--executor")
+    if reference is not None and not callable(getattr(executor, "submit", None)):
+        expected = f"must return an executor: its {type(executor).__name__} has no submit"
+        raise InputError("--executor", reference, expected)
+    try:
+        yield executor
+    finally:
+        getattr(executor, "shutdown", lambda: None)()
+
+
+def run_by_executor(
+    requests: Sequence[WantedRun],
+    make: Make,
+    executor: Executor,
+    monitor: Monitor,
+    at_once: int | None = None,
+) -> list[Outcome]:
+    """Make all runs, each in a folder of its own, of which so many `at_once` are handed in.
+
+    `make` is a function of a module, or a `partial` of one. What one raises ends them.
+
+    Raises:
+        InputError: the workers do not share this file system.
     """
     outcomes: dict[Path, Outcome] = {}
-    waiting = deque(requests)
-    running: dict[_Worker, WantedRun] = {}
-    idle: list[_Worker] = []
-    threads = threads_a_process(jobs)
-    stopping = False
+    waiting = deque((request, 1) for request in requests)
+    running: dict[Future[Any], tuple[WantedRun, int]] = {}
+    stopping, looked = False, time.monotonic()
+    wanted = requests[0].path.parent.absolute() / f".wanted-{secrets.token_hex(8)}"
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    wanted.touch(mode=0o600, exist_ok=False)
 
     def end(request: WantedRun, outcome: Outcome) -> None:
         outcomes[request.path] = outcome
@@ -162,85 +199,201 @@ def run_in_processes(
         while waiting or running:
             if not stopping and monitor.should_stop():
                 stopping = True
-                for worker in running:
-                    worker.tell(None)
-            while waiting and stopping:
-                request = waiting.popleft()
-                end(request, Outcome(request.path, "cancelled"))
-            while waiting and len(running) < jobs:
-                request = waiting.popleft()
-                idle = [worker for worker in idle if worker.process.is_alive()]
-                try:
-                    worker = idle.pop() if idle else _start_worker(make, threads)
-                except (OSError, ValueError) as error:
-                    if running:  # the machine has room for no more
-                        jobs = len(running)
-                        waiting.appendleft(request)
-                        break
-                    end(request, _lost(request, f"could not be started ({describe(error)})"))
+                wanted.unlink(missing_ok=True)
+                for future, (request, _) in running.items():
+                    if not request.path.exists():  # it may wait for its turn for hours
+                        future.cancel()
+            while waiting and (stopping or at_once is None or len(running) < at_once):
+                request, turn = waiting.popleft()
+                if stopping:
+                    end(request, Outcome(request.path, "cancelled"))
                     continue
-                running[worker] = request
-                monitor.start(request)
-                worker.tell(request)
-            wait([worker.link for worker in running], timeout=_PATIENCE)
-            for worker, request in list(running.items()):
-                share, outcome = None, None
+                if turn == 1:
+                    monitor.start(request)
                 try:
-                    while outcome is None and worker.link.poll():
-                        share, outcome = worker.link.recv()
-                except (EOFError, OSError):
-                    outcome = _lost(request, f"was lost ({worker.lost()})")
-                    if stopping:
-                        outcome = Outcome(request.path, "cancelled")
-                if outcome is not None:
-                    del running[worker]
-                    end(request, outcome)
-                    idle += [] if worker.link.closed else [worker]
-                elif share is not None:
-                    monitor.step(request, share)
+                    future = executor.submit(_made_there, make, request, wanted, os.getcwd(), turn)
+                    running[future] = request, turn
+                except Exception as error:  # it is broken, or the machine has no room
+                    end(request, _lost(request, f"could not be started ({describe(error)})"))
+            _await_any(list(running))
+            for future in [future for future in running if future.done()]:
+                request, turn = running.pop(future)
+                answer = _answer(future)
+                if isinstance(answer, _Lost) and turn < _TRIES and not stopping:
+                    waiting.append((request, turn + 1))  # it goes on from its checkpoint
+                    continue
+                if isinstance(answer, _Lost):
+                    lost = _lost(request, f"was lost ({answer})")
+                    answer = Outcome(request.path, "cancelled") if stopping else lost
+                elif answer.status == "cancelled" and not stopping:
+                    expected = f"its workers do not see {wanted.parent}: name a folder by --out"
+                    raise InputError("--executor", str(executor), f"{expected} that all share")
+                end(request, answer)
+            if time.monotonic() > looked + _EVERY:
+                looked = time.monotonic()
+                for request, _ in running.values():
+                    with suppress(InputError, OSError):
+                        status = read_status(request.path)
+                        monitor.step(request, status.step / (status.steps or status.step + 1))
     finally:
-        for worker in (*running, *idle):
-            worker.kill()
+        wanted.unlink(missing_ok=True)
     return [outcomes[request.path] for request in requests]
+
+
+def call_there(executor: Executor, function: Callable[[], Any]) -> Any:
+    """What a `partial` of a module's function returns, called by a worker.
+
+    Raises:
+        PeerError: the worker was lost.
+    """
+    future: Any = executor.submit(_called_there, function, os.getcwd())
+    while not future.done():
+        _await_any([future])
+    answer = _answer(future)
+    if isinstance(answer, _Lost):
+        raise PeerError(f"its process was lost ({answer})")
+    return answer
+
+
+class _Lost(str):
+    """Why a worker is lost."""
+
+
+def _await_any(futures: Sequence[Any]) -> None:
+    """Wait for a moment, or until one of them has ended; not all have what others wait for."""
+    if all(isinstance(future, Future) for future in futures):
+        wait_for(futures, _PATIENCE, "FIRST_COMPLETED")
+    else:
+        time.sleep(_PATIENCE)
+
+
+def _answer(future: Any) -> Any:
+    """What a worker returned; what its function raised is raised here."""
+    try:
+        answer = future.result()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # libraries have such of their own for what is cancelled
+        return _Lost(describe(error))
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _lost(request: WantedRun, how: str) -> Outcome:
     return Outcome(request.path, "failed", f"its process {how}", PeerError.exit_code)
 
 
-@dataclass(frozen=True, eq=False)
-class _Worker:
-    """A process for runs, and the parent's end of the pipe to it."""
+# What follows is called in a worker.
 
-    process: BaseProcess
-    link: Connection[Any, Any]
-
-    def tell(self, request: WantedRun | None) -> None:
-        """Hand it a run, or ask it to stop cleanly; one that is lost says so by its pipe."""
-        with suppress(OSError):
-            self.link.send(request)
-
-    def lost(self) -> str:
-        """Why it is gone."""
-        self.process.join(_GONE)
-        self.kill()
-        code = self.process.exitcode or 0
-        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.link.close()
+_TURN = threading.Lock()  # of a worker with several threads
+_wanted: Path | None = None  # what says that the run is wanted which is made here now
+_preparing = False  # it, and nothing is reserved as yet
 
 
-def _start_worker(make: Make, threads: int) -> _Worker:
-    context = get_context("spawn")
-    link, other_end = context.Pipe()
-    process = context.Process(target=_serve, args=(other_end, make))
-    with _start_conditions(threads):
-        process.start()
-    other_end.close()  # so that its end is seen if the process dies
-    return _Worker(process, link)
+def _called_there(function: Callable[[], Any], directory: str) -> Any:
+    """What the function returns or raises, where paths mean what they mean to who asks."""
+    main = threading.current_thread() is threading.main_thread()
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # it is for who asks
+    try:
+        with _TURN, as_found():
+            os.chdir(directory)
+            return function()
+    except Exception as error:
+        return error
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, usual)
+
+
+def _made_there(make: Make, request: WantedRun, wanted: Path, directory: str, turn: int) -> Any:
+    """Make a run here, while it is wanted.
+
+    Some executors know a call by its arguments, and would not make one `turn` after another.
+    """
+    if not (wanted.exists() and os.path.isdir(directory)):
+        return Outcome(request.path, "cancelled")
+    return _called_there(partial(_make, make, request, wanted), directory)
+
+
+def _make(make: Make, request: WantedRun, wanted: Path) -> Outcome:
+    global _wanted, _preparing
+    looked, stopping = 0.0, False
+
+    def should_stop() -> bool:  # first asked when all is prepared
+        global _preparing
+        nonlocal looked, stopping
+        if time.monotonic() > looked + _PATIENCE:
+            _preparing, looked, stopping = False, time.monotonic(), not wanted.exists()
+        return stopping
+
+    _wanted, _preparing = wanted, True
+    try:
+        return make(request, partial(_attempt, lambda share: None, should_stop))
+    finally:
+        _wanted, _preparing = None, False
+
+
+@contextmanager
+def as_found() -> Iterator[None]:
+    """What a run within changes of its process is as before afterwards: the next begins alike."""
+    directory, surroundings, drawn = os.getcwd(), dict(os.environ), torch.get_rng_state()
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        os.chdir(directory)
+        for name in os.environ.keys() - surroundings.keys():
+            del os.environ[name]
+        os.environ.update(surroundings)
+        torch.set_rng_state(drawn)
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+
+
+class Processes(Executor):
+    """Processes of our own, each with its share of the cores, which are kept for further runs.
+
+    A program that asks for them guards its main part by `if __name__ == "__main__"`:
+    `multiprocessing` imports it in each.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        """At most so many jobs are handed in at once."""
+        self._threads = threads_a_process(jobs)
+        self._last: dict[_Process, Future[Any]] = {}
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        """Hand it to a process that has nothing to do, which is started if there is none."""
+        idle = [one for one, last in self._last.items() if last.done() and one.alive]
+        one = idle[0] if idle else _Process()
+        with _start_conditions(self._threads):
+            self._last[one] = one.executor.submit(function, *args, **options)
+        return self._last[one]
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End them at once, whatever threads a user's module has begun."""
+        for one in self._last:
+            for process in one.started:
+                process.kill()
+            one.executor.shutdown()
+
+
+class _Process(SpawnContext):
+    """An executor of one process, so that one that is killed takes no other along."""
+
+    def __init__(self) -> None:
+        self.started: list[BaseProcess] = []
+        self.executor = ProcessPoolExecutor(1, self, _begin)
+
+    def Process(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        self.started.append(SpawnContext.Process(*args, **options))
+        return self.started[-1]
+
+    @property
+    def alive(self) -> bool:
+        return all(process.is_alive() for process in self.started)
 
 
 @contextmanager
@@ -262,52 +415,27 @@ def _start_conditions(threads: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
 
 
-def _serve(link: Connection[Any, Any], make: Make) -> None:
-    """What a process of the pool does: one run after the other, until the parent is gone."""
+def _begin() -> None:
+    """What a process of our own does first."""
     for number in _SIGNALS:  # they are for the parent; those that are pending are forgotten
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.dup2(2, 1)  # what a user's module prints does not mix with what the parent prints
-    requests: SimpleQueue[WantedRun | None] = SimpleQueue()
-    stopping = threading.Event()
-    preparing = threading.Event()  # a run that has sent and reserved nothing as yet
-
-    def listen() -> None:
-        with suppress(EOFError, OSError):
-            while (request := link.recv()) is not None:  # until it says to stop, or is gone
-                requests.put(request)
-        stopping.set()
-        if preparing.is_set():  # which may take minutes
-            os._exit(_LEFT)
-        requests.put(None)
-
-    def should_stop() -> bool:  # first asked when all is prepared
-        preparing.clear()
-        return stopping.is_set()
-
-    def send(share: float | None, outcome: Outcome | None = None) -> None:
-        with suppress(OSError):  # the parent is gone: the run is stopped cleanly all the same
-            link.send((share, outcome))
-
-    threading.Thread(target=listen, daemon=True).start()
-    while (request := requests.get()) is not None:
-        preparing.set()
-        outcome = Outcome(request.path, "cancelled")
-        if not stopping.is_set():
-            outcome = make(request, partial(_attempt, _now_and_then(send), should_stop))
-        preparing.clear()
-        send(None, outcome)
-    os._exit(_LEFT)  # whatever threads a user's module has begun
+    threading.Thread(target=_watch, daemon=True).start()
 
 
-def _now_and_then(send: Callable[[float], None]) -> Callable[[float], None]:
-    """Lets at most one report through in `_EVERY` seconds: many quick steps do not drown anyone."""
-    last = -_EVERY
+def _watch() -> None:
+    """Leave what is being prepared, which may take minutes, once it is not wanted.
 
-    def show(share: float) -> None:
-        nonlocal last
-        if time.monotonic() >= last + _EVERY:
-            last = time.monotonic()
-            send(share)
-
-    return show
+    Where the parent is gone nothing is wanted any more, and the process ends with its run.
+    """
+    parent, gone = parent_process(), False
+    while _wanted is not None or not gone:
+        gone = parent is None or bool(wait([parent.sentinel], _PATIENCE))
+        wanted, preparing = _wanted, _preparing
+        if gone and wanted is not None:
+            wanted.unlink(missing_ok=True)
+            time.sleep(_PATIENCE)
+        if preparing and wanted is not None and not wanted.exists():
+            break
+    os._exit(_LEFT)

@@ -12,6 +12,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from tacit.analysis.settings.processes import (
@@ -19,8 +20,9 @@ from tacit.analysis.settings.processes import (
     Make,
     Monitor,
     Outcome,
+    Processes,
     WantedRun,
-    run_in_processes,
+    run_by_executor,
     run_in_turn,
 )
 from tacit.base.plain_files import read_plain
@@ -92,13 +94,18 @@ def fresh(path: Path) -> Path:
 
 
 def complete(
-    requests: Sequence[WantedRun], make: Make, *, jobs: int = 1, monitor: Monitor = UNHEARD
+    requests: Sequence[WantedRun],
+    make: Make,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    monitor: Monitor = UNHEARD,
 ) -> list[Outcome]:
     """Make the runs that have not ended yet, and say how each has, in the same order.
 
-    `make` makes one, or goes on with what is in its folder. With `jobs` above 1 they are made in so
-    many processes (see `run_in_processes`), but for those that reserve in ledgers of the nodes'
-    data: these take turns.
+    `make` makes one, or goes on with what is in its folder. They are made by an executor (see
+    `run_by_executor`), with `jobs` above 1 by so many processes. Those that reserve in ledgers of
+    the nodes' data take turns.
     """
     ended = {
         request.path: Outcome(request.path, "cached")
@@ -107,10 +114,13 @@ def complete(
     }
     missing = [request for request in requests if request.path not in ended]
     monitor.begin(len(requests), len(ended))
-    reserved = any(request.config.privacy.ledger is not None for request in missing)
-    jobs = 1 if reserved else min(jobs, len(missing))
-    if jobs > 1:
-        made = run_in_processes(missing, make, jobs, monitor)
+    turns = any(request.config.privacy.ledger is not None for request in missing)
+    jobs = 1 if turns else min(jobs, len(missing))
+    if missing and executor is not None:
+        made = run_by_executor(missing, make, executor, monitor, 1 if turns else None)
+    elif jobs > 1:
+        with Processes(jobs) as own:
+            made = run_by_executor(missing, make, own, monitor, jobs)
     else:
         made = run_in_turn(missing, make, monitor)
     ended |= {request.path: outcome for request, outcome in zip(missing, made, strict=True)}

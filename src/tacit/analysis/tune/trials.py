@@ -25,6 +25,7 @@ import random
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -142,13 +143,18 @@ class SearchFolder:
 
 
 def run_trials(
-    plan: SearchPlan, folder: SearchFolder, monitor: Monitor
+    plan: SearchPlan, folder: SearchFolder, monitor: Monitor, executor: Executor | None = None
 ) -> list[tuple[int, TrialDocument]] | None:
     """Make every trial that has not ended, and give the setting of each and what came of it.
 
     None where the user ended the search before the last one. Of hidden trials nobody hears.
     """
     cost, hidden = plan.search.tune.cost, plan.search.law is not None
+    if hidden and executor is not None:
+        expected = (
+            'goes without cost = "random-stopping": who runs them may count the hidden trials'
+        )
+        raise InputError("--executor", str(executor), expected)
     settings = _settings(plan, folder) if hidden else tuple(range(len(plan.trials)))
     trials = (folder.path / "private" if hidden else folder.path) / "trials"
     requests = [
@@ -170,7 +176,8 @@ def run_trials(
     }
     outcomes = complete(
         requests,
-        lambda request, attempt: rules[cost](request, _or_lost(attempt)),
+        partial(_or_lost, rules[cost]),
+        executor=executor,
         monitor=Monitor(should_stop=monitor.should_stop) if hidden else monitor,
     )
     if any(outcome.status in UNFINISHED for outcome in outcomes):
@@ -226,10 +233,13 @@ def reserve_total(plan: SearchPlan, identity: str) -> None:
         shared.reserve(0, 1)
 
 
-def run_final(config: Config, path: Path, monitor: Monitor) -> ResultDocument | None:
+def run_final(
+    config: Config, path: Path, monitor: Monitor, executor: Executor | None
+) -> ResultDocument | None:
     """The winner's own run on the private records; None where the user ended it."""
     wanted = [WantedRun("winner", config, path)]
-    (outcome,) = complete(wanted, _gone_on, monitor=Monitor(should_stop=monitor.should_stop))
+    heard = Monitor(should_stop=monitor.should_stop)
+    (outcome,) = complete(wanted, _gone_on, executor=executor, monitor=heard)
     if outcome.status == "diverged":
         raise DivergenceError(outcome.message)
     return None if outcome.status in UNFINISHED else read_ended(path)
@@ -297,8 +307,8 @@ def _composed(plan: SearchPlan, ledger: Path, request: WantedRun, attempt: Attem
     return outcome
 
 
-def _or_lost(attempt: Attempt) -> Attempt:
-    """An attempt after which a trial without any budget left is lost."""
+def _or_lost(make: Make, request: WantedRun, attempt: Attempt) -> Outcome:
+    """Make a trial, which is lost without any budget left."""
 
     def attempt_or_lose(job: Job, path: Path, resume: bool) -> Outcome:
         try:
@@ -307,7 +317,7 @@ def _or_lost(attempt: Attempt) -> Attempt:
             known = read_ended(path)
             return Outcome(path, "lost" if known is None else known.status, str(error))
 
-    return attempt_or_lose
+    return make(request, attempt_or_lose)
 
 
 def _numbered(config: Config, place: int) -> Config:

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from tacit.analysis.settings.processes import Monitor
@@ -31,7 +32,9 @@ from tacit.report.documents.run import read_result
 from tacit.report.documents.tune import TuneDocument
 
 
-def run_search(plan: SearchPlan, folder: SearchFolder, monitor: Monitor) -> TuneDocument | None:
+def run_search(
+    plan: SearchPlan, folder: SearchFolder, monitor: Monitor, executor: Executor | None = None
+) -> TuneDocument | None:
     """Run the search, choose, and write what may be shown; None where the user ended it.
 
     What has ended in the folder is not run again.
@@ -40,7 +43,7 @@ def run_search(plan: SearchPlan, folder: SearchFolder, monitor: Monitor) -> Tune
     if known is not None:
         return known
     reserve_total(plan, folder.reservation)
-    trials = run_trials(plan, folder, monitor)
+    trials = run_trials(plan, folder, monitor, executor)
     if trials is None:
         return None
     scored = [(setting, trial) for setting, trial in trials if trial.score is not None]
@@ -53,7 +56,7 @@ def run_search(plan: SearchPlan, folder: SearchFolder, monitor: Monitor) -> Tune
             config = with_ledger(config, folder.path / "ledger", plan.budgets)
         if plan.search.tune.cost == "public":
             config, path = plan.search.experiments[setting], folder.path / "winner"
-            final = run_final(config, path, monitor)
+            final = run_final(config, path, monitor, executor)
             if final is None:
                 return None
             score = score_of(final, plan.search.score)

@@ -8,6 +8,7 @@ those that it gives, which a test compares.
 from __future__ import annotations
 
 import gzip
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def load_digits(seed: int) -> TaskData:
     return TaskData("digits", train, test, classes=_CLASSES)
 
 
+@cache
 def _read() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Pixels 0 to 16 `[records, 64]` and labels `[records]`."""
     for folder in _package_folders():

@@ -213,6 +213,7 @@ def _first(mechanism: Any, steps: int) -> Mechanism:
     return first
 
 
+@lru_cache(maxsize=512)  # runs that differ in a key search the same noise
 def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """About what `epsilon` will say, where that is much faster: to search with, never to report."""
     _check_delta(delta)
@@ -233,7 +234,7 @@ def _check_delta(delta: float) -> None:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _epsilon(mechanism: Mechanism, delta: float) -> float:
     ideal = partial(_method(mechanism).epsilon, mechanism)
     values = mechanism.released_values()

@@ -12,8 +12,8 @@ order. Five things tell damage and edits from what this module wrote:
 - the tables are the three that are made here, and nothing else is in the file: no trigger that
   would undo what is added, no view in a table's place;
 - a digest of the file's bytes, `image`, covers those that hold no value as well. It is written
-  after each change but a reservation, which must be quick, in a transaction of its own; until then,
-  and after a kill, it is all zeros, and the chain alone vouches for the values.
+  with each change but a reservation, which must be quick; after one, and after a kill, it is all
+  zeros, and the chain alone vouches for the values.
 
 The key is a file of 32 random bytes, `ledger.key`, beside the ledgers: in the run folder, or in the
 folder of the data's ledgers. It signs ledgers, and it makes the digests of records secret: whoever
@@ -235,13 +235,23 @@ def entered() -> dict[str, str]:
     }
 
 
-def write_new(
+def write_new(path: Path, key: LedgerKey, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Make the file of a ledger, whole or not at all, durably; arguments are those of `fill`."""
+    with connecting(":memory:") as connection, appearing(path) as aside, aside.open("r+b") as file:
+        fill(connection, str(path), key, entries)
+        file.write(connection.serialize())
+        file.flush()
+        os.fsync(file.fileno())
+        connection.close()
+
+
+def fill(
     connection: sqlite3.Connection,
     path: str,
     key: LedgerKey,
     entries: Iterable[Mapping[str, Any]],
 ) -> None:
-    """Fill an empty file with a ledger, durably.
+    """Fill an empty database with a ledger.
 
     The entries, at least one, follow the ledger's own. The path is for messages.
 
@@ -254,14 +264,13 @@ def write_new(
         "public_key": key.public,
         **entered(),
     }
-    with _plain_errors(path):
-        with _in_transaction(connection):
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute("INSERT INTO seal VALUES (?, ?)", (_UNSEALED, bytes(64)))
-            _extend(connection, key, [first, *entries])
-            signature = key.sign(_records_message(connection, b""))
-            connection.execute("INSERT INTO records VALUES (?, ?)", (b"", signature))
+    with _plain_errors(path), _in_transaction(connection):
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("INSERT INTO seal VALUES (?, ?)", (_UNSEALED, bytes(64)))
+        _extend(connection, key, [first, *entries])
+        signature = key.sign(_records_message(connection, b""))
+        connection.execute("INSERT INTO records VALUES (?, ?)", (b"", signature))
         _seal_image(connection)
 
 
@@ -279,12 +288,11 @@ def write_records(
     every = np.union1d(known, np.frombuffer(records, "<u8")).astype("<u8")
     if len(every) == len(known):
         return
-    with _plain_errors(path):
-        with _in_transaction(connection):
-            signature = key.sign(_records_message(connection, every.tobytes()))
-            signed = "UPDATE records SET digests = ?, signature = ?"
-            connection.execute(signed, (every.tobytes(), signature))
-            connection.execute("UPDATE seal SET image = ?", (_UNSEALED,))
+    with _plain_errors(path), _in_transaction(connection):
+        signature = key.sign(_records_message(connection, every.tobytes()))
+        signed = "UPDATE records SET digests = ?, signature = ?"
+        connection.execute(signed, (every.tobytes(), signature))
+        connection.execute("UPDATE seal SET image = ?", (_UNSEALED,))
         _seal_image(connection)
 
 
@@ -310,9 +318,8 @@ def append(
     Raises:
         InputError: the file cannot be written.
     """
-    with _plain_errors(path):
-        with _in_transaction(connection):
-            _extend(connection, key, entries)
+    with _plain_errors(path), _in_transaction(connection):
+        _extend(connection, key, entries)
         if seal:
             _seal_image(connection)
 
@@ -338,14 +345,13 @@ def _digest(previous: bytes, number: int, content: str) -> bytes:
 
 
 def _seal_image(connection: sqlite3.Connection) -> None:
-    """Note the digest of the file as it is, after a change is committed."""
-    with _in_transaction(connection):
-        digest = _image_digest(connection, _UNSEALED)
-        connection.execute("UPDATE seal SET image = ?", (digest,))
-        # Noting it must not move other bytes. SQLite overwrites a value of equal length in place,
-        # but does not promise to: better no seal than one that would refuse a sound ledger.
-        if not _image_is_sound(connection, digest):
-            connection.execute("UPDATE seal SET image = ?", (_UNSEALED,))
+    """Note the digest of the file as a transaction, which is open, will leave it."""
+    digest = _image_digest(connection, _UNSEALED)
+    connection.execute("UPDATE seal SET image = ?", (digest,))
+    # Noting it must not move other bytes. SQLite overwrites a value of equal length in place,
+    # but does not promise to: better no seal than one that would refuse a sound ledger.
+    if not _image_is_sound(connection, digest):
+        connection.execute("UPDATE seal SET image = ?", (_UNSEALED,))
 
 
 def _image_is_sound(connection: sqlite3.Connection, noted: bytes) -> bool:

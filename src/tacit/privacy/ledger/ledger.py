@@ -40,7 +40,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tacit.base.plain_files import check_plain
-from tacit.base.private_files import appearing
 from tacit.errors import InputError
 from tacit.privacy.ledger.file import (
     LedgerKey,
@@ -48,6 +47,7 @@ from tacit.privacy.ledger.file import (
     append,
     connecting,
     entered,
+    fill,
     find_key,
     lock,
     make_key,
@@ -384,10 +384,7 @@ class Ledger(Closing):
         with _plain_os_errors(path):
             if Path(path).exists():
                 raise FileExistsError
-            key = make_key(Path(path).parent)
-            with appearing(Path(path)) as aside, connecting(str(aside)) as connection:
-                write_new(connection, str(aside), key, entries)
-                connection.close()
+            write_new(Path(path), make_key(Path(path).parent), entries)
         return cls.open(path, digest=digest)
 
     @classmethod
@@ -426,7 +423,7 @@ class Ledger(Closing):
         entries = _run_entries(digest, statements, run_id)
         with connecting(":memory:") as connection:
             key = new_key()
-            write_new(connection, ":memory:", key, entries)
+            fill(connection, ":memory:", key, entries)
             return cls(connection, ":memory:", key, run_id)
 
     @classmethod
@@ -440,13 +437,8 @@ class Ledger(Closing):
             InputError: the file exists or cannot be written.
         """
         entry = {"kind": "data", **account._asdict()}
-        with (
-            _plain_os_errors(path),
-            appearing(Path(path)) as aside,
-            connecting(str(aside)) as connection,
-        ):
-            write_new(connection, str(aside), key, [entry])
-            connection.close()
+        with _plain_os_errors(path):
+            write_new(Path(path), key, [entry])
 
     @classmethod
     def open_account(cls, path: str | Path) -> Self:

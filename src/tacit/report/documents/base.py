@@ -105,6 +105,8 @@ def _plain(value: Any) -> Any:
 
 def plain_json(value: Any) -> Any:
     """The same data as JSON has it: documents as objects, numbers that are not finite as null."""
+    if value is None or type(value) in (str, int, bool):
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

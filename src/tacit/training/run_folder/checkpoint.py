@@ -77,7 +77,8 @@ def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> P
         write_private(path, save(tensors, {**metadata, "content": _content(metadata, tensors)}))
         older = [other for other in _all(folder) if _step(other) < checkpoint.step]
         unneeded = [old for old in older[: 1 - KEPT] if keep is None or _step(old) < keep]
-        remove_files(folder, *(old.name for old in unneeded))
+        for old in unneeded:  # without waiting for the disk: one that comes back does no harm
+            old.unlink()
     return path
 
 

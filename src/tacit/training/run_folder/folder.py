@@ -71,6 +71,12 @@ class RunFolder:
         with plain_errors("out", self.metrics):
             append_line(self.metrics, dump(row, indent=None).encode())
 
+    def sync_metrics(self) -> None:
+        """Bring the rows to the disk: what is written next stands for them."""
+        if self.metrics.exists():
+            with plain_errors("out", self.metrics):
+                sync_folder(self.metrics)
+
     def set_aside_metrics(self) -> None:
         """Copy the rows as they are to `metrics.earlier-1.jsonl`, or the next number."""
         if self.metrics.exists():
@@ -108,6 +114,7 @@ class RunFolder:
         self, result: ResultDocument, models: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """`result.json` and the models that it speaks of, by file: all of them, or no result."""
+        self.sync_metrics()
         contents = {name: _safetensors(tensors) for name, tensors in models.items()}
         with plain_errors("out", self.path / RESULT):
             write_together(self.path, {**contents, RESULT: dump(result).encode()})
