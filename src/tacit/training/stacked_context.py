@@ -197,7 +197,7 @@ class StackedContext:
             coins=self._coins(k, part, nodes, indices),
             shares=self._shares(rows, indices),
         )
-        self._seen.keep(found, mask)
+        self._seen.keep(found, mask, indices, nodes)
         if rows is None:
             return found.total
         return at.new_zeros(at.shape).index_copy_(0, rows, found.total)
@@ -222,7 +222,7 @@ class StackedContext:
             self.records[chosen].squeeze(1),
             self._shares(rows, indices),
         )
-        self._seen.keep(found, mask)
+        self._seen.keep(found, mask, indices, nodes)
         return found.total if rows is None else whole.index_copy_(0, rows, found.total)
 
     def add_noise(
@@ -484,7 +484,9 @@ class _LastBatch:
     batch: BatchGradient | None = None
     mask: Tensor | None = None
 
-    def keep(self, batch: BatchGradient, mask: Tensor) -> None:
+    def keep(
+        self, batch: BatchGradient, mask: Tensor, indices: Tensor, nodes: Sequence[NodePlan]
+    ) -> None:
         self.batch, self.mask = BatchGradient(_NOTHING, batch.norms, batch.losses), mask
 
 
