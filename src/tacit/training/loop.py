@@ -16,7 +16,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -132,7 +132,7 @@ def running(
     cluster: Crew | None = None,
     alone: Peers = ALONE,
     make_context: MakeContext = StackedContext,
-) -> Iterator[RunState | Result]:
+) -> Generator[RunState | Result]:
     """Where `execute` stands, once it may begin and after every step; at last what it returns.
 
     A step is asked whether to stop, saved and settled when the next is asked for. Who closes this

@@ -121,6 +121,11 @@ class StackedContext:
         """Which slots of the last batch hold a record."""
         return self._seen.mask
 
+    @property
+    def last_rows(self) -> tuple[Sequence[NodePlan], Tensor] | None:
+        """Whose its rows are, and the numbers of the records in its slots."""
+        return self._seen.rows
+
     @cached_property
     def table(self) -> StackedTable:
         """The gradient table, made when it is first filled or restored."""
@@ -483,11 +488,13 @@ class _LastBatch:
 
     batch: BatchGradient | None = None
     mask: Tensor | None = None
+    rows: tuple[Sequence[NodePlan], Tensor] | None = None
 
     def keep(
         self, batch: BatchGradient, mask: Tensor, indices: Tensor, nodes: Sequence[NodePlan]
     ) -> None:
         self.batch, self.mask = BatchGradient(_NOTHING, batch.norms, batch.losses), mask
+        self.rows = nodes, indices
 
 
 _NOTHING = torch.empty(0)
