@@ -103,6 +103,8 @@ def test_a_run_is_drawn_over_steps_and_epsilon(made):
 def test_what_is_wrong_is_one_line(made, monkeypatch):
     with pytest.raises(tacit.InputError, match="unknown section; did you mean 'privacy'"):
         tacit.compare([{"task": {"dataset": "digits"}, "priv": {"epsilon": 1}}], out=made[1])
+    with pytest.raises(tacit.InputError, match=r"config = .*int.*: must be the path"):
+        tacit.compare([5], out=made[1])
     with pytest.raises(tacit.InputError, match=r"grid\.a.*section\.key"):
         tacit.compare(experiment(), grid={"a": [1]}, out=made[1])
     monkeypatch.setitem(sys.modules, "pandas", None)

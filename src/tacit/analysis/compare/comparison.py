@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 
-from tacit.analysis.compare.document import figure_document
+from tacit.analysis.compare.document import figure_document, largest
 from tacit.analysis.compare.figure import figure_of
 from tacit.analysis.compare.session import FigureRuns, gather, open_folder
 from tacit.analysis.settings.changes import UNSET, choice_text, flat_keys, grid_points
 from tacit.analysis.settings.runs import scores_of
-from tacit.config import Config, flat, read_sections
+from tacit.config import flat, read_sections
 from tacit.errors import InputError, optional
 from tacit.report.compare_page import figure_blocks
 from tacit.report.compare_panels import compared, panels, picture_note
@@ -23,6 +22,7 @@ from tacit.report.documents.base import plain_json
 from tacit.report.documents.figure import CompareDocument
 from tacit.report.terminal import terminal
 from tacit.training.api import Source
+from tacit.training.arguments import check_arguments
 
 _DRAWN = 12  # lines that can be told apart
 
@@ -49,7 +49,7 @@ class ManyRuns:
                 names = ("test_accuracy", "test_loss", *end.test_metrics)
                 row |= {name: one.mean for name in names if (one := scores_of(end, name))}
                 for name in ("epsilon", "claimed_epsilon", "delta"):
-                    row[name] = max(filter(None, getattr(end, name)), default=None)
+                    row[name] = largest([getattr(end, name)])
                 costs = ("status", "private", "steps", "bytes_sent", "seconds")
                 row |= {name: getattr(end, name) for name in costs}
             rows.append(row | {"folder": str(run.path), "error": run.error})
@@ -82,7 +82,7 @@ class ManyRuns:
 
 
 def compare(
-    experiments: Source | Iterable[Source],
+    experiments: Source | Sequence[Source],
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | Sequence[int] = 1,
@@ -103,8 +103,10 @@ def compare(
     Raises:
         InputError: an experiment is wrong, or the folder holds something else.
     """
-    one = isinstance(experiments, (str, os.PathLike, Mapping, Config))
-    sources: list[Any] = [experiments] if one else list(cast(Iterable[Source], experiments))
+    several = isinstance(experiments, (list, tuple))
+    sources: Sequence[Any] = experiments if several else [experiments]  # type: ignore[assignment]
+    for source in sources:
+        check_arguments(source, None, None, out)
     values = {key: getattr(of, "tolist", lambda of=of: of)() for key, of in (grid or {}).items()}
     own = [
         flat_keys(read_sections(source), "experiments") | point
