@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tacit import callbacks
+    from tacit.analysis.compare.comparison import ManyRuns, compare
     from tacit.analysis.label_counts import LabelCounts, count_labels
+    from tacit.analysis.session import SteppedRun, prepare
+    from tacit.cli.tables import plan
     from tacit.config import Config, load_config
     from tacit.data import Dataset, Schema, TaskData
     from tacit.errors import (
@@ -47,21 +50,26 @@ __all__ = [
     "Dropout",
     "InputError",
     "LabelCounts",
+    "ManyRuns",
     "NotPrivateWarning",
     "PeerError",
     "PrivateRecordsWarning",
     "Result",
     "Schema",
+    "SteppedRun",
     "TacitClassifier",
     "TacitError",
     "TacitRegressor",
     "TaskData",
     "__version__",
     "callbacks",
+    "compare",
     "count_labels",
     "fix",
     "load_config",
     "load_model",
+    "plan",
+    "prepare",
     "train",
 ]
 
@@ -75,19 +83,24 @@ _HOMES = {
     "Dropout": "gradients.dropout",
     "InputError": "errors",
     "LabelCounts": "analysis.label_counts",
+    "ManyRuns": "analysis.compare.comparison",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
     "PrivateRecordsWarning": "errors",
     "Result": "training.run_folder.result",
-    "TacitClassifier": "estimators",
     "Schema": "data",
+    "SteppedRun": "analysis.session",
+    "TacitClassifier": "estimators",
     "TacitError": "errors",
     "TacitRegressor": "estimators",
     "TaskData": "data",
     "fix": "models.fix",
+    "compare": "analysis.compare.comparison",
     "count_labels": "analysis.label_counts",
     "load_config": "config",
     "load_model": "training.run_folder.predictor",
+    "plan": "cli.tables",
+    "prepare": "analysis.session",
     "train": "training.api",
 }
 _MODULES = ("callbacks", "privacy")  # that `import tacit` alone offers

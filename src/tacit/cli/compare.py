@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import typer
 
-from tacit.cli.options import Json, Page, Set, Workers, check_files, waiting, write_page
+from tacit.cli.options import (
+    Json,
+    Page,
+    Set,
+    Workers,
+    check_files,
+    check_new,
+    waiting,
+    write_new,
+    write_page,
+)
 from tacit.cli.signals import kept, stop_signals
-from tacit.errors import InputError
+from tacit.errors import InputError, optional
 
 _KEPT = "what ran is kept: the same command goes on"
 
@@ -39,6 +50,10 @@ def compare(
     ] = None,
     executor: Workers = None,
     page: Page = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Draw it in a new .pdf, .png or .svg, too."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run the lines of a figure, and draw them with their true budgets.
@@ -65,6 +80,11 @@ def compare(
             raise InputError(name, value, "must be a whole number from 1 to 1000")
     if executor is not None and jobs != 1:
         raise InputError("--jobs", jobs, "goes without --executor, which has workers of its own")
+    if picture is not None:
+        if picture.suffix not in (".pdf", ".png", ".svg"):
+            raise InputError("--picture", str(picture), "must end in .pdf, .png or .svg")
+        check_new("--picture", picture)
+        optional("matplotlib")
     figure = load_figure(files, FigureOptions(tuple(set_ or ()), quick, seeds))
     folder = open_folder(out or _folder(files, quick))
     with (
@@ -84,14 +104,19 @@ def compare(
     write_private(folder / "compare.html", html.encode())
     names = ["compare.html"]
     try:
-        from tacit.report.pictures import svg_picture
+        from tacit.report import pictures
     except InputError as missing:
         typer.echo(f"tacit: no figure-*.svg is drawn: {missing}", err=True)
     else:
-        for axis in document["x"]:
-            picture = svg_picture(document["title"], panels(document, axis), picture_note(document))
+        title, note = document["title"], picture_note(document)
+        drawn = {axis: panels(document, axis) for axis in document["x"]}
+        for axis, some in drawn.items():
             names.append(f"figure-{axis}.svg")
-            write_private(folder / names[-1], picture.encode())
+            write_private(folder / names[-1], pictures.svg_picture(title, some, note).encode())
+        if picture is not None:
+            whole = pictures.picture(title, list(chain.from_iterable(drawn.values())), note)
+            kind = cast(Literal["pdf", "png", "svg"], picture.suffix[1:])
+            write_new("--picture", picture, pictures.written(whole, title, kind))
     if page is not None:
         write_page(page, html)
     if as_json:

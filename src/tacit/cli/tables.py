@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from rich.console import Console
 
 from tacit.algorithms import ALGORITHMS, find_algorithm, installed
 from tacit.analysis.promise import planned_promise
+from tacit.communication.peers import ALONE
+from tacit.report.documents.base import plain_json
 from tacit.report.documents.plan import PlanDocument, PlannedNode
-from tacit.report.plan_page import PlanNames
+from tacit.report.plan_page import PlanNames, plan_blocks
+from tacit.report.terminal import terminal
 from tacit.report.view import Block, Table
 from tacit.training import weights
+from tacit.training.api import Source, understood
 from tacit.training.budget import epsilon_by_colluders, unit_spent
 from tacit.training.job import Job
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.run_folder.result import bytes_per_step, mechanism_line, message_bytes
+
+
+@dataclass(frozen=True, repr=False)
+class Planned:
+    """What `tacit plan` prints, of which `document` has all figures."""
+
+    document: PlanDocument
+    names: PlanNames
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `tacit plan --json` writes; `per_node` has a row a node."""
+        return dict(plain_json(self.document))
+
+    def __repr__(self) -> str:
+        console = Console(width=110, emoji=False, color_system=None)
+        with console.capture() as shown:
+            terminal(plan_blocks(self.document, self.names), console)
+        return shown.get().rstrip()
+
+
+def plan(config: Source, **data: Any) -> Planned:
+    """What a run would do and cost; nothing is trained, sent or charged.
+
+    `data` are `model`, `nodes`, `test`, `loss`, `metric`, `output`, `schema` and `units`, as
+    `tacit.train` takes them; errors are the same.
+    """
+    job = understood(config, None, data)[1](ALONE)
+    return Planned(plan_document(job), plan_names(job))
 
 
 def plan_document(job: Job) -> PlanDocument:

@@ -29,6 +29,7 @@ from tacit.report.charts import (
     has_wide_range,
     scatter,
 )
+from tacit.report.documents.metrics import PublicMeasurement
 from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 from tacit.report.protection import epsilon_words
 from tacit.report.wording import NOTHING
@@ -105,10 +106,13 @@ class Panel:
     log_y: bool
     curves: tuple[Curve, ...]
     absent: tuple[str, ...]
+    label: str = ""
 
     @property
     def y_title(self) -> str:
         """What stands at its y axis."""
+        if self.label:
+            return self.label
         by_site = self.axis in ("records", "sites")
         return f"test {self.title}, by site" if by_site else measure_title(self.measure)
 
@@ -131,6 +135,27 @@ def panels(document: Row, axis: str) -> tuple[Panel, ...]:
         )
         for place, group in enumerate(groups)
     )
+
+
+def run_panels(rows: Sequence[PublicMeasurement]) -> tuple[Panel, ...]:
+    """What a run is judged by, over its steps and over what is certified of them."""
+    measure = rows[-1].leading[0]
+    y = {"accuracy": "test_accuracy", "loss": "test_loss"}.get(measure.name, measure.name)
+    names = {"mean": "mean over nodes", "worst": "worst node", "consensus": "consensus model"}
+    no_budget = {"group": "", "published": {}, "points": [{"private": None}], "chosen": 0}
+    curves: dict[str, list[Row]] = {
+        key: [
+            {"step": row.step, "epsilon": row.epsilon and row.epsilon.most, "deviation": None}
+            | {"mean": mean}
+            for row in rows
+            if (mean := getattr(row.leading[1], key, None)) is not None
+        ]
+        for key in names
+    }
+    lines = [{"name": names[key], "curve": curve, **no_budget} for key, curve in curves.items()]
+    axes = ("steps", "epsilon") if any(row.epsilon for row in rows) else ("steps",)
+    drawn = [panels({"lines": lines, "y": y}, axis)[0] for axis in axes]
+    return tuple(replace(panel, label=f"test {measure.title}") for panel in drawn)
 
 
 def picture_note(document: Row) -> str:

@@ -1,4 +1,4 @@
-"""Still pictures of a compared figure: SVG by matplotlib, for papers and slides.
+"""Still pictures of figures and runs by matplotlib, for papers, slides and notebooks.
 
 They draw the panels of the page. matplotlib is an extra, so this module is imported only when a
 picture is drawn.
@@ -11,8 +11,9 @@ import math
 import textwrap
 import warnings
 from collections.abc import Sequence
-from io import StringIO
+from io import BytesIO
 from types import MappingProxyType
+from typing import Literal
 
 from tacit.errors import optional
 
@@ -34,6 +35,8 @@ _LEGEND_ROW = 0.18  # inches
 _LEGEND_LETTERS = 66  # that fit beside each other at the width of a panel
 _LABEL_LETTERS = 36  # that fit beside a panel, from its foot to its head
 _KEY_LETTERS = 8  # as wide as the line beside a name in a legend
+_NOTE_LETTERS = 86  # of the note, at the width of a panel
+_DPI = 200
 _MOST_SYMBOLS = 8  # on one line
 _INK, _QUIET, _GRID = "#1b2027", "#5c6572", "#dde1e6"
 _DASHES = MappingProxyType({"solid": "-", "dash": "--", "dashdot": "-.", "longdash": (0, (8, 3))})
@@ -55,6 +58,7 @@ _STYLE = MappingProxyType(
         # are measured, is a wide face, so that what a reader has in its place takes no more room.
         "svg.fonttype": "none",
         "svg.hashsalt": "tacit",
+        "pdf.fonttype": 42,
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans", "Segoe UI", "Helvetica Neue", "Arial"],
         "font.size": 8.5,
@@ -75,32 +79,46 @@ _STYLE = MappingProxyType(
 )
 
 
-def svg_picture(title: str, panels: Sequence[Panel], note: str = "") -> str:
+def picture(title: str, panels: Sequence[Panel], note: str = "") -> Figure:
     """Draw panels, two in a row, each with its legend, on white.
 
-    The same panels give the same text, whatever the settings of matplotlib on the machine. At
-    least one is needed; those without a curve are left out where another has one. The title is also
-    for those who cannot see the picture, and `note` is a line below the panels.
+    The same panels give the same picture, whatever the settings of matplotlib on the machine. At
+    least one is needed; those without a curve are left out where another has one. `note` is below
+    the panels.
     """
     panels = [panel for panel in panels if panel.curves] or panels
     columns = min(2, len(panels))
     rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
     heights = [_HEIGHT + _LEGEND_ROW * max(map(_legend_rows, row)) for row in rows]
-    drawn = StringIO()
-    with style.context(["default", dict(_STYLE)]), warnings.catch_warnings():
-        # A letter that DejaVu Sans lacks is measured as a box, and drawn by whoever shows the text.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with style.context(["default", dict(_STYLE)]):
         layout = ConstrainedLayoutEngine(w_pad=_MARGIN, h_pad=_MARGIN)
         figure = Figure(figsize=(_WIDTH * columns, sum(heights) + 0.6), layout=layout)
         figure.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
         if note:
+            note = textwrap.fill(note, _NOTE_LETTERS * columns)
             figure.supxlabel(note, x=0.01, ha="left", size=8.5, color=_QUIET)
         grid = figure.subfigures(len(rows), columns, squeeze=False, height_ratios=heights)
         for cell, panel in zip(grid.flat, panels, strict=False):
             _draw(cell, panel)
-        without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(drawn, format="svg", metadata={"Title": title, **without})
+    return figure
+
+
+def written(figure: Figure, title: str, kind: Literal["svg", "pdf", "png"]) -> bytes:
+    """A picture as a file, in which no date stands; the title is also for who cannot see it."""
+    drawn = BytesIO()
+    dated = {"svg": ("Creator", "Date", "Format", "Type"), "pdf": ("CreationDate",), "png": ()}
+    with style.context(["default", dict(_STYLE)]), warnings.catch_warnings():
+        # A letter that DejaVu Sans lacks is measured as a box, and drawn by whoever shows the text.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(
+            drawn, format=kind, dpi=_DPI, metadata={"Title": title, **dict.fromkeys(dated[kind])}
+        )
     return drawn.getvalue()
+
+
+def svg_picture(title: str, panels: Sequence[Panel], note: str = "") -> str:
+    """Panels as SVG; see `picture`."""
+    return written(picture(title, panels, note), title, "svg").decode()
 
 
 def _draw(figure: SubFigure, panel: Panel) -> None:

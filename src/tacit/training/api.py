@@ -13,11 +13,12 @@ from tacit.communication.crew import Crew
 from tacit.communication.peers import ALONE, Peers
 from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
-from tacit.errors import NotPrivateWarning
+from tacit.errors import InputError, NotPrivateWarning, nearest
 from tacit.models.lightning import lightning_loss
 from tacit.models.metrics import named_metrics
 from tacit.training.arguments import check_arguments
 from tacit.training.hooks import Callback, checked_callbacks
+from tacit.training.job import Job
 from tacit.training.loop import execute
 from tacit.training.prepare import Function, prepare
 from tacit.training.processes.agreement import agreed_folder, with_processes
@@ -25,9 +26,12 @@ from tacit.training.records import node_records, with_units
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 
+Source = str | Path | Mapping[str, Any] | Config
+_DATA = ("model", "nodes", "test", "loss", "metric", "output", "schema", "units")
+
 
 def train(
-    config: str | Path | Mapping[str, Any] | Config,
+    config: Source,
     *,
     model: nn.Module | None = None,
     nodes: Any = None,
@@ -90,10 +94,51 @@ def train(
         DivergenceError: the model of a node left the finite numbers.
         PeerError: another process was lost.
     """
+    data = (model, nodes, test, loss, metric, output, schema, units)
+    parsed, job_among = understood(config, out, dict(zip(_DATA, data, strict=True)))
+    called = checked_callbacks(callbacks)
+    path = None if out is None else Path(out)
+    own_site = None if site is None else Path(site)
+    if path is not None and not resume and not distributed and own_site is None:
+        folders.check_new(path)
+
+    def take_part(cluster: Crew | None, resume: bool) -> Result:
+        peers: Peers = ALONE if cluster is None else cluster
+        folder = path
+        if path is not None:
+            # After a restart by torchrun, the arguments are as they were.
+            folder, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
+        job = job_among(peers)
+        warn_of(job, 4 if cluster is None else 5)  # who called `train`
+        return execute(job, out=folder, resume=resume, callbacks=called, cluster=cluster)
+
+    if not distributed and own_site is None:
+        return take_part(None, resume)
+    insecure = allow_insecure_network
+    return with_processes(
+        parsed,
+        take_part,
+        resume=resume,
+        allow_insecure_network=insecure,
+        site=own_site,
+        out=path,
+    )
+
+
+def understood(
+    config: Source, out: object, data: Mapping[str, Any]
+) -> tuple[Config, Callable[[Peers], Job]]:
+    """The experiment that arguments of `train` speak of, and what prepares it among peers.
+
+    Raises:
+        InputError: one of them is wrong, or is none; names it.
+    """
+    for name in data.keys() - set(_DATA):
+        raise InputError(name, data[name], f"is no argument; {nearest(name, _DATA)}")
+    model, nodes, test, loss, metric, output, schema, units = map(data.get, _DATA)
     check_arguments(config, model, nodes, out, loss)
     nodes, declared, names = node_records(nodes, schema)
     nodes = with_units(nodes, units, declared, names)
-    called = checked_callbacks(callbacks)
     given_metrics = named_metrics(metric)
     task: dict[str, Any] = {}
     if loss is not None:
@@ -110,45 +155,27 @@ def train(
         task=task,
         loss=_default_loss(model, declared),
     )
-    own_output = output if callable(output) else None
-    path = None if out is None else Path(out)
-    own_site = None if site is None else Path(site)
-    if path is not None and not resume and not distributed and own_site is None:
-        folders.check_new(path)
 
-    def take_part(cluster: Crew | None, resume: bool) -> Result:
-        peers: Peers = ALONE if cluster is None else cluster
-        folder = path
-        if path is not None:
-            # After a restart by torchrun, the arguments are as they were.
-            folder, resume = agreed_folder(cluster, path, resume, lambda: Path("runs"))
-        job = prepare(
+    def job_among(peers: Peers) -> Job:
+        return prepare(
             parsed,
             model=model,
             nodes=nodes,
             test=test,
             given_loss=None if isinstance(loss, str) else loss,
             given_metrics={name: one for name, one in given_metrics.items() if one is not None},
-            output=own_output,
+            output=output if callable(output) else None,
             schema=declared,
             peers=peers,
         )
-        if job.plan.not_private_warning is not None:
-            above = 3 if cluster is None else 4  # who called `train`
-            warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=above)
-        return execute(job, out=folder, resume=resume, callbacks=called, cluster=cluster)
 
-    if not distributed and own_site is None:
-        return take_part(None, resume)
-    insecure = allow_insecure_network
-    return with_processes(
-        parsed,
-        take_part,
-        resume=resume,
-        allow_insecure_network=insecure,
-        site=own_site,
-        out=path,
-    )
+    return parsed, job_among
+
+
+def warn_of(job: Job, above: int) -> None:
+    """Warn who called, so many frames above, of a run that guarantees nothing."""
+    if job.plan.not_private_warning is not None:
+        warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=above)
 
 
 def _default_loss(model: nn.Module | None, schema: Schema | None) -> str | None:

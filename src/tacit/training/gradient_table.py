@@ -17,7 +17,7 @@ from tacit.privacy.noise import draws as noise
 from tacit.training import sampling
 from tacit.training.plan import NodePlan, Plan
 
-Seen = Callable[[BatchGradient, Tensor], None]
+Seen = Callable[[BatchGradient, Tensor, Tensor, Sequence[NodePlan]], None]
 
 
 class StackedTable:
@@ -65,7 +65,7 @@ class StackedTable:
         table, clip = self._filled, self._plan.release.clip.applied(k)
         batch = self._draw(k)
         renewed = table.replace(at, batch.indices, batch.mask, clip, difference)
-        self._seen(renewed.batch, renewed.mask)
+        self._seen(renewed.batch, renewed.mask, batch.indices, self._nodes)
         return renewed.difference
 
     def tensors(self) -> Mapping[str, Tensor]:

@@ -15,7 +15,8 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,29 @@ def execute(
         DivergenceError: the model of a node is no longer finite.
         PeerError: another process was lost, or sent what cannot be mixed.
     """
+    hooks = Hooks(callbacks if cluster is None or cluster.rank == 0 else ())
+    made = running(job, hooks, out, resume, on_step, should_stop, cluster, alone, make_context)
+    result = deque(made, maxlen=1).pop()  # in C: a signal is heard in the run, never between steps
+    assert isinstance(result, Result)
+    return result
+
+
+def running(
+    job: Job,
+    hooks: Hooks,
+    out: Path | None = None,
+    resume: bool = False,
+    on_step: Callable[[Progress], None] = _ignore,
+    should_stop: Callable[[], bool] = _never,
+    cluster: Crew | None = None,
+    alone: Peers = ALONE,
+    make_context: MakeContext = StackedContext,
+) -> Generator[RunState | Result]:
+    """Where `execute` stands, once it may begin and after every step; at last what it returns.
+
+    A step is asked whether to stop, saved and settled when the next is asked for. Who closes this
+    in the middle has seen what was released: all planned steps stay charged.
+    """
     if resume and out is None:
         raise InputError("out", None, "name the run folder that is to be continued")
     peers: Peers = alone if cluster is None else cluster
@@ -141,12 +165,12 @@ def execute(
         )
         if status is not None:
             status.follow(lambda: _standing(run))
-        hooks = Hooks(callbacks if peers.rank == 0 else ())
         try:
+            yield run
             LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
             hooks.start(run.plan)
             with plain_memory_errors():
-                _train(run, on_step, should_stop, hooks)
+                yield from _train(run, on_step, should_stop, hooks)
                 hooks.raise_failure(cut_short(run))
                 result = finish(run, hooks)
         except BaseException as error:
@@ -156,7 +180,7 @@ def execute(
         if status is not None:
             status.end("stopped" if run.status == "stopped" else "done")
     hooks.end(result)
-    return result
+    yield result
 
 
 def _folders(
@@ -258,7 +282,7 @@ def _train(
     on_step: Callable[[Progress], None],
     should_stop: Callable[[], bool],
     hooks: Hooks,
-) -> None:
+) -> Iterator[RunState]:
     """Every step from where the run stands, then the gossip-only rounds."""
     config, peers = run.job.config, run.peers
     saves = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
@@ -289,6 +313,7 @@ def _train(
             check_finite(run)
         hooks.metrics(record(run) if evaluated else take_rows(run))
         hooks.step(_public(_progress(run), run.rows[-1] if run.rows else None))
+        yield run
         asked = should_stop()
         stop = peers.agreed_stop(run.step, asked or _stop_wanted(run, hooks))
         last = stop or run.step == run.until

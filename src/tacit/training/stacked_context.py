@@ -121,6 +121,11 @@ class StackedContext:
         """Which slots of the last batch hold a record."""
         return self._seen.mask
 
+    @property
+    def last_rows(self) -> tuple[Sequence[NodePlan], Tensor] | None:
+        """Whose its rows are, and the numbers of the records in its slots."""
+        return self._seen.rows
+
     @cached_property
     def table(self) -> StackedTable:
         """The gradient table, made when it is first filled or restored."""
@@ -197,7 +202,7 @@ class StackedContext:
             coins=self._coins(k, part, nodes, indices),
             shares=self._shares(rows, indices),
         )
-        self._seen.keep(found, mask)
+        self._seen.keep(found, mask, indices, nodes)
         if rows is None:
             return found.total
         return at.new_zeros(at.shape).index_copy_(0, rows, found.total)
@@ -222,7 +227,7 @@ class StackedContext:
             self.records[chosen].squeeze(1),
             self._shares(rows, indices),
         )
-        self._seen.keep(found, mask)
+        self._seen.keep(found, mask, indices, nodes)
         return found.total if rows is None else whole.index_copy_(0, rows, found.total)
 
     def add_noise(
@@ -483,9 +488,13 @@ class _LastBatch:
 
     batch: BatchGradient | None = None
     mask: Tensor | None = None
+    rows: tuple[Sequence[NodePlan], Tensor] | None = None
 
-    def keep(self, batch: BatchGradient, mask: Tensor) -> None:
+    def keep(
+        self, batch: BatchGradient, mask: Tensor, indices: Tensor, nodes: Sequence[NodePlan]
+    ) -> None:
         self.batch, self.mask = BatchGradient(_NOTHING, batch.norms, batch.losses), mask
+        self.rows = nodes, indices
 
 
 _NOTHING = torch.empty(0)

@@ -510,6 +510,11 @@ def recorded(context: StepContext, trace: Trace) -> StepContext:
     return cast(StepContext, _RecordedContext(context, trace))
 
 
+def heard(exchange: Exchange, sent: list[Sent]) -> Exchange:
+    """The same exchange, of which every message is copied into `sent`."""
+    return cast(Exchange, _RecordedExchange(exchange, sent))
+
+
 def seeded(plan: Plan, seed: int) -> Plan:
     """The same plan with its noise and coins from a number, and no ledger, which that rules out."""
     settings = {**dict.fromkeys(LEDGER_KEYS), "noise_seed": seed}
@@ -573,7 +578,7 @@ def run_traced(
     if shared is not None:
         context = partial(context, pair_keys=shared)
     asked = _RecordedModel(model, trace, calls, absent)
-    moved = _RecordedExchange(exchange, trace.sent)
+    moved = heard(exchange, trace.sent)
     inner = context(with_noise(plan, noise), asked, data, node_keys(plan), moved)
     traced = recorded(inner, trace)
     state = algorithm.start(origin, options, traced)

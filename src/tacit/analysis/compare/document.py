@@ -135,7 +135,7 @@ def _site_tables(gathered: FigureRuns, chosen: Sequence[int]) -> Iterator[SiteTa
                     name=name,
                     records=joint.records[site],
                     scores=tuple(_over(column[site], lambda score: score) for column in scores),
-                    epsilon=tuple(_largest([column[site]]) for column in epsilon),
+                    epsilon=tuple(largest([column[site]]) for column in epsilon),
                 )
                 for site, name in enumerate(names)
             ),
@@ -241,8 +241,8 @@ def _point(
             seconds=_over(results, attrgetter("seconds")),
         ),
         private=all(result.private for result in results) if results else None,
-        epsilon=_largest([result.epsilon for result in results]),
-        claimed_epsilon=_largest([result.claimed_epsilon for result in results]),
+        epsilon=largest([result.epsilon for result in results]),
+        claimed_epsilon=largest([result.claimed_epsilon for result in results]),
         delta=min(
             (value for result in results for value in result.delta if value is not None),
             default=None,
@@ -317,7 +317,7 @@ def _over(items: Iterable[Item], value: Callable[[Item], float | None]) -> MeanD
     return mean_and_deviation([number for number in map(value, items) if number is not None])
 
 
-def _largest(values_of_runs: Sequence[Sequence[float | None]]) -> float | None:
+def largest(values_of_runs: Sequence[Sequence[float | None]]) -> float | None:
     """Over nodes and runs; None where some run has none: it bounds nothing."""
     values = [value for values in values_of_runs for value in values]
     known = [value for value in values if value is not None]

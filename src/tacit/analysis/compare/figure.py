@@ -162,7 +162,7 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
         if "compare" in raw:
             raw, options = _comparison(file, raw, options)
         raw.setdefault("figure", {"line": [{"name": _stem(file)}]})
-        return _figure(file, raw, options)
+        return figure_of(file, raw, options)
     names = _names([Path(file) for file in files])
     section = _FigureSection(title=", ".join(names))
     seeds = options.seeds or 1
@@ -175,7 +175,8 @@ def load_figure(files: Sequence[Path], options: FigureOptions = FigureOptions())
     return _made(section, options, lines)
 
 
-def _figure(file: Path, raw: dict[str, Any], options: FigureOptions) -> Figure:
+def figure_of(file: Path, raw: dict[str, Any], options: FigureOptions = FigureOptions()) -> Figure:
+    """The figure of a base with a section `[figure]`, as it stands in a file."""
     section = _validated(_FigureSection, raw.pop("figure"), "figure")
     if not section.line:
         raise InputError("figure.line", [], "needs one [[figure.line]] or more, each with a name")

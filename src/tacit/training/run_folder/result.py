@@ -21,6 +21,7 @@ from tacit.features.maps import WithFeatures
 from tacit.gradients import with_output
 from tacit.privacy.published import FormulaCondition
 from tacit.report import write_report
+from tacit.report.compare_panels import run_panels
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.metrics import Measurement, Scores
 from tacit.report.documents.run import (
@@ -175,6 +176,19 @@ class Result:
 
     def _facts(self) -> list[tuple[str, str]]:
         return summary.facts(self.plan, self.document, self.test_accuracy, self.test_loss)
+
+    def figure(self) -> Any:
+        """Its scores over the steps, and over epsilon, as a `matplotlib.figure.Figure`.
+
+        Raises:
+            InputError: matplotlib is not installed.
+        """
+        optional("matplotlib")
+        from tacit.report.pictures import picture
+
+        told = dict(self._facts())
+        title = told["run"].partition(" in ")[0]
+        return picture(title, run_panels(self.rows), f"privacy: {told['privacy']}")
 
     def to_pandas(self, *, private: bool = False) -> Any:
         """The recorded series as a `pandas.DataFrame`, a row an evaluation, indexed by step.
