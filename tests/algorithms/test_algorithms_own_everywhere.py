@@ -15,7 +15,9 @@ from communication.secure.sites import NAMES, consortium, gathered
 from experiments import tacit, write_experiment
 from tacit.algorithms import installed
 from tacit.config import load_config, site_keys
+from tacit.errors import InputError
 from tacit.estimators import TacitClassifier
+from tacit.training.run_folder.folder import read_config
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_algorithm.py"
 NAME = "own_algorithm:ROW"
@@ -156,6 +158,23 @@ def test_what_is_wrong_with_a_name_is_one_line(here, parts):
     answer = tacit("algorithms")
     assert (answer.code, "algorithm.name = 'privsgp'" in answer.refusal) == (2, True)
     assert tacit("plan", file).code == 0  # what is of the table stays
+
+
+@pytest.mark.parametrize("name", ["mine:ROW", "of-a-package-that-is-gone"])
+def test_a_folder_of_somebody_else_is_looked_at_without_its_code(name, here, parts):
+    saved = here / "run" / "config.toml"
+    saved.parent.mkdir()
+    saved.write_text(
+        f'[task]\ndataset = "digits"\n[algorithm]\nname = "{name}"\ncls = 1\nweight = 2\n'
+    )
+    config = read_config(saved.parent)
+    assert (config.algorithm.name, config.algorithm.options.weight) == (name, 2)
+    assert "mine" not in sys.modules
+    with pytest.raises(InputError, match="pass --trust"):
+        _ = config.algorithm.definition
+    saved.write_text('[task]\ndataset = "digits"\n[algorithm]\nname = ["mine:ROW"]\n')
+    with pytest.raises(InputError, match="is no algorithm here"):
+        read_config(saved.parent)
 
 
 def test_its_options_are_read_and_marked_as_its_class_has_them(here, parts):

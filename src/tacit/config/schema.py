@@ -378,10 +378,12 @@ class AlgorithmSection(Section):
 
         Its options are then taken as they were written, and it has no `definition`.
         """
-        if not isinstance(values, Mapping) or values.get("name", DEFAULT) in ALGORITHMS:
+        name = values.get("name", DEFAULT) if isinstance(values, Mapping) else None
+        if not isinstance(name, str) or name in ALGORITHMS:
             return values
-        options = {key: value for key, value in values.items() if key != "name"}
-        return cls.model_construct(name=str(values["name"]), options=_made(_Unread, options))
+        others = ("name", "cls", "_fields_set")  # and what would be arguments of ours
+        options = {key: value for key, value in values.items() if key not in others}
+        return cls.model_construct(name=name, options=_made(_Unread, options))
 
     @property
     def is_read(self) -> bool:
