@@ -283,6 +283,21 @@ def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path):
     assert again == document
 
 
+def test_trials_of_an_executor_take_turns_and_hidden_ones_stay_here(tmp_path, monkeypatch):
+    (tmp_path / "workers.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n\n\n"
+        "def threads():\n    return ThreadPoolExecutor(2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    file = written(tmp_path, {"grid": {"algorithm.clip": [0.5, 1.0]}})
+    answer = tacit("tune", file, "--out", "out", "--executor", "workers:threads")
+    assert answer.code == 0, answer.err
+    assert [trial["status"] for trial in told(tmp_path / "out")["trials"]] == ["done", "done"]
+    file = written(tmp_path, HIDDEN, nodes={"count": 1})
+    refused = tacit("tune", file, "--out", "hidden", "--executor", "workers:threads")
+    assert "hidden trials" in refused.refusal
+
+
 def test_a_folder_is_of_one_search(composed, tmp_path):
     file, out, _ = composed
     assert "exists already" in tacit("tune", file, "--out", out).refusal

@@ -94,11 +94,6 @@ class Figure:
     quick: bool
     lines: tuple[FigureLine, ...]
 
-    @property
-    def configs(self) -> list[Config]:
-        """Every experiment, as often as it is in a line."""
-        return _runs(self.lines)
-
 
 def _measured(name: str) -> str:
     if name in SERIES or name in MEASURES or ":" in name:
@@ -237,12 +232,12 @@ def _quick(
 
 
 def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLine, ...]) -> Figure:
-    runs = len(_runs(lines))
+    runs = len(runs_of(lines))
     if runs > MOST_RUNS:
         raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
     x = tuple(dict.fromkeys(section.x))
     y = section.y or _leading(lines)
-    measured = {*SERIES, *(name for run in _runs(lines) for name in run.task.metric or ())}
+    measured = {*SERIES, *(name for run in runs_of(lines) for name in run.task.metric or ())}
     wanted = [("figure.y", y)]
     wanted += [
         (f"line {line.name!r}, published", name) for line in lines for name in line.published
@@ -253,13 +248,14 @@ def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLi
     return Figure(section.title, section.source, section.notes, x, y, options.quick, lines)
 
 
-def _runs(lines: Sequence[FigureLine]) -> list[Config]:
+def runs_of(lines: Sequence[FigureLine]) -> list[Config]:
+    """Every experiment, as often as it is in a line."""
     return [run for line in lines for setting in line.settings for run in setting.runs]
 
 
 def _leading(lines: Sequence[FigureLine]) -> str:
     """The metric that the runs of all lines are judged by; test accuracy where they differ."""
-    asked = {run.task.metric for run in _runs(lines)}
+    asked = {run.task.metric for run in runs_of(lines)}
     metrics = asked.pop() if len(asked) == 1 else None
     return "test_accuracy" if metrics is None else metrics[0]
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.analysis.compare.figure import Figure
+from tacit.analysis.compare.figure import Figure, runs_of
 from tacit.analysis.settings.processes import (
     UNFINISHED,
     UNHEARD,
@@ -134,7 +134,7 @@ def gather(
     """
     # All lines with the first seed, then all with the next: what is cut short still compares them.
     requests: dict[str, WantedRun] = {}
-    digests = {id(config): run_digest(config) for config in figure.configs}
+    digests = {id(config): run_digest(config) for config in runs_of(figure.lines)}
     settings = [(line.name, setting) for line in figure.lines for setting in line.settings]
     for turn in range(max((len(setting.runs) for _, setting in settings), default=0)):
         for name, setting in settings:

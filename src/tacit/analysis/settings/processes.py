@@ -213,7 +213,11 @@ def run_by_executor(
                 try:
                     future = executor.submit(_made_there, make, request, wanted, os.getcwd(), turn)
                     running[future] = request, turn
-                except Exception as error:  # it is broken, or the machine has no room
+                except Exception as error:  # it is broken, or the machine has no room for more
+                    if running:
+                        waiting.appendleft((request, turn))
+                        at_once = len(running)
+                        break
                     end(request, _lost(request, f"could not be started ({describe(error)})"))
             _await_any(list(running))
             for future in [future for future in running if future.done()]:

@@ -99,13 +99,14 @@ def complete(
     *,
     jobs: int = 1,
     executor: Executor | None = None,
+    turns: bool = False,
     monitor: Monitor = UNHEARD,
 ) -> list[Outcome]:
     """Make the runs that have not ended yet, and say how each has, in the same order.
 
     `make` makes one, or goes on with what is in its folder. They are made by an executor (see
     `run_by_executor`), with `jobs` above 1 by so many processes. Those that reserve in ledgers of
-    the nodes' data take turns.
+    the nodes' data take turns, and so do those that will say so when they are made (`turns`).
     """
     ended = {
         request.path: Outcome(request.path, "cached")
@@ -114,7 +115,7 @@ def complete(
     }
     missing = [request for request in requests if request.path not in ended]
     monitor.begin(len(requests), len(ended))
-    turns = any(request.config.privacy.ledger is not None for request in missing)
+    turns |= any(request.config.privacy.ledger is not None for request in missing)
     jobs = 1 if turns else min(jobs, len(missing))
     if missing and executor is not None:
         made = run_by_executor(missing, make, executor, monitor, 1 if turns else None)

@@ -178,6 +178,7 @@ def run_trials(
         requests,
         partial(_or_lost, rules[cost]),
         executor=executor,
+        turns=cost == "composed",
         monitor=Monitor(should_stop=monitor.should_stop) if hidden else monitor,
     )
     if any(outcome.status in UNFINISHED for outcome in outcomes):
