@@ -101,12 +101,9 @@ class SteppedRun:
 
     @property
     def noise(self) -> tuple[dict[int, Tensor], ...]:
-        """What each release of the last step added to the sums: noise, and its rounding.
+        """What each release of the last step added to a node's sum, float64 `[d]`, with rounding.
 
-        Float64 `[d]` by node.
-
-        Raises:
-            InputError: it is from secret keys.
+        An InputError where it is from secret keys.
         """
         if self.plan.noisy and self.plan.config.privacy.noise_seed is None:
             expected = "set it: noise of secret keys is shown to nobody, since epsilon rests on it"
@@ -129,9 +126,7 @@ class SteppedRun:
     def step(self) -> Measurement | None:
         """Make one step; what was measured after it, if anything was: in part private.
 
-        Raises:
-            InputError: the run has ended.
-            DivergenceError: a model left the finite numbers.
+        An InputError where the run has ended, a DivergenceError where it diverges.
         """
         run, before = self._run, self._run.rows[-1:]
         self._trace.forget()
@@ -157,12 +152,9 @@ class SteppedRun:
     def finish(self, *, decided_beforehand: bool = False) -> Result:
         """End the run where it stands: what `tacit.train` returns.
 
-        Args:
-            decided_beforehand: nothing that was released had a part in where it ends: the steps
-                that were made are charged. Else all that were planned are.
-
-        Raises:
-            InputError: no step was made, or the run has failed.
+        If its end was `decided_beforehand`, so that nothing which was released had a part in it,
+        the steps that were made are charged; else all that were planned. An InputError where no
+        step was made, or the run has failed.
         """
         run = self._run
         if run.step < run.until:
