@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,18 @@ def test_a_row_is_a_run(made):
     again = [experiment(**BUDGETS, algorithm={"learning_rate": rate}) for rate in RATES]
     others = tacit.compare([*again, again[0]], out=out)  # of what has run, and one given twice
     assert (others.runs.made, len(others.to_pandas())) == (0, 2)
+
+
+def test_workers_of_ones_own_make_the_runs(tmp_path):
+    of, grid = experiment(train={"steps": 2}), {"algorithm.learning_rate": RATES}
+    with ThreadPoolExecutor(1) as executor:
+        theirs = tacit.compare(of, grid=grid, executor=executor, out=tmp_path / "theirs")
+        for faulty in ({"jobs": 2, "executor": executor}, {"jobs": 0}, {"executor": "dask"}):
+            with pytest.raises(tacit.InputError, match="jobs"):
+                tacit.compare(of, out=tmp_path / "other", **faulty)
+    ours = tacit.compare(of, grid=grid, out=tmp_path / "ours")
+    assert theirs.runs.made == 2
+    assert theirs.to_pandas()["test_loss"].equals(ours.to_pandas()["test_loss"])
 
 
 def test_a_figure_shows_the_lines(made):

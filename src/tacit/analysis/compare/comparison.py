@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,7 @@ def compare(
     grid: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | Sequence[int] = 1,
     jobs: int = 1,
+    executor: Executor | None = None,
     out: str | Path = "runs/compare",
 ) -> ManyRuns:
     """Make the runs of experiments, or of every point of a grid over them, and compare them.
@@ -98,11 +101,22 @@ def compare(
         grid: lists of values by `section.key`: every combination is a run.
         seeds: how often each is repeated, or the seeds.
         jobs: runs at once, each in a process of its own.
+        executor: what makes them in place of processes here: see `docs/how-to/executors.md`.
         out: the folder, a new one or that of an earlier comparison.
 
     Raises:
         InputError: an experiment is wrong, or the folder holds something else.
     """
+    if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
+        expected = "a comparison runs in one process, which holds all records"
+        raise InputError("WORLD_SIZE", os.environ["WORLD_SIZE"], expected)
+    if type(jobs) is not int or not 1 <= jobs <= 1000:
+        raise InputError("jobs", jobs, "must be a whole number from 1 to 1000")
+    if executor is not None and (jobs != 1 or not callable(getattr(executor, "submit", None))):
+        expected = (
+            "must be a concurrent.futures.Executor, and has workers of its own: leave out jobs"
+        )
+        raise InputError("executor", executor, expected)
     several = isinstance(experiments, (list, tuple))
     sources: Sequence[Any] = experiments if several else [experiments]  # type: ignore[assignment]
     for source in sources:
@@ -119,7 +133,7 @@ def compare(
     lines = [{"name": name or "experiment", "set": said} for name, said in named.items()]
     title = {"title": "comparison", "seeds": seeds}
     figure = figure_of(Path("compare"), {"figure": {**title, "line": lines}})
-    runs = gather(figure, open_folder(Path(out)), jobs=jobs)
+    runs = gather(figure, open_folder(Path(out)), jobs=jobs, executor=executor)
     return ManyRuns(figure_document(runs), runs)
 
 

@@ -53,7 +53,7 @@ def grid_points(grid: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """
     flat = flat_keys(grid, where)
     for key, values in flat.items():
-        if not isinstance(values, list) or not values:
+        if not isinstance(values, list | tuple) or not values:
             raise InputError(f"{where}.{key}", values, "must be a list of values")
     return [dict(zip(flat, chosen, strict=True)) for chosen in itertools.product(*flat.values())]
 
