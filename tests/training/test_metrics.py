@@ -237,5 +237,5 @@ def test_losses_of_all_models_at_once_have_the_bits_of_each_alone(loss):
         outputs = 5 * torch.randn(models, records, width, generator=generator)
         targets = torch.randint(width, (records,), generator=generator)
         targets = targets if kind.labels else targets.float() - 0.3
-        at_once = metrics._means(kind.per_record, True, outputs, targets)
+        at_once = metrics._means(True, kind.per_record, None, outputs, targets)
         assert at_once == [float(kind.per_record(own, targets).mean()) for own in outputs]

@@ -37,6 +37,7 @@ def train(
     output: str | int | Callable[[Any], Any] | None = None,
     schema: str | Path | Mapping[str, Any] | Schema | None = None,
     units: Any = None,
+    graph: Any = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -73,6 +74,8 @@ def train(
             or whole numbers a node, in a list or by the nodes' names as `nodes`. They count where
             the experiment says so (`privacy.unit = "column:NAME"`, by any name). Of a table its
             schema says it.
+        graph: in place of `[topology].graph`: a name, a graph of networkx, a matrix of NumPy or
+            SciPy (`tacit.topology.own`), or a list of these, which take turns.
         callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
             One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.
@@ -110,6 +113,8 @@ def train(
         task=task,
         loss=_default_loss(model, declared),
     )
+    if graph is not None:
+        parsed = parsed.with_keys(topology={"graph": graph, "undirected": None})
     own_output = output if callable(output) else None
     path = None if out is None else Path(out)
     own_site = None if site is None else Path(site)

@@ -400,6 +400,7 @@ def result_document(
         ),
         topology=CommunicationGraph(
             graph=schedule.name,
+            names=schedule.names,
             directed=schedule.directed,
             period=schedule.period,
             contraction=plan.contraction,

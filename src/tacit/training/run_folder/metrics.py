@@ -93,9 +93,9 @@ def evaluate(
     copies = 1 if nodes is None else nodes // len(rows)
     # Known losses give a record the same bits whatever others are beside it.
     at_once = loss.formula in ("cross-entropy", *OF_NUMBERS) and targets.ndim == 1
+    right = [] if loss.accuracy is None else [(loss.accuracy, torch.float64)]
     measures: list[Callable[[Tensor, Tensor], list[float]]] = [
-        partial(_means, loss.per_record, at_once),
-        *([] if loss.accuracy is None else [partial(_means, _exact(loss.accuracy), at_once)]),
+        *(partial(_means, at_once, *one) for one in [(loss.per_record, None), *right]),
         *(partial(_scores, metric) for metric in metrics),
     ]
     found: list[list[float]] = [[] for _ in measures]
@@ -108,19 +108,17 @@ def evaluate(
 
 
 def _means(
-    per_record: Callable[[Tensor, Tensor], Tensor], at_once: bool, outputs: Tensor, targets: Tensor
+    at_once: bool,
+    per_record: Callable[[Tensor, Tensor], Tensor],
+    dtype: torch.dtype | None,
+    outputs: Tensor,
+    targets: Tensor,
 ) -> list[float]:
     """Over the records, of each model's outputs `[models, records, ...]`."""
-    models = len(outputs)
     if at_once:
-        every = per_record(outputs.flatten(0, 1), targets.repeat(models)).view(models, -1)
-        return torch.stack([row.mean() for row in every]).tolist()
-    return [float(per_record(own, targets).mean()) for own in outputs]
-
-
-def _exact(right: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The same in float64, in which counts are exact."""
-    return lambda outputs, targets: right(outputs, targets).double()
+        rows = per_record(outputs.flatten(0, 1), targets.repeat(len(outputs)))
+        return [float(row.mean(dtype=dtype)) for row in rows.view(len(outputs), -1)]
+    return [float(per_record(own, targets).mean(dtype=dtype)) for own in outputs]
 
 
 def _scores(metric: Metric, outputs: Tensor, targets: Tensor) -> list[float]:
