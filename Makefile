@@ -55,6 +55,7 @@ bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows t
 	$(BIN)/python benchmarks/speed --quick --out runs/speed-quick.json
 	$(BIN)/python benchmarks/tables.py --quick
 	$(BIN)/python benchmarks/device --device cpu --quick
+	$(BIN)/python benchmarks/scale.py --quick
 
 clean:
 	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build/site

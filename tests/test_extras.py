@@ -57,6 +57,10 @@ ONE_FROM = {  # module that is missing, and a door: how it is called
         PROGRAM.format("tacit.train('experiment.toml', site='north', out='runs/a')"),
     ),
     ("matplotlib", "Python"): (*PYTHON, PROGRAM.format("import tacit.report.pictures")),
+    ("networkx", "train"): (
+        *(*CLI, "train", "experiment.toml", "--set", "topology.graph=barabasi-albert"),
+        *("--set", "topology.degree=2"),
+    ),
     ("mlflow", "Python"): (*PYTHON, PROGRAM.format("c.MLflow()")),
     ("tensorboard", "Python"): (*PYTHON, PROGRAM.format("c.TensorBoard()")),
     ("wandb", "Python"): (*PYTHON, PROGRAM.format("c.WeightsAndBiases()")),

@@ -12,11 +12,11 @@ import torch
 import tacit
 from experiments import experiment, write_experiment
 from experiments import tacit as command
+from mixings import weights_of
 from tacit.algorithms import privsgp
 from tacit.communication.colours import Masked, Private, Public, Released, Summand, opened
 from tacit.communication.exchange import BetweenProcesses, Graphs, InProcessExchange
 from tacit.errors import LeakError
-from tacit.topology import Weights
 
 CPU = torch.device("cpu")
 VALUE = torch.ones(2, 3)
@@ -32,8 +32,8 @@ class Silent:
 
 
 def exchanges():
-    both = Weights.of_matrix(np.full((2, 2), 0.5))
-    every = Weights.of_matrix(np.full((4, 4), 0.25))
+    both = weights_of(np.full((2, 2), 0.5))
+    every = weights_of(np.full((4, 4), 0.25))
     graphs = Graphs(lambda k: every, 1, "doubly-stochastic")
     channel: Any = Silent()
     return [

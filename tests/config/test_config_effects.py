@@ -500,6 +500,9 @@ KEYS: Mapping[str, Key] = {
     ),
     "nodes.placement": Key(elsewhere=RANKS + "test_cluster_runs.py::test_processes_give"),
     "topology.graph": Key(("ring", "complete")),
+    "topology.undirected": Key(
+        elsewhere="tests/topology/test_topology_own.py::test_objects_and_files_are_the_graph"
+    ),
     "topology.mixing": Key(
         ("metropolis", "laplacian"),
         combined(SIX, DRAWN, {"topology": {"probability": 0.4}}),

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixings import weights_of
 from tacit.errors import InputError
 from tacit.topology import (
     GraphSchedule,
-    Weights,
     build_mixing,
     build_schedule,
     check_column_stochastic,
@@ -26,7 +26,7 @@ COLUMNS = np.array([[0.5, 0.0, 0.25], [0.5, 1.0, 0.25], [0.0, 0.0, 0.5]])
 BOTH = np.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.25, 0.25, 0.5]])
 
 
-of = Weights.of_matrix
+of = weights_of
 
 
 def changed(matrix, i, j, value):

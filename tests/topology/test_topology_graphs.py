@@ -14,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.topology import GRAPHS, GraphSchedule, build_schedule, graph_of, graphs
+from tacit.topology import GRAPHS, GraphSchedule, build_schedule, graph_of, graphs, own
 from tacit.topology.graphs import (
     complete,
     directed_ring,
     exponential,
     k_regular,
-    read_graph_file,
     ring,
     star,
 )
@@ -124,6 +123,10 @@ def test_file_with_everything_that_is_allowed(write):
     assert second == graph_of(4, frozenset({(1, 0)}))
 
 
+def read_graph_file(path, nodes):
+    return build_schedule(f"file:{path}", nodes).graphs
+
+
 def pairs(n):
     node = st.integers(0, n - 1)
     return st.frozensets(st.tuples(node, node).filter(lambda pair: pair[0] != pair[1]), min_size=1)
@@ -148,7 +151,7 @@ def test_written_graphs_are_read_back(tmp_path_factory, blocks, separator, withi
     ("content", "line", "named"),
     [
         ("0 1\n1 x\n", 2, "x"),
-        ("# comment\n\n0 1 2\n", 3, "0 1 2"),
+        ("# comment\n\n0 1 2 3\n", 3, "0 1 2 3"),
         ("0 1\n\n1\n", 3, "1"),
         ("0 1.0\n", 1, "1.0"),
         ("0 1_0\n", 1, "1_0"),
@@ -165,8 +168,8 @@ def test_a_wrong_line_is_named(write, content, line, named):
 
 
 def test_a_file_holds_so_many_graphs_and_edges_and_no_more(write, monkeypatch):
-    monkeypatch.setattr(graphs, "_MOST_GRAPHS", 3)
-    monkeypatch.setattr(graphs, "_MOST_EDGES", 5)
+    monkeypatch.setattr(own, "_MOST_GRAPHS", 3)
+    monkeypatch.setattr(graphs, "MOST_EDGES", 5)
     assert len(read_graph_file(write("0 1\n\n1 2\n\n2 3\n3 0\n"), 4)) == 3
     for content in ("0 1\n\n" * 4, "0 1\n" * 6):
         line = 7 if content.count("\n\n") else 6
@@ -211,12 +214,24 @@ def test_a_byte_order_mark_is_not_content(tmp_path):
     assert read_graph_file(path, 2)[0].edges == {(0, 1), (1, 0)}
 
 
-UNDIRECTED = {"ring", "complete", "star", "k-regular", "torus", "erdos-renyi"}
+UNDIRECTED = {
+    "ring",
+    "complete",
+    "star",
+    "k-regular",
+    "torus",
+    "erdos-renyi",
+    "small-world",
+    "barabasi-albert",
+    "hypercube",
+}
 DIRECTED = {"directed-ring", "exponential"}
 KEYS: dict[str, dict[str, Any]] = {
     "k-regular": {"degree": 2},
     "torus": {"shape": (2, 8)},
     "erdos-renyi": {"probability": 0.6},
+    "small-world": {"degree": 2, "probability": 0.1},
+    "barabasi-albert": {"degree": 1},
 }
 BARE = sorted(UNDIRECTED.union(DIRECTED).difference(KEYS))
 
@@ -227,8 +242,13 @@ def test_every_known_graph_is_covered_here():
 
 @pytest.mark.parametrize(
     ("name", "nodes"),
-    [(name, nodes) for name in sorted(GRAPHS) for nodes in (3, 4, 7, 16) if name != "torus"]
-    + [("torus", 16)],
+    [
+        (name, nodes)
+        for name in sorted(GRAPHS)
+        for nodes in (3, 4, 7, 16)
+        if name not in ("torus", "hypercube")
+    ]
+    + [("torus", 16), ("hypercube", 16)],
 )
 def test_named_schedules(name, nodes):
     schedule = build_schedule(name, nodes, **KEYS.get(name, {}))

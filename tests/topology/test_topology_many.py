@@ -78,7 +78,8 @@ def test_graphs_of_many_nodes_are_lists(name):
     entries = sum(len(weights.values) for weights in mixing.weights)
     assert entries == ENTRIES.get(name, entries)
     # Two whole numbers of 8 bytes and a weight at most for each entry.
-    assert sum(weights.nbytes for weights in mixing.weights) <= 24 * entries
+    arrays = [(one.starts, one.sources, one.values) for one in mixing.weights]
+    assert sum(array.nbytes for one in arrays for array in one) <= 24 * entries
     assert rate is not None
     assert 0 < rate < 1
     x = torch.randn(NODES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -53,7 +53,9 @@ def connected_digraphs(draw):
     return GraphSchedule("given", tuple(graph_of(n, frozenset(some)) for some in edges))
 
 
-@pytest.mark.parametrize("name", sorted(set(GRAPHS) - {"k-regular", "torus", "erdos-renyi"}))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in GRAPHS if not GRAPHS[name].takes and name != "hypercube")
+)
 @pytest.mark.parametrize("n", range(1, 41))
 def test_named_graphs_have_stochastic_weights(name, n):
     schedule = build_schedule(name, n)

@@ -14,6 +14,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from algorithms.battery_table import rate
+from mixings import weights_of
 from planning_cases import DELTA, STEPS, epsilons
 from tacit.algorithms import ALGORITHMS, Activity
 from tacit.communication.colours import Public, Released
@@ -21,7 +22,7 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import Descent
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.topology import Weights, build_mixing, build_schedule, graph_of, server_averaging
+from tacit.topology import build_mixing, build_schedule, graph_of, server_averaging
 from tacit.topology.graphs import GraphSchedule
 from tacit.training.budget import node_keys
 from tacit.training.faults import FaultPlan, effective, fault_plan, taking_part
@@ -201,9 +202,7 @@ def test_the_given_matrix_is_not_changed_and_is_returned_where_nothing_is_lost()
     assert plan.weights(2, mixing.at(2)) is not mixing.at(2)
     np.testing.assert_array_equal(mixing.at(2).matrix(), kept)
     applied = effective(mixing, plan)
-    np.testing.assert_array_equal(
-        applied(2).matrix(), plan.weights(2, Weights.of_matrix(kept)).matrix()
-    )
+    np.testing.assert_array_equal(applied(2).matrix(), plan.weights(2, weights_of(kept)).matrix())
     assert plan.lossy
     slow = faulty(mixing, slow=[(1, 2.0)])
     assert not slow.lossy

@@ -19,6 +19,7 @@ from tacit.gradients import LOSSES, BatchGradient, build
 from tacit.models.metrics import Baselines
 from tacit.report.documents.base import as_dict, read
 from tacit.report.documents.metrics import GradientNorms, Measurement, Scores
+from tacit.training.run_folder import metrics
 from tacit.training.run_folder.metrics import (
     Evaluation,
     consensus_distance,
@@ -226,3 +227,15 @@ def test_means_over_nodes_are_of_any_numbers(values, mean):
     for summary in (found["test_loss"], found["test_accuracy"]):
         assert summary is not None
         assert summary.mean == pytest.approx(mean, nan_ok=True)
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "mse", "huber"])
+def test_losses_of_all_models_at_once_have_the_bits_of_each_alone(loss):
+    generator, kind = torch.Generator().manual_seed(0), LOSSES[loss]
+    for models, records, width in [(5, 1, 3), (3, 17, 10), (33, 100, 17), (2, 5000, 10)]:
+        width = width if loss == "cross-entropy" else 1
+        outputs = 5 * torch.randn(models, records, width, generator=generator)
+        targets = torch.randint(width, (records,), generator=generator)
+        targets = targets if kind.labels else targets.float() - 0.3
+        at_once = metrics._means(True, kind.per_record, None, outputs, targets)
+        assert at_once == [float(kind.per_record(own, targets).mean()) for own in outputs]

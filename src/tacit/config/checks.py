@@ -26,7 +26,7 @@ from tacit.errors import InputError, nearest
 from tacit.gradients.losses import OF_NUMBERS
 from tacit.models.architectures import check_name
 from tacit.privacy.mechanisms.clipping import ASSUMED
-from tacit.topology.graphs import graph_kind
+from tacit.topology.graphs import KEYS, graph_kind
 
 _MOST_RATIO = 1_000_000  # of two weights: noise of both is then an ordinary number beside each
 
@@ -119,10 +119,10 @@ def check_named(
     Raises:
         InputError: naming the key, its value and what would be right.
     """
-    keys = ("degree", "shape", "probability")
-    kind = graph_kind(str(topology.graph), {key: getattr(topology, key) for key in keys})
+    kind = graph_kind(str(topology.graph), {key: getattr(topology, key) for key in KEYS})
     if kind is not None:
-        check_graph(topology, algorithm, kind.is_directed(nodes), kind.changes_with(nodes))
+        several = nodes > 2
+        check_graph(topology, algorithm, kind.directed and several, kind.periodic and several)
     check_messages(topology, algorithm, faults)
 
 

@@ -27,6 +27,7 @@ from tacit.data.formats.svmlight import Declared
 from tacit.errors import InputError, nearest, plain_rule
 from tacit.gradients import AUGMENTATIONS
 from tacit.report.measures import MEASURES
+from tacit.topology.own import given
 
 LEDGER_KEYS = ("ledger", "ledger_source", "ledger_epsilon", "ledger_delta")  # of `[privacy]`
 UNIT_KEYS = ("unit", "unit_rows", "unit_gradient", "unit_nodes")  # likewise
@@ -303,16 +304,23 @@ class Topology(Section):
 
     `rounds` is the number of gossip rounds of a step: the algorithm's own, and those in which nodes
     only average. "auto" leaves it to the plan. Not set, it is 1. `partners` are the nodes that
-    share secrets, for noise that cancels between them.
+    share secrets, for noise that cancels between them. In Python `graph` may be an object as well;
+    `undirected` has every edge of one's own lead both ways.
     """
 
     graph: str | None = None
+    undirected: bool | None = None
     mixing: Literal["metropolis", "laplacian", "uniform"] | None = None
     degree: Count | None = None
     shape: tuple[int, int] | None = None
     probability: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     partners: str | None = None
     rounds: Rounds | Literal["auto"] | None = None
+
+    @field_validator("graph", mode="before")
+    @classmethod
+    def _graph(cls, value: Any) -> Any:
+        return value if value is None or isinstance(value, str) else given(value)
 
     @field_validator("partners")
     @classmethod

@@ -1,4 +1,4 @@
-"""Who may talk and when (`graphs`), with which weight (`mixing`), and `checks`."""
+"""Who may talk and when (`graphs`, `own`), with which weight (`mixing`), and `checks`."""
 
 from tacit.topology.checks import (
     check_column_stochastic,
@@ -11,11 +11,10 @@ from tacit.topology.graphs import (
     Graph,
     GraphRequest,
     GraphSchedule,
-    build_schedule,
     graph_of,
-    read_graph_file,
 )
 from tacit.topology.mixing import WEIGHTS, Mixing, Weights, build_mixing, server_averaging
+from tacit.topology.own import build_schedule
 
 __all__ = [
     "GRAPHS",
@@ -32,6 +31,5 @@ __all__ = [
     "check_strongly_connected",
     "contraction",
     "graph_of",
-    "read_graph_file",
     "server_averaging",
 ]

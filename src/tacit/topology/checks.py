@@ -11,7 +11,7 @@ from tacit.errors import InputError
 from tacit.topology.graphs import GraphSchedule, reached
 from tacit.topology.mixing import Mixing, Weights
 
-_SHOWN = 10
+_SHOWN, _SHOWN_PARTS = 10, 3
 _ROUNDING = 1e-12  # of a sum, for each node
 # Up to this many nodes, all eigenvalues are computed: 0.3 s for a period of ten graphs.
 _FEW_NODES = 512
@@ -37,13 +37,16 @@ def check_column_stochastic(weights: Weights, where: str = "topology.mixing") ->
 
 
 def check_doubly_stochastic(weights: Weights, where: str = "topology.mixing") -> None:
-    """Refuse weights unless they are column-stochastic and the rows sum to 1 as well.
+    """Refuse weights unless they are column-stochastic, rows sum to 1, and both ways weigh alike.
 
     Raises:
         InputError: on `where`, naming the entry, column or row.
     """
     check_column_stochastic(weights, where)
     _check_sums(weights, weights.targets, "row", where)
+    if not weights.symmetric:
+        expected = "the algorithm needs symmetric weights: both directions of a link weigh the same"
+        raise InputError(where, "a matrix that is not symmetric", expected)
 
 
 def _check_sums(weights: Weights, ends: NDArray[np.int64], kind: str, where: str) -> None:
@@ -58,29 +61,27 @@ def check_strongly_connected(schedule: GraphSchedule) -> None:
     """Refuse a schedule unless the union of its period's edges connects every node to every other.
 
     Raises:
-        InputError: on `topology.graph`, naming nodes that cannot be reached, and from where.
+        InputError: on `topology.graph`, naming the largest parts, within which each reaches each.
     """
     nodes = schedule.nodes
     sources = np.concatenate([graph.sources for graph in schedule.graphs])
     targets = np.concatenate([graph.targets for graph in schedule.graphs])
     # If node 0 reaches every node and every node reaches it, each reaches each.
-    start, reachable = 0, reached(nodes, sources, targets, 0)
-    if reachable.all():
-        leading = reached(nodes, targets, sources, 0)
-        if leading.all():
-            return
-        start = int(np.flatnonzero(~leading)[0])  # those before it reach node 0, and so all
-        reachable = reached(nodes, sources, targets, start)
-    missing = np.flatnonzero(~reachable).tolist()
-    shown = ", ".join(str(node) for node in missing[:_SHOWN])
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    plural = "nodes" if len(missing) > 1 else "node"
-    raise InputError(
-        "topology.graph",
-        schedule.name,
-        f"is not strongly connected over its period of {schedule.period}: node {start} "
-        f"cannot reach {plural} {shown}{more}",
-    )
+    if reached(nodes, sources, targets, 0).all() and reached(nodes, targets, sources, 0).all():
+        return
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    edges = coo_array((np.ones(len(sources)), (sources, targets)), (nodes, nodes))
+    count, part_of = connected_components(edges, connection="strong")
+    names = schedule.names or range(nodes)
+    parts = []
+    for part in np.argsort(-np.bincount(part_of), kind="stable")[:_SHOWN_PARTS]:
+        inside = [str(names[node]) for node in np.flatnonzero(part_of == part)[:_SHOWN].tolist()]
+        parts.append(", ".join(inside) + ", ..." * int((part_of == part).sum() > _SHOWN))
+    parts += [f"{count - _SHOWN_PARTS} more"] * (count > _SHOWN_PARTS)
+    over = f"is not strongly connected over its period of {schedule.period}: it has {count} parts"
+    raise InputError("topology.graph", schedule.name, f"{over}, {' | '.join(parts)}")
 
 
 def contraction(mixing: Mixing) -> float | None:

@@ -6,28 +6,24 @@ that is a matter of weights (`mixing`), so graphs hold no self loops.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.base.plain_files import open_plain
-from tacit.errors import InputError, nearest
+from tacit.errors import InputError, nearest, optional
 
 Edge = tuple[int, int]
 Numbers = NDArray[np.int64]
+Entries = tuple[Numbers, Numbers, NDArray[np.float64]]  # of P: targets, sources, values
 
 _REDRAWS = 100
 _PURPOSE = 3  # of the public seed; data splits have 1, partitions 2
 # An edge takes some 100 bytes until a run has begun.
-_MOST_EDGES = 10_000_000
-_MOST_GRAPHS = 10_000  # of a file, which take some 3 ms each until a run has begun
-_MOST_BYTES = 2**28  # of a file
+MOST_EDGES = 10_000_000
 _MOST_PAIRS = 1_000_000_000  # that a drawn graph decides on, 200 million a second
 
 
@@ -112,12 +108,13 @@ def _hops(nodes: int, hops: Iterable[int], *, both_ways: bool = False) -> Graph:
     return graph_of(nodes, np.concatenate(pairs), both_ways=both_ways)
 
 
-def _check_size(name: str, nodes: int, edges: float) -> None:
-    if edges > _MOST_EDGES:
+def check_size(name: str, nodes: int, edges: float) -> None:
+    """Refuse a graph of more than `MOST_EDGES` edges."""
+    if edges > MOST_EDGES:
         raise InputError(
             "topology.graph",
             name,
-            f"of {nodes} nodes has {edges:.3g} edges, and {_MOST_EDGES} are the most: choose a "
+            f"of {nodes} nodes has {edges:.3g} edges, and {MOST_EDGES} are the most: choose a "
             "sparse graph (exponential, k-regular, torus), or a method with a server, which "
             "averages all nodes without edges between them",
         )
@@ -139,7 +136,7 @@ def complete(nodes: int) -> Graph:
     Raises:
         InputError: on `topology.graph`, if these are more than 10 million edges.
     """
-    _check_size("complete", nodes, nodes * (nodes - 1))
+    check_size("complete", nodes, nodes * (nodes - 1))
     return graph_of(nodes, np.indices((nodes, nodes)).reshape(2, -1).T)
 
 
@@ -165,7 +162,7 @@ def k_regular(nodes: int, degree: int) -> Graph:
             degree,
             f"must be even and at most {largest}: a node is linked to as many on either side",
         )
-    _check_size("k-regular", nodes, nodes * degree)
+    check_size("k-regular", nodes, nodes * degree)
     return _hops(nodes, range(1, degree // 2 + 1), both_ways=True)
 
 
@@ -211,7 +208,7 @@ def erdos_renyi(nodes: int, probability: float, seed: int) -> Graph:
     if pairs > _MOST_PAIRS:
         expected = f"has {pairs:.3g} pairs of nodes to draw for, and at most {_MOST_PAIRS:g} are"
         raise InputError("topology.graph", "erdos-renyi", f"{expected} drawn: take k-regular")
-    _check_size("erdos-renyi", nodes, 2 * pairs * probability)
+    check_size("erdos-renyi", nodes, 2 * pairs * probability)
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _PURPOSE])))
     for _ in range(_REDRAWS):
         # A row at a time: the numbers of all pairs at once would take gigabytes.
@@ -232,6 +229,40 @@ def erdos_renyi(nodes: int, probability: float, seed: int) -> Graph:
     )
 
 
+def hypercube(nodes: int) -> Graph:
+    """Each node and those whose number differs in one binary digit, both ways.
+
+    Raises:
+        InputError: on `topology.graph`, unless `nodes` is a power of two.
+    """
+    if nodes & (nodes - 1):
+        expected = f"needs a power of two as the number of nodes, not {nodes}"
+        raise InputError("topology.graph", "hypercube", expected)
+    digits, own = np.meshgrid(1 << np.arange(nodes.bit_length() - 1), np.arange(nodes))
+    return graph_of(nodes, np.stack([own, own ^ digits], axis=-1))
+
+
+def drawn_by_networkx(request: GraphRequest, kind: str) -> tuple[Graph, ...]:
+    """A small world (Watts and Strogatz 1998), or Barabasi and Albert's graph (1999), connected.
+
+    Raises:
+        InputError: on `topology.degree`; on `package`, networkx cannot be imported.
+    """
+    nodes, degree, small = request.nodes, request.degree or 0, kind == "small-world"
+    if not 0 < degree < nodes or (small and degree % 2):
+        expected = f"must be {'an even number ' if small else ''}from 1 to {nodes - 1}"
+        raise InputError("topology.degree", degree, expected)
+    check_size(kind, nodes, 2 * nodes * degree)
+    networkx = optional("networkx")
+    seed = int(np.random.SeedSequence([request.seed, _PURPOSE]).generate_state(1)[0])
+    draw = networkx.connected_watts_strogatz_graph if small else networkx.barabasi_albert_graph
+    try:
+        drawn = draw(nodes, degree, *((request.probability, _REDRAWS) if small else ()), seed)
+    except networkx.NetworkXError as error:
+        raise InputError("topology.graph", kind, f"cannot be drawn: {error}") from None
+    return (graph_of(nodes, list(drawn.edges), both_ways=True),)
+
+
 def exponential(nodes: int) -> tuple[Graph, ...]:
     """One period of the one-peer time-varying directed exponential graph.
 
@@ -242,73 +273,19 @@ def exponential(nodes: int) -> tuple[Graph, ...]:
     return tuple(_hops(nodes, [hop]) for hop in hops)
 
 
-def read_graph_file(path: Path, nodes: int) -> tuple[Graph, ...]:
-    """Read a graph, or a sequence of graphs, from a text file.
-
-    One `source target` pair a line, nodes from 0; `#` starts a comment; one or more blank lines
-    separate the graphs of a sequence. Duplicates and self loops are harmless.
-
-    Raises:
-        InputError: on `topology.graph`, naming file and line; also for more than 256 MiB, 10,000
-            graphs, or 10 million edges in all.
-    """
-    where = "topology.graph"
-    try:
-        with open_plain(path, _MOST_BYTES) as file:
-            lines = io.TextIOWrapper(file, encoding="utf-8-sig")
-            graphs = tuple(graph_of(nodes, block) for block in _blocks(lines, path, nodes))
-    except OSError as error:
-        raise InputError(where, str(path), f"cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise InputError(where, str(path), "is not a text file") from None
-    if not graphs:
-        raise InputError(where, str(path), "holds no edge: write one 'source target' pair a line")
-    return graphs
-
-
-def _blocks(lines: Iterable[str], path: Path, nodes: int) -> Iterator[list[Edge]]:
-    """The edges of each graph of a file."""
-    block: list[Edge] = []
-    graphs, edges = 0, 0
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            if block:
-                yield block
-                block = []
-            continue
-        content = line.split("#", 1)[0].split(None, 2)  # a third word is wrong, whatever follows
-        if content:
-            graphs, edges = graphs + (not block), edges + 1
-            if graphs > _MOST_GRAPHS or edges > _MOST_EDGES:
-                most = f"{_MOST_GRAPHS:,} graphs and {_MOST_EDGES:,} edges are the most of a file"
-                raise InputError("topology.graph", str(path), f"line {number}: {most}")
-            block.append(_edge(content, f"{path.name}, line {number}", nodes))
-    if block:
-        yield block
-
-
-def _edge(content: list[str], place: str, nodes: int) -> Edge:
-    where, line = "topology.graph", " ".join(content)
-    short = all(word.isascii() and word.isdigit() and len(word) < 10 for word in content)
-    if len(content) != 2 or not short:
-        raise InputError(where, line, f"{place} must be two node numbers: 'source target'")
-    source, target = int(content[0]), int(content[1])
-    if max(source, target) >= nodes:
-        raise InputError(
-            where, line, f"{place}: node {max(source, target)} is not one of 0..{nodes - 1}"
-        )
-    return source, target
-
-
 @dataclass(frozen=True)
 class GraphSchedule:
     """A sequence of graphs that repeats, with the name that `[topology].graph` gives it.
 
-    `graphs` is one period: step k uses number k modulo the period.
+    `graphs` is one period: step k uses number k modulo the period. `entries` are those of their own
+    mixing matrices, if they have any; `names` is what node 0, 1, ... is called in a graph of one's
+    own, where it is neither by number from 0 nor by the experiment's name.
     """
 
     name: str
     graphs: tuple[Graph, ...]
+    entries: tuple[Entries, ...] | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def nodes(self) -> int:
@@ -332,13 +309,17 @@ class GraphSchedule:
 
 @dataclass(frozen=True)
 class GraphRequest:
-    """What a graph may be built from; arguments as those of `build_schedule`."""
+    """What a graph may be built from; `seed` is the public one, for graphs that are drawn."""
 
     nodes: int
     degree: int | None = None
     shape: tuple[int, int] | None = None
     probability: float | None = None
     seed: int = 0
+    undirected: bool | None = None
+
+
+KEYS = ("degree", "shape", "probability", "undirected")  # of `[topology]`, that some graphs take
 
 
 @dataclass(frozen=True)
@@ -353,29 +334,6 @@ class GraphKind:
     directed: bool = False
     periodic: bool = False
 
-    def is_directed(self, nodes: int) -> bool:
-        """Whether some link of so many nodes goes one way only."""
-        return self.directed and nodes > 2
-
-    def changes_with(self, nodes: int) -> bool:
-        """Whether so many nodes have other neighbours at another step."""
-        return self.periodic and nodes > 2
-
-
-def _k_regular(request: GraphRequest) -> tuple[Graph, ...]:
-    assert request.degree is not None
-    return (k_regular(request.nodes, request.degree),)
-
-
-def _torus(request: GraphRequest) -> tuple[Graph, ...]:
-    assert request.shape is not None
-    return (torus(request.nodes, request.shape),)
-
-
-def _erdos_renyi(request: GraphRequest) -> tuple[Graph, ...]:
-    assert request.probability is not None
-    return (erdos_renyi(request.nodes, request.probability, request.seed),)
-
 
 GRAPHS: Mapping[str, GraphKind] = {
     "exponential": GraphKind(
@@ -384,54 +342,43 @@ GRAPHS: Mapping[str, GraphKind] = {
     "ring": GraphKind(lambda request: (ring(request.nodes),)),
     "directed-ring": GraphKind(lambda request: (directed_ring(request.nodes),), directed=True),
     "complete": GraphKind(lambda request: (complete(request.nodes),)),
-    "k-regular": GraphKind(_k_regular, {"degree": "an even number, such as 4"}),
-    "torus": GraphKind(_torus, {"shape": "[rows, columns], such as [4, 4]"}),
-    "erdos-renyi": GraphKind(_erdos_renyi, {"probability": "that of a link, such as 0.3"}),
+    "k-regular": GraphKind(
+        lambda r: (k_regular(r.nodes, r.degree or 0),), {"degree": "an even number, such as 4"}
+    ),
+    "torus": GraphKind(
+        lambda r: (torus(r.nodes, r.shape or (0, 0)),), {"shape": "[rows, columns], such as [4, 4]"}
+    ),
+    "erdos-renyi": GraphKind(
+        lambda r: (erdos_renyi(r.nodes, r.probability or 0.0, r.seed),),
+        {"probability": "that of a link, such as 0.3"},
+    ),
     "star": GraphKind(lambda request: (star(request.nodes),)),
+    "hypercube": GraphKind(lambda request: (hypercube(request.nodes),)),
+    "small-world": GraphKind(
+        lambda request: drawn_by_networkx(request, "small-world"),
+        {"degree": "an even number, such as 4", "probability": "that of a link, such as 0.3"},
+    ),
+    "barabasi-albert": GraphKind(
+        lambda request: drawn_by_networkx(request, "barabasi-albert"),
+        {"degree": "the links that each node brings, such as 2"},
+    ),
 }
-_FILE = "file:"
-
-
-def build_schedule(
-    graph: str,
-    nodes: int,
-    *,
-    degree: int | None = None,
-    shape: tuple[int, int] | None = None,
-    probability: float | None = None,
-    seed: int = 0,
-) -> GraphSchedule:
-    """The schedule of a named graph, or of `file:PATH`.
-
-    The names are those of `GRAPHS`, which also says what each graph takes of `degree` (neighbours
-    of a node), `shape` (rows and columns) and `probability` (of a link). `seed` is the public seed,
-    for graphs that are drawn.
-
-    Raises:
-        InputError: on `topology.graph`, or on the key at fault: `topology.degree`,
-            `topology.shape` or `topology.probability`.
-    """
-    request = GraphRequest(nodes, degree, shape, probability, seed)
-    kind = graph_kind(graph, {"degree": degree, "shape": shape, "probability": probability})
-    if kind is None:
-        path = Path(graph.removeprefix(_FILE))
-        return GraphSchedule(graph, read_graph_file(path, nodes))
-    return GraphSchedule(graph, kind.build(request))
 
 
 def graph_kind(graph: str, keys: Mapping[str, Any]) -> GraphKind | None:
-    """The row of a named graph, whose keys of `[topology]` are there; None: it is in a file.
+    """The row of a named graph, whose keys of `[topology]` are there; None: it is one's own.
 
     Raises:
-        InputError: as `build_schedule`, as far as no graph needs to be made to see it.
+        InputError: as far as no graph needs to be made to see it.
     """
-    if graph not in GRAPHS and not graph.startswith(_FILE):
-        raise InputError("topology.graph", graph, nearest(graph, [*GRAPHS, "file:PATH"]))
+    if graph not in GRAPHS and ":" not in graph:
+        known = [*GRAPHS, "file:PATH", "module:function"]
+        raise InputError("topology.graph", graph, nearest(graph, known))
     kind = GRAPHS.get(graph)
-    takes = {} if kind is None else kind.takes
+    takes = {"undirected": ""} if kind is None else kind.takes
     for key, value in keys.items():
         if value is not None and key not in takes:
             raise InputError(f"topology.{key}", value, f"{graph} takes none: leave it out")
-        if value is None and key in takes:
+        if value is None and takes.get(key):
             raise InputError(f"topology.{key}", None, f"{graph} needs it: {takes[key]}")
     return kind

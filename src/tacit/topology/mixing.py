@@ -56,22 +56,10 @@ class Weights:
         starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=nodes))])
         return cls(starts, columns, sums[kept])
 
-    @classmethod
-    def of_matrix(cls, matrix: Values) -> Weights:
-        """The weights of a whole matrix `[nodes, nodes]`."""
-        targets, sources = np.nonzero(matrix)
-        values = np.asarray(matrix, np.float64)[targets, sources]
-        return cls.of_entries(len(matrix), targets, sources, values)
-
     @property
     def nodes(self) -> int:
         """How many nodes."""
         return len(self.starts) - 1
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that the arrays take."""
-        return self.starts.nbytes + self.sources.nbytes + self.values.nbytes
 
     @property
     def counts(self) -> Numbers:
@@ -90,6 +78,14 @@ class Weights:
         numbers = np.full(self.nodes, -1, np.int64)
         numbers[self.sources[entries]] = entries
         return numbers
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether both directions of every link weigh the same, but for rounding."""
+        turned = Weights.of_entries(self.nodes, self.sources, self.targets, self.values)
+        same = np.array_equal(self.targets, turned.targets)
+        same = same and np.array_equal(self.sources, turned.sources)
+        return same and np.allclose(self.values, turned.values, rtol=0, atol=1e-12)
 
     @property
     def diagonal(self) -> Values:
@@ -251,14 +247,21 @@ WEIGHTS: Mapping[str, Callable[[Graph], Weights]] = {
 def build_mixing(schedule: GraphSchedule, weights: str | None = None) -> Mixing:
     """The mixing weights of a schedule.
 
-    Directed ones split equally; undirected ones take those of a name in `WEIGHTS`, by default
-    `metropolis`.
+    Its own, if it has any. Else directed ones split equally; undirected ones take those of a name
+    in `WEIGHTS`, by default `metropolis`.
 
     Raises:
         InputError: on `topology.mixing`.
     """
     if weights is not None and weights not in WEIGHTS:
         raise InputError("topology.mixing", weights, nearest(weights, WEIGHTS))
+    if weights is not None and schedule.entries is not None:
+        expected = f"chooses weights, and {schedule.name} has its own: leave it out"
+        raise InputError("topology.mixing", weights, expected)
+    if schedule.entries is not None:
+        own = tuple(Weights.of_entries(schedule.nodes, *part) for part in schedule.entries)
+        both = all(one.symmetric for one in own)
+        return Mixing(schedule, own, "doubly-stochastic" if both else "column-stochastic")
     if not schedule.directed:
         chosen = WEIGHTS[weights or DEFAULT]
         return Mixing(schedule, tuple(map(chosen, schedule.graphs)), "doubly-stochastic")

@@ -27,7 +27,7 @@ from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.result import Result
 
 Source = str | Path | Mapping[str, Any] | Config
-_DATA = ("model", "nodes", "test", "loss", "metric", "output", "schema", "units")
+_DATA = ("model", "nodes", "test", "loss", "metric", "output", "schema", "units", "graph")
 
 
 def train(
@@ -41,6 +41,7 @@ def train(
     output: str | int | Callable[[Any], Any] | None = None,
     schema: str | Path | Mapping[str, Any] | Schema | None = None,
     units: Any = None,
+    graph: Any = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -77,6 +78,8 @@ def train(
             or whole numbers a node, in a list or by the nodes' names as `nodes`. They count where
             the experiment says so (`privacy.unit = "column:NAME"`, by any name). Of a table its
             schema says it.
+        graph: in place of `[topology].graph`: a name, a graph of networkx, a matrix of NumPy or
+            SciPy (`tacit.topology.own`), or a list of these, which take turns.
         callbacks: told of the run while it goes on (`tacit.callbacks`), in the process of rank 0.
             One that ends the run early leaves all planned steps charged.
         out: a new run folder; by default nothing is written.
@@ -94,7 +97,7 @@ def train(
         DivergenceError: the model of a node left the finite numbers.
         PeerError: another process was lost.
     """
-    data = (model, nodes, test, loss, metric, output, schema, units)
+    data = (model, nodes, test, loss, metric, output, schema, units, graph)
     parsed, job_among = understood(config, out, dict(zip(_DATA, data, strict=True)))
     called = checked_callbacks(callbacks)
     path = None if out is None else Path(out)
@@ -135,7 +138,7 @@ def understood(
     """
     for name in data.keys() - set(_DATA):
         raise InputError(name, data[name], f"is no argument; {nearest(name, _DATA)}")
-    model, nodes, test, loss, metric, output, schema, units = map(data.get, _DATA)
+    model, nodes, test, loss, metric, output, schema, units, graph = map(data.get, _DATA)
     check_arguments(config, model, nodes, out, loss)
     nodes, declared, names = node_records(nodes, schema)
     nodes = with_units(nodes, units, declared, names)
@@ -155,6 +158,8 @@ def understood(
         task=task,
         loss=_default_loss(model, declared),
     )
+    if graph is not None:
+        parsed = parsed.with_keys(topology={"graph": graph, "undirected": None})
 
     def job_among(peers: Peers) -> Job:
         return prepare(

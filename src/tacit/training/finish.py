@@ -400,6 +400,7 @@ def result_document(
         ),
         topology=CommunicationGraph(
             graph=schedule.name,
+            names=schedule.names,
             directed=schedule.directed,
             period=schedule.period,
             contraction=plan.contraction,
@@ -421,9 +422,10 @@ def result_document(
 def _sources(run: RunState, others: str) -> tuple[str, ...]:
     """Where the epsilon of each node is from."""
     gone, job = gone_ranks(run.peers), run.job
+    hosted = frozenset(job.hosted)
     return tuple(
         OWN_LEDGER
-        if node in job.hosted
+        if node in hosted
         else f"rank {rank}, left out: as if it had gone on"
         if rank in gone
         else others.format(rank=rank)

@@ -19,6 +19,7 @@ from tacit.config.checks import CONVEX_MODELS, check_graph, check_messages
 from tacit.config.schema import CALIBRATE_SHARE, MOST_EPSILON
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
+from tacit.models.imports import call_function
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.report.documents.unit import UnitTerms
 from tacit.report.wording import count_text
@@ -31,6 +32,7 @@ from tacit.topology import (
     check_strongly_connected,
     server_averaging,
 )
+from tacit.topology.graphs import KEYS
 from tacit.training import weights
 from tacit.training.averages import average_note
 from tacit.training.batches import automatic_batch, epochs_note
@@ -100,10 +102,11 @@ def build_plan(
     faults = fault_plan(config, mixing, rounds)
     definition, setup = config.algorithm.definition, _setup(config, mixing, records, parameters)
     drawn = definition.participation.activity(setup)
-    if drawn is not None and drawn.partner is not None and config.topology.mixing is not None:
+    weighed = config.topology.mixing or (mixing.schedule.entries and "of the graph's own")
+    if drawn is not None and drawn.partner is not None and weighed:
         raise InputError(
             "topology.mixing",
-            config.topology.mixing,
+            weighed,
             f"weighs a node's neighbours, and {definition.name} averages pairs of nodes: leave it "
             "out",
         )
@@ -231,14 +234,13 @@ def _with_forecast(plan: Plan) -> Plan:
 
 def _mixing(config: Config) -> Mixing:
     topology, algorithm = config.topology, config.algorithm.definition
-    graph = str(topology.graph)  # of a whole experiment it is set
     schedule = build_schedule(
-        graph,
+        str(topology.graph),  # of a whole experiment it is set
         config.nodes.count,
-        degree=topology.degree,
-        shape=topology.shape,
-        probability=topology.probability,
+        names=config.nodes.names,
+        call=call_function,
         seed=config.train.seed,
+        **{key: getattr(topology, key) for key in KEYS},
     )
     check_graph(topology, config.algorithm, schedule.directed, schedule.period > 1)
     if algorithm.graph.weights == "server":

@@ -511,8 +511,8 @@ def _with_again(
         return found
     for rank in range(job.placement.processes):
         nodes = job.placement.hosted(rank)
-        for node in nodes:
-            found[node] = (*found.get(node, ()), *drawn_again(job, nodes, first))
+        again = drawn_again(job, nodes, first)
+        found |= {node: (*found.get(node, ()), *again) for node in nodes}
     return found
 
 

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixings import weights_of
 from tacit.communication.colours import Public, Released
 from tacit.communication.exchange import InProcessExchange
-from tacit.topology import Weights, build_mixing, build_schedule
+from tacit.topology import build_mixing, build_schedule
 
 CPU = torch.device("cpu")
 NAMED = [
@@ -29,7 +30,7 @@ NAMED = [
 
 
 def exchange_of(matrices, dtype=torch.float64):
-    return InProcessExchange([*map(Weights.of_matrix, matrices)], dtype=dtype, device=CPU)
+    return InProcessExchange([*map(weights_of, matrices)], dtype=dtype, device=CPU)
 
 
 def named(graph, nodes, degree):

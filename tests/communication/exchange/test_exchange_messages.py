@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixings import weights_of
 from tacit.communication.exchange.messages import (
     HEADER_BYTES,
     Envelope,
@@ -27,7 +28,6 @@ from tacit.communication.exchange.messages import (
 )
 from tacit.communication.exchange.rows import compile_rows
 from tacit.errors import PeerError
-from tacit.topology import Weights
 
 LAYOUT = MessageLayout((torch.Size([3]), torch.Size([])), torch.float64, (2, 5))
 EXPECTED = Envelope(sender=1, kind="mix", step=7, turn=9, layout=LAYOUT)
@@ -138,7 +138,7 @@ def test_only_edges_that_cross_are_messages_and_a_row_goes_once(case):
     matrix, ranks = case
     edges = {(j, i) for i, j in zip(*np.nonzero(matrix), strict=True)}
     for rank in set(ranks):
-        route = gossip_route(Weights.of_matrix(matrix), ranks, rank)
+        route = gossip_route(weights_of(matrix), ranks, rank)
         leaves = {(ranks[i], j) for j, i in edges if ranks[j] == rank != ranks[i]}
         comes = {(ranks[j], j) for j, i in edges if ranks[i] == rank != ranks[j]}
         assert {(to, node) for to, rows in route.sends.items() for node in rows} == leaves
@@ -146,8 +146,7 @@ def test_only_edges_that_cross_are_messages_and_a_row_goes_once(case):
         assert all(list(rows) == sorted(rows) for rows in route.sends.values())
         for other in route.sends:
             assert (
-                gossip_route(Weights.of_matrix(matrix), ranks, other).receives[rank]
-                == route.sends[other]
+                gossip_route(weights_of(matrix), ranks, other).receives[rank] == route.sends[other]
             )
 
 
@@ -157,16 +156,16 @@ def test_the_rows_of_processes_are_those_of_the_whole_product(case):
     matrix, ranks = case
     values = torch.randn(len(ranks), 3, generator=torch.Generator().manual_seed(1)).double()
     whole = compile_rows(
-        Weights.of_matrix(matrix), nodes=range(len(ranks)), dtype=torch.float64, device=CPU
+        weights_of(matrix), nodes=range(len(ranks)), dtype=torch.float64, device=CPU
     )
     right = whole.begin(values)
     np.testing.assert_allclose(right.numpy(), matrix @ values.numpy(), atol=1e-13)
     few = int(np.count_nonzero(matrix, axis=1).max()) <= 4
     for rank in set(ranks):
         own = [node for node, host in enumerate(ranks) if host == rank]
-        others = gossip_route(Weights.of_matrix(matrix), ranks, rank).others
+        others = gossip_route(weights_of(matrix), ranks, rank).others
         mixer = compile_rows(
-            Weights.of_matrix(matrix), nodes=own, others=others, dtype=torch.float64, device=CPU
+            weights_of(matrix), nodes=own, others=others, dtype=torch.float64, device=CPU
         )
         begun = mixer.begin(values[own])
         found = mixer.finish(begun, values[own], values[list(others)])
@@ -177,7 +176,7 @@ def test_the_rows_of_processes_are_those_of_the_whole_product(case):
 def test_rows_of_silent_nodes_are_left_out():
     matrix = np.ones((4, 4))
     active = np.array([True, False, False, True])
-    route = gossip_route(Weights.of_matrix(matrix), [0, 0, 1, 2], 0).only(active)
+    route = gossip_route(weights_of(matrix), [0, 0, 1, 2], 0).only(active)
     assert route.sends == {1: (0,), 2: (0,)}
     assert route.receives == {2: (3,)}
     assert route.others == (3,)

@@ -6,12 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixings import weights_of
 from tacit.communication.colours import Private, Public, Released
 from tacit.communication.exchange import InProcessExchange, rows
 from tacit.communication.exchange.protocol import Descent
 from tacit.communication.exchange.rows import Server, compile_rows, mean_of_rows
 from tacit.errors import LeakError
-from tacit.topology import Weights, build_mixing, build_schedule
+from tacit.topology import build_mixing, build_schedule
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.float64]
@@ -61,7 +62,7 @@ def test_sums_are_rounded_one_by_one_in_the_order_of_the_sources(nodes, length, 
     for target in range(nodes):  # some have no in-neighbour at all
         for source in generator.choice(nodes, generator.integers(min(nodes, 4) + 1), replace=False):
             matrix[target, source] = generator.uniform(0.1, 1)
-    weights = Weights.of_matrix(matrix)
+    weights = weights_of(matrix)
     x, direction = (drawn(nodes, length, dtype=dtype, seed=seed + i) for i in range(2))
     mixer = compile_rows(weights, nodes=range(nodes), dtype=dtype, device=CPU)
     mixed = mixer.begin(x, None if step is None else Descent(direction, step))

@@ -168,9 +168,10 @@ _Edges = Annotated[Items[Items[tuple[Count, Count]]], WrapValidator(_pairs)]
 
 
 class CommunicationGraph(RunDocument):
-    """Who may talk: `edges[t]` are the `(source, target)` pairs of graph t of the period."""
+    """Who may talk: `edges[t]` are `(source, target)` pairs of graph t, named by `names`."""
 
     graph: Text
+    names: Items[Text] | None = None
     directed: Flag
     period: Count
     contraction: OptionalNumber

@@ -14,6 +14,7 @@ from torch import Tensor
 from tacit.communication.colours import Outgoing, Private, Released, opened
 from tacit.data import Dataset
 from tacit.gradients import BatchGradient, Loss, StackedModel
+from tacit.gradients.losses import OF_NUMBERS
 from tacit.models.metrics import Baselines, Metric, score_on_the_way
 from tacit.report.documents.base import as_dict
 from tacit.report.documents.metrics import (
@@ -90,29 +91,38 @@ def evaluate(
     rows, common = opened(models, "a node's model"), opened(consensus, "the common model")
     inputs, targets = test.inputs[:records], test.targets[:records]
     copies = 1 if nodes is None else nodes // len(rows)
-    measures: list[Callable[[Tensor, Tensor], float | Tensor]] = [
-        partial(_mean_over_records, loss.per_record),
-        *([] if loss.accuracy is None else [partial(_share, loss.accuracy)]),
-        *(partial(score_on_the_way, metric) for metric in metrics),
+    # Known losses give a record the same bits whatever others are beside it.
+    at_once = loss.formula in ("cross-entropy", *OF_NUMBERS) and targets.ndim == 1
+    right = [] if loss.accuracy is None else [(loss.accuracy, torch.float64)]
+    measures: list[Callable[[Tensor, Tensor], list[float]]] = [
+        *(partial(_means, at_once, *one) for one in [(loss.per_record, None), *right]),
+        *(partial(_scores, metric) for metric in metrics),
     ]
-    found: list[list[float | Tensor]] = [[] for _ in measures]
+    found: list[list[float]] = [[] for _ in measures]
     for part in torch.split(torch.cat([rows, common.unsqueeze(0)]), _models_at_once(model, inputs)):
-        for outputs in model.outputs(part, inputs):
-            for values, measure in zip(found, measures, strict=True):
-                values.append(measure(outputs, targets))
-    scores = [[float(value) for value in values] for values in found]
-    made = tuple((*row[:-1] * copies, row[-1]) for row in scores)
+        outputs = model.outputs(part, inputs)
+        for values, measure in zip(found, measures, strict=True):
+            values += measure(outputs, targets)
+    made = tuple((*row[:-1] * copies, row[-1]) for row in found)
     return Released(Evaluation(made, len(metrics)))
 
 
-def _mean_over_records(
-    per_record: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
-) -> Tensor:
-    return per_record(outputs, targets).mean()
+def _means(
+    at_once: bool,
+    per_record: Callable[[Tensor, Tensor], Tensor],
+    dtype: torch.dtype | None,
+    outputs: Tensor,
+    targets: Tensor,
+) -> list[float]:
+    """Over the records, of each model's outputs `[models, records, ...]`."""
+    if at_once:
+        rows = per_record(outputs.flatten(0, 1), targets.repeat(len(outputs)))
+        return [float(row.mean(dtype=dtype)) for row in rows.view(len(outputs), -1)]
+    return [float(per_record(own, targets).mean(dtype=dtype)) for own in outputs]
 
 
-def _share(right: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
-    return right(outputs, targets).double().mean()
+def _scores(metric: Metric, outputs: Tensor, targets: Tensor) -> list[float]:
+    return [score_on_the_way(metric, own, targets) for own in outputs]
 
 
 def _models_at_once(model: StackedModel, inputs: Tensor) -> int:
