@@ -43,6 +43,7 @@ from tacit.privacy.mechanisms.composed import (
     compose,
     for_a_unit,
 )
+from tacit.privacy.mechanisms.matrix import MatrixGaussian, banded_correlation
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
@@ -62,6 +63,7 @@ __all__ = [
     "FixedBatchGaussian",
     "Gaussian",
     "Laplace",
+    "MatrixGaussian",
     "Mechanism",
     "NegativeBinomialTrials",
     "PersistentState",
@@ -72,6 +74,7 @@ __all__ = [
     "Relation",
     "SampledGaussian",
     "across_nodes",
+    "banded_correlation",
     "calibrate",
     "choosing_delta",
     "choosing_epsilon",
