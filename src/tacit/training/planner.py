@@ -115,6 +115,8 @@ def build_plan(
         sampled = weights.weighed(config, sampled, sending)
     definition = _with_noise(config, definition, sampled, sending)
     release = make_release(definition, setup, schedules, sending, config.privacy.published_constant)
+    if isinstance(noise := definition.releases.noise, MatrixNoise):
+        release = replace(release, over_time=noise)
     if config.task.calibrate == "private":
         release = replace(release, calibrating=config.privacy.calibrate_share or CALIBRATE_SHARE)
     if config.privacy.noise == "pairwise":

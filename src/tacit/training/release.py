@@ -92,6 +92,7 @@ class Release:
         sums: that a server sees sums only; None: it sees messages.
         calibrating: share of mu^2, by Gaussian DP, that goes to one release after the last
             step, of counts that every record adds 1 to (`tacit.training.calibration`); 0: none.
+        over_time: noise that is correlated over steps, or of records that take part in turns.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -105,12 +106,7 @@ class Release:
     pairs: PairNoise | None = None
     sums: SecureSums | None = None
     calibrating: float = 0.0
-
-    @property
-    def over_time(self) -> MatrixNoise | None:
-        """Noise that is correlated over steps, or that of records that take part in turns."""
-        noise = self.algorithm.releases.noise
-        return noise if isinstance(noise, MatrixNoise) else None
+    over_time: MatrixNoise | None = None
 
     def turns(self, node: NodeRelease) -> int:
         """Of how many steps a record may join one, where `over_time`."""

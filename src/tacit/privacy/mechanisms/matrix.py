@@ -71,13 +71,14 @@ class MatrixGaussian(Scheduled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        column: tuple[float, ...] = ()
         if self.correlation != "tree":
             column = tuple(number("correlation", value) for value in self.correlation)
             if not column or column[0] <= 0 or min(column) < 0:
                 expected = "must be 'tree', or numbers of 0 or more, the first above 0"
                 raise InputError("correlation", column, expected)
             object.__setattr__(self, "correlation", column)
-        if self.sample_rate < 1 and not 0 < self.bands <= self.turns:
+        if self.sample_rate < 1 and (self.correlation == "tree" or len(column) > self.turns):
             expected = f"must be banded, with at most turns = {self.turns} bands, for coins"
             raise InputError("correlation", self.correlation, expected)
         times = tuple(self.times)
@@ -90,31 +91,15 @@ class MatrixGaussian(Scheduled):
         """Share of the records that joins a step, in expectation."""
         return self.sample_rate / self.turns
 
-    @property
-    def bands(self) -> int:
-        """Of C; 0 of the tree, which has no fixed number."""
-        return 0 if self.correlation == "tree" else len(self.correlation)
-
     def _summary(self) -> str:
-        coins = "" if self.sample_rate == 1 else f" with probability {self.sample_rate:.4g}"
-        return f"Gaussian correlated over steps ({self._words}), {self._turn}{coins}"
-
-    @property
-    def _words(self) -> str:
-        if self.bands == 1:
-            return "independent"
-        return f"{self.bands} bands" if self.bands else "binary tree"
-
-    @property
-    def _turn(self) -> str:
-        return "every record" if self.turns == 1 else f"each record every {self.turns} steps"
+        turn = "every record" if self.turns == 1 else f"each record every {self.turns} steps"
+        coin = "" if self.sample_rate == 1 else f" with probability {self.sample_rate:.4g}"
+        bands = 0 if self.correlation == "tree" else len(self.correlation)
+        words = f" correlated over steps ({f'{bands} bands' if bands else 'binary tree'})"
+        return f"Gaussian{'' if bands == 1 else words}, {turn}{coin}"
 
     def _release(self, number_text: Callable[[float], str]) -> str:
-        coin = "" if self.sample_rate == 1 else f", by a coin of {number_text(self.sample_rate)}"
-        return (
-            f"Gaussian noise that is correlated over steps by a matrix ({self._words}) on the sum "
-            f"over a batch, where {self._turn} at most takes part{coin}"
-        )
+        return f"{self._summary()} at most, on the sum over the records that take part"
 
     def released_values(self) -> int:
         """Noised values that all steps release on the lattice."""
@@ -158,15 +143,20 @@ class MatrixGaussian(Scheduled):
             unit = 2.0 ** -fraction_bits(matrix, len(z)) * (1 + 2.0**-6)
             moved = moved + unit * math.sqrt(self.coordinates)
         elif not upper and self.times:
-            matrix = (float(matrix[0]) if self.bands else 1.0,)  # of a start in the middle, no more
-        words = {name: getattr(self, name) for name in ("relation", "trust_model", "unit")}
+            matrix = (
+                1.0 if matrix == "tree" else float(matrix[0]),
+            )  # of a start in the middle, no more
         largest = float(moved.max()) * (_ROUNDED if upper else 1 / _ROUNDED)
         shape, times = tuple((moved / moved.max()).tolist()), tuple(counts.tolist())
-        if self.sample_rate < 1:
-            norms = _column_norms(matrix, self.turns, shape, times, upper)
-            return SampledGaussian(self.sample_rate, [1 / (largest * n) for n in norms], **words)
-        square = participation_square(matrix, self.turns, shape, times)
-        return Gaussian(1 / (largest * math.sqrt(square)) if square else SILENT, **words)
+        coins = self.sample_rate < 1
+        losses = _losses(matrix, self.turns, coins, shape, times, upper)
+        noises = [min(SILENT, 1 / max(largest * loss, 1 / SILENT)) for loss in losses]
+        words = {name: getattr(self, name) for name in ("relation", "trust_model", "unit")}
+        return (
+            SampledGaussian(self.sample_rate, noises, **words)
+            if coins
+            else Gaussian(noises, **words)
+        )
 
 
 def applied(correlation: Correlation, x: _Array) -> _Array:
@@ -182,45 +172,39 @@ def applied(correlation: Correlation, x: _Array) -> _Array:
     return found
 
 
-def _first_is_worst(correlation: Correlation, moved: _Array, counts: _Array) -> bool:
-    """Whether the first group loses most: all others are the same, later."""
-    return correlation != "tree" and np.ptp(moved) == 0 and bool(np.all(np.diff(counts) <= 0))
-
-
 @lru_cache(maxsize=256)
-def participation_square(
-    correlation: Correlation, turns: int, moved: tuple[float, ...], times: tuple[int, ...]
-) -> float:
-    """The largest, over groups, of the squared norm of C times what a record of it contributes.
+def _losses(
+    matrix: Correlation,
+    turns: int,
+    coins: bool,
+    moved: tuple[float, ...],
+    times: tuple[int, ...],
+    upper: bool,
+) -> tuple[float, ...]:
+    """How far a record moves what is released, over the noise, of the worst group.
 
-    `moved` is the norm of a contribution at each step, over the noise, and `times` how often each
-    row is released.
+    Without coins one number, of all steps. With coins one for each step that it may join,
+    descending: of a group that is worse than any, or for a lower bound of the first one.
+
+    `moved` is the norm of a contribution at each step over the noise, `times` how often each row is
+    released.
     """
     norms, counts, step = np.array(moved), np.array(times), np.arange(len(moved))
-    groups = 1 if _first_is_worst(correlation, norms, counts) else min(turns, len(moved))
-    rows = (applied(correlation, np.where(step % turns == r, norms, 0.0)) for r in range(groups))
-    return max(float((counts * row**2).sum()) for row in rows)
-
-
-@lru_cache(maxsize=256)
-def _column_norms(
-    column: Correlation, turns: int, moved: tuple[float, ...], times: tuple[int, ...], upper: bool
-) -> tuple[float, ...]:
-    """How far each step of a group moves all that is released: of the worst, descending.
-
-    Where no group is the worst, those of a group that is worse than any.
-    """
-    assert column != "tree"
-    norms, counts = np.array(moved), np.array(times)
-    squares = np.convolve((counts > 0)[::-1], np.square(column))[: len(norms)][::-1]
+    # Of equal steps, none of which is released more often than those before it, the first group's
+    # are the others', earlier.
+    alike = matrix != "tree" and np.ptp(norms) == 0 and bool(np.all(np.diff(counts) <= 0))
+    groups = 1 if alike or (coins and not upper) else min(turns, len(norms))
+    if not coins:
+        rows = (applied(matrix, np.where(step % turns == r, norms, 0.0)) for r in range(groups))
+        return (math.sqrt(max(float((counts * row**2).sum()) for row in rows)),)
+    assert matrix != "tree"
+    squares = np.convolve((counts > 0)[::-1], np.square(matrix))[: len(norms)][::-1]
     norms = norms * np.sqrt(squares)
-    only = not upper or _first_is_worst(column, np.array(moved), counts)
-    groups = 1 if only else min(turns, len(norms))
-    lists = [np.repeat(norms[r::turns], counts[r::turns]) for r in range(groups)]
-    worst = np.zeros(max(map(len, lists)) or 1)
-    for own in lists:
-        worst[: len(own)] = np.maximum(worst[: len(own)], np.sort(own)[::-1])
-    return tuple(np.maximum(worst, 1 / SILENT).tolist())
+    worst = np.zeros(max(1, *(int(counts[r::turns].sum()) for r in range(groups))))
+    for r in range(groups):
+        own = np.sort(np.repeat(norms[r::turns], counts[r::turns]))[::-1]
+        worst[: len(own)] = np.maximum(worst[: len(own)], own)
+    return tuple(worst.tolist())
 
 
 @lru_cache(maxsize=64)
@@ -237,7 +221,7 @@ def fraction_bits(correlation: Correlation, steps: int) -> int:
         impulse[0] = 1.0
         grown = np.abs(lfilter([1.0], correlation, impulse)).sum()
         span = float(_MOST_DEVIATIONS * grown * max(1, len(correlation) - 1))
-    bits = 30 - math.ceil(math.log2(span)) if math.isfinite(span) else 0
+    bits = min(20, 30 - math.ceil(math.log2(span))) if math.isfinite(span) else 0
     if bits < 8:
         raise InputError("privacy.bands", len(correlation), "leaves too few bits for noise: fewer")
     return bits

@@ -3,19 +3,17 @@
 With C lower triangular and 1 on its diagonal, step t releases r_t = g_t + o_t + z_t rounded to the
 lattice of `tacit.privacy.noise.gaussian`, where
 
-    o_t = - sum over j < t of C[t, j] w_j,    w_j = r_j - g_j,
+    o_t = - sum over j < t of C[t, j] w_j,    w_j = r_j - g_j:
 
-and w_j is what was really added: rounding included. So r_t is z_t on (C g)_t, less a function of
-what was released before: exactly the mechanism that is accounted, whatever the lattice did. Kept
-are w_j in fixed point, which moves a record's contributions by half a unit a coordinate, and o_t in
-double precision; what both may add to its sensitivity is in `MatrixGaussian.independent`. Proof:
-`docs/proofs/matrix-noise.md`.
+w_j is what was really added, rounding included. So r_t is z_t on (C g)_t, less a function of what
+was released before: what is accounted, whatever the lattice did. w_j is kept in fixed point, which
+moves a record's contributions by half a unit a coordinate; that and the rounding of o_t are part of
+the sensitivity (`MatrixGaussian.independent`). Proof: `docs/proofs/matrix-noise.md`.
 
-*Memory.* Of C with b bands, first column (1, a, c, ..., c): the last b - 1 w, and their sum, 4 b
-bytes a value; a step reads and writes three of them. Of the binary tree: one row a level.
-
-*Secret.* What is kept would take the noise off what was released: it stays in memory, and whoever
-goes on from a checkpoint begins with none of it.
+*Memory.* 4 b bytes a value: of C with b bands, first column (1, a, c, ..., c), the last b - 1 w and
+their sum, three of which a step reads or writes; of the binary tree a row a level. It lies on the
+host, and is *secret*: it would take the noise off what was released. It is never written down;
+whoever goes on from a checkpoint begins with none.
 """
 
 from __future__ import annotations
@@ -32,32 +30,20 @@ from tacit.errors import InputError
 from tacit.privacy.mechanisms.clipping import NoiseNorm
 from tacit.privacy.mechanisms.matrix import Correlation, fraction_bits
 from tacit.privacy.noise.draws import NodeKeys
+from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.independent import GAUSSIAN
-from tacit.privacy.noise.lattice import Offsets, over_rows
+from tacit.privacy.noise.lattice import Offsets, host_rows, over_rows
 
 MOST_SUM = 2.0**20
-"""Deviations of the noise that a sum may be long, for what rounding adds to be what is said."""
-# Values that are worked on at once: their double precision stays in the cache.
-_AT_ONCE = 1 << 19
-
-
-@dataclass
-class _Kept:
-    """What is known of earlier steps; `rows` int32 `[slots, nodes, d]`, `sums` their sum."""
-
-    nodes: tuple[int, ...]
-    next: int
-    rows: list[Tensor]
-    sums: Tensor
+"""Deviations of the noise that a sum may be long, so that rounding adds no more than is said."""
 
 
 @dataclass(frozen=True)
 class MatrixNoise:
-    """Noise of one sum a step, whose steps follow one another: see the module.
+    """Noise of one sum a step, whose steps follow one another.
 
     Args:
-        correlations: C of each node of the plan, all of as many bands: its first column
-            (1, a, c, ..., c), or "tree".
+        correlations: C of each node of the plan, all alike but for (1, a, c, ..., c).
         steps: K.
     """
 
@@ -65,7 +51,10 @@ class MatrixNoise:
     steps: int
     name: str = "gaussian"
     norm: NoiseNorm = "l2"
-    _kept: list[_Kept] = field(default_factory=list, init=False, repr=False, compare=False)
+    # The next step and the nodes; and int32 `[slots + 1, nodes, d]`, the last their sum.
+    _next: list[object] = field(default_factory=list, init=False, repr=False, compare=False)
+    _kept: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
+    _rest: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def of(self, node: int) -> Correlation:
         """C of a node, or of a copy of it."""
@@ -79,10 +68,6 @@ class MatrixNoise:
     def begin(self) -> MatrixNoise:
         """See `Noise.begin`."""
         return MatrixNoise(self.correlations, self.steps)
-
-    def unit(self, node: int) -> float:
-        """That of what is kept, in deviations."""
-        return 2.0 ** -fraction_bits(self.of(node), self.steps)
 
     def add(
         self,
@@ -98,77 +83,42 @@ class MatrixNoise:
         """See `Noise.add`."""
         if self.bands == 1:
             return GAUSSIAN.add(total, stds, keys, nodes, k, part=part, offsets=offsets)
-        if offsets is not None or part:
-            raise InputError("part", part, "must be 0, without offsets: noise of one sum a step")
-        kept = self._at(total, nodes, k)
-        units = np.array([self.unit(node) for node in nodes]) * np.array(stds)
-        if self.bands:
-            slot = k % len(kept.rows)
-            columns = np.array([self.of(node) for node in nodes])
-            far, near = columns[:, -1] * units, (columns[:, 1] - columns[:, -1]) * units
-            terms = [(kept.sums, far), (kept.rows[slot - 1], near)]
-        else:
-            slot = ((k + 1) & -(k + 1)).bit_length() - 1
-            terms = [(row, units) for row in kept.rows[:slot]]
-        if self.bands and total.device.type == "cpu" and total.is_contiguous():
-            _add_on_host((total, stds, keys, nodes, k), units, terms, kept.rows[slot])
-            return total
-        moved = total.double()
-        for row, factors in terms:
-            moved -= row * _column(factors, total)
-        GAUSSIAN.add(moved, stds, keys, nodes, k, part=part)
-        before = total.double()
-        total.copy_(moved)
-        added = ((total.double() - before) / _column(units, total)).round_().to(torch.int32)
-        if self.bands:
-            kept.sums += added - kept.rows[slot]
-        else:
-            for row, _ in terms:
-                added += row
-        kept.rows[slot].copy_(added)
-        return total
-
-    def _at(self, total: Tensor, nodes: Sequence[int], k: int) -> _Kept:
-        """What is kept at step k, which is made the next."""
         if not self._kept:
-            slots = self.bands - 1 if self.bands else self.steps.bit_length()
-            rows = [torch.zeros_like(total, dtype=torch.int32) for _ in range(slots)]
-            sums = torch.zeros_like(total if self.bands else total[:0], dtype=torch.int32)
-            self._kept.append(_Kept(tuple(nodes), k, rows, sums))
-        kept = self._kept[0]
-        if (kept.nodes, kept.next) != (tuple(nodes), k):
-            expected = f"must be {kept.next}, for the same nodes: steps follow one another"
+            slots = self.bands or self.steps.bit_length() + 1
+            self._kept.extend(torch.zeros((slots, *total.shape), dtype=torch.int32))
+            self._rest.append(torch.empty(total.shape, dtype=torch.float32))
+            self._next[:] = [k, tuple(nodes)]
+        if [k, tuple(nodes)] != self._next or part or offsets is not None:
+            expected = f"must be {self._next[0]} of the same nodes: one sum a step, one by one"
             raise InputError("k", k, expected)
-        kept.next += 1
-        return kept
+        self._next[0] = k + 1
+        units = np.array([2.0 ** -fraction_bits(self.of(i), self.steps) for i in nodes]) * stds
+        sums = self._kept[-1]
+        if self.bands:
+            columns, slot = np.array([self.of(node) for node in nodes]), k % (self.bands - 1)
+            old, last = self._kept[slot], self._kept[(k - 1) % (self.bands - 1)]
+            far, near = columns[:, -1] * units, (columns[:, 1] - columns[:, -1]) * units
+        else:  # the blocks that make up the steps before, in the last one's own
+            slot = ((k + 1) & -(k + 1)).bit_length() - 1
+            sums.zero_()
+            for row in self._kept[:slot]:
+                sums += row
+            old = last = self._kept[slot].zero_()
+            far, near = units, np.zeros(len(nodes))
+        points = np.array([spacing(std) for std in stds])
+        rest = self._rest[0]
+        numbers = np.stack([far, near, units, points], axis=1)
+        # Compiled loops, which a process that releases nothing does not load.
+        from tacit.privacy.noise.matrix_loops import keep, split
 
-
-def _column(values: np.ndarray, like: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(like.device).unsqueeze(1)
-
-
-def _add_on_host(
-    given: tuple[Tensor, Sequence[float], NodeKeys, Sequence[int], int],
-    units: np.ndarray,
-    terms: Sequence[tuple[Tensor, np.ndarray]],
-    slot: Tensor,
-) -> None:
-    """The same of banded noise, a few rows at a time, for which memory is read and written once."""
-    from tacit.privacy.noise.matrix_loops import keep, shift
-
-    total, stds, keys, nodes, k = given
-    height = max(1, _AT_ONCE // max(1, total.shape[1]))
-    room = torch.empty((min(height, len(nodes)), total.shape[1]), dtype=torch.float64)
-    (sums, far), (last, near) = terms
-    for begin in range(0, len(nodes), height):
-        own = slice(begin, begin + height)
-        moved = room[: len(nodes[own])]
-        values, sum_rows, last_rows, oldest, released = (
-            rows.detach().numpy() for rows in (total[own], sums[own], last[own], slot[own], moved)
-        )
-        _over(moved, partial(shift, values, sum_rows, last_rows, released, far[own], near[own]))
-        GAUSSIAN.add(moved, stds[own], keys, nodes[own], k, part=0)
-        _over(moved, partial(keep, values, sum_rows, oldest, released, units[own]))
+        with host_rows(total) as own:
+            given = own, sums.numpy(), last.numpy()
+            _over(rest, partial(split, *given, rest.numpy(), numbers))
+            GAUSSIAN.add(rest, (stds / points).tolist(), keys, nodes, k, part=0)
+            _over(rest, partial(keep, *given, old.numpy(), rest.numpy(), numbers))
+        if not self.bands:
+            old.copy_(sums)
+        return total
 
 
 def _over(rows: Tensor, loop: Callable[[int, int], None]) -> None:

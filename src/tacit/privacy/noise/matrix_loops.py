@@ -6,32 +6,38 @@ from typing import Any
 
 import numpy as np
 
-from tacit.kernels.compile import compiled
+from tacit.kernels.compile import compiled, inlined
+
+
+@inlined
+def _moved(total: float, sums: int, last: int, far: float, near: float) -> float:
+    return np.float64(total) - sums * far - last * near
 
 
 @compiled
-def shift(
-    total: Any, sums: Any, last: Any, moved: Any, far: Any, near: Any, first: int, until: int
-) -> None:
-    """Totals `[rows, d]` plus what earlier noise gives, into `moved`, of some rows."""
+def split(own: Any, sums: Any, last: Any, rest: Any, numbers: Any, first: int, until: int) -> None:
+    """What is moved by earlier noise, less its nearest lattice point, into `rest`; in points."""
     for row in range(first, until):
-        of_sums, of_last = far[row], near[row]
-        for i in range(total.shape[1]):
-            value = np.float64(total[row, i]) - sums[row, i] * of_sums
-            moved[row, i] = value - last[row, i] * of_last
+        far, near, per_unit = numbers[row, 0], numbers[row, 1], 1.0 / numbers[row, 3]
+        for i in range(own.shape[1]):
+            points = _moved(own[row, i], sums[row, i], last[row, i], far, near) * per_unit
+            rest[row, i] = points - np.rint(points)
 
 
 @compiled
 def keep(
-    total: Any, sums: Any, oldest: Any, moved: Any, units: Any, first: int, until: int
+    own: Any, sums: Any, last: Any, old: Any, rest: Any, numbers: Any, first: int, until: int
 ) -> None:
-    """Release `moved` in place of totals, and keep what was added in place of the oldest."""
-    kind = total.dtype.type
+    """Release the noised `rest` and its point in place of totals; keep what that added."""
+    kind = own.dtype.type
     for row in range(first, until):
-        unit = units[row]
-        for i in range(total.shape[1]):
-            released = kind(moved[row, i])
-            added = np.int32(np.rint((np.float64(released) - np.float64(total[row, i])) / unit))
-            total[row, i] = released
-            sums[row, i] += added - oldest[row, i]
-            oldest[row, i] = added
+        far, near, unit, spacing = numbers[row]
+        units, per_unit = 1.0 / unit, 1.0 / spacing
+        for i in range(own.shape[1]):
+            total = own[row, i]
+            points = _moved(total, sums[row, i], last[row, i], far, near) * per_unit
+            released = kind((np.rint(points) + rest[row, i]) * spacing)
+            added = np.int32(np.rint((np.float64(released) - np.float64(total)) * units))
+            own[row, i] = released
+            sums[row, i] += added - old[row, i]
+            old[row, i] = added
