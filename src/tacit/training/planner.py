@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit import privacy
-from tacit.algorithms import Activity, Algorithm, Schedules, Setup
+from tacit.algorithms import Activity, Schedules, Setup
 from tacit.config import Config, Privacy
 from tacit.config.checks import CONVEX_MODELS, check_graph, check_messages
-from tacit.config.schema import CALIBRATE_SHARE, DEFAULT_BANDS, MOST_EPSILON
+from tacit.config.schema import CALIBRATE_SHARE, MOST_EPSILON
 from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.privacy.accounting.calibration import least_scale
-from tacit.privacy.mechanisms.matrix import Correlation, banded_correlation
-from tacit.privacy.noise.matrix import MOST_SUM, MatrixNoise
+from tacit.privacy.noise.matrix import MatrixNoise
 from tacit.report.documents.unit import UnitTerms
 from tacit.report.wording import count_text
 from tacit.topology import (
@@ -33,7 +32,7 @@ from tacit.topology import (
     check_strongly_connected,
     server_averaging,
 )
-from tacit.training import weights
+from tacit.training import over_time, weights
 from tacit.training.averages import average_note
 from tacit.training.batches import automatic_batch, epochs_note
 from tacit.training.consensus import (
@@ -113,7 +112,7 @@ def build_plan(
     sending = weights.sending(definition, activity, records, config.train.steps)
     if config.weights != "noise":
         sampled = weights.weighed(config, sampled, sending)
-    definition = _with_noise(config, definition, sampled, sending)
+    definition = over_time.with_noise(config, definition, sampled, sending)
     release = make_release(definition, setup, schedules, sending, config.privacy.published_constant)
     if isinstance(noise := definition.releases.noise, MatrixNoise):
         release = replace(release, over_time=noise)
@@ -133,7 +132,7 @@ def build_plan(
         )
     if config.privacy.noisy:
         nodes = _noised(config, release, sampled)
-        _check_sums(release, nodes)
+        over_time.check_sums(release, nodes)
         if release.pairs is not None:
             choice = _choice(config, release, nodes, mixing)
             rounds = choice.rounds
@@ -184,53 +183,6 @@ def build_plan(
     if averaged is not None:
         plan = replace(plan, notes=(*plan.notes, averaged))
     return plan if release.pairs is None else _with_forecast(plan)
-
-
-def _with_noise(
-    config: Config,
-    definition: Algorithm[Any, Any],
-    nodes: Sequence[NodeRelease],
-    activity: Activity | None,
-) -> Algorithm[Any, Any]:
-    """The row with noise that is correlated over steps, or of records in turns, if that is asked.
-
-    Raises:
-        InputError: a node is not part of every step, or coins would be likelier than 1.
-    """
-    kind, cyclic = config.privacy.noise, config.train.sampling == "cyclic"
-    if kind not in ("banded", "tree") and not cyclic:
-        return definition
-    if activity is not None:
-        expected = "needs every node at every step, and here some are not active at some"
-        raise InputError(
-            *(("train.sampling", "cyclic") if cyclic else ("privacy.noise", kind)), expected
-        )
-    bands, correlations = config.privacy.bands or DEFAULT_BANDS, list[Correlation]()
-    for node in nodes:
-        turns = 1 if node.rate == 1 else node.epoch_steps if cyclic else bands
-        if kind == "banded" and turns * node.rate > 1 + 1e-12:
-            most = int(1 / node.rate)
-            expected = f"must be at most J / batch = {most} at node {node.node}: records take turns"
-            raise InputError("privacy.bands", bands, f"{expected}, and join by coins")
-        coins = turns > 1 and not cyclic
-        correlations.append(
-            banded_correlation(bands, config.train.steps, turns, coins=coins)
-            if kind == "banded"
-            else ("tree" if kind == "tree" else (1.0,))
-        )
-    noise = MatrixNoise(tuple(correlations), config.train.steps)
-    return replace(definition, releases=replace(definition.releases, noise=noise))
-
-
-def _check_sums(release: Release, nodes: Sequence[NodePlan]) -> None:
-    """Refuse noise over time where sums are so long that rounding counts for more than is said."""
-    for node in nodes:
-        longest = node.records / release.own_multiplier(node, 0)
-        if release.over_time is not None and longest > MOST_SUM:
-            expected = (
-                f"needs J over the noise multiplier of at most {MOST_SUM:g}: use 'independent'"
-            )
-            raise InputError("privacy.noise", f"{longest:.3g} at node {node.node}", expected)
 
 
 def _with_batch(

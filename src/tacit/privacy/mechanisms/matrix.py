@@ -140,7 +140,7 @@ class MatrixGaussian(Scheduled):
         assert not isinstance(matrix, list)
         if upper and self.coordinates:
             # Kept noise is rounded, and sums with it.
-            unit = 2.0 ** -fraction_bits(matrix, len(z)) * (1 + 2.0**-6)
+            unit = 2.0 ** -fraction_bits(matrix, len(z)) * (1 + 2.0**-4)
             moved = moved + unit * math.sqrt(self.coordinates)
         elif not upper and self.times:
             matrix = (
