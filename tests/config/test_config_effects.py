@@ -528,6 +528,10 @@ KEYS: Mapping[str, Key] = {
     "privacy.relation": Key(("add-or-remove-one", "replace-one"), CERTIFIED),
     "privacy.noise": Key(("independent", "pairwise"), CERTIFIED),
     "privacy.colluding": Key((0, 1), combined(CERTIFIED, {"privacy": {"noise": "pairwise"}})),
+    "privacy.bands": Key(
+        (2, 3),
+        combined(CERTIFIED, {"privacy": {"noise": "banded"}, "train": {"sampling": "cyclic"}}),
+    ),
     "privacy.pair_noise": Key((1.0, 4.0), combined(CERTIFIED, {"privacy": {"noise": "pairwise"}})),
     "privacy.aggregation": Key(
         ("clear", "secure-sum"), combined(CERTIFIED, {"algorithm": {"name": "dp-sgd"}})

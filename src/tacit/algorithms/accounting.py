@@ -38,13 +38,15 @@ class NodeRun:
         disjoint: whether the mini-batches of a step share no record.
         trust_model: who sees single messages: everyone, or the server only.
         completed: of the K steps, those that a claim is about, released or not; None for all.
+        over_time: what all K steps release, where noise is correlated over them, or records take
+            part in turns.
     """
 
     options: Any
     records: int
     rate: float
     expected_batch: float
-    sampling: Literal["poisson", "fixed", "allocation"]
+    sampling: Literal["poisson", "fixed", "allocation", "cyclic"]
     relation: privacy.Relation
     coordinates: int
     nodes: int
@@ -58,6 +60,7 @@ class NodeRun:
     disjoint: bool = True
     trust_model: str = "all-messages"
     completed: int | None = None
+    over_time: privacy.MatrixGaussian | None = None
 
 
 def noised_sums(run: NodeRun) -> privacy.Mechanism:
@@ -67,6 +70,8 @@ def noised_sums(run: NodeRun) -> privacy.Mechanism:
     (replace-one); with Poisson sampling, `SampledGaussian`; with one random step of each epoch,
     `RandomAllocationGaussian` (add-or-remove-one).
     """
+    if run.over_time is not None:
+        return run.over_time.of_steps([(k, k + 1, 1) for k in run.released])
     if run.sampling == "allocation" and run.rate < 1:
         return allocated(
             round(1 / run.rate),

@@ -63,7 +63,7 @@ class Setup:
     loss: str
     accounted: bool
     relation: privacy.Relation
-    sampling: Literal["poisson", "fixed", "allocation"]
+    sampling: Literal["poisson", "fixed", "allocation", "cyclic"]
     input_bound: float | None
 
 

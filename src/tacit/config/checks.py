@@ -51,6 +51,7 @@ def check(
     _check_warm_up(algorithm, train)
     _check_privacy(algorithm, privacy, train)
     _check_pairwise(nodes.count, topology, algorithm, privacy)
+    _check_over_time(nodes, algorithm, privacy, train, faults)
     _check_secure_sum(nodes.count, algorithm, privacy, faults)
     _check_budgets(privacy, nodes)
     _check_weights(nodes, algorithm, privacy)
@@ -243,7 +244,7 @@ def check_calibration(
     several = algorithm.definition.releases.mechanism is not noised_sums
     reasons = {
         f"{algorithm.name}, which releases no single Gaussian sum a step": several,
-        "privacy.noise = 'pairwise', which hides no counts": privacy.noise == "pairwise",
+        f"privacy.noise = '{privacy.noise}', which hides no counts": privacy.noise != "independent",
         "privacy.aggregation = 'secure-sum', which hides no counts": privacy.aggregation != "clear",
         f"privacy.accounting = '{privacy.accounting}', which is of steps alone": steps_alone,
         "privacy.epsilon_per_round, which leaves no share": privacy.epsilon_per_round is not None,
@@ -578,6 +579,39 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
     }
     if train.batch != "all":
         _refuse("train.sampling", train.sampling, reasons)
+
+
+def _check_over_time(
+    nodes: Nodes, chosen: AlgorithmSection, privacy: Privacy, train: Train, faults: Faults
+) -> None:
+    """Refuse noise that is correlated over steps, and records in turns, where nothing is proved."""
+    definition, kind = chosen.definition, privacy.noise
+    matrix, cyclic = kind in ("banded", "tree"), train.sampling == "cyclic"
+    if privacy.bands is not None and kind != "banded":
+        expected = "is of noise that is correlated over steps: set privacy.noise = 'banded'"
+        raise InputError("privacy.bands", privacy.bands, f"{expected}, or leave it out")
+    if not matrix and not cyclic:
+        return
+    several = definition.releases.mechanism is not noised_sums or definition.table(chosen.options)
+    drawn = train.batch != "all" and not cyclic
+    reasons = {
+        f"{definition.name}, whose messages are not functions of one Gaussian noised sum a "
+        "step alone": bool(several),
+        "an experiment without noise": matrix and not privacy.noisy,
+        "privacy.noise = 'pairwise'": kind == "pairwise",
+        "privacy.accounting = 'published', whose formulas are of other noise": privacy.accounting
+        == "published",
+        "privacy.epsilon_per_round: a step alone has no cost of its own": privacy.epsilon_per_round
+        is not None,
+        "privacy.aggregation = 'secure-sum'": privacy.aggregation != "clear",
+        "faults.tolerate, after which steps are missing": faults.tolerate,
+        "nodes.without_records": bool(nodes.without_records),
+        f"train.sampling = '{train.sampling}', by which a record may join any step: use 'cyclic'": (
+            drawn and (kind == "tree" or train.sampling != "poisson")
+        ),
+    }
+    where, value = ("privacy.noise", kind) if matrix else ("train.sampling", "cyclic")
+    _refuse(where, value, reasons, "does not go with {}")
 
 
 def _check_pairwise(

@@ -35,6 +35,7 @@ GIVEN = "given"  # a data set or model that was passed as an object
 PER_NODE = ("epsilon", "guess", "delta", "ledger_epsilon", "ledger_delta")
 """Keys of `[privacy]` that give each node a number of its own."""
 LOSS_NAMES = ("cross-entropy", "mse", "huber", "logistic")
+DEFAULT_BANDS = 16
 MOST_STEPS = 10_000_000  # a plan holds clip and noise of every step in memory
 MOST_NODES = 100_000
 MOST_ROUNDS = 1000
@@ -436,6 +437,8 @@ class Privacy(Section):
     With `noise = "pairwise"`, nodes that share a secret add noise of which one adds what the other
     subtracts; epsilon then holds against any `colluding` nodes who pool all that they know.
     `pair_noise` is the standard deviation of a pair's noise over that of a node's own. With
+    `noise = "banded"` (of `bands`, 16 where they are not given) or "tree" a node's noise is
+    correlated over steps, so that sums over many of them have less. With
     `aggregation = "secure-sum"` a server sees the sum of a round's messages and none alone; epsilon
     then holds against it and any `colluding` clients who pool all that they know, those in the
     server's own process among them. `calibrate_share` is the share of the budget, as mu^2
@@ -461,7 +464,8 @@ class Privacy(Section):
     published_constant: Size = 1.0
     accounting: Literal["certified", "published", "none"] = "certified"
     relation: Literal["add-or-remove-one", "replace-one"] = "add-or-remove-one"
-    noise: Literal["independent", "pairwise"] = "independent"
+    noise: Literal["independent", "pairwise", "banded", "tree"] = "independent"
+    bands: Annotated[int, Field(ge=2, le=1024, strict=True), Whole] | None = None
     colluding: Annotated[int, Field(ge=0, le=MOST_NODES, strict=True), Whole] | None = None
     pair_noise: Literal["auto"] | float | None = None
     aggregation: Literal["clear", "secure-sum"] = "clear"
@@ -574,7 +578,7 @@ class Train(Section):
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS, strict=True), Whole] = 500
     batch: Literal["all", "auto"] | Count = "auto"
-    sampling: Literal["poisson", "fixed", "allocation"] = "poisson"
+    sampling: Literal["poisson", "fixed", "allocation", "cyclic"] = "poisson"
     views: Annotated[int, Field(ge=1, le=MOST_VIEWS, strict=True), Whole] | None = None
     average: str = "none"
     seed: Seed = 0

@@ -62,6 +62,7 @@ from tacit.privacy.mechanisms.composed import (
     for_a_unit,
 )
 from tacit.privacy.mechanisms.known import KnownRelease
+from tacit.privacy.mechanisms.matrix import MatrixGaussian, banded_correlation
 from tacit.privacy.mechanisms.serialise import from_statement, to_statement
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
@@ -82,6 +83,7 @@ __all__ = [
     "Gaussian",
     "KnownRelease",
     "Laplace",
+    "MatrixGaussian",
     "Mechanism",
     "NegativeBinomialTrials",
     "PersistentState",
@@ -93,6 +95,7 @@ __all__ = [
     "SampledGaussian",
     "across_nodes",
     "advantage",
+    "banded_correlation",
     "bayes_factor",
     "calibrate",
     "choosing_delta",

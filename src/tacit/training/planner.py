@@ -21,6 +21,7 @@ from tacit.errors import BudgetError, InputError
 from tacit.gradients.clipping import check_clip
 from tacit.models.imports import call_function
 from tacit.privacy.accounting.calibration import least_scale
+from tacit.privacy.noise.matrix import MatrixNoise
 from tacit.report.documents.unit import UnitTerms
 from tacit.report.wording import count_text
 from tacit.topology import (
@@ -33,7 +34,7 @@ from tacit.topology import (
     server_averaging,
 )
 from tacit.topology.graphs import KEYS
-from tacit.training import weights
+from tacit.training import over_time, weights
 from tacit.training.averages import average_note
 from tacit.training.batches import automatic_batch, epochs_note
 from tacit.training.consensus import (
@@ -114,7 +115,10 @@ def build_plan(
     sending = weights.sending(definition, activity, records, config.train.steps)
     if config.weights != "noise":
         sampled = weights.weighed(config, sampled, sending)
+    definition = over_time.with_noise(config, definition, sampled, sending)
     release = make_release(definition, setup, schedules, sending, config.privacy.published_constant)
+    if isinstance(noise := definition.releases.noise, MatrixNoise):
+        release = replace(release, over_time=noise)
     if config.task.calibrate == "private":
         release = replace(release, calibrating=config.privacy.calibrate_share or CALIBRATE_SHARE)
     if config.privacy.noise == "pairwise":
@@ -131,6 +135,7 @@ def build_plan(
         )
     if config.privacy.noisy:
         nodes = _noised(config, release, sampled)
+        over_time.check_sums(release, nodes)
         if release.pairs is not None:
             choice = _choice(config, release, nodes, mixing)
             rounds = choice.rounds
@@ -267,7 +272,7 @@ def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> 
                 f"mini-batches that share no record need as many records: node {node} has "
                 f"{records}",
             )
-    if config.train.sampling == "allocation":
+    if config.train.sampling in ("allocation", "cyclic"):
         epoch = -(-records // size)
         return NodeRelease(
             node=node, records=records, rate=1 / epoch, expected_batch=records / epoch

@@ -26,6 +26,7 @@ from tacit.privacy.mechanisms.base import against
 from tacit.privacy.mechanisms.clipping import ASSUMED, Clipping
 from tacit.privacy.mechanisms.steps import SILENT, Scheduled
 from tacit.privacy.mechanisms.steps import schedule as schedule_of
+from tacit.privacy.noise.matrix import MatrixNoise
 from tacit.training.pair_noise import PairNoise
 from tacit.training.secure_sums import SecureSums
 
@@ -91,6 +92,7 @@ class Release:
         sums: that a server sees sums only; None: it sees messages.
         calibrating: share of mu^2, by Gaussian DP, that goes to one release after the last
             step, of counts that every record adds 1 to (`tacit.training.calibration`); 0: none.
+        over_time: noise that is correlated over steps, or of records that take part in turns.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -104,6 +106,17 @@ class Release:
     pairs: PairNoise | None = None
     sums: SecureSums | None = None
     calibrating: float = 0.0
+    over_time: MatrixNoise | None = None
+
+    def turns(self, node: NodeRelease) -> int:
+        """Of how many steps a record may join one, where `over_time`."""
+        if node.rate == 1 or self.over_time is None:
+            return 1
+        return node.epoch_steps if self.setup.sampling == "cyclic" else self.over_time.bands
+
+    def coin(self, node: NodeRelease) -> float:
+        """With which probability it does."""
+        return 1.0 if self.setup.sampling == "cyclic" else min(1.0, self.turns(node) * node.rate)
 
     @property
     def after(self) -> tuple[Interval, ...]:
@@ -345,6 +358,21 @@ class Release:
             local_steps=self.local_steps,
             disjoint=self.disjoint,
             trust_model=self.assumption,
+            over_time=self._over_time(node),
+        )
+
+    def _over_time(self, node: NodeRelease) -> privacy.MatrixGaussian | None:
+        """All steps of a node, where noise is correlated over them."""
+        if self.over_time is None:
+            return None
+        return privacy.MatrixGaussian(
+            self.over_time.of(node.node),
+            self.turns(node),
+            [self.noise_multiplier(node, k) for k in range(self.setup.steps)],
+            sample_rate=self.coin(node),
+            relation=self.setup.relation,
+            trust_model=self.assumption,
+            coordinates=self.noised_values,
         )
 
     def claimed(
@@ -357,7 +385,9 @@ class Release:
         formula = self.algorithm.claims.formula
         if formula is None or not self.claims or self.clip.bounds is None:
             return None
-        if self.shared is not None:  # formulas are of independent noise, and of single messages
+        if (
+            self.shared is not None or self.over_time is not None
+        ):  # formulas are of independent noise, and of single messages
             return None
         released = self.active_steps(node, [(0, self.setup.steps if steps is None else steps)])
         run = self.claimed_run(node, released, delta, steps) if released else None

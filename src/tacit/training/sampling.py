@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -61,6 +62,8 @@ class DisjointBatches:
         drawn = {"fixed": _fixed, "allocation": _allocated}.get(
             self.plan.config.train.sampling, _coins
         )
+        if self.plan.release.over_time is not None:
+            drawn = partial(_in_turn, self.plan)
         found = drawn(self.rows, self.keys, self.step, part)
         if drawn is _fixed or self.device.type == "cpu":
             return _padded(found, self.device)
@@ -93,7 +96,8 @@ def disjoint_batches(
 
     Poisson: independent coins, never likelier than the planned rate. Fixed: a uniform subset of
     the planned size. Allocation: the records that drew this step of its epoch, each uniformly and
-    for itself, anew for every epoch and every start of a process. A node at rate 1 takes every
+    for itself, anew for every epoch and every start of a process. Cyclic, and with noise that is
+    correlated over steps: of the records whose turn it is. A node at rate 1 takes every
     record. Where a step has several mini-batches that share no record, the step's records are drawn
     first, and then dealt out, here.
     """
@@ -169,6 +173,21 @@ def _allocated(rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int
             keys, node.node, ALLOCATION, epoch, node.records, node.epoch_steps, part
         )
         found.append(np.flatnonzero(steps == step))
+    return found
+
+
+def _in_turn(
+    plan: Plan, rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, part: int
+) -> list[Records]:
+    """Every record whose turn it is, by its number; or those of them whose coins say so."""
+    found = []
+    for node in rows:
+        turns = plan.release.turns(node)
+        own = np.arange(k % turns, node.records, turns)
+        coin = plan.release.coin(node)
+        if coin < 1:
+            own = own[noise.coins(keys, node.node, PURPOSE, k, node.records, coin, part)[own]]
+        found.append(own)
     return found
 
 

@@ -65,7 +65,7 @@ class StackedContext:
         self._keys = keys
         self._pair_keys = pair_keys
         self._device = data.targets.device
-        self._noise = plan.release.algorithm.releases.noise
+        self._noise = plan.release.algorithm.releases.noise.begin()
         # None: itself. A reference to itself would keep all records until cycles are collected.
         self._parent: StackedContext | None = None
         here = plan.nodes if hosted is None else tuple(plan.nodes[node] for node in hosted)

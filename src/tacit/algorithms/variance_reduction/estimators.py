@@ -156,7 +156,7 @@ def _private_sums(run: NodeRun) -> privacy.Mechanism:
     groups = getattr(run.options, "table_batch", None) is not None
     if q == 1:
         return released_sums(run, run.noise_multiplier, q, run.records)
-    if run.sampling == "allocation":
+    if run.sampling == "allocation" or run.sampling == "cyclic":
         raise InputError("train.sampling", run.sampling, "is not proved for private state")
     return privacy.PrivateState(
         sample_rate=q,

@@ -248,6 +248,10 @@ class Pinned(Recorded):
         self.asked.append(Noised(*asked, dtype, tuple(stds), released))
         return total
 
+    def begin(self) -> Pinned:
+        """Itself, so that a context adds what is kept."""
+        return self
+
     def offsets(self, nodes: Sequence[int], like: Tensor) -> Tensor:
         """What was added to some rows besides since this was asked last: zeros where nothing was.
 
@@ -572,7 +576,7 @@ def run_traced(
     algorithm = plan.config.algorithm.definition
     options: Any = plan.config.algorithm.options
     origin = model.start(len(plan.nodes), DTYPES[plan.config.train.dtype], data.targets.device)
-    noise = Pinned(plan.release.algorithm.releases.noise, replay, draws)
+    noise = Pinned(plan.release.algorithm.releases.noise.begin(), replay, draws)
     trace = Trace(plan, noise, data.firsts.cpu().numpy(), origin.clone())
     shared = pair_keys_of(plan)
     if shared is not None:

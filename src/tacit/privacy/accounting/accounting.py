@@ -13,6 +13,7 @@ the mechanism's worst instance reaches. What they rest on:
   step; below, one direction. Composed, there is a gap between what the two prove.
 - `RandomAllocationGaussian`: above, a law that is wider than the likelihood ratio of an epoch
   (`allocation`), in the same engine; below, the sum over each epoch.
+- `MatrixGaussian`: independent noise that loses as much (`docs/proofs/matrix-noise.md`).
 - `PrivateState` with a fixed batch size or groups: above, Bound B (`private_state`), which gives up
   amplification; below, Theorem A's pair, which the instance where all other records
   contribute nothing reaches.

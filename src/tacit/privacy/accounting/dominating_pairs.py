@@ -39,6 +39,7 @@ from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.base import REPLACE_ONE, Mechanism
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed
 from tacit.privacy.mechanisms.known import KnownRelease
+from tacit.privacy.mechanisms.matrix import MatrixGaussian
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -702,6 +703,7 @@ _PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
     SampledGaussian: _sampled_gaussian,
     FixedBatchGaussian: _fixed_batch,
     RandomAllocationGaussian: _allocation,
+    MatrixGaussian: lambda m, upper: parts_of(m.independent(upper=upper), upper=upper),
     Laplace: _laplace,
     PrivateState: _private_state,
     Composed: _composed,

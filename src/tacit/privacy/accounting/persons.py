@@ -38,6 +38,7 @@ from tacit.privacy.accounting.dominating_pairs import (
 from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.mechanisms.base import Mechanism
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed, Person
+from tacit.privacy.mechanisms.matrix import MatrixGaussian
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -135,6 +136,8 @@ def has_pairs(mechanism: Mechanism) -> bool:
         return all(map(has_pairs, mechanism.inner))
     if isinstance(mechanism, FixedBatchGaussian | Laplace):
         return mechanism.rate == 1
+    if isinstance(mechanism, MatrixGaussian):
+        return mechanism.sample_rate == 1
     poisson = isinstance(mechanism, PrivateState) and mechanism.sampling == "poisson"
     return poisson or isinstance(mechanism, Gaussian | SampledGaussian)
 

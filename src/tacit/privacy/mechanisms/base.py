@@ -214,6 +214,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "rate": share,
     "rounds": whole,
     "epoch_steps": whole,
+    "turns": whole,
     "batch": whole,
     "records": whole,
     "drawn_norm": positive,

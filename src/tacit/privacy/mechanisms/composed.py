@@ -29,6 +29,7 @@ from tacit.privacy.mechanisms.base import (
     whole,
 )
 from tacit.privacy.mechanisms.known import KnownRelease
+from tacit.privacy.mechanisms.matrix import MatrixGaussian
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -375,6 +376,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     SampledGaussian,
     FixedBatchGaussian,
     RandomAllocationGaussian,
+    MatrixGaussian,
     Laplace,
     PrivateState,
     PersistentState,

@@ -34,6 +34,9 @@ class Noise(Protocol):
     def norm(self) -> NoiseNorm:
         """The norm of a shift that decides how well it hides it."""
 
+    def begin(self) -> Noise:
+        """Noise for the steps of one process, which follow one another."""
+
     def add(
         self,
         total: Tensor,
@@ -78,6 +81,10 @@ class IndependentNoise:
     draw: Callable[..., Tensor]
     norm: NoiseNorm = "l2"
     takes_offsets: bool = False
+
+    def begin(self) -> Noise:
+        """Itself: steps have nothing to do with each other."""
+        return self
 
     def add(
         self,

@@ -296,7 +296,10 @@ def mechanism_line(plan: Plan) -> str | None:
         after = "; then counts of records by class and predicted probability, noise multiplier "
         after += _range(noise)
     rates = [node.rate for node in nodes]
-    if min(rates) == 1:
+    if plan.release.over_time is not None:
+        told = plan.release.assumed_mechanism(nodes[0], plan.release.planned[:1]).describe()
+        sampling = told.rpartition(", ")[0]
+    elif min(rates) == 1:
         sampling = "Gaussian on every record at every step"
     elif plan.config.train.sampling == "fixed":
         sampling = "Gaussian on batches of fixed size without replacement"

@@ -8,7 +8,7 @@ adds noise.
 | mechanism | at a step that draws the record | at any other step |
 |---|---|---|
 | `Gaussian`, `SampledGaussian`, `FixedBatchGaussian`, `Laplace` | 1 / z | 0 |
-| `RandomAllocationGaussian` | likewise | 0 |
+| `RandomAllocationGaussian`, `MatrixGaussian` | likewise | 0 |
 | `PrivateState` | `drawn_norm` / z | `undrawn_norm` / z |
 
 Of `PersistentState`, all releases up to a step, taken together as one vector, are moved by at most
@@ -28,6 +28,7 @@ from typing import Any
 
 from tacit.privacy import ADD_OR_REMOVE_ONE, Mechanism
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
+from tacit.privacy.mechanisms.matrix import MatrixGaussian
 from tacit.privacy.mechanisms.steps import (
     FixedBatchGaussian,
     Gaussian,
@@ -113,6 +114,11 @@ def _allocated(mechanism: RandomAllocationGaussian) -> _Pair:
     return 1 / min(schedule(mechanism)), 0.0  # the other steps of its epoch are silent
 
 
+def _in_turn(mechanism: MatrixGaussian) -> _Pair:
+    step = mechanism.times.index(1) if mechanism.times else 0
+    return 1 / schedule(mechanism)[step], 0.0  # what is handed to the noise, which adds the rest
+
+
 def _kept(mechanism: PrivateState) -> _Pair:
     (multiplier,) = schedule(mechanism)
     return mechanism.drawn_norm / multiplier, mechanism.undrawn_norm / multiplier
@@ -123,6 +129,7 @@ _SHIFTS: Mapping[type[Mechanism], Callable[[Any], _Pair]] = {
     SampledGaussian: _plain,
     FixedBatchGaussian: _plain,
     RandomAllocationGaussian: _allocated,
+    MatrixGaussian: _in_turn,
     Laplace: _plain,
     PersistentState: _plain,
     PrivateState: _kept,

@@ -250,6 +250,8 @@ def _once(plans: Sequence[Plan], drawn: Bools, present: Bools) -> Read:
 
     Of an epoch of which not all steps were seen, no record may be drawn twice.
     """
+    if plans[0].release.over_time is not None:
+        return _in_turn(plans, drawn, present)
     if plans[0].config.train.sampling != "allocation":
         return Read(0, ())
     told, whole = [], 0
@@ -270,6 +272,27 @@ def _once(plans: Sequence[Plan], drawn: Bools, present: Bools) -> Read:
     return Read(whole, told)
 
 
+def _turns(plan: Plan, shape: tuple[int, ...]) -> Bools:
+    """Whose turn it is, `[nodes, steps, records]`."""
+    turns = np.array([plan.release.turns(node) for node in plan.nodes[: shape[0]]])[:, None, None]
+    own: Bools = np.arange(shape[2]) % turns == np.arange(shape[1])[:, None] % turns
+    return own
+
+
+def _in_turn(plans: Sequence[Plan], drawn: Bools, present: Bools) -> Read:
+    """Steps in which a record takes part out of turn, or does not where no coin decides."""
+    told = []
+    for run, plan in enumerate(plans):
+        own, release = _turns(plan, drawn.shape[1:]), plan.release
+        for row, node in enumerate(plan.nodes[: drawn.shape[1]]):
+            wrong = drawn[run, row] & ~own[row]
+            if release.coin(node) == 1:
+                wrong |= own[row] & ~drawn[run, row] & (np.arange(drawn.shape[3]) < node.records)
+            steps = np.flatnonzero(wrong.any(axis=1) & present[run, row]).tolist()
+            told += [f"in run {run}, step {k} of node {row} is not of whose turn" for k in steps]
+    return Read(int(present.sum()), told)
+
+
 def _by_law(
     plans: Sequence[Plan], drawn: Bools, present: Bools, counts: NDArray[np.int64]
 ) -> tuple[list[View], list[Coins]]:
@@ -277,11 +300,17 @@ def _by_law(
     release, nodes = plans[0].release, drawn.shape[1]
     # Mini-batches of a table are drawn by coins, whatever the sampling.
     fixed = plans[0].config.train.sampling == "fixed" and _records_of_a_coin(plans[0]) == 1
-    planned = [[node.rate for node in plan.nodes[:nodes]] for plan in plans]
+    turned = release.over_time is not None
+    planned = [
+        [plan.release.coin(node) if turned else node.rate for node in plan.nodes[:nodes]]
+        for plan in plans
+    ]
     sizes = np.array([[int(node.expected_batch) for node in plan.nodes[:nodes]] for plan in plans])
     rates = np.where(np.array(planned) < 1, sizes / counts if fixed else planned, 1.0)
     real = (np.arange(drawn.shape[3]) < counts[:, :, None])[:, :, None, :]
     tossed: Bools = present[:, :, :, None] & real & (rates < 1)[:, :, None, None]
+    if turned:
+        tossed &= np.stack([_turns(plan, drawn.shape[1:]) for plan in plans])
     parts = release.local_steps if release.disjoint else 1
     epochs = None
     if plans[0].config.train.sampling == "allocation":

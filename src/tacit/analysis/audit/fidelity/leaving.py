@@ -135,7 +135,7 @@ def _run(
             is left to compare then, and runs that all end alike would pass for equal.
     """
     own = data is job.train
-    noise = Pinned(job.plan.release.algorithm.releases.noise, kept)
+    noise = Pinned(job.plan.release.algorithm.releases.noise.begin(), kept)
     plan = with_noise(_with_fresh_keys(job.plan), noise)
     job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
     heard, seen = _Heard(), _CallbackWatch()

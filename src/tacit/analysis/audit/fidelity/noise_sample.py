@@ -27,8 +27,10 @@ from torch import Tensor
 
 from tacit.analysis.audit.recorder import Trace, TracedRelease
 from tacit.errors import InputError
+from tacit.privacy.mechanisms.matrix import applied
 from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.laplace import laplace_spacing
+from tacit.privacy.noise.matrix import MatrixNoise
 from tacit.training.plan import Plan
 
 Array = NDArray[np.float64]
@@ -224,6 +226,8 @@ def noise_sample(
     drawn = [_drawn(trace, release, plan) for _, trace, release in made]
     known = [shares for shares in drawn if shares is not None]
     besides = [release.offsets for *_, release in made if release.offsets is not None]
+    if plan.release.over_time is not None:
+        besides = [moved for trace in traces for moved in _moved(trace, plan.release.over_time)]
     return sample_of(
         _rows([release.before for *_, release in made], kept),
         _rows([release.after for *_, release in made], kept),
@@ -236,6 +240,23 @@ def noise_sample(
         missing=_missing(places, plan, ran, len(traces) * taken),
         offsets=_rows(besides, kept) if besides else None,
     )
+
+
+def _moved(trace: Trace, noise: MatrixNoise) -> list[Tensor]:
+    """What C says that earlier noise adds to each release, float64 `[rows, d]`: without it the
+    noise is independent.
+    """
+    added: list[Tensor] = []
+    found, unit = [], np.eye(len(trace.releases))
+    for t, release in enumerate(trace.releases):
+        rows = np.array([[applied(noise.of(i), u)[t] for u in unit[:t]] for i in release.nodes])
+        own = torch.from_numpy(release.deviations).unsqueeze(1)
+        moved = torch.zeros(release.before.shape, dtype=torch.float64)
+        for j, earlier in enumerate(added):
+            moved -= torch.from_numpy(rows[:, j : j + 1]) * earlier * own
+        found.append(moved)
+        added.append((release.after.cpu().double() - release.before.cpu().double()) / own)
+    return found
 
 
 def _rows(tensors: Sequence[Tensor], kept: NDArray[np.bool_]) -> Tensor:
