@@ -311,7 +311,7 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
         colluding=colluding,
         guaranteed=guaranteed,
     )
-    each = len(_designs(plan, target)) + int(options.canaries > 0)
+    each = len(_designs(plan, target)) + int(options.canaries > 0) + int(options.signals > 0)
     assert each <= MOST_ATTACKS
     # Bonferroni: all of them hold together.
     return replace(target, confidence=1 - (1 - options.confidence) / each)

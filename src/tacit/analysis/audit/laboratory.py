@@ -238,16 +238,17 @@ def linear_model(
     device: torch.device,
     slope: Slope | None = None,
     unit_rows: int | None = None,
+    width: int = WIDTH,
 ) -> StackedModel:
     """The linear model, its weights at 0, under the product's own gradient engine."""
-    module = nn.Linear(WIDTH, 1, bias=False)
+    module = nn.Linear(width, 1, bias=False)
     nn.init.zeros_(module.weight)
     loss = Loss("linear", (slope or Slope()).losses, None, _anything)
     return gradients.build(
         module,
         loss,
-        torch.eye(WIDTH),
-        torch.zeros(WIDTH, 1),
+        torch.eye(width),
+        torch.zeros(width, 1),
         dtype=dtype,
         device=device,
         unit_rows=unit_rows,

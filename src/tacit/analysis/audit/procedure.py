@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -43,6 +44,7 @@ from tacit.analysis.audit.fidelity.units import unit_findings
 from tacit.analysis.audit.laboratory import WIDTH
 from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
 from tacit.analysis.audit.report import AuditOptions, audit_document
+from tacit.analysis.audit.signals import signals_attack
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.report.documents.claims import AuditDocument, AuditedModel
@@ -156,6 +158,9 @@ def _audit(
             on_step=lambda k: progress("one training", k, target.steps),
         )
         attacks.extend(one_run_attacks(one_run, plan, target))
+    if options.signals:
+        heard, seed = partial(progress, "signals"), seed_of(options, 13, 0)
+        attacks.append(signals_attack(plan, target, options.signals, seed, context, heard))
     said, words = plan.unit.said, ("question", "meaning", "saw", "power")
     named = [attack.model_copy(update={"name": said(attack.name)}) for attack in attacks]
     told = [
