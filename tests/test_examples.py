@@ -5,11 +5,8 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
-
-from tacit.algorithms import ALGORITHMS
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LIMIT = 240.0  # seconds, on a machine that is busy; each takes a few
@@ -19,7 +16,8 @@ IN_THIS_PROCESS = {
     "own_module": r"node 3: certified epsilon [78]\.\d\d of 8\n(.*\n)*"
     r"batch normalisation is refused: .*GroupNorm",
     "own_data": r"node 4: 700 records, certified epsilon (1\.00|0\.\d\d)\n",
-    "own_algorithm": r"Gradient tracking: 60 steps\ncertified epsilon, most: [23]\.\d\d of 3\n",
+    "own_algorithm": r"Push-sum tracking: 60 steps\ncertified epsilon, most: [23]\.\d\d of 3\n"
+    r"test accuracy of the worst node: [78]\d\.\d%\nPrivSGP: 60 steps\n",
     "accounting_alone": r"2,000 sampled steps: epsilon at most 2\.1\d; .*\n(.*\n)*"
     r"epsilon 1 needs a noise multiplier of 1\.8\d\d\n",
 }
@@ -47,10 +45,9 @@ IN_OTHERS = {"several_processes": r"node 3: certified epsilon [34]\.\d\d, by: ra
 
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
-    """An empty folder, and nothing left of a program afterwards, its own algorithm included."""
+    """An empty folder, and nothing left of a program afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)  # as when Python is given the file
-    monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), "gradient-tracking", None)
     yield
     for name in (*IN_THIS_PROCESS, *WRITE):
         sys.modules.pop(name, None)

@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.config import SITE_KEYS, flat
+from tacit.config import flat, site_keys
 from tacit.errors import optional
 from tacit.report.documents.base import as_dict
 from tacit.report.documents.metrics import PublicMeasurement
@@ -47,7 +47,8 @@ def settings(plan: Plan) -> dict[str, Any]:
 
     Keys that say where a site keeps its things, such as `task.data_dir`, are left out.
     """
-    kept = {key: value for key, value in flat(plan.config).items() if key not in SITE_KEYS}
+    local = site_keys(plan.config)
+    kept = {key: value for key, value in flat(plan.config).items() if key not in local}
     kept |= {"plan.parameters": plan.parameters, "plan.private": plan.not_private_reason is None}
     spent = [node.epsilon for node in plan.nodes if node.epsilon is not None]
     return kept | ({"plan.epsilon": max(spent)} if spent else {})

@@ -1,11 +1,10 @@
 """One file is an algorithm: that of a published one, as a user's own, does all that it did."""
 
-import importlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import recursion_oracle as oracle
 from recursion_runs import train
 
 import tacit
-from tacit.algorithms import ALGORITHMS, Algorithm
+from tacit.algorithms import ALGORITHMS
 from tacit.analysis.audit import AuditOptions
 from tacit.analysis.audit.procedure import audit_job
 from tacit.analysis.claims import claims_document
@@ -21,6 +20,7 @@ from tacit.cli.tables import plan_document
 from tacit.config import load_config
 from tacit.training.prepare import prepare
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OPTIONS = {
     "privsgp": "momentum = 0.5\nfinal_mixing = 2",
     "do-adp": "activation = 0.6\ncompressor = 'top-k'\nkeep = 0.5",
@@ -45,16 +45,14 @@ SHORT = AuditOptions(seconds=0.2, canaries=0, repetitions=200, steps=2)
 
 
 def own_row(name, folder, monkeypatch):
-    """The row of that name in a copy of its file, with another name and from another module."""
-    built_in = ALGORITHMS[name].step.__code__.co_filename
-    text = Path(built_in).read_text(encoding="utf-8").replace(f'name="{name}"', 'name="mine"')
+    """`module:ROW` of a copy of an algorithm's file, in a folder that is the current one."""
+    built_in = ALGORITHMS[name]
+    monkeypatch.chdir(folder)
     module = f"my_{name.replace('-', '_')}"
-    (folder / f"{module}.py").write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    mine = vars(importlib.import_module(module))
-    rows = [row for row in mine.values() if isinstance(row, Algorithm)]
-    return next(row for row in rows if row.name == "mine")
+    shutil.copy(built_in.step.__code__.co_filename, folder / f"{module}.py")
+    rows = vars(sys.modules[built_in.step.__module__]).items()
+    return f"{module}:{next(key for key, row in rows if row is built_in)}"
 
 
 def told(document, name):
@@ -65,11 +63,9 @@ def told(document, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_copied_file_does_all_that_the_built_in_does(name, tmp_path, monkeypatch):
-    monkeypatch.setitem(
-        cast("dict[str, Any]", ALGORITHMS), "mine", own_row(name, tmp_path, monkeypatch)
-    )
+    mine = own_row(name, tmp_path, monkeypatch)
     found = {}
-    for one in (name, "mine"):
+    for one in (name, mine):
         file = tmp_path / "experiment.toml"
         file.write_text(EXPERIMENT.format(name=one, options=OPTIONS[name]), encoding="utf-8")
         result = tacit.train(load_config(file))
@@ -82,27 +78,32 @@ def test_a_copied_file_does_all_that_the_built_in_does(name, tmp_path, monkeypat
             told(claims_document(file).model_dump_json(), one),
             (audited.defect, audited.verdict, [check.name for check in audited.fidelity]),
         )
-    assert found["mine"] == found[name]
+    assert found[mine] == found[name]
 
 
-def test_gradient_tracking_is_one_file(monkeypatch):
-    """The example, against a NumPy loop of the paper's recursion on nodes that differ."""
-    examples = Path(__file__).resolve().parents[2] / "examples"
-    monkeypatch.syspath_prepend(examples)
-    row = importlib.import_module("own_algorithm").GRADIENT_TRACKING
-    monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), row.name, row)
+@pytest.fixture
+def row(monkeypatch):
+    """The row of the example, from a folder that is the current one."""
+    monkeypatch.delitem(sys.modules, "own_algorithm", raising=False)
+    monkeypatch.chdir(EXAMPLES)
+    return "own_algorithm:ROW"
+
+
+def test_the_example_is_its_recursion(row):
+    """Against a NumPy loop of the paper's recursion, on nodes that differ and a directed graph."""
     task, steps, rate = oracle.problem("mse", 5), 40, 0.05
-    options = {"learning_rate": rate}
-    result = train(task, row.name, options, topology={"graph": "ring"}, steps=steps)
-    w = oracle.metropolis(5, [(i, (i + 1) % 5) for i in range(5)])
-    run = oracle.Run(task, lambda k: w, steps)
-    x = np.tile(task.start, (5, 1))
+    result = train(task, row, {"learning_rate": rate, "final_mixing": 2}, steps=steps)
+    run = oracle.Run(task, lambda k: oracle.exponential(5, k), steps, rate)
+    x, w = np.tile(task.start, (5, 1)), np.ones(5)
     y = before = np.zeros_like(x)
-    for k in range(steps):
-        gradient = np.stack([run.mean_gradient(node, x[node], k) for node in range(5)])
-        y, before = w @ y + gradient - before, gradient
-        x = w @ x - rate * y
-        np.testing.assert_allclose(y.mean(0), gradient.mean(0), atol=1e-12)
-    np.testing.assert_allclose(result.parameters.numpy(), x, rtol=1e-9, atol=1e-9)
-    plain = oracle.gossip(oracle.Run(task, lambda k: w, steps, rate))
+    for k in range(steps + 2):
+        matrix = oracle.exponential(5, k)
+        if k < steps:
+            gradient = np.stack([run.mean_gradient(i, x[i] / w[i], k) for i in range(5)])
+            y, before = y + gradient - before, gradient
+            x, y = x - rate * y, matrix @ y
+            np.testing.assert_allclose(y.mean(0), gradient.mean(0), atol=1e-12)
+        x, w = matrix @ x, matrix @ w
+    np.testing.assert_allclose(result.parameters.numpy(), x / w[:, None], rtol=1e-9, atol=1e-9)
+    plain = oracle.de_biased(*oracle.push_sum(run, final_mixing=2))
     assert np.ptp(x, axis=0).max() < 0.5 * np.ptp(plain, axis=0).max()  # they agree on one model

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from experiments import experiment
-from tacit.config import FREE_KEYS, SITE_KEYS, flat, known_as, load_config
+from tacit.config import flat, free_keys, known_as, load_config, site_keys
 
+NAMED = [load_config(experiment(algorithm={"name": name})) for name in ("privsgp", "privsgp-vr")]
+SITE_KEYS, FREE_KEYS = (frozenset().union(*map(keys, NAMED)) for keys in (site_keys, free_keys))
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

@@ -1,12 +1,17 @@
-"""The published algorithms, one file a paper, and the table that lists them.
+"""The published algorithms, one file a paper, the table that lists them, and how others are found.
 
 To add one, see CONTRIBUTING.md; `tests/algorithms/test_algorithms_complete.py` names what a new row
-still lacks.
+still lacks. One of a user's own needs no place in the table: see `find_algorithm`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tacit.algorithms.accounting import NodeRun
@@ -33,6 +38,8 @@ from tacit.algorithms.privsgp import PRIVSGP, PRIVSGP_VR, SGP
 from tacit.algorithms.variance_reduction.dp_srm import DP_SRM
 from tacit.algorithms.variance_reduction.ldp_prox import LDP_SPIDER, LDP_SVRG
 from tacit.algorithms.variance_reduction.soteriafl import SOTERIAFL_SAGA, SOTERIAFL_SVRG
+from tacit.errors import InputError, nearest
+from tacit.models.imports import import_named, names_function
 
 __all__ = [
     "ALGORITHMS",
@@ -48,7 +55,10 @@ __all__ = [
     "StepContext",
     "StepTable",
     "TableRequest",
+    "find_algorithm",
+    "installed",
     "plain_method",
+    "source_of",
 ]
 
 DEFAULT = PRIVSGP.name
@@ -100,3 +110,69 @@ def plain_method(weights: Weights) -> str:
     return next(
         row.name for row in ALGORITHMS.values() if row.plain and row.graph.weights == weights
     )
+
+
+_WHERE = "algorithm.name"
+
+
+def find_algorithm(name: object) -> Algorithm[Any, Any]:
+    """The row of a name: of the table, of an installed package, or the user's own, `module:ROW`.
+
+    One that is not of the table is called there as it was asked for.
+
+    Raises:
+        InputError: on `algorithm.name`.
+    """
+    if isinstance(name, str) and name in ALGORITHMS:
+        return ALGORITHMS[name]
+    reference = name if names_function(name) else installed().get(str(name))
+    if not isinstance(name, str) or not isinstance(reference, str):
+        known = nearest(str(name), [*ALGORITHMS, *installed()])
+        expected = (
+            f"is no algorithm here; {known} (`tacit algorithms` tells them, your own is module:ROW)"
+        )
+        raise InputError(_WHERE, name, expected)
+    row = import_named(reference, _WHERE, "algorithm", lambda one: isinstance(one, Algorithm))
+    return _called(row, name)
+
+
+@cache
+def installed() -> Mapping[str, str]:
+    """Where the algorithms of installed packages lie, `module:ROW` by name.
+
+    Those are the packages' entry points in the group `tacit.algorithms`.
+
+    Raises:
+        InputError: one is called like another, or like one of the table.
+    """
+    from importlib.metadata import entry_points
+
+    found: dict[str, str] = {}
+    for entry in entry_points(group="tacit.algorithms"):
+        if entry.name in ALGORITHMS or found.get(entry.name, entry.value) != entry.value:
+            expected = f"is what an installed package calls {entry.value}, and there is another"
+            raise InputError(_WHERE, entry.name, f"{expected}: name yours module:ROW")
+        found[entry.name] = entry.value
+    return found
+
+
+@cache
+def _called(row: Algorithm[Any, Any], name: str) -> Algorithm[Any, Any]:
+    return replace(row, name=name)
+
+
+@cache
+def source_of(row: Algorithm[Any, Any]) -> str | None:
+    """A digest of the files that say what a row does; None of one of the table.
+
+    They are its own, and those of its start and its step. What these import is not part of it.
+    """
+    if row.name in ALGORITHMS:
+        return None
+    own, _, _ = (row.name if names_function(row.name) else installed()[row.name]).partition(":")
+    names = {own, row.start.__module__, row.step.__module__}
+    files = [getattr(sys.modules[name], "__file__", None) for name in sorted(names)]
+    digest = hashlib.blake2b(digest_size=16)
+    for file in filter(None, files):
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()

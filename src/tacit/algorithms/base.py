@@ -163,6 +163,8 @@ class Algorithm(Generic[State, Chosen]):
 
     def __post_init__(self) -> None:
         _described(self.documentation, self.title)
+        if not issubclass(self.options, Options):
+            raise ValueError(f"{self.title}: its options must be a subclass of Options")
 
     @property
     def summary(self) -> str:

@@ -140,7 +140,7 @@ def _read(
     run: str | Path, dataset: str | None, data_dir: str | None, trust: bool, private: bool = False
 ) -> _Read:
     folder, own = own_part(Path(run)), private and dataset is None
-    unused = ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING[: 1 if own else None]
+    unused = ("task.dataset", *OF_TRAINING) if dataset else OF_TRAINING[: 2 if own else None]
     config = trusted_config(folder, trust, unused=unused)
     predictor, result = load_predictor(run, trust=trust), result_of(folder)
     task, source = config.task, config.nodes.source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tacit.algorithms import ALGORITHMS
+from tacit.algorithms import ALGORITHMS, find_algorithm, installed
 from tacit.analysis.promise import planned_promise
 from tacit.report.documents.plan import PlanDocument, PlannedNode
 from tacit.report.plan_page import PlanNames
@@ -103,7 +103,7 @@ def algorithms_document() -> list[dict[str, Any]]:
             "claim": None if row.claims.formula is None else row.claims.formula.statement,
             "options": {key: field.default for key, field in row.options.model_fields.items()},
         }
-        for row in ALGORITHMS.values()
+        for row in map(find_algorithm, (*ALGORITHMS, *installed()))
     ]
 
 
@@ -118,7 +118,7 @@ def algorithms_blocks() -> list[Block]:
             row.paper,
             "-" if row.claims.formula is None else row.claims.formula.source,
         )
-        for row in ALGORITHMS.values()
+        for row in map(find_algorithm, (*ALGORITHMS, *installed()))
     ]
     columns = ("name", "private", "what it is", "mixing stochastic", "paper", "its claim")
     return [Table(columns, rows, left=columns)]

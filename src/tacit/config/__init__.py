@@ -13,12 +13,10 @@ from tacit.config.schema import (
     Topology,
     Train,
 )
-from tacit.config.scopes import FREE_KEYS, SITE_KEYS, known_as
+from tacit.config.scopes import free_keys, known_as, site_keys
 
 __all__ = [
-    "FREE_KEYS",
     "GIVEN",
-    "SITE_KEYS",
     "AlgorithmSection",
     "Config",
     "Faults",
@@ -30,8 +28,10 @@ __all__ = [
     "Topology",
     "Train",
     "flat",
+    "free_keys",
     "known_as",
     "load_config",
     "read_sections",
+    "site_keys",
     "to_toml",
 ]

@@ -105,6 +105,9 @@ class Config(Section):
             method = plain_method("server") if sums else DEFAULT
             sections = {**sections, "algorithm": {"name": method, **given.get("algorithm", {})}}
         made = {name: kind.model_validate(sections.get(name, {})) for name, kind in kinds.items()}
+        if not made["algorithm"].is_read:  # of a run: it was completed, and checked, before that
+            super().__init__(**made)
+            return
         definition, privacy = made["algorithm"].definition, made["privacy"]
         if made["topology"].graph is None:
             graph = DEFAULT_GRAPH[definition.graph.weights]
@@ -117,6 +120,10 @@ class Config(Section):
             made["topology"] = _completed(made["topology"], DEFAULT_PARTNERS)
         if privacy.aggregation == "secure-sum":
             made["privacy"] = _completed(made["privacy"], DEFAULT_SECURE_SUM)
+        bound = definition.input_bound(made["algorithm"].options)
+        if definition.name not in ALGORITHMS and bound is not None:
+            # So that who reads the run's folder needs nothing of the algorithm.
+            made["task"] = _completed(made["task"], {"input_bound": bound})
         made["task"], made["nodes"] = complete_for_table(made["task"], made["nodes"])
         names = made["nodes"].names
         if names is not None and "count" not in made["nodes"].model_fields_set:
@@ -198,7 +205,7 @@ class Config(Section):
     @property
     def input_bound(self) -> float | None:
         """The l2 norm that no record's inputs exceed: as given, or as the algorithm needs it."""
-        if self.task.input_bound is not None:
+        if self.task.input_bound is not None or not self.algorithm.is_read:
             return self.task.input_bound
         return self.algorithm.definition.input_bound(self.algorithm.options)
 
@@ -299,7 +306,7 @@ class Config(Section):
     def not_private_reason(self) -> str | None:
         """Why a run of it guarantees nothing to anybody; None where it does."""
         privacy = self.privacy
-        if not self.algorithm.definition.private:
+        if self.algorithm.is_read and not self.algorithm.definition.private:
             return f"{self.algorithm.name} adds no noise"
         if not privacy.noisy:
             return "no noise is added"
@@ -362,6 +369,7 @@ def load_config(
     task: Mapping[str, Any] | None = None,
     loss: str | None = None,
     saved: bool = False,
+    trusted: bool = True,
     folder: Path | None = None,
 ) -> Config:
     """Read, complete and validate an experiment.
@@ -379,6 +387,8 @@ def load_config(
         task: keys of `[task]` that were passed as arguments, which count more than the file's.
         loss: that goes with data passed as objects, where none is given.
         saved: whether this is the file of a run folder, whose data may have been objects.
+        trusted: whether an algorithm of somebody's own may be imported, whose options are otherwise
+            taken as they stand (`AlgorithmSection.unread`).
         folder: that a relative `privacy.ledger` is seen from; by default that of the file, and the
             current one for a mapping and for overrides.
 
@@ -408,8 +418,10 @@ def load_config(
         if name in raw:
             expected = f"is for `{command}`: run that on this file, or take the section out"
             raise InputError(f"[{name}]", "", expected)
+    if not trusted and "algorithm" in raw:
+        raw["algorithm"] = AlgorithmSection.unread(raw["algorithm"])
     config = Config(**raw).with_names(names)
-    if config.given is None:
+    if config.given is None and config.algorithm.is_read:
         check_named(config.topology, config.algorithm, config.faults, config.nodes.count)
     return config
 

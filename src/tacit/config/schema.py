@@ -20,7 +20,7 @@ from pydantic import (
     field_validator,
 )
 
-from tacit.algorithms import ALGORITHMS, DEFAULT, Algorithm, Options, Size
+from tacit.algorithms import ALGORITHMS, DEFAULT, Algorithm, Options, Size, find_algorithm
 from tacit.algorithms.options import FREE, LOCAL, Scope, refuse_idle
 from tacit.config.values import Whole, average_rule, plain_values, whole_number
 from tacit.data.formats.svmlight import Declared
@@ -354,14 +354,11 @@ class AlgorithmSection(Section):
 
     def __init__(self, /, name: Any = DEFAULT, options: Any = None, **given: Any) -> None:
         """Check the options, given as such or one by one, against those of the algorithm."""
-        if not isinstance(name, str) or name not in ALGORITHMS:
-            expected = f"is no algorithm here; {nearest(str(name), ALGORITHMS)}"
-            raise InputError("algorithm.name", name, f"{expected} (`tacit algorithms` tells them)")
+        kind = find_algorithm(name).options
         if not isinstance(options, Options | Mapping | None):
             raise InputError(
                 "algorithm.options", options, f"must be a mapping, or options of {name}"
             )
-        kind = ALGORITHMS[name].options
         values = plain_values({**_named(dict(options or {}), type(self)), **given})
         _refuse_foreign(name, kind, values)
         if values.get("clip") == "median" and not kind.takes_median:
@@ -375,10 +372,52 @@ class AlgorithmSection(Section):
         refuse_idle(chosen)
         super().__init__(name=name, options=chosen)
 
+    @classmethod
+    def unread(cls, values: Any) -> Any:
+        """What a run folder says of an algorithm, which is not imported if it is not of the table.
+
+        Its options are then taken as they were written, and it has no `definition`.
+        """
+        if not isinstance(values, Mapping) or values.get("name", DEFAULT) in ALGORITHMS:
+            return values
+        options = {key: value for key, value in values.items() if key != "name"}
+        return cls.model_construct(name=str(values["name"]), options=_made(_Unread, options))
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its row is known: see `unread`."""
+        return not isinstance(self.options, _Unread)
+
     @property
     def definition(self) -> Algorithm[Any, Any]:
-        """The row of the table."""
-        return ALGORITHMS[self.name]
+        """The row: of the table, of an installed package, or the user's own.
+
+        Raises:
+            InputError: it is not read.
+        """
+        if not self.is_read:
+            expected = "is needed here, and is another's code: if you have read it, pass --trust"
+            raise InputError("algorithm.name", self.name, expected)
+        return find_algorithm(self.name)
+
+    def __reduce__(self) -> Any:
+        # By its name: a process that is handed it may have to find its options' class first.
+        given = self.options.model_fields_set
+        return _made_anew, (self.name, self.is_read, dict(self.options), given)
+
+
+class _Unread(Options):
+    model_config = ConfigDict(extra="allow")
+
+
+def _made(kind: type[Options], values: Mapping[str, Any], given: Any = None) -> Options:
+    kind.model_rebuild()
+    return kind.model_construct(_fields_set=given, **values)
+
+
+def _made_anew(name: str, is_read: bool, values: dict[str, Any], given: set[str]) -> Any:
+    kind = find_algorithm(name).options if is_read else _Unread
+    return AlgorithmSection.model_construct(name=name, options=_made(kind, values, given))
 
 
 class Privacy(Section):

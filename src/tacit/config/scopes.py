@@ -5,52 +5,48 @@ The mark of a key stands at its field, in `tacit.config.schema` or the options o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Any
 
-from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.options import Scope
 from tacit.config.load import Config
 
 
-def _marked() -> Mapping[str, tuple[Scope, Any]]:
-    fields = [
-        (f"{name}.{key}", field)
-        for name, section in Config.model_fields.items()
-        for key, field in section.annotation.model_fields.items()  # type: ignore[union-attr]
-    ]
-    for row in ALGORITHMS.values():
-        fields += [(f"algorithm.{key}", field) for key, field in row.options.model_fields.items()]
-    return MappingProxyType(
-        {
-            key: (mark, field.default)
-            for key, field in fields
-            for mark in field.metadata
-            if isinstance(mark, Scope)
-        }
-    )
+def _marked(config: Config) -> dict[str, tuple[Scope, Any]]:
+    kinds = {name: type(getattr(config, name)) for name in type(config).model_fields}
+    kinds["algorithm"] = type(config.algorithm.options)
+    return {
+        f"{name}.{key}": (mark, field.default)
+        for name, kind in kinds.items()
+        for key, field in kind.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Scope)
+    }
 
 
-_MARKED = _marked()
-SITE_KEYS = frozenset(key for key, (mark, _) in _MARKED.items() if mark.local)
-"""Keys that say where a site keeps its things and how it computes; all others must be equal."""
-FREE_KEYS = frozenset(key for key, (mark, _) in _MARKED.items() if mark.resumed)
-"""Keys with which a run may go on that have another value, or are at another place."""
+def site_keys(config: Config) -> frozenset[str]:
+    """Keys that say where a site keeps its things and how it computes; all others must be equal."""
+    return frozenset(key for key, (mark, _) in _marked(config).items() if mark.local)
 
 
-def known_as(config: Config, keys: Iterable[str] = _MARKED) -> Config:
+def free_keys(config: Config) -> frozenset[str]:
+    """Keys with which a run may go on that have another value, or are at another place."""
+    return frozenset(key for key, (mark, _) in _marked(config).items() if mark.resumed)
+
+
+def known_as(config: Config, keys: Iterable[str] | None = None) -> Config:
     """What an experiment is known by: without the values of keys that are no part of it.
 
     `keys` are these, by default all that have a mark.
     """
+    marked = _marked(config)
     changed: dict[str, dict[str, Any]] = {}
-    for key in keys:
+    for key in marked if keys is None else keys:
         section, _, name = key.partition(".")
         values = getattr(config, section)
         value = getattr(values.options if section == "algorithm" else values, name, None)
         if value is not None:
-            mark, default = _MARKED[key]
+            mark, default = marked[key]
             changed.setdefault(section, {})[name] = (
                 default if mark.known_as is None else mark.known_as
             )

@@ -1,4 +1,4 @@
-"""Finds and calls a user's function by `module:function`, with the current directory importable."""
+"""Finds a user's own by `module:name`, and calls it, with the current directory importable."""
 
 from __future__ import annotations
 
@@ -20,21 +20,28 @@ def names_function(reference: object) -> bool:
 
 
 def import_function(reference: str, where: str) -> Callable[..., Any]:
-    """The callable that `module:function` names.
+    """The callable that `module:function` names: see `import_named`."""
+    function: Callable[..., Any] = import_named(reference, where, "function", callable)
+    return function
+
+
+def import_named(reference: str, where: str, kind: str, fits: Callable[[object], bool]) -> Any:
+    """What `module:name` names: of a `kind`, in a word, and such that it `fits`.
 
     The module may be dotted, and is looked for in the current directory first.
 
     Raises:
         InputError: on `where`, if the reference has another form, the module is not found or fails
-            to import, or it holds no such callable.
+            to import, or it holds nothing of the kind by that name.
     """
     module_name, _, name = reference.partition(":")
     if not names_function(reference):
         raise InputError(where, reference, "must be module:function, as in my_data:load")
-    importlib.invalidate_caches()
     try:
-        with _importable_current_directory():
-            module = importlib.import_module(module_name)
+        if (module := sys.modules.get(module_name)) is None:
+            importlib.invalidate_caches()
+            with _importable_current_directory():
+                module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the user's module raises
         fault = f"importing the module raised {describe(error)}"
         # A module that the user's own module fails to import is another fault than a missing one.
@@ -42,13 +49,11 @@ def import_function(reference: str, where: str) -> Callable[..., Any]:
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             fault = f"there is no module {missing!r} in {os.getcwd()} nor among those installed"
         raise InputError(where, reference, fault) from error
-    callables: dict[str, Callable[..., Any]] = {
-        key: value for key, value in vars(module).items() if callable(value)
-    }
-    if name not in callables:
-        hint = nearest(name, [key for key in callables if not key.startswith("_")])
-        raise InputError(where, reference, f"{module_name} has no function {name!r}; {hint}")
-    return callables[name]
+    found = {key: value for key, value in vars(module).items() if fits(value)}
+    if name not in found:
+        hint = nearest(name, [key for key in found if not key.startswith("_")])
+        raise InputError(where, reference, f"{module_name} has no {kind} {name!r}; {hint}")
+    return found[name]
 
 
 def call_function(reference: str, where: str, **arguments: object) -> object:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tacit.algorithms import source_of
 from tacit.config import Config, known_as, to_toml
 from tacit.privacy.published import FormulaCondition
 from tacit.report.documents.unit import RECORD, UnitTerms
@@ -154,6 +155,7 @@ class Plan:
         together = self.release.pairs is not None or self.release.sums is not None
         counted = range(len(self.nodes)) if hosted is None or together else hosted
         nodes = [self.nodes[number] for number in counted]
+        source = source_of(self.config.algorithm.definition)
         return {
             "experiment": to_toml(known_as(self.config)),
             "parameters": self.parameters,
@@ -166,8 +168,9 @@ class Plan:
             **({} if self.rounds == 1 else {"rounds": self.rounds}),
             # So may the schema of a table.
             **({} if self.schema is None else {"schema": self.schema}),
-            # And a function of the user's own.
+            # And a function, or an algorithm, of the user's own.
             **({} if self.features is None else {"features": self.features}),
+            **({} if source is None else {"algorithm": source}),
         }
 
 

@@ -226,7 +226,8 @@ def audit_deployed(
             not a record, or it names functions that are not trusted.
     """
     folder = Path(run)
-    unused = ("task.dataset", "task.metric", "nodes.source", *(() if model is None else _OF_MODEL))
+    never = ("algorithm.name", "task.dataset", "task.metric", "nodes.source")
+    unused = (*never, *(() if model is None else _OF_MODEL))
     config = trusted_config(folder, trust, unused=unused)
     if config.privacy.unit_column is not None:
         expected = "must be 'record': canaries that are planted are rows"

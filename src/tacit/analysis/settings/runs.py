@@ -24,7 +24,7 @@ from tacit.analysis.settings.processes import (
     run_in_turn,
 )
 from tacit.base.plain_files import read_plain
-from tacit.config import SITE_KEYS, Config, known_as, to_toml
+from tacit.config import Config, known_as, site_keys, to_toml
 from tacit.errors import InputError
 from tacit.report.documents.metrics import MOST_SERIES, Measurement, Scores, read_measurement
 from tacit.report.documents.run import ResultDocument, read_result
@@ -34,9 +34,6 @@ FINAL = ("done", "budget-exhausted", "diverged")  # a run that ended so is not r
 _NAME = 60  # characters of a name in that of a folder
 
 
-_PLACES = SITE_KEYS - {"nodes.source"}  # which is what the data are
-
-
 def placeless(config: Config, ledger: str) -> str:
     """A resolved experiment without where its things lie and how it computes.
 
@@ -44,7 +41,8 @@ def placeless(config: Config, ledger: str) -> str:
     folders of earlier versions are found by it.
     """
     given = config.privacy.ledger and ledger
-    return to_toml(known_as(config, _PLACES).with_keys(privacy={"ledger": given}))
+    places = site_keys(config) - {"nodes.source"}  # which is what the data are
+    return to_toml(known_as(config, places).with_keys(privacy={"ledger": given}))
 
 
 def run_digest(config: Config) -> str:

@@ -28,12 +28,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.algorithms import source_of
 from tacit.base.version import __version__
 from tacit.communication.cluster import connect
 from tacit.communication.crew import Crew
 from tacit.communication.peers import Peers, Placement
 from tacit.communication.received import FOLDER, FolderName
-from tacit.config import SITE_KEYS, Config, flat
+from tacit.config import Config, flat, site_keys
 from tacit.errors import InputError, LeftOutError, MeetAnewError, PeerError, TacitError
 from tacit.privacy.noise.gaussian import spacing
 from tacit.training.plan import Plan
@@ -235,7 +236,15 @@ def run_name(folder: Path) -> str:
 
 Scalar = str | int | float
 
-_ORDER = ("tacit", "torch", ".", "record", "model", "plan")  # first words of what is compared
+_ORDER = (
+    "tacit",
+    "torch",
+    ".",
+    "algorithm",
+    "record",
+    "model",
+    "plan",
+)  # first words of what is compared
 _LONGEST = 200  # characters of a text; a longer one is stated by its beginning and a digest
 _LONGEST_NAME = 80  # characters
 _TOGETHER = 3  # of the values of a long list, in one text
@@ -255,17 +264,19 @@ def identity(
     """What all processes must have in common before they make a plan.
 
     That is a flat JSON object, the same on every process: versions, one entry an experiment key
-    that is set and not one of `SITE_KEYS`, and the model by its size and digests. `layout` has the
+    that is set and not one of `site_keys`, and the model by its size and digests. `layout` has the
     name and shape of each trainable parameter, in the order of the flat vector; `start` is every
     node's, `[d]`, on any device.
     """
     values = start.detach().to("cpu", dtype).contiguous()
     shapes = [[name, list(shape)] for name, shape in layout.items()]
+    local, source = site_keys(config), source_of(config.algorithm.definition)
     return {
         "tacit version": __version__,
         # What follows a plus says for which device torch was built.
         "torch version": torch.__version__.partition("+")[0],
-        **{key: _scalar(value) for key, value in flat(config).items() if key not in SITE_KEYS},
+        **{key: _scalar(value) for key, value in flat(config).items() if key not in local},
+        **({} if source is None else {"algorithm source": source}),
         "model size": start.numel(),
         "model dtype": str(dtype).removeprefix("torch."),
         "model layout": _digest([json.dumps(shapes).encode()]),

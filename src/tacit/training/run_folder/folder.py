@@ -31,7 +31,7 @@ from tacit.base.private_files import (
     write_private,
     write_together,
 )
-from tacit.config import FREE_KEYS, Config, flat, known_as, load_config, to_toml
+from tacit.config import Config, flat, free_keys, known_as, load_config, to_toml
 from tacit.data.sources import SOURCES
 from tacit.data.tables import Schema
 from tacit.errors import InputError
@@ -199,9 +199,10 @@ def reopened(path: Path, config: Config, *, planned: bool = True) -> Iterator[Ru
         if not os.path.lexists(path):
             expected = "holds no run to resume, it is not there: begin it without --resume"
         raise InputError("out", str(path), expected)
-    before, now = (
-        flat(known_as(one, FREE_KEYS)) for one in (load_config(saved, saved=True), config)
-    )
+    kept = load_config(saved, saved=True, trusted=False)
+    if kept.algorithm.name == config.algorithm.name:  # which the user named
+        kept = load_config(saved, saved=True)
+    before, now = (flat(known_as(one, free_keys(one))) for one in (kept, config))
     said = now.keys() if config.given is not None else before.keys() | now.keys()
     for key in sorted(said):
         is_open = not planned and now.get(key) in (None, "auto")
@@ -233,7 +234,7 @@ def read_config(path: Path) -> Config:
     if not os.path.isfile(saved):
         missing = "is not a run folder: config.toml is missing"
         raise InputError("RUN", str(path), missing if os.path.lexists(path) else NOT_THERE)
-    return load_config(saved, saved=True)
+    return load_config(saved, saved=True, trusted=False)
 
 
 def trusted_config(
@@ -258,14 +259,18 @@ def trusted_config(
             of_ours = key == "dataset" and f"{str(value).partition(':')[0]}:PATH" in SOURCES
             if names_function(value) and not of_ours:
                 expected = (
-                    f"the run in {path} names a function, which would be imported and called with "
-                    "your rights: if it is yours, or you have read it, pass --trust (trust=True)"
+                    f"the run in {path} names a function or a row, which would be imported and "
+                    "called with your rights: if it is yours, or you have read it, pass --trust "
+                    "(trust=True)"
                 )
                 raise InputError(f"{section}.{key}", value, expected)
-    return config
+    if config.algorithm.is_read or ("algorithm.name" in unused and not trust):
+        return config
+    return load_config(path / "config.toml", saved=True)
 
 
 _OF_FUNCTIONS = (
+    ("algorithm", "name"),
     ("task", "dataset"),
     ("task", "model"),
     ("task", "loss"),

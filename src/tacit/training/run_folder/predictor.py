@@ -37,8 +37,8 @@ from tacit.training.job import DTYPES, bounded
 from tacit.training.run_folder.folder import MODEL, RESULT, SCHEMA, trusted_config
 
 _RECORDS_AT_ONCE = 1024
-OF_TRAINING = ("task.augmentation", "nodes.source")
-"""Keys that may name functions which nothing but training calls."""
+OF_TRAINING = ("algorithm.name", "task.augmentation", "nodes.source")
+"""Keys that may name code which nothing but training calls."""
 
 
 @dataclass(frozen=True)
