@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -23,6 +22,7 @@ from tacit.analysis.audit.attacks import (
     choose_target,
     one_run_attacks,
     seed_of,
+    signals_attack,
     worst_cases,
 )
 from tacit.analysis.audit.canaries import run_once
@@ -44,7 +44,6 @@ from tacit.analysis.audit.fidelity.units import unit_findings
 from tacit.analysis.audit.laboratory import WIDTH
 from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
 from tacit.analysis.audit.report import AuditOptions, audit_document
-from tacit.analysis.audit.signals import signals_attack
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.report.documents.claims import AuditDocument, AuditedModel
@@ -159,8 +158,7 @@ def _audit(
         )
         attacks.extend(one_run_attacks(one_run, plan, target))
     if options.signals:
-        heard, seed = partial(progress, "signals"), seed_of(options, 13, 0)
-        attacks.append(signals_attack(plan, target, options.signals, seed, context, heard))
+        attacks.append(signals_attack(plan, target, options, context))
     said, words = plan.unit.said, ("question", "meaning", "saw", "power")
     named = [attack.model_copy(update={"name": said(attack.name)}) for attack in attacks]
     told = [

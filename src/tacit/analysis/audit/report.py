@@ -42,8 +42,7 @@ class AuditOptions:
         seconds: that the search for worst-case records may take, but for its last run; None takes
             20, with which an audit of a model of 100,000 parameters ends within two minutes on two
             cores.
-        signals: canaries in the one run of the laboratory whose values are looked at in place of
-            guesses (`signals`); 0 leaves it out.
+        signals: canaries of one run whose loudness is looked at (`signals_attack`); 0: none.
 
     Raises:
         InputError: a number is outside its range.
