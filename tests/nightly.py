@@ -35,7 +35,8 @@ class Nightly(NamedTuple):
         return any(part in test for part in self.sent) and not any(p in test for p in self.kept)
 
 
-# Of algorithms that one file of `tacit.algorithms` holds, those beside which another one stays.
+# Of algorithms that one file of `tacit.algorithms` holds, those beside which another one stays; and
+# those that release in pairs or by push-sum as another one does (`adp2-sgd`, `privsgp`).
 ALIKE = tuple(
     f"[{name}"
     for name in (
@@ -43,8 +44,10 @@ ALIKE = tuple(
         "dyn-c",
         "dyn-mu",
         "dyn-general",
+        "private-gradient-tracking",
         "d-psgd",
         "choco-sgd",
+        "dpdl",
         "fedavg",
         "ddp-admm-gradient",
         "dp-radmm-gradient",

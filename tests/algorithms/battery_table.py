@@ -228,6 +228,7 @@ def _graph_admm(name, mean, growth=1.0, quadratic=0.3):
     )
 
 
+_SIGMOID = 1 / (1 + math.e)  # of a cosine of 1, what DPDL weighs a gradient with that is its own
 _TENTH = {"learning_rate": 0.125}  # at penalty 1, a step of 1 / 10
 
 
@@ -302,6 +303,10 @@ ROWS = {
     "dyn-mu": _push_sum("dyn-mu"),
     "const-d2p": _push_sum("const-d2p"),
     "dyn-general": _push_sum("dyn-general"),
+    "private-gradient-tracking": _push_sum(
+        "private-gradient-tracking",
+        recursion="test_algorithms_gradient_tracking.py::test_recursion",
+    ),
     "d-psgd": _gossip("d-psgd", None),
     "dp2-sgd": _gossip("dp2-sgd", KEPT),
     "adp2-sgd": Row(
@@ -339,6 +344,20 @@ ROWS = {
         release=Release(lambda seen: seen.messages[1]),
         resumed={"compressor": "top-k", "keep": 0.3},
         mean={},
+    ),
+    "dpdl": Row(
+        "dpdl",
+        recursion="test_algorithms_dpdl.py::test_recursion",
+        # In the first step of a round it is a node's own gradient, then it goes to a neighbour.
+        release=Release(
+            lambda seen: seen.messages[2] if seen.k else seen.state.own.numpy(),
+            models=lambda noise: -_averaged(noise) * (1 / len(noise) + _SIGMOID),
+        ),
+        resumed={"momentum": 0.9, "similarity": 0.5},
+        one_step={"similarity": 0.0},
+        pooled=False,
+        quadratic={"learning_rate": 0.2},
+        descent=600,
     ),
     "ddp-admm-gradient": _graph_admm("ddp-admm-gradient", _TENTH),
     "dp-madmm-gradient": _graph_admm(
@@ -485,6 +504,10 @@ SPECIAL = (
     Special("adp2-sgd", {}, "d-psgd", **_ONE),
     Special("cpgt", {}, "d-psgd", **_ONE),
     Special("dp-dda", {}, "d-psgd", steps=1, **_ONE),
+    Special("dpdl", {"similarity": 0.0}, "d-psgd", **_ONE),
+    Special("private-gradient-tracking", {}, "d-psgd", **_ONE),
+    # A first step, in which there is nothing to track yet.
+    Special("private-gradient-tracking", {}, "privsgp", batch=2, steps=1),
     # Servers.
     Special("dp-fedavg", {}, "fedavg", **_PLAIN),
     Special("dp-fedavg", _FEW, "fedavg", _FEW, batch=2, **_PLAIN),
@@ -525,9 +548,11 @@ ANY_CLIP = [
     "dyn-mu",
     "const-d2p",
     "dyn-general",
+    "private-gradient-tracking",
     "d-psgd",
     "dp2-sgd",
     "adp2-sgd",
+    "dpdl",
     "choco-sgd",
     "do-adp",
     "dp-dda",

@@ -26,6 +26,7 @@ COPIES = (1, 6, 1, 2)
 WEIGHTS = [float(copies * size) for copies, size in zip(COPIES, SIZES, strict=True)]
 EXACT = {"epsilon": "none"}
 UNWEIGHED = {"dpdo", "dp-admm", "ddp-admm-gradient", "dp-madmm-gradient", "dp-radmm-gradient"}
+UNWEIGHED |= {"dpdl"}  # which weighs gradients by how alike they are
 UNWEIGHED |= {"fedspd-dp"}  # whose proved sensitivity is of losses as they are
 WEIGHED = [case for case, row in ROWS.items() if row.name not in UNWEIGHED]
 PAIRWISE = [

@@ -141,6 +141,7 @@ OPTIONS: Mapping[str, Option] = {
     "gradient_share": Option((0.1, 0.5)),
     "table_batch": Option((None, 2), {"state": "private"}, idle={"state": "public"}),
     "table_directory": Option((None, "FOLDER"), {"state": "private"}, idle={"state": "public"}),
+    "similarity": Option((0.0, 2.0)),
     "speed_spread": Option((0.2, 2.0)),
     "stragglers": Option((0.0, 0.5)),
     "straggler_factor": Option((2.0, 50.0), {"stragglers": 0.5}),

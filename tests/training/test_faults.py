@@ -303,6 +303,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "do-adp": ("drop", "drop_edges", "tolerate", "down"),
     "choco-sgd": ("drop", "drop_edges", "tolerate", "down"),
     "cpgt": ("drop", "drop_edges", "tolerate", "down"),
+    "dpdl": ("drop", "drop_edges", "tolerate", "down"),
     "soteriafl-saga": ("drop", "drop_edges", "tolerate", "down"),
     "soteriafl-svrg": ("drop", "drop_edges", "tolerate", "down"),
     "ddp-admm-gradient": ("tolerate", "down"),

@@ -25,10 +25,12 @@ from tacit.algorithms.dp_admm import DP_ADMM
 from tacit.algorithms.dp_dda import DP_DDA
 from tacit.algorithms.dp_fedavg import DP_FEDAVG, FEDAVG
 from tacit.algorithms.dp_sgd import DP_SGD
+from tacit.algorithms.dpdl import DPDL
 from tacit.algorithms.dpdo import DPDO
 from tacit.algorithms.dyn_d2p import CONST_D2P, DYN_C, DYN_D2P, DYN_GENERAL, DYN_MU
 from tacit.algorithms.facets import Activity, Setup, Weights
 from tacit.algorithms.fedspd_dp import FEDSPD_DP
+from tacit.algorithms.gradient_tracking import GRADIENT_TRACKING
 from tacit.algorithms.graph_admm import DDP_ADMM, M_ADMM, R_ADMM
 from tacit.algorithms.noised_moments import NOISED_MOMENTS, SERVER_MOMENTS
 from tacit.algorithms.options import Options, Schedules, Size
@@ -74,6 +76,7 @@ ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {
         DYN_MU,
         CONST_D2P,
         DYN_GENERAL,
+        GRADIENT_TRACKING,
         D_PSGD,
         DP2_SGD,
         ADP2_SGD,
@@ -82,6 +85,7 @@ ALGORITHMS: Mapping[str, Algorithm[Any, Any]] = {
         DPDO,
         DP_DDA,
         CPGT,
+        DPDL,
         DDP_ADMM,
         M_ADMM,
         R_ADMM,

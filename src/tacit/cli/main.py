@@ -378,6 +378,7 @@ def audit(
     ] = None,
     confidence: Annotated[float, Option(help="Of all bounds together.")] = 0.95,
     canaries: Annotated[int, Option(help="Canaries planted in one training; 0: none.")] = 1000,
+    signals: Annotated[int, Option(help="Gaussian signals in one run; 0: none.")] = 0,
     seed: Annotated[int, Option(help="Of coins, noise and sampling.")] = 0,
     seconds: Annotated[
         float | None, Option(help="For the search for worst-case records; default: 20.")
@@ -423,7 +424,7 @@ def audit(
             raise typer.Exit(1)
         return
     options = auditing.AuditOptions(
-        repetitions, steps, confidence, delta, canaries, seed, seconds, colluding
+        repetitions, steps, confidence, delta, canaries, seed, seconds, colluding, signals
     )
     run = file if file.is_dir() else None
     for name, value in {"--set": set_, "--steps": steps, "--colluding": colluding}.items():

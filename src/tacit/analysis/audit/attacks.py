@@ -30,13 +30,16 @@ from tacit.analysis.audit.canaries import Canary, OneRun
 from tacit.analysis.audit.colluders import colluders_of
 from tacit.analysis.audit.fidelity.finding import ALARM_RATE
 from tacit.analysis.audit.laboratory import (
+    ALONE,
     CANARY,
     CROWD,
     OPPOSED,
     Harness,
     Problem,
     in_small,
+    listened,
     problem_of,
+    rule_of,
     set_up,
 )
 from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio, opposed_ratio
@@ -50,6 +53,7 @@ from tacit.analysis.audit.trade_off import (
     epsilon_of_family,
     epsilon_of_mu,
     error_rates,
+    loudness,
     mu_lower,
     of_mechanisms,
     rate_above,
@@ -311,7 +315,7 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
         colluding=colluding,
         guaranteed=guaranteed,
     )
-    each = len(_designs(plan, target)) + int(options.canaries > 0)
+    each = len(_designs(plan, target)) + int(options.canaries > 0) + int(options.signals > 0)
     assert each <= MOST_ATTACKS
     # Bonferroni: all of them hold together.
     return replace(target, confidence=1 - (1 - options.confidence) / each)
@@ -536,3 +540,52 @@ def one_run_attacks(one_run: OneRun, plan: Plan, target: Target) -> list[Attack]
         )
         for method, epsilon, guesses in (found if certified else found[:1])
     ]
+
+
+LEAST, MOST_NUMBERS = 32, 4 * 10**7  # signals of a node; numbers of all noise: some ten seconds
+
+
+def signals_attack(
+    plan: Plan, target: Target, options: AuditOptions, context: ContextFactory
+) -> Attack:
+    """The lower bound that one run with about `options.signals` signals in all proves.
+
+    Agrawal et al., *Let's Ask Gauss* (arXiv 2606.12733), take signals as Gaussian in the limit of
+    many steps. Noised sums, whose draws are looked up, are: `docs/proofs/audits.md`, *Signals*.
+
+    Raises:
+        InputError: on `signals`, for a mechanism of another kind.
+    """
+    release, whole = plan.release, [(0, target.steps)]
+    mechanism = release.assumed_mechanism(target.node, whole)
+    seen = release.algorithm.releases.bound_is_tight and release.pairs is None
+    known = mechanism.kind in ("gaussian", "sampled-gaussian") and rule_of(plan) is None
+    clipped = release.clip.enforced and release.clip.norm != "coordinate"
+    if not (seen and known and clipped and problem_of(plan, mechanism) == ALONE):
+        expected = "are for sums of single records' gradients, add-or-remove-one, seen under noise"
+        raise InputError("signals", options.signals, f"{expected} of each node's own: leave it out")
+    most = MOST_NUMBERS // (target.steps * len(plan.nodes))
+    each = max(LEAST, min(-(-options.signals // len(target.nodes)), most))
+    seed, lab = seed_of(options, 13, 0), set_up(plan, target.steps, len(plan.nodes), context)
+    included = np.random.default_rng(seed).random((len(plan.nodes), each)) < 0.5
+    scores, planned = listened(lab, target.nodes, included, seed)
+    there, scores = included[list(target.nodes)], scores[list(target.nodes)]
+
+    def bound(confidence: float) -> tuple[float, float]:
+        factor = planned / loudness(scores[there], scores[~there], 1 - confidence)
+        quieter = replace(target.node, noise_scale=target.node.noise_scale * min(factor, 1e9))
+        ran = release.assumed_mechanism(quieter, whole)
+        return privacy.epsilon_bounds(ran, delta=target.delta)[0], factor
+
+    epsilon, factor = bound(target.confidence)
+    return Attack(
+        name="Gaussian signals in one run",
+        statistic="mean over deviation",
+        method="gaussian-signals",
+        epsilon=epsilon,
+        hardest=_at_delta(target, epsilon),
+        confidence=target.confidence,
+        repetitions=there.size,
+        guesses={"noise less than": min(factor, 1e9)},
+        alarm=_at_delta(target, bound(ALARM_CONFIDENCE)[0]).violated,
+    )

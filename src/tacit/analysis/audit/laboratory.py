@@ -238,16 +238,17 @@ def linear_model(
     device: torch.device,
     slope: Slope | None = None,
     unit_rows: int | None = None,
+    width: int = WIDTH,
 ) -> StackedModel:
     """The linear model, its weights at 0, under the product's own gradient engine."""
-    module = nn.Linear(WIDTH, 1, bias=False)
+    module = nn.Linear(width, 1, bias=False)
     nn.init.zeros_(module.weight)
     loss = Loss("linear", (slope or Slope()).losses, None, _anything)
     return gradients.build(
         module,
         loss,
-        torch.eye(WIDTH),
-        torch.zeros(WIDTH, 1),
+        torch.eye(width),
+        torch.zeros(width, 1),
         dtype=dtype,
         device=device,
         unit_rows=unit_rows,
@@ -565,3 +566,40 @@ def set_up(
         context=context,
         colluders=colluders,
     )
+
+
+def listened(
+    lab: Harness, nodes: Sequence[int], included: NDArray[np.bool_], seed: int
+) -> tuple[Array, float]:
+    """Scores `[nodes, signals]` of one run, and of some nodes the sum of their means as planned.
+
+    A signal is a canary with a direction of its own, there where it is `included`. Its score is
+    what was released along it over planned noise, summed by weights whose squares sum up to 1.
+    """
+    plan, sizes = lab.plan, torch.from_numpy(included.sum(axis=1))
+    train, clips = plan.config.train, map(plan.release.clip.attacked, range(lab.steps))
+    dtype, device, length = DTYPES[train.dtype], torch.device(train.device), HUGE * max(clips)
+    inputs = length * torch.eye(included.shape[1], dtype=dtype)[included.nonzero()[1]]
+    held = inputs, torch.arange(len(inputs)), sizes.cumsum(0) - sizes, sizes
+    data = StackedData(*(one.to(device) for one in held))  # type: ignore[arg-type]
+    counts = zip(plan.nodes, sizes.tolist(), strict=True)
+    here = replace(plan, nodes=tuple(replace(node, records=size) for node, size in counts))
+    moves = np.zeros((len(plan.nodes), lab.steps))
+    for row in nodes:
+        for k in plan.release.active_steps(plan.nodes[row], [(0, lab.steps)]):
+            moves[row, k] = 1 / plan.release.own_multiplier(plan.nodes[row], k)
+    weights = moves / np.maximum(np.linalg.norm(moves, axis=1, keepdims=True), 1e-300)
+    scores, means, owners = np.zeros(included.shape), np.zeros(1), included.nonzero()[0]
+
+    def heard(k: int, points: Tensor, trace: Trace) -> None:
+        for release in trace.releases:
+            values = release.after.double().cpu().numpy() / release.deviations[:, None]
+            scores[list(release.nodes)] += weights[list(release.nodes), k, None] * values
+        for drawn in trace.drawn:
+            means[0] += (weights * moves)[owners[drawn.targets.cpu().numpy()], k].sum()
+        trace.forget()
+
+    model = linear_model(dtype, device, width=included.shape[1])
+    more = {"context": lab.context, "steps": lab.steps, "on_step": heard}
+    run_traced(seeded(here, seed), model, data, lab.exchange, **more)  # type: ignore[arg-type]
+    return scores, float(means[0])

@@ -24,6 +24,7 @@ from tacit.analysis.audit.attacks import (
     choose_target,
     one_run_attacks,
     seed_of,
+    signals_attack,
     worst_cases,
 )
 from tacit.analysis.audit.canaries import run_once
@@ -165,6 +166,8 @@ def _audit(
             on_step=lambda k: progress("one training", k, target.steps),
         )
         attacks.extend(one_run_attacks(one_run, plan, target))
+    if options.signals:
+        attacks.append(signals_attack(plan, target, options, context))
     said, words = plan.unit.said, ("question", "meaning", "saw", "power")
     named = [attack.model_copy(update={"name": said(attack.name)}) for attack in attacks]
     told = [

@@ -42,6 +42,7 @@ class AuditOptions:
         seconds: that the search for worst-case records may take, but for its last run; None takes
             20, with which an audit of a model of 100,000 parameters ends within two minutes on two
             cores.
+        signals: canaries of one run whose loudness is looked at (`signals_attack`); 0: none.
 
     Raises:
         InputError: a number is outside its range.
@@ -55,6 +56,7 @@ class AuditOptions:
     seed: int = 0
     seconds: float | None = None
     colluding: int | None = None
+    signals: int = 0
 
     def __post_init__(self) -> None:
         checks: dict[str, tuple[bool, str]] = {
@@ -69,6 +71,7 @@ class AuditOptions:
                 "must lie strictly between 0 and 1",
             ),
             "canaries": (self.canaries >= 0, "must be 0 or more"),
+            "signals": (self.signals >= 0, "must be 0 or more"),
             "seed": (0 <= self.seed < 2**31, "must lie in 0..2^31 - 1"),
             "colluding": (self.colluding is None or self.colluding >= 0, "must be 0 or more"),
             "seconds": (self.seconds is None or self.seconds > 0, "must be positive"),

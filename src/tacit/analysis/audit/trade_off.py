@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtri
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, nct
 
 from tacit import privacy
 from tacit.errors import InputError
@@ -171,6 +171,20 @@ def mu_lower(counts: Counts, *, confidence: float) -> float:
 def epsilon_of_mu(mu: float, delta: float) -> float:
     """Epsilon at `delta` of a Gaussian mechanism, rounded down: only for exact Gaussians."""
     return 0.0 if mu <= 0 else gaussian_epsilon(mu, delta) * (1 - 1e-8)
+
+
+def loudness(present: Array, absent: Array, alpha: float) -> float:
+    """What the sum of the means of `present` over the noise exceeds, but for a chance `alpha`.
+
+    Of normal scores with one deviation, `absent` about 0: it is the centre of a noncentral t.
+    """
+    found = float(present.sum()) / math.sqrt(float(np.mean(absent**2)) * len(present))
+
+    def excess(centre: float) -> float:
+        return float(nct.sf(found, len(absent), centre)) - alpha
+
+    centre = brentq(excess, 0.0, 2 * found + 10, xtol=1e-10) if excess(0.0) < 0 else 0.0
+    return max(1e-300, float(centre) * math.sqrt(len(present)) * (1 - 1e-9))
 
 
 def one_run_p_value(
