@@ -117,7 +117,8 @@ def _profile(losses: Any, p: Any, infinite: float) -> list[tuple[float, float]]:
         lost = max(infinite, lack if lack > rounding else 0.0)
         deltas = [float(mass[at > e] @ -np.expm1(e - at[at > e])) for e in corners.tolist()]
         most = np.maximum(most, np.asarray(deltas) * (1 + 1e-10) + lost)
-    return list(zip(corners.tolist(), np.minimum(most, 1.0).tolist(), strict=True))
+    above = (corners * _SAFE).tolist()  # a loss may be rounded down
+    return list(zip(above, np.minimum(most, 1.0).tolist(), strict=True))
 
 
 def from_trade_off(alphas: Sequence[float], betas: Sequence[float], **which: Any) -> KnownRelease:
