@@ -43,7 +43,7 @@ def tune(
     from tacit.analysis.settings.processes import Monitor, opened_executor
     from tacit.analysis.tune.costs import plan_search
     from tacit.analysis.tune.search import load_search
-    from tacit.analysis.tune.trials import SearchFolder
+    from tacit.analysis.tune.trials import SearchFolder, refuse_workers
     from tacit.analysis.tune.winner import run_search
     from tacit.analysis.tune.words import plan_blocks, plan_document, result_blocks
     from tacit.report.documents.base import dump
@@ -54,6 +54,7 @@ def tune(
     if plan and resume:
         raise InputError("--resume", True, "goes without --plan")
     search = load_search(file, set_ or ())
+    refuse_workers(search, executor)
     target = Path("runs") / f"tune-{file.stem}" if out is None else out
     digest = search.digest()
     known = None if plan else SearchFolder.known(target, digest, resume=resume)

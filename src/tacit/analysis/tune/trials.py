@@ -42,7 +42,7 @@ from tacit.analysis.settings.processes import (
 )
 from tacit.analysis.settings.runs import complete, read_ended, read_final, score_of
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
-from tacit.analysis.tune.search import without_ledger
+from tacit.analysis.tune.search import Search, without_ledger
 from tacit.analysis.tune.words import mark, sentence
 from tacit.base.private_files import locked, make_private_folder, plain_errors, write_private
 from tacit.config import Config
@@ -150,11 +150,7 @@ def run_trials(
     None where the user ended the search before the last one. Of hidden trials nobody hears.
     """
     cost, hidden = plan.search.tune.cost, plan.search.law is not None
-    if hidden and executor is not None:
-        expected = (
-            'goes without cost = "random-stopping": who runs them may count the hidden trials'
-        )
-        raise InputError("--executor", str(executor), expected)
+    refuse_workers(plan.search, executor)
     settings = _settings(plan, folder) if hidden else tuple(range(len(plan.trials)))
     trials = (folder.path / "private" if hidden else folder.path) / "trials"
     requests = [
@@ -187,6 +183,13 @@ def run_trials(
         (setting, _trial_document(plan, setting, request.path, folder.path))
         for setting, request in zip(settings, requests, strict=True)
     ]
+
+
+def refuse_workers(search: Search, executor: object) -> None:
+    """Refuse an executor of hidden trials: whoever has the workers could count them."""
+    if search.law is not None and executor is not None:
+        expected = 'goes without cost = "random-stopping": its workers could count hidden trials'
+        raise InputError("--executor", str(executor), expected)
 
 
 def _trial_document(plan: SearchPlan, setting: int, path: Path, folder: Path) -> TrialDocument:
