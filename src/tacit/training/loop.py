@@ -65,7 +65,9 @@ from tacit.training.state import (
 )
 
 CHECKPOINTS = 10  # by default, over a run
-BLOCKS = 20  # of steps, reserved one at a time
+BLOCKS = 100  # of steps, reserved one at a time
+FEW_BLOCKS = 20  # of short runs, whose writes would take longer than they, and of ledgers of data
+SHORT = 5  # steps of a block of a short run at most
 FINITE_CHECK_EVERY = 8
 
 
@@ -286,7 +288,9 @@ def _train(
     """Every step from where the run stands, then the gossip-only rounds."""
     config, peers = run.job.config, run.peers
     saves = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
-    block = share_of(run.plan.steps, BLOCKS)
+    few = share_of(run.plan.steps, FEW_BLOCKS)
+    most = few if config.privacy.ledger else min(few, SHORT)
+    block = max(most, share_of(run.plan.steps, BLOCKS))
     if run.step == 0 and not run.started:
         hooks.metrics(record(run))
     _begin_reserving(run)
