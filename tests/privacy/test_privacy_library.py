@@ -83,6 +83,61 @@ def test_what_is_wrong_is_said_in_one_line(ask, said):
     assert "\n" not in str(raised.value)
 
 
+def test_questions_bind_as_they_are_written():
+    lower, upper = anything.epsilon_bounds([], delta=1e-5)
+    assert lower.shape == upper.shape == (0,)
+    with pytest.raises(TypeError, match="positional"):
+        anything.epsilon(Gaussian(1.0), 1e-5, 7)
+    with pytest.raises(TypeError, match="multiple values"):
+        anything.trade_off(Gaussian(1.0), 0.1, alpha=0.3)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_point_holds_at_its_own_delta(count):
+    """As basic composition says, where all of delta is mass at infinite loss."""
+    release = KnownRelease([(0.5, 1e-7), (1.0, 2.0**-40)], steps=count)
+    for loss, spent in release.points:
+        found = privacy.epsilon(release, delta=count * spent * (1 + 1e-11 * (count > 1)))
+        assert found <= count * loss * (1 + 1e-11)
+
+
+def test_points_that_are_close_together_lose_no_pure_epsilon():
+    """The last of them counts, however small: nothing is left at infinite loss."""
+    for release, most in [
+        (KnownRelease([(5e-7, 0.0)], steps=1000), 1.1e-3),
+        (privacy.exponential_mechanism(0.1, steps=100), 10.1),
+        (KnownRelease([(0.5, 1e-5), (0.5 + 1e-8, 0.0)], steps=10), 5.1),
+    ]:
+        assert privacy.delta(release, epsilon=most) == 0.0
+        assert 0 < privacy.epsilon(release, delta=1e-12) < most
+    # Of fewer than all points, the profile is above: that of an exact hull, in fractions of a.
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        losses, spent = rng.random((2, 6)) * 10.0 ** rng.uniform(-6, 1)
+        spent = np.minimum(spent, 1.0)
+        losses[3:] = losses[:3] + 1e-7 * rng.random(3)
+        release = KnownRelease(np.stack([losses, spent], axis=1))
+        corners = np.concatenate([np.exp(losses), np.exp(-losses), [0.0]])
+        heights = np.concatenate([spent, 1 - np.exp(-losses) * (1 - spent), [1.0]])
+        for at in [0.0, *losses]:
+            a = np.exp(at)
+            below, above = corners <= a, corners > a
+            chords = [heights[below].min()]
+            for first, over in zip(corners[below], heights[below], strict=True):
+                share = (corners[above] - a) / (corners[above] - first)
+                chords += [*(share * over + (1 - share) * heights[above])]
+            assert privacy.delta(release, epsilon=at) >= min(chords) * (1 - 1e-9)
+
+
+def test_numbers_of_other_libraries_become_data():
+    made = KnownRelease(rho=np.float32(0.5), steps=np.int64(3))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(privacy.to_statement(made)))["steps"] == 3
+    with pytest.raises(InputError, match="2\\^40"):
+        privacy.compose(made, 10**400)
+    with pytest.raises(InputError, match="infinite = 'x'"):
+        anything.from_losses([0.0], [1.0], infinite="x")
+
+
 @pytest.mark.parametrize("count", [1, 10])
 @pytest.mark.parametrize("spent", [0.0, 1e-7])
 def test_a_point_is_composed_as_its_randomised_response(count, spent):
@@ -186,6 +241,10 @@ def test_the_exponential_mechanism_stays_below_its_bound():
     assert (worst <= bound * (1 + 1e-12)).all()
     assert (worst[:2] > 0.7 * bound[:2]).all()
     assert bound == pytest.approx((1 - np.exp((ats - 1.5) / 2)) ** 2 / (1 - np.exp(-1.5)), rel=1e-4)
+    # Its score is over its sensitivity already: another would make less of it.
+    with pytest.raises(TypeError, match="sensitivity"):
+        privacy.exponential_mechanism(1.5, sensitivity=0.5)
+    assert privacy.delta(privacy.report_noisy_max(1e300), epsilon=0.0) >= 5e-301
     # Composed without adaptivity: the best of their generalised randomised responses.
     many = privacy.exponential_mechanism(0.2, steps=30)
     hits = np.arange(31)
@@ -270,6 +329,7 @@ def test_errors_of_tests_and_gains_of_attacks():
     )
     assert privacy.bayes_factor(Laplace(1.0), 1e-3) <= math.e * (1 + 1e-9)
     assert 1.0 <= privacy.mu(Gaussian(1.0), delta=1e-12) * (1 + 1e-9) < 1.02
+    assert privacy.mu(KnownRelease([(38.0, 0.0)]), delta=1e-14) == math.inf
     without = KnownRelease([(0.0, 1.0)])
     assert privacy.trade_off(without, 0.1) == 0.0
     assert privacy.reconstruction(without, 0.1) == 1.0
@@ -301,6 +361,9 @@ def test_events_of_dp_accounting_cost_what_its_accountants_say():
     renyi = RdpAccountant([2.0, 8.0], REPLACE)
     renyi.compose(events.SelfComposedDpEvent(events.GaussianDpEvent(4.0), 10))
     assert np.allclose(anything.rdp(ours, [2.0, 8.0]), renyi._rdp)
+    # The sensitivity of an event is the bound of a contribution: two of them replace one.
+    discrete = privacy.from_dp_event(events.dp_event.DiscreteLaplaceDpEvent(0.5, 1), "replace-one")
+    assert privacy.epsilon(discrete, delta=1e-9) == pytest.approx(1.0)
     fixed = events.SampledWithoutReplacementDpEvent(100, 10, events.GaussianDpEvent(3.0))
     expected = privacy.FixedBatchGaussian(10, 100, 3.0)
     assert privacy.from_dp_event(fixed, "replace-one") == expected
