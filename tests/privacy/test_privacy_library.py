@@ -314,6 +314,28 @@ def test_renyi_divergences_are_never_below_and_hardly_above():
     assert exact < privacy.epsilon(again, delta=1e-6) < 1.6 * exact
 
 
+@pytest.mark.parametrize("small", [0.5, 1e-3, 4.140043229095035e-05, 1e-6, 1e-9])
+def test_tiny_divergences_are_not_below_by_rounding(small):
+    e, rate = mp.mpf(small), mp.mpf(0.01)
+    nearly = math.tanh(small / 2) / 3e5  # delta at epsilon 0: between the two losses there is 0
+    onward = mp.mpf(nearly) / mp.expm1(e)
+    with mp.workdps(50):
+        for order in (1.001, 1.0503787882675972, 3.0, 20.0):
+            s = mp.mpf(order) - 1
+            up, down = mp.exp(s * e), mp.exp(-(s + 1) * e)
+            noise = (up + down + (up - down) / (2 * s + 1)) / 2 - 1
+            # Masses are those of the largest pair, the mirror image of itself.
+            mass = onward * mp.exp(e)
+            pair = mass * mp.expm1(s * e) + onward * mp.expm1(-s * e)
+            for release, gain in [
+                (Laplace(1 / small), noise),
+                (privacy.ClientSampling(Laplace(1 / small), 0.01, 1), rate * noise),
+                (KnownRelease([(0.0, nearly), (small, 0.0)]), pair),
+            ]:
+                exact = mp.log1p(gain) / s
+                assert privacy.rdp(release, order) >= exact * (1 - mp.mpf(10) ** -14)
+
+
 def test_errors_of_tests_and_gains_of_attacks():
     alphas = np.asarray([0.0, 1e-4, 0.01, 0.3, 0.9, 1.0])
     exact = norm.cdf(norm.ppf(1 - alphas) - 1)
