@@ -228,7 +228,7 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     if total_variation(parts) <= delta:
         return 0.0
     if _lost(parts) >= delta:
-        return math.inf
+        return epsilon(mechanism, delta=delta)
     return min(_about(parts, math.log(delta)), pure_epsilon(parts))
 
 
