@@ -59,8 +59,10 @@ class KnownRelease(Mechanism):
         rho = None if self.rho is None else base.number("rho", self.rho)
         if rho is not None and rho < 0:
             raise InputError("rho", rho, "must be 0 or more")
-        if not (pairs or orders or rho is not None) or not isinstance(self.words, str):
+        if not (pairs or orders or rho is not None):
             raise InputError("points", (), "must be given, or orders and values, or rho")
+        if not isinstance(self.words, str):
+            raise InputError("words", self.words, "must be text")
         plain = {"points": tuple(pairs), "orders": orders, "values": values}
         for name, value in (plain | {"rho": rho, "steps": steps}).items():
             object.__setattr__(self, name, value)
