@@ -76,17 +76,18 @@ def report_noisy_max(
     widest = base.positive("sensitivity", sensitivity) / base.positive("scale", scale)
     e = widest * (1 if monotone else 2) * _SAFE
     at = e * (1 - (_CLOSER if noise == "gumbel" else np.zeros(1)))
-    deltas = np.expm1((at - e) / 2) ** 2 / -math.expm1(-e)
+    short = np.expm1((at - e) / 2)
+    deltas = short * (short / -math.expm1(-e))  # whose square alone may underflow
     rho = e * e / (8 if noise == "gumbel" else 2) * _SAFE
     words = f"the largest of scores with {noise} noise of scale {scale:g}"
     points = list(zip(at.tolist(), deltas.tolist(), strict=True))
     return KnownRelease(points, rho=rho, words=words, **which)
 
 
-def exponential_mechanism(epsilon: float, **which: Any) -> KnownRelease:
+def exponential_mechanism(epsilon: float, *, monotone: bool = False, **which: Any) -> KnownRelease:
     """A choice with chances in proportion to e^(epsilon score / (2 sensitivity)); monotone: / 1."""
-    factor = 1 if which.get("monotone") else 2
-    return report_noisy_max(factor / base.positive("epsilon", epsilon) / _SAFE, **which)
+    scale = (1 if monotone else 2) / base.positive("epsilon", epsilon) / _SAFE  # over sensitivity
+    return report_noisy_max(scale, 1.0, noise="gumbel", monotone=monotone, **which)
 
 
 def from_losses(
@@ -101,7 +102,7 @@ def from_losses(
     at, p = np.asarray(numbers("losses", losses)), np.asarray(numbers("masses", masses))
     if len(at) != len(p) or not len(at) or p.min() < 0 or np.abs(at).max() > 650:
         raise InputError("masses", masses, "must be one of 0 or more for each loss within +-650")
-    return KnownRelease(_profile(at, p, infinite), **which)
+    return KnownRelease(_profile(at, p, base.number("infinite", infinite)), **which)
 
 
 def _profile(losses: Any, p: Any, infinite: float) -> list[tuple[float, float]]:
@@ -135,7 +136,8 @@ def from_trade_off(alphas: Sequence[float], betas: Sequence[float], **which: Any
     ratios = np.unique(np.append(1.0, slopes[(slopes >= 1) & (slopes < 1e300)]))
     deltas = np.max([(1 - missed - ratios[:, None] * at).max(1) for at, missed in ways], axis=0)
     most = np.clip(deltas + 1e-15, 0.0, 1.0).tolist()
-    return KnownRelease(list(zip(np.log(ratios).tolist(), most, strict=True)), **which)
+    above = (np.log(ratios) * _SAFE).tolist()  # as in `_profile`
+    return KnownRelease(list(zip(above, most, strict=True)), **which)
 
 
 def from_dp_event(event: Any, relation: Relation = ADD_OR_REMOVE_ONE) -> Mechanism:
@@ -164,7 +166,8 @@ def from_dp_event(event: Any, relation: Relation = ADD_OR_REMOVE_ONE) -> Mechani
         return KnownRelease([(0.0, float(kind == "NonPrivate"))], **words)
     if kind == "ZC" and event.xi == 0:
         return KnownRelease(rho=event.rho, **words)
-    if kind == "DiscreteLaplace":
-        return KnownRelease([(event.noise_parameter * event.sensitivity * _SAFE, 0.0)], **words)
+    if kind == "DiscreteLaplace":  # whose sensitivity is the bound on a contribution as well
+        moved = event.sensitivity * (2 if relation == REPLACE_ONE else 1)
+        return KnownRelease([(event.noise_parameter * moved * _SAFE, 0.0)], **words)
     of = f" of {inner}DpEvent" if inner != "NoneType" else ""
     raise InputError("event", f"{kind}DpEvent{of}", "is no event that has a mechanism here")

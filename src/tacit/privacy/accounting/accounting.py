@@ -101,11 +101,13 @@ def vectorised(question: Question) -> Question:
 
     The answer is an array of their shape, or a pair of arrays; of plain ones, a plain one.
     """
-    names = list(signature(question).parameters)[1:]
+    asked_for = signature(question)
+    ends = (2,) if "tuple" in str(asked_for.return_annotation) else ()
 
     @wraps(question)
     def asked(mechanism: Any, *more: Any, **named: Any) -> Any:
-        at = dict(zip(names, more, strict=False)) | named
+        at = asked_for.bind(mechanism, *more, **named).arguments
+        del at[next(iter(at))]
         arrays = [np.asarray(mechanism, dtype=object), *map(_numbers, at, at.values())]
         for one in arrays[0].flat:
             if not isinstance(one, Mechanism):
@@ -117,8 +119,8 @@ def vectorised(question: Question) -> Question:
             shapes = [array.shape for array in arrays]
             raise InputError("shapes", shapes, "must be equal, or those of one number") from None
         found = [question(one, **dict(zip(at, map(float, to), strict=True))) for one, *to in rows]
-        answers = np.asarray(found, dtype=np.float64)
-        return answers.T.reshape(answers.shape[1:] + rows.shape) if rows.shape else found[0]
+        answers = np.asarray(found, dtype=np.float64).T
+        return answers.reshape(ends + rows.shape) if rows.shape else found[0]
 
     return cast("Question", asked)
 
@@ -226,7 +228,7 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     if total_variation(parts) <= delta:
         return 0.0
     if _lost(parts) >= delta:
-        return math.inf
+        return epsilon(mechanism, delta=delta)
     return min(_about(parts, math.log(delta)), pure_epsilon(parts))
 
 
@@ -293,12 +295,14 @@ def _composed_epsilon(mechanism: Mechanism, delta: float) -> float:
     if total_variation(parts) <= delta:
         return 0.0
     bound, pure = 0.0, pure_epsilon(parts)
+    if len(parts) == 1 and isinstance(part := parts[0], ListPart):  # basic composition of a point
+        more = part.count if part.count == 1 else part.count * (1 + _ROUNDED)
+        pure = min([pure, *(more * loss for loss, spent in part.points if more * spent <= delta)])
     if largest_level(parts) > _LARGEST or _lost(parts) >= delta:
         return pure
     for reverse in _directions(parts):
         bound = max(bound, _epsilon_bound(parts, reverse, True, math.log(delta), enough=bound))
-    points = () if (single := _single(parts)) is None else single.points
-    return min(bound, pure, *(loss for loss, spent in points if spent <= delta))
+    return min(bound, pure)
 
 
 def _composed_epsilon_below(mechanism: Mechanism, delta: float, *, guess: float) -> float:

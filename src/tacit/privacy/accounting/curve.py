@@ -142,6 +142,8 @@ def gaussian_mu(points: Points, delta: float) -> float | None:
         return None
     low, high = 0.0, 1.0
     while not _is_below(points, high, delta):
+        if high > _FAR:  # where rounding alone decides
+            return None
         low, high = high, 2 * high
     while high - low > 1e-6 * high:
         middle = (low + high) / 2

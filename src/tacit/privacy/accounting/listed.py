@@ -53,10 +53,16 @@ class ListPart:
 def hull(points: Sequence[Sequence[float]], count: int) -> ListPart:
     """The pair of the module's docstring, so many times over."""
     at, deltas = np.asarray([(0.0, 1.0), *sorted(map(tuple, points))]).T
-    deltas = np.minimum(deltas * _RAISED, 1.0)
+    deltas = np.minimum(np.minimum.accumulate(deltas) * _RAISED, 1.0)
     kept = [(0.0, min(1.0, float((np.tanh(at / 2) + 2 * deltas * expit(-at)).min()) * _RAISED))]
-    for epsilon, delta in zip(at.tolist(), deltas.tolist(), strict=True):
-        if delta >= kept[-1][1] or epsilon <= kept[-1][0] + _APART:
+    apart: list[tuple[float, float]] = []  # of points too close together the last stays
+    for epsilon, delta in zip(
+        np.maximum(at, _APART)[::-1].tolist(), deltas[::-1].tolist(), strict=True
+    ):
+        if not apart or epsilon < apart[-1][0] - _APART:
+            apart.append((epsilon, delta))
+    for epsilon, delta in reversed(apart):
+        if delta >= kept[-1][1]:
             continue
         while len(kept) > 1:
             (first, above), (middle, between) = kept[-2:]
@@ -93,6 +99,6 @@ def listed(mechanisms: tuple[KnownRelease, ...]) -> ListPart:
     slopes = np.union1d(_SLOPES, [order - 1 for one in mechanisms for order in one.orders])
     total = np.sum([log_moments(one, slopes) for one in mechanisms], axis=0)
     total -= slopes * np.log1p(1 / slopes) + np.log1p(slopes)
-    at = [max(0.0, float(((total + fall) / slopes).min())) * _RAISED for fall in _FALLING]
+    at = [max(0.0, float(((total + fall) / slopes).min())) * _RAISED + 1e-14 for fall in _FALLING]
     points = zip(at, np.exp(-_FALLING).tolist(), strict=True)
     return hull([point for point in points if point[0] < math.inf], 1)

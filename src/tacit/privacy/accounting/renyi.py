@@ -27,7 +27,7 @@ from tacit.privacy.accounting.dominating_pairs import (
     StepsPart,
     parts_of,
 )
-from tacit.privacy.accounting.listed import listed, log_moments
+from tacit.privacy.accounting.listed import UNITS, listed, log_moments
 from tacit.privacy.accounting.spectrum import UNIT
 from tacit.privacy.accounting.tables import laplace_transform
 from tacit.privacy.mechanisms.base import Mechanism
@@ -64,15 +64,18 @@ def _all_steps(mechanism: Mechanism, reverse: bool, s: float | None) -> float:
         return math.fsum(_all_steps(part, reverse, s) for part in mechanism.parts)
     if isinstance(mechanism, ClientSampling):
         once, rate = _all_steps(mechanism.participation, reverse, s), mechanism.rate
-        seen = once if s is None else float(np.logaddexp(math.log(rate) + once, math.log1p(-rate)))
-        return mechanism.rounds * (seen if rate < 1 else once)
+        if s is not None and rate < 1:  # without cancellation: divergences may be tiny
+            large = float(np.logaddexp(math.log(rate) + once, math.log1p(-rate)))
+            once = math.log1p(rate * math.expm1(once)) if once < 1 else large
+        return mechanism.rounds * once
     if isinstance(mechanism, KnownRelease):
         pure = min((loss for loss, spent in mechanism.points if spent == 0), default=math.inf)
         rho = min(pure**2 / 2, math.inf if mechanism.rho is None else mechanism.rho)
         if s is None:
             return rho * mechanism.steps
         pair = listed((mechanism,))
-        exact = pair.count * float(logsumexp(s * pair.losses, b=pair.masses)) * (1 + 1e-9)
+        error = UNIT * (len(pair.losses) + 2 * UNITS + 8 * s * float(pair.losses[-1]))
+        exact = pair.count * (float(logsumexp(s * pair.losses, b=pair.masses)) + error) * (1 + 1e-9)
         own = math.inf if pair.lost or not mechanism.points else max(0.0, exact)
         return min(own, float(log_moments(mechanism, np.asarray([s]))[0]))
     fixed = getattr(mechanism, "sampling", "poisson") != "poisson"
@@ -81,6 +84,11 @@ def _all_steps(mechanism: Mechanism, reverse: bool, s: float | None) -> float:
         raise InputError("mechanism", mechanism.describe(), expected)
     above = (_ABOVE[type(part)](part, reverse, s) for part in parts_of(mechanism, upper=True))
     return math.fsum(above) * (1 + 1e-14)
+
+
+def _laplace(level: float, s: float) -> float:
+    most = level**2 / 2 * s * (s + 1)
+    return min(most, float(laplace_transform(level, np.asarray(s))) + UNIT * (64 + 8 * s * level))
 
 
 def _steps(part: StepsPart, reverse: bool, s: float | None) -> float:
@@ -125,7 +133,7 @@ def _normal(step: NormalStep, reverse: bool, s: float) -> float:
 _ABOVE: Mapping[type[Part], Callable[[Any, bool, float | None], float]] = {
     GaussianPart: lambda part, reverse, s: part.square / 2 * (1 if s is None else s * (s + 1)),
     LaplacePart: lambda part, reverse, s: sum(
-        count * (level**2 / 2 if s is None else float(laplace_transform(level, np.asarray(s))))
+        count * (level**2 / 2 if s is None else _laplace(level, s))
         for level, count in part.levels.pairs()
     ),
     StepsPart: _steps,

@@ -45,7 +45,7 @@ class KnownRelease(Mechanism):
 
     def __post_init__(self) -> None:
         base.check_fields(self)
-        base.whole("steps", self.steps)
+        steps = base.count("steps", base.whole("steps", self.steps))
         pairs = [numbers("points", pair) for pair in _list("points", self.points)]
         orders, values = numbers("orders", self.orders), numbers("values", self.values)
         for pair in pairs:
@@ -56,11 +56,15 @@ class KnownRelease(Mechanism):
             raise InputError("orders", orders, "must ascend, and be above 1")
         if len(values) != len(orders) or min(values, default=0.0) < 0:
             raise InputError("values", values, "must be one of 0 or more for each order")
-        if self.rho is not None and base.number("rho", self.rho) < 0:
-            raise InputError("rho", self.rho, "must be 0 or more")
-        if not (pairs or orders or self.rho is not None) or not isinstance(self.words, str):
+        rho = None if self.rho is None else base.number("rho", self.rho)
+        if rho is not None and rho < 0:
+            raise InputError("rho", rho, "must be 0 or more")
+        if not (pairs or orders or rho is not None):
             raise InputError("points", (), "must be given, or orders and values, or rho")
-        for name, value in {"points": tuple(pairs), "orders": orders, "values": values}.items():
+        if not isinstance(self.words, str):
+            raise InputError("words", self.words, "must be text")
+        plain = {"points": tuple(pairs), "orders": orders, "values": values}
+        for name, value in (plain | {"rho": rho, "steps": steps}).items():
             object.__setattr__(self, name, value)
 
     def describe(self) -> str:
