@@ -17,6 +17,7 @@ from tacit.privacy.mechanisms.matrix import applied
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.independent import GAUSSIAN
 from tacit.privacy.noise.matrix import MatrixNoise
+from tacit.training.consensus import consensus_forecast
 from tacit.training.over_time import check_sums
 from tacit.training.planner import build_plan
 from tacit.training.sampling import draw
@@ -257,3 +258,11 @@ def test_papers_promise_nothing_of_noise_over_time(noise):
     planned = tacit.plan(config_of(**sections, train={"sampling": "poisson", "batch": 10}))
     broken = [each.text for each in planned.document.promise.conditions if not each.holds]
     assert ("noise and batches that are drawn anew at each step" in broken) == (noise == "banded")
+
+
+@pytest.mark.parametrize("noise", ["banded", "independent"])
+def test_models_apart_are_forecast_of_noise_that_is_drawn_anew(noise):
+    """The figure is that of independent noise: 1.05 here, whatever the bands."""
+    config = config_of(privacy={"noise": noise, "bands": None}, nodes={"count": 4})
+    found = consensus_forecast(build_plan(config, [100] * 4, 650))
+    assert (found is None) == (noise == "banded")
