@@ -20,6 +20,7 @@ from tacit.privacy.noise.matrix import MatrixNoise
 from tacit.training.consensus import consensus_forecast
 from tacit.training.over_time import check_sums
 from tacit.training.planner import build_plan
+from tacit.training.run_folder.result import mechanism_line
 from tacit.training.sampling import draw
 
 HEAD = (1.0, 0.6, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25)
@@ -266,3 +267,12 @@ def test_models_apart_are_forecast_of_noise_that_is_drawn_anew(noise):
     config = config_of(privacy={"noise": noise, "bands": None}, nodes={"count": 4})
     found = consensus_forecast(build_plan(config, [100] * 4, 650))
     assert (found is None) == (noise == "banded")
+
+
+def test_what_is_told_is_of_all_nodes_and_of_what_was_released():
+    plan = build_plan(config_of(), [100, 200], 650)
+    line = "Gaussian correlated over steps (4 bands), each record every 4 steps"
+    assert mechanism_line(plan).startswith(f"{line} to each record every 8 steps, noise multiplier")
+    whole = plan.release.mechanism(plan.nodes[0])
+    assert whole.describe() == f"{line}, 12 steps"
+    assert "(4 bands), 6 releases, each" in whole.of_steps([(0, 4, 1), (2, 4, 1)]).describe()

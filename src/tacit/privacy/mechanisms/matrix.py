@@ -108,7 +108,8 @@ class MatrixGaussian(Scheduled):
         coin = "" if self.sample_rate == 1 else f" with probability {self.sample_rate:.4g}"
         bands = 0 if self.correlation == "tree" else len(self.correlation)
         words = f" correlated over steps ({f'{bands} bands' if bands else 'binary tree'})"
-        return f"Gaussian{'' if bands == 1 else words}, {turn}{coin}"
+        released = f", {sum(self.times)} releases" if self.times else ""
+        return f"Gaussian{'' if bands == 1 else words}{released}, {turn}{coin}"
 
     def _release(self, number_text: Callable[[float], str]) -> str:
         return f"{self._summary()} at most, on the sum over the records that take part"
