@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from tacit.privacy.mechanisms.matrix import applied
 from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.independent import GAUSSIAN
 from tacit.privacy.noise.matrix import MatrixNoise
+from tacit.training.consensus import consensus_forecast
+from tacit.training.over_time import check_sums
 from tacit.training.planner import build_plan
+from tacit.training.run_folder.result import mechanism_line
 from tacit.training.sampling import draw
 
 HEAD = (1.0, 0.6, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25)
@@ -207,3 +211,68 @@ def test_batches_are_of_records_whose_turn_it_is(sampling):
             own = set(range(k % turns, node.records, turns))
             found = set(indices[mask].tolist())
             assert found == own if sampling == "cyclic" else len(found) > 0 and found < own
+
+
+def test_what_is_counted_in_times_is_never_lost():
+    twice = privacy.MatrixGaussian((1.0, 0.5), 2, 1.0, 8, times=[2] * 8)
+    once = privacy.MatrixGaussian((1.0, 0.5), 2, 1.0, 8)
+    assert twice.of_steps([(0, 5, 1)]) == once.of_steps([(0, 5, 2)])
+
+
+def test_first_steps_are_those_of_noise_that_was_planned_for_all():
+    """Kept noise is of as many bits as all steps leave room for: 18 here, and 20 of 16 steps."""
+    column = privacy.banded_correlation(16, 1024, 16)
+    whole = privacy.MatrixGaussian(column, 16, 1.0, 1024, coordinates=10**8)
+    (found,) = privacy.epsilon_curve(whole, [16], delta=1e-5)
+    assert found == privacy.epsilon(whole.of_steps([(0, 16, 1)]), delta=1e-5)
+    assert found > privacy.epsilon(replace(whole, noise_multiplier=1.0, steps=16), delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"correlation": 5}, "a list of numbers"),
+        ({"times": 5}, "a list of numbers"),
+        ({"times": [1.5] * 5}, "a whole number"),
+        ({"times": ["a"] * 5}, "a whole number"),
+        ({"times": [1] * 4}, "one number for each of 5 steps"),
+        ({"times": [10**9] * 5}, "would not fit in memory"),
+    ],
+)
+def test_wrong_numbers_are_refused_in_one_line(wrong, words):
+    right = {"correlation": (1.0, 0.5), "turns": 10**25, "noise_multiplier": 1.0, "steps": 5}
+    assert privacy.epsilon(privacy.MatrixGaussian(**right), delta=1e-5) > 0
+    with pytest.raises(InputError, match=words):
+        privacy.MatrixGaussian(**{**right, **wrong})
+
+
+def test_sums_are_measured_by_the_least_noise_of_any_step():
+    plan = build_plan(config_of(), [100, 100], 650)
+    shape = (1.0,) * 11 + (2.0**-40,)
+    with pytest.raises(InputError, match="J over the noise multiplier"):
+        check_sums(replace(plan.release, noise_shape=shape), plan.nodes)
+
+
+@pytest.mark.parametrize("noise", ["banded", "independent"])
+def test_papers_promise_nothing_of_noise_over_time(noise):
+    sections = {"privacy": {"noise": noise, "bands": None}, "algorithm": {"name": "dyn-d2p"}}
+    planned = tacit.plan(config_of(**sections, train={"sampling": "poisson", "batch": 10}))
+    broken = [each.text for each in planned.document.promise.conditions if not each.holds]
+    assert ("noise and batches that are drawn anew at each step" in broken) == (noise == "banded")
+
+
+@pytest.mark.parametrize("noise", ["banded", "independent"])
+def test_models_apart_are_forecast_of_noise_that_is_drawn_anew(noise):
+    """The figure is that of independent noise: 1.05 here, whatever the bands."""
+    config = config_of(privacy={"noise": noise, "bands": None}, nodes={"count": 4})
+    found = consensus_forecast(build_plan(config, [100] * 4, 650))
+    assert (found is None) == (noise == "banded")
+
+
+def test_what_is_told_is_of_all_nodes_and_of_what_was_released():
+    plan = build_plan(config_of(), [100, 200], 650)
+    line = "Gaussian correlated over steps (4 bands), each record every 4 steps"
+    assert mechanism_line(plan).startswith(f"{line} to each record every 8 steps, noise multiplier")
+    whole = plan.release.mechanism(plan.nodes[0])
+    assert whole.describe() == f"{line}, 12 steps"
+    assert "(4 bands), 6 releases, each" in whole.of_steps([(0, 4, 1), (2, 4, 1)]).describe()

@@ -111,7 +111,9 @@ def noise_flow(
     """
     path, options = release.algorithm.graph.noise_path, release.setup.options
     steps = release.setup.steps
-    if path is None or len(own) > MOST_NODES or steps > MOST_STEPS or not any(own):
+    correlated = release.over_time is not None and release.over_time.bands != 1
+    many = len(own) > MOST_NODES or steps > MOST_STEPS
+    if path is None or correlated or many or not any(own):
         return None
     bounds = release.clip.bounds or (1.0,) * steps
     weights = [path.weight(options, k, steps, release.clip.bound(k)) for k in range(steps)]
@@ -136,7 +138,8 @@ def consensus_forecast(plan: Plan) -> ConsensusForecast | None:
     """What a plan's noise does to its nodes' models; None where it cannot be said.
 
     It cannot for methods whose models do not follow from noise by gossip alone (servers, public
-    copies, projections), for more than 200 nodes or a million steps, and without noise.
+    copies, projections), for more than 200 nodes or a million steps, for noise that is correlated
+    over steps, and without noise.
     """
     flow = _flow_of(plan)
     return None if flow is None else _forecasts(flow, (_ratio(plan.release.pairs),))[0]

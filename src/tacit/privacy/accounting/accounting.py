@@ -85,7 +85,7 @@ from tacit.privacy.accounting.tables import (
 )
 from tacit.privacy.mechanisms.base import Mechanism
 from tacit.privacy.mechanisms.composed import Person
-from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, Scheduled, schedule
+from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, Scheduled
 from tacit.privacy.noise.slack import (
     delta_with_slack,
     delta_without_slack,
@@ -212,7 +212,7 @@ def _first(mechanism: Any, steps: int) -> Mechanism:
     """The first steps of a schedule, or of that of every node."""
     if isinstance(mechanism, Person):
         return replace(mechanism, parts=[_first(part, steps) for part in mechanism.parts])
-    first: Mechanism = mechanism.with_schedule(schedule(mechanism)[:steps])
+    first: Mechanism = mechanism.of_steps([(0, steps, 1)])
     return first
 
 

@@ -9,7 +9,7 @@ coordinates and relation are explained in `tacit.privacy.mechanisms.base`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, Self, TypeAlias
@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, TRUST_MODEL, Relation, Unit, number
+from tacit.privacy.mechanisms.base import (
+    ADD_OR_REMOVE_ONE,
+    TRUST_MODEL,
+    Relation,
+    Unit,
+    count,
+    few_enough,
+    number,
+)
 from tacit.privacy.mechanisms.steps import SILENT, Gaussian, SampledGaussian, Scheduled, schedule
 
 Correlation: TypeAlias = Literal["tree"] | tuple[float, ...]
@@ -71,6 +79,9 @@ class MatrixGaussian(Scheduled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("correlation", "times"):
+            if not isinstance(getattr(self, name), Iterable):
+                raise InputError(name, getattr(self, name), "must be a list of numbers")
         column: tuple[float, ...] = ()
         if self.correlation != "tree":
             column = tuple(number("correlation", value) for value in self.correlation)
@@ -81,9 +92,10 @@ class MatrixGaussian(Scheduled):
         if self.sample_rate < 1 and (self.correlation == "tree" or len(column) > self.turns):
             expected = f"must be banded, with at most turns = {self.turns} bands, for coins"
             raise InputError("correlation", self.correlation, expected)
-        times = tuple(self.times)
-        if times and (len(times) != self.steps or min(times) < 0):
-            raise InputError("times", times, "must be one number of 0 or more for each step")
+        times = tuple(count("times", value) for value in self.times)
+        if times and len(times) != self.steps:
+            raise InputError("times", times, f"must be one number for each of {self.steps} steps")
+        few_enough("times", sum(times))
         object.__setattr__(self, "times", times)
 
     @property
@@ -96,7 +108,8 @@ class MatrixGaussian(Scheduled):
         coin = "" if self.sample_rate == 1 else f" with probability {self.sample_rate:.4g}"
         bands = 0 if self.correlation == "tree" else len(self.correlation)
         words = f" correlated over steps ({f'{bands} bands' if bands else 'binary tree'})"
-        return f"Gaussian{'' if bands == 1 else words}, {turn}{coin}"
+        released = f", {sum(self.times)} releases" if self.times else ""
+        return f"Gaussian{'' if bands == 1 else words}{released}, {turn}{coin}"
 
     def _release(self, number_text: Callable[[float], str]) -> str:
         return f"{self._summary()} at most, on the sum over the records that take part"
@@ -104,11 +117,6 @@ class MatrixGaussian(Scheduled):
     def released_values(self) -> int:
         """Noised values that all steps release on the lattice."""
         return (sum(self.times) if self.times else len(schedule(self))) * self.coordinates
-
-    def with_schedule(self, noise_multipliers: Sequence[float]) -> Self:
-        """The first steps, or all, with another schedule."""
-        times = self.times[: len(noise_multipliers)]
-        return replace(self, noise_multiplier=noise_multipliers, steps=None, times=times)
 
     def repeated(self, times: int) -> Self:
         """The mechanism so many times over, each with noise of its own."""
@@ -122,6 +130,8 @@ class MatrixGaussian(Scheduled):
         times = [0] * len(schedule(self))
         for first, until, repeats in steps:
             times[first:until] = [n + repeats for n in times[first:until]]
+        if self.times:
+            times = [n * own for n, own in zip(times, self.times, strict=True)]
         return replace(self, times=() if set(times) == {1} else times)
 
     def merge_key(self) -> Self:
@@ -149,7 +159,7 @@ class MatrixGaussian(Scheduled):
         largest = float(moved.max()) * (_ROUNDED if upper else 1 / _ROUNDED)
         shape, times = tuple((moved / moved.max()).tolist()), tuple(counts.tolist())
         coins = self.sample_rate < 1
-        losses = _losses(matrix, self.turns, coins, shape, times, upper)
+        losses = _losses(matrix, min(self.turns, len(z)), coins, shape, times, upper)
         noises = [min(SILENT, 1 / max(largest * loss, 1 / SILENT)) for loss in losses]
         words = {name: getattr(self, name) for name in ("relation", "trust_model", "unit")}
         return (

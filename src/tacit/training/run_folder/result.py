@@ -297,8 +297,14 @@ def mechanism_line(plan: Plan) -> str | None:
         after += _range(noise)
     rates = [node.rate for node in nodes]
     if plan.release.over_time is not None:
-        told = plan.release.assumed_mechanism(nodes[0], plan.release.planned[:1]).describe()
-        sampling = told.rpartition(", ")[0]
+        alike = {(plan.release.turns(node), plan.release.coin(node)): node for node in nodes}
+        told = [
+            plan.release.assumed_mechanism(alike[way], plan.release.planned[:1]).describe()
+            for way in dict.fromkeys((min(alike), max(alike)))
+        ]
+        sampling = " to ".join(
+            [told[0].rpartition(", ")[0], *(text.split(", ")[-2] for text in told[1:])]
+        )
     elif min(rates) == 1:
         sampling = "Gaussian on every record at every step"
     elif plan.config.train.sampling == "fixed":
