@@ -111,8 +111,10 @@ def matchings(setup: Setup) -> Activity:
 
 
 def _turns(nodes: int, edges: NDArray[np.int64]) -> list[int]:
-    """The turn of each edge `[edges, 2]`: the first that is free, of edges with the most taken ones
-    first, then of those with the most others at their ends (Brelaz 1979)."""
+    """The turn of each edge `[edges, 2]`, the first that is free (Brelaz 1979).
+
+    Edges with the most taken ones are first, then those with the most others at their ends.
+    """
     degrees = np.bincount(edges.reshape(-1), minlength=nodes)
     near = np.argsort(edges.reshape(-1), kind="stable") // 2  # edges of node 0, of 1, ...
     starts, others = np.append(0, degrees.cumsum()), edges.sum(axis=1)

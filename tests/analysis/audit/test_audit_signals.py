@@ -56,6 +56,18 @@ def test_planted_bugs_raise_an_alarm(settings, context):
     assert found.epsilon > 1.5 * found.hardest.certified
 
 
+class NoNoise(StackedContext):
+    """A defect: the sum leaves as it is."""
+
+    def add_noise(self, total, k, *, scale=1.0, part=0):
+        return total.clone()
+
+
+def test_no_noise_at_all_is_an_alarm():
+    assert attacked(POISSON, context=NoNoise).alarm
+    assert loudness(np.ones(20), np.full(20, 1e-12), 0.05) > 1e4
+
+
 def test_the_bound_is_that_of_one_gaussian():
     """One step of all records: mu is the mean over the deviation, less what chance may do."""
     found = attacked(WHOLE, steps=1)
