@@ -178,7 +178,7 @@ def loudness(present: Array, absent: Array, alpha: float) -> float:
     """What the sum of the means of `present` over the noise exceeds, but for a chance `alpha`.
 
     Of normal scores with one deviation, `absent` about 0: it is the centre of a noncentral t. One
-    of more than `_LOUDEST` counts as that, which bounds it too: SciPy ends there, and no noise is 0.
+    of more than `_LOUDEST` counts as that, a lower bound too: SciPy ends there, and no noise is 0.
     """
     noise = max(math.sqrt(float(np.mean(absent**2)) * len(present)), 1e-300)
     found = min(float(present.sum()) / noise, _LOUDEST)
