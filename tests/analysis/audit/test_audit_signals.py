@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from audit_bugs import NoiseHalved
-from audit_cases import POISSON, REPLACED, WHOLE, job
+from audit_cases import PAIRED, POISSON, REPLACED, WHOLE, job
 from gradient_bugs import TwiceTheClip
 from scipy.stats import binom, norm
 
@@ -86,6 +86,8 @@ def test_the_bound_is_that_of_one_gaussian():
     [
         (REPLACED, "privsgp", {}),
         (POISSON, "cpgt", {}),
+        (PAIRED, "privsgp", {}),
+        (POISSON | {"privacy": {"aggregation": "secure-sum"}}, "dp-sgd", {}),
         (POISSON, "privsgp-vr", {"state": "private"}),
     ],
 )
