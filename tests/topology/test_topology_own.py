@@ -250,6 +250,16 @@ HOSTILE = {
 }
 
 
+def test_an_edge_of_no_weight_is_none():
+    graph = nx.Graph([(0, 1, {"weight": 0.0}), (1, 2, {"weight": 0.25})])
+    packed = sparse.csr_array(([0.5, 0.0, 0.5], ([0, 0, 1], [1, 2, 2])), (3, 3))
+    for given_one in (graph, packed):
+        schedule = build_schedule(name_of(given_one), 3)
+        assert len(schedule.graphs[0].edges) == 2
+        with pytest.raises(InputError, match="not strongly connected"):
+            check_strongly_connected(schedule)
+
+
 def test_a_mixing_matrix_is_not_made_undirected():
     with pytest.raises(InputError, match="a mixing matrix says each direction") as refused:
         build_schedule(name_of(HALF), 2, undirected=True)

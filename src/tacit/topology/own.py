@@ -153,6 +153,7 @@ def _made(
     name: str, edges: Any, order: NDArray[np.int64], nodes: int, undirected: bool
 ) -> tuple[Graph, Entries | None]:
     """A graph on the experiment's nodes, and the entries of its own mixing matrix, if any."""
+    edges.eliminate_zeros()  # which link nobody
     plain, whole = bool((edges.data == 1).all()), bool(edges.diagonal().any())
     if undirected and whole and not plain:
         expected = "is of edges, and a mixing matrix says each direction: leave it out"

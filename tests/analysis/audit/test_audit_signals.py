@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from audit_bugs import NoiseHalved
-from audit_cases import POISSON, REPLACED, WHOLE, job
+from audit_cases import PAIRED, POISSON, REPLACED, WHOLE, job
 from gradient_bugs import TwiceTheClip
 from scipy.stats import binom, norm
 
@@ -56,6 +56,18 @@ def test_planted_bugs_raise_an_alarm(settings, context):
     assert found.epsilon > 1.5 * found.hardest.certified
 
 
+class NoNoise(StackedContext):
+    """A defect: the sum leaves as it is."""
+
+    def add_noise(self, total, k, *, scale=1.0, part=0):
+        return total.clone()
+
+
+def test_no_noise_at_all_is_an_alarm():
+    assert attacked(POISSON, context=NoNoise).alarm
+    assert loudness(np.ones(20), np.full(20, 1e-12), 0.05) > 1e4
+
+
 def test_the_bound_is_that_of_one_gaussian():
     """One step of all records: mu is the mean over the deviation, less what chance may do."""
     found = attacked(WHOLE, steps=1)
@@ -74,6 +86,8 @@ def test_the_bound_is_that_of_one_gaussian():
     [
         (REPLACED, "privsgp", {}),
         (POISSON, "cpgt", {}),
+        (PAIRED, "privsgp", {}),
+        (POISSON | {"privacy": {"aggregation": "secure-sum"}}, "dp-sgd", {}),
         (POISSON, "privsgp-vr", {"state": "private"}),
     ],
 )

@@ -558,7 +558,7 @@ def signals_attack(
     """
     release, whole = plan.release, [(0, target.steps)]
     mechanism = release.assumed_mechanism(target.node, whole)
-    seen = release.algorithm.releases.bound_is_tight and release.pairs is None
+    seen = release.algorithm.releases.bound_is_tight and release.shared is None
     known = mechanism.kind in ("gaussian", "sampled-gaussian") and rule_of(plan) is None
     clipped = release.clip.enforced and release.clip.norm != "coordinate"
     if not (seen and known and clipped and problem_of(plan, mechanism) == ALONE):

@@ -45,6 +45,7 @@ ROUNDING = 1e-9  # of the quantiles, to the safe side
 STRIP = 0.45  # of the error: what one tail alone may take of it
 CORNERS = 64  # of the region that holds both rates
 MOST_EPSILON = 500.0
+_LOUDEST = 1e4  # deviations
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,11 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
 def loudness(present: Array, absent: Array, alpha: float) -> float:
     """What the sum of the means of `present` over the noise exceeds, but for a chance `alpha`.
 
-    Of normal scores with one deviation, `absent` about 0: it is the centre of a noncentral t.
+    Of normal scores with one deviation, `absent` about 0: it is the centre of a noncentral t. One
+    of more than `_LOUDEST` counts as that, a lower bound too: SciPy ends there, and no noise is 0.
     """
-    found = float(present.sum()) / math.sqrt(float(np.mean(absent**2)) * len(present))
+    noise = max(math.sqrt(float(np.mean(absent**2)) * len(present)), 1e-300)
+    found = min(float(present.sum()) / noise, _LOUDEST)
 
     def excess(centre: float) -> float:
         return float(nct.sf(found, len(absent), centre)) - alpha
