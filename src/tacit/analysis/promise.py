@@ -59,11 +59,8 @@ def _promised_run(job: Job) -> PromisedRun:
                 "nodes that count alike, whatever their records (nodes.weights = 'equal')",
                 all(node.weight == 1 for node in plan.nodes),
             ),
-            *(
-                [FormulaCondition("noise and batches that are drawn anew at each step", False)]
-                if release.over_time
-                else []
-            ),
+            *[FormulaCondition("noise and batches that are drawn anew at each step", False)]
+            * (release.over_time is not None),
         ),
     )
 

@@ -297,14 +297,12 @@ def mechanism_line(plan: Plan) -> str | None:
         after += _range(noise)
     rates = [node.rate for node in nodes]
     if plan.release.over_time is not None:
-        alike = {(plan.release.turns(node), plan.release.coin(node)): node for node in nodes}
-        told = [
-            plan.release.assumed_mechanism(alike[way], plan.release.planned[:1]).describe()
-            for way in dict.fromkeys((min(alike), max(alike)))
+        turns = {(plan.release.turns(node), plan.release.coin(node)): node for node in nodes}
+        words = [
+            plan.release.assumed_mechanism(turns[way], [(0, plan.steps)]).describe().split(", ")
+            for way in dict.fromkeys((min(turns), max(turns)))
         ]
-        sampling = " to ".join(
-            [told[0].rpartition(", ")[0], *(text.split(", ")[-2] for text in told[1:])]
-        )
+        sampling = " to ".join([", ".join(words[0][:-1]), *(each[-2] for each in words[1:])])
     elif min(rates) == 1:
         sampling = "Gaussian on every record at every step"
     elif plan.config.train.sampling == "fixed":
