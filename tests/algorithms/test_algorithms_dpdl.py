@@ -13,6 +13,7 @@ from test_algorithms_adp2_sgd import setup
 
 from tacit import privacy
 from tacit.algorithms.dpdl import CrossOptions, matchings
+from tacit.errors import InputError
 
 
 def cross_gradients(run, similarity, momentum, edges):
@@ -61,7 +62,9 @@ def test_recursion(similarity, momentum, extra, tmp_path):
 GRAPHS = [networkx.cycle_graph(5), networkx.star_graph(4), networkx.complete_graph(6)]
 
 
-@pytest.mark.parametrize("graph", [*GRAPHS, networkx.barabasi_albert_graph(30, 2, seed=1)])
+@pytest.mark.parametrize(
+    "graph", [*GRAPHS, networkx.barabasi_albert_graph(30, 2, seed=1), networkx.star_graph(500)]
+)
 def test_every_edge_has_its_turn_in_a_round(graph):
     nodes = len(graph)
     base = setup(nodes, 3 * nodes + 40, 0, CrossOptions())
@@ -87,3 +90,10 @@ def test_a_node_pays_once_for_itself_and_once_for_each_neighbour(tmp_path):
         noise = 0.5 * node.expected_batch / 0.4
         mu = math.sqrt(2 * (1 + degrees[node.node])) / noise
         assert epsilon == pytest.approx(privacy.epsilon(privacy.Gaussian([1 / mu]), delta=1e-4))
+
+
+def test_noise_of_pairs_that_would_not_cancel_is_refused(tmp_path):
+    config = on_graph(tmp_path, "dpdl", steps=8, clip=0.4)
+    config["privacy"] = {"epsilon": 3.0, "delta": 1e-4, "noise": "pairwise", "noise_seed": 1}
+    with pytest.raises(InputError, match="a factor of its own"):
+        trained(oracle.problem("logistic", 5), config)

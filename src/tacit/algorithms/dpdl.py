@@ -18,6 +18,7 @@ processing. Trust model: `all-messages`. Proof: `docs/proofs/noised-gradients.md
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -145,6 +146,8 @@ DPDL = Algorithm(
         message_numbers=lambda options, d: 4 * d + 1,  # to a neighbour a round, and back
         no_faults=dict.fromkeys(FAULTS, "takes the matchings of a round one after the other"),
     ),
-    releases=SEEN_SUMS,
+    releases=replace(
+        SEEN_SUMS, no_pairwise="multiplies each noised gradient by a factor of its own"
+    ),
     participation=Participation(activity=matchings, no_weights="weighs gradients by likeness"),
 )
