@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from operator import attrgetter
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 import tacit
 from experiments import experiment, strict_json
 from tacit.privacy.ledger.ledger import read_ledger
+from tacit.training import loop
 from tacit.training.hooks import Callback
 
 BATCH = {"train": {"batch": 32, "steps": 4}}
@@ -121,6 +123,34 @@ def test_a_session_that_is_dropped_stays_charged_whole(tmp_path):
     session.run(2)
     del session  # nothing refers to it in a circle
     assert charged(run) == {6}
+
+
+def test_a_session_that_is_interrupted_in_a_step_stays_charged_whole(tmp_path, monkeypatch):
+    run, advanced = tmp_path / "run", loop.advanced
+    session = tacit.prepare(experiment(**SECRET, train={"steps": 60}), out=run)
+    session.run(2)  # 3 of 60 steps are reserved at a time
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return advanced(*arguments)
+
+    monkeypatch.setattr(loop, "advanced", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.step()
+    assert charged(run) == {60}
+    with pytest.raises(tacit.InputError, match="has no result"):
+        session.finish()
+
+
+def test_a_session_that_goes_on_ends_after_a_step_of_its_own(started):
+    session, run = started
+    session.finish(decided_beforehand=True)
+    again = tacit.prepare(experiment(**SECRET), out=run, resume=True)
+    with pytest.raises(tacit.InputError, match="has no result: no step"):
+        again.finish(decided_beforehand=True)
+    again.step()
+    assert (again.step_number, again.finish(decided_beforehand=True).steps) == (3, 3)
+    assert charged(run) == {3}
 
 
 def test_what_cannot_be_stepped_is_one_line(tmp_path, monkeypatch):

@@ -61,6 +61,7 @@ def test_every_default():
         },
         "topology": {
             "graph": "exponential",
+            "undirected": None,
             "mixing": None,
             "degree": None,
             "shape": None,

@@ -230,11 +230,18 @@ def pickled():
     return file.getvalue()
 
 
+def shaped():
+    file = io.BytesIO()
+    sparse.save_npz(file, sparse.coo_array(([1.0], ([0], [1])), shape=(10**9, 10**9)))
+    return file.getvalue()
+
+
 MTX = b"%%MatrixMarket matrix coordinate real general\n"
 HOSTILE = {
     "bomb.npz": bomb,
     "range.npz": out_of_range,
     "pickle.npz": pickled,
+    "shape.npz": shaped,
     "half.npz": lambda: bomb()[:1000],
     "empty.npz": lambda: b"",
     "large.mtx": lambda: MTX + b"100000000 100000000 1000000000000\n1 1 1\n",
@@ -258,6 +265,16 @@ def test_an_edge_of_no_weight_is_none():
         assert len(schedule.graphs[0].edges) == 2
         with pytest.raises(InputError, match="not strongly connected"):
             check_strongly_connected(schedule)
+
+
+@pytest.mark.parametrize("label", ["sooth", 7, "1"])
+def test_a_name_beside_those_of_nodes_is_no_permutation(label):
+    names = ["north", "east", "south", "west"]
+    graph = name_of(nx.cycle_graph(["north", "east", label, "west"]))
+    with pytest.raises(InputError, match=rf"(north|node {label}) is not one of 0\.\.3"):
+        build_schedule(graph, 4, names=names)
+    with pytest.raises(InputError, match="node south is not one"):
+        build_schedule(name_of(nx.cycle_graph([0, 1, "south", 3])), 4, names=names)
 
 
 def test_a_mixing_matrix_is_not_made_undirected():

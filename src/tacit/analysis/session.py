@@ -47,6 +47,7 @@ class SteppedRun:
         self, job: Job, out: Path | None, resume: bool, callbacks: Sequence[Callback]
     ) -> None:
         self._hooks, self._end, self.plan = Hooks(callbacks), Event(), job.plan
+        self._hooks.watched = True
         noise = Pinned(job.plan.release.algorithm.releases.noise)
         self._trace = Trace(job.plan, noise, np.empty(0, np.int64), torch.empty(0))
         trace = self._trace  # the run refers to no session: it ends when that is dropped
@@ -157,11 +158,11 @@ class SteppedRun:
         step was made, or the run has failed.
         """
         run = self._run
-        if run.step < run.until:
+        if run.first < run.step < run.until:
             self._end.set()
             if not decided_beforehand:
                 self._hooks.stopped_by = self._hooks.stopped_by or "SteppedRun.finish"
-        if run.step > 0 and self._result is None:
+        if self._result is None and not run.first == run.step < run.until:
             self._result = cast(Result | None, next(self._steps, None))
         if self._result is None:
             raise InputError("session.finish", run.step, "has no result: no step, or it has failed")

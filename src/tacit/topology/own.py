@@ -101,6 +101,7 @@ def _of_objects(value: object, name: str) -> Own:
             except (TypeError, ValueError):
                 raise InputError(_WHERE, name, "has weights that are no numbers") from None
         elif len(shape) == 2 and shape[0] == shape[1] and kind in "biuf":
+            graphs.check_size(name, shape[0], shape[0])  # a sparse one may claim any
             nodes = [str(node) for node in range(shape[0])]
             edges = csr_array(part, dtype=np.float64, copy=True)
             edges.eliminate_zeros()
@@ -130,12 +131,13 @@ def _numbered(
         return np.array(numbers, np.int64), None
     elif all(1 <= number <= nodes for number in numbers):
         return np.array(numbers, np.int64) - 1, tuple(str(node + 1) for node in range(nodes))
-    elif len(outside) == len(labels) == nodes:
+    elif len(outside) == len(labels) == nodes and labels.keys().isdisjoint(names or ()):
         ordered = sorted(labels, key=_natural)
         called = tuple(ordered)
     else:
+        odd = next((label for label in outside if label not in (names or ())), outside[0])
         expected = (
-            f"{labels[outside[0]]}node {outside[0]} is not one of 0..{nodes - 1}: nodes go by these"
+            f"{labels[odd]}node {odd} is not one of 0..{nodes - 1}: nodes go by these"
             f", by 1..{nodes}, by nodes.names, or all by other names, which {len(outside)} are"
         )
         raise InputError(_WHERE, name, expected)

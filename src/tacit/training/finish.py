@@ -178,7 +178,7 @@ def _left_out(name: str) -> str:
     )
 
 
-def failed(run: RunState, error: BaseException) -> None:
+def failed(run: RunState, error: BaseException, watched: bool = False) -> None:
     """Write down that the run diverged; say what is safe where something could not be written."""
     if isinstance(error, DivergenceError):
         _diverged(run, str(error))
@@ -191,8 +191,8 @@ def failed(run: RunState, error: BaseException) -> None:
         more = "; when there is room to write, go on with --resume"
         expected = f"cannot be written ({error.strerror}){cut_short(run)}{more}"
         raise InputError("out", str(error.filename), expected) from error
-    unlike = isinstance(error, PeerError | BudgetError | KeyboardInterrupt)
-    if not unlike and run.ledger is not None and run.reserved > run.first:
+    unlike = PeerError | BudgetError if watched else PeerError | BudgetError | KeyboardInterrupt
+    if not isinstance(error, unlike) and run.ledger is not None and run.reserved > run.first:
         # A model or loss that fails does so because of records and of what was released.
         _reserve_all(run, run.ledger)
 

@@ -125,12 +125,14 @@ class Hooks:
 
     The first failure of a callback is kept. It asks for a clean stop, so that the run ends with a
     checkpoint before the failure is raised. `stopped_by` is the name of the callback that asked for
-    a stop, and `failure` says what a callback did wrong.
+    a stop, and `failure` says what a callback did wrong. `watched`: whoever interrupts the run has
+    seen what was released.
     """
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self._callbacks = tuple(callbacks)
         self.stopped_by: str | None = None
+        self.watched = False
         self.failure: InputError | None = None
 
     @property

@@ -177,7 +177,7 @@ def running(
                 result = finish(run, hooks)
         except BaseException as error:
             hooks.error(error)
-            failed(run, error)
+            failed(run, error, hooks.watched)
             raise
         if status is not None:
             status.end("stopped" if run.status == "stopped" else "done")

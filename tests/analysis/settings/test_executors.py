@@ -7,6 +7,7 @@ import signal
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -126,13 +127,54 @@ def test_a_run_leaves_its_worker_as_a_fresh_process(tmp_path, monkeypatch):
     assert tree(warm / "drawn") == tree(fresh / "drawn")
 
 
+def test_a_worker_takes_modules_from_where_it_is_asked_anew(tmp_path, monkeypatch):
+    """Its own directory is another, and it stays from one folder to the next."""
+    row = Path("examples/own_algorithm.py").read_text()
+    said = experiment(algorithm={"name": "row_here:ROW"}, task={"model": "model_here:model"})
+    source = "from torch import nn\ndef model(outputs):\n    open('here-{}', 'w').close()\n"
+    source += "    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pool.submit(os.chdir, "/").result()
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            monkeypatch.chdir(tmp_path / name)
+            Path("row_here.py").write_text(row)
+            Path("model_here.py").write_text(source.format(name))
+            wanted = WantedRun(name, load_config(said), tmp_path / "runs" / name)
+            (outcome,) = complete([wanted], make_whole, executor=pool)
+            assert outcome.status == "done", outcome.message
+            assert Path(f"here-{name}").exists()
+
+
+class Answer:
+    """It has `done` and `result` alone, as those of Ray and of `multiprocessing`."""
+
+    def __init__(self, call):
+        self.result, self.looks = call, iter([False])
+
+    def done(self):
+        return next(self.looks, True)
+
+
+class Bare(Executor):
+    def submit(self, function, /, *args, **options):
+        return Answer(partial(function, *args))
+
+
+def test_answers_that_cannot_be_cancelled_are_stopped(tmp_path):
+    asked = iter([False, True])
+    monitor = Monitor(should_stop=lambda: next(asked, True))
+    (outcome,) = complete([request(tmp_path)], make_whole, executor=Bare(), monitor=monitor)
+    assert outcome.status == "cancelled"
+
+
 class Elsewhere(Executor):
     """Workers that do not see the folder of the runs."""
 
     def submit(self, function, /, *args, **options):
         future: Future[object] = Future()
-        make, wanted, token, *more = args
-        future.set_result(function(make, wanted, token.parent / "not" / token.name, *more))
+        task, path, token, *more = args
+        future.set_result(function(task, path, token.parent / "not" / token.name, *more))
         return future
 
 

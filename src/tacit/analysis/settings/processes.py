@@ -13,8 +13,10 @@ along, and whose parent is gone, however it died, stops likewise.
 from __future__ import annotations
 
 import os
+import pickle
 import secrets
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -202,7 +204,7 @@ def run_by_executor(
                 wanted.unlink(missing_ok=True)
                 for future, (request, _) in running.items():
                     if not request.path.exists():  # it may wait for its turn for hours
-                        future.cancel()
+                        getattr(future, "cancel", bool)()
             while waiting and (stopping or at_once is None or len(running) < at_once):
                 request, turn = waiting.popleft()
                 if stopping:
@@ -211,7 +213,9 @@ def run_by_executor(
                 if turn == 1:
                     monitor.start(request)
                 try:
-                    future = executor.submit(_made_there, make, request, wanted, os.getcwd(), turn)
+                    task = pickle.dumps(partial(_make, make, request, wanted))
+                    path, here = request.path, os.getcwd()
+                    future = executor.submit(_made_there, task, path, wanted, here, turn)
                     running[future] = request, turn
                 except Exception as error:  # it is broken, or the machine has no room for more
                     if running:
@@ -250,7 +254,7 @@ def call_there(executor: Executor, function: Callable[[], Any]) -> Any:
     Raises:
         PeerError: the worker was lost.
     """
-    future: Any = executor.submit(_called_there, function, os.getcwd())
+    future: Any = executor.submit(_called_there, pickle.dumps(function), os.getcwd())
     while not future.done():
         _await_any([future])
     answer = _answer(future)
@@ -291,18 +295,33 @@ def _lost(request: WantedRun, how: str) -> Outcome:
 # What follows is called in a worker.
 
 _TURN = threading.Lock()  # of a worker with several threads
+_asker: Path | None = None  # what said that the last run is wanted
+_found: set[str] = set()  # modules of the directory that it was asked from
 _wanted: Path | None = None  # what says that the run is wanted which is made here now
 _preparing = False  # it, and nothing is reserved as yet
 
 
-def _called_there(function: Callable[[], Any], directory: str) -> Any:
-    """What the function returns or raises, where paths mean what they mean to who asks."""
+def _called_there(task: bytes, directory: str, asker: Path | None = None) -> Any:
+    """What a pickled function returns or raises, where paths mean what they mean to who asks.
+
+    So do modules: those that another asker's directory held are forgotten.
+    """
+    global _asker
     main = threading.current_thread() is threading.main_thread()
     usual = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # it is for who asks
     try:
         with _TURN, as_found():
+            while _found and (asker is None or asker != _asker):
+                sys.modules.pop(_found.pop(), None)
+            _asker, known = asker, set(sys.modules)
             os.chdir(directory)
-            return function()
+            try:
+                return pickle.loads(task)()
+            finally:
+                for name in sys.modules.keys() - known:
+                    file, own = getattr(sys.modules[name], "__file__", None), Path(*name.split("."))
+                    if file in (f"{directory}/{own}.py", f"{directory}/{own}/__init__.py"):
+                        _found.add(name)
     except Exception as error:
         return error
     finally:
@@ -310,14 +329,14 @@ def _called_there(function: Callable[[], Any], directory: str) -> Any:
             signal.signal(signal.SIGINT, usual)
 
 
-def _made_there(make: Make, request: WantedRun, wanted: Path, directory: str, turn: int) -> Any:
+def _made_there(task: bytes, path: Path, wanted: Path, directory: str, turn: int) -> Any:
     """Make a run here, while it is wanted.
 
     Some executors know a call by its arguments, and would not make one `turn` after another.
     """
     if not (wanted.exists() and os.path.isdir(directory)):
-        return Outcome(request.path, "cancelled")
-    return _called_there(partial(_make, make, request, wanted), directory)
+        return Outcome(path, "cancelled")
+    return _called_there(task, directory, wanted)
 
 
 def _make(make: Make, request: WantedRun, wanted: Path) -> Outcome:
