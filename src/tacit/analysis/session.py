@@ -179,8 +179,8 @@ def prepare(
 ) -> SteppedRun:
     """A run that is stepped by hand, in one process; nothing is sent before its first step.
 
-    `data` are `model`, `nodes`, `test`, `loss`, `metric`, `output`, `schema`, `units` and `graph`: all
-    are as `tacit.train` takes them, and so are the warning and errors.
+    `data` are `model`, `nodes`, `test`, `loss`, `metric`, `output`, `schema`, `units` and
+    `graph`: all are as `tacit.train` takes them, and so are the warning and errors.
     """
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         expected = "a run is stepped by hand in one process, which holds all records"
