@@ -208,6 +208,7 @@ def test_a_page_runs(page, folder, example):
 
 @pytest.mark.parametrize("page", LITERALLY, ids=name_of)
 def test_experiments_of_a_page_are_read(page, folder):
+    shutil.copy(folder / "examples" / "own_algorithm.py", folder)
     run_page(page, folder, ("toml",))
 
 

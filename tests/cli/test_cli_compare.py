@@ -77,6 +77,7 @@ def test_a_figure_is_run_drawn_and_cached(file):
 def test_without_matplotlib_all_but_the_pictures_is_written(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "tacit.report.pictures", raising=False)
+    monkeypatch.delattr("tacit.report.pictures", raising=False)
     answer = tacit("compare", file, "--quick", "--json", "--out", "here")
     assert answer.code == 0
     assert answer.json["complete"] == 2

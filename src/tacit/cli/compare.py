@@ -86,13 +86,13 @@ def compare(
         check_new("--picture", picture)
         optional("matplotlib")
     figure = load_figure(files, FigureOptions(tuple(set_ or ()), quick, seeds))
-    folder = open_folder(out or _folder(files, quick))
     with (
         kept(_KEPT),
         opened_executor(executor) as workers,
         stop_signals() as asked_to_stop,
         watching(asked_to_stop, hidden=as_json) as monitor,
     ):
+        folder = open_folder(out or _folder(files, quick))
         gathered = gather(figure, folder, jobs=jobs, executor=workers, monitor=monitor)
     if asked_to_stop():
         typer.echo(f"stopped: {_KEPT}", err=True)
