@@ -531,7 +531,10 @@ KEYS: Mapping[str, Key] = {
     "privacy.colluding": Key((0, 1), combined(CERTIFIED, {"privacy": {"noise": "pairwise"}})),
     "privacy.bands": Key(
         (2, 3),
-        combined(CERTIFIED, {"privacy": {"noise": "banded"}, "train": {"sampling": "cyclic"}}),
+        combined(
+            CERTIFIED,
+            {"privacy": {"noise": "banded"}, "train": {"sampling": "cyclic", "batch": 2}},
+        ),
     ),
     "privacy.pair_noise": Key((1.0, 4.0), combined(CERTIFIED, {"privacy": {"noise": "pairwise"}})),
     "privacy.aggregation": Key(

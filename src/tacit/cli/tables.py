@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -16,11 +16,13 @@ from tacit.report.plan_page import PlanNames, plan_blocks
 from tacit.report.terminal import terminal
 from tacit.report.view import Block, Table
 from tacit.training import weights
-from tacit.training.api import Source, understood
 from tacit.training.budget import epsilon_by_colluders, unit_spent
 from tacit.training.job import Job
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.run_folder.result import bytes_per_step, mechanism_line, message_bytes
+
+if TYPE_CHECKING:
+    from tacit.training.api import Source
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,9 +46,11 @@ class Planned:
 def plan(config: Source, **data: Any) -> Planned:
     """What a run would do and cost; nothing is trained, sent or charged.
 
-    `data` are `model`, `nodes`, `test`, `loss`, `metric`, `output`, `schema` and `units`, as
-    `tacit.train` takes them; errors are the same.
+    `data` are `model`, `nodes`, `test`, `loss`, `metric`, `output`, `schema`, `units` and
+    `graph`, as `tacit.train` takes them; errors are the same.
     """
+    from tacit.training.api import understood  # which loads what trains
+
     job = understood(config, None, data)[1](ALONE)
     return Planned(plan_document(job), plan_names(job))
 

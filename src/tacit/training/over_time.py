@@ -54,9 +54,9 @@ def with_noise(
 
 def check_sums(release: Release, nodes: Sequence[NodePlan]) -> None:
     """Refuse noise over time where sums are so long that rounding counts for more than is said."""
-    for node in nodes:
+    for node in nodes if release.over_time is not None else ():
         longest = node.records / (node.noise_scale * min(release.noise_shape))
-        if release.over_time is not None and longest > MOST_SUM:
+        if longest > MOST_SUM:
             expected = (
                 f"needs J over the noise multiplier of at most {MOST_SUM:g}: use 'independent'"
             )

@@ -22,7 +22,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -390,10 +390,14 @@ class Processes(Executor):
     def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         """Hand it to a process that has nothing to do, which is started if there is none."""
         idle = [one for one, last in self._last.items() if last.done() and one.alive]
-        one = idle[0] if idle else _Process()
         with _start_conditions(self._threads):
+            for one in idle:
+                with suppress(BrokenExecutor):  # it was killed since
+                    self._last[one] = one.executor.submit(function, *args, **options)
+                    return self._last[one]
+            one = _Process()
             self._last[one] = one.executor.submit(function, *args, **options)
-        return self._last[one]
+            return self._last[one]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End them at once, whatever threads a user's module has begun."""

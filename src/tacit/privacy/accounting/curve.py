@@ -18,8 +18,8 @@ of both directions: so between two points it lies below their chord.
 - *Attacks*: a test that accuses the innocent with probability a finds the guilty with at most
   1 - T(a), T the bound on errors. What it gains over a (membership advantage), by what factor an
   accusation multiplies the odds, and how often a record is rebuilt that is guessed with probability
-  a without the release (Hayes, Mahloujifar and Balle, *Bounding training data reconstruction in
-  DP-SGD*, 2023, Thm. 2) follow from it.
+  a without the release (Hayes, Mahloujifar and Balle, arXiv 2302.07225, 2023, Thm. 2) follow
+  from it.
 """
 
 from __future__ import annotations

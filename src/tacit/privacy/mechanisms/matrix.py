@@ -16,7 +16,6 @@ from typing import Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from tacit.errors import InputError
 from tacit.privacy.mechanisms.base import (
@@ -227,6 +226,8 @@ def fraction_bits(correlation: Correlation, steps: int) -> int:
     if correlation == "tree":
         span = float(_MOST_DEVIATIONS * (steps.bit_length() + 1))
     else:
+        from scipy.signal import lfilter  # takes long to load
+
         impulse = np.zeros(steps)
         impulse[0] = 1.0
         grown = np.abs(lfilter([1.0], correlation, impulse)).sum()
@@ -248,6 +249,8 @@ def banded_correlation(
     only two different numbers beside the diagonal a step reads two rows of memory, not all bands.
     With `coins`, records join the steps of their group by coins.
     """
+    from scipy.signal import lfilter
+
     length = min(steps, _FORESEEN)
     ones, impulse = np.ones(length), np.zeros(length)
     impulse[0] = 1.0
