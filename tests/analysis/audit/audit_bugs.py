@@ -49,11 +49,11 @@ class ClippedAfterAveraging(StackedContext):
     """The mean over the batch is clipped, not each record's gradient."""
 
     def batch_gradient(self, at, k, **options):
-        inputs, targets, mask, _ = self._batch(k, 0, False, None, self._plan.nodes)
+        inputs, targets, mask, indices = self._batch(k, 0, False, None, self._plan.nodes)
         bound = self._plan.release.clip.bound(k)
         assert bound is not None
         gradients = self._model.gradient(at, inputs, targets, mask, None)
-        self._seen.keep(gradients, mask)
+        self._seen.keep(gradients, mask, indices, self._plan.nodes)
         mean = gradients.total / self.batch_size
         norm = mean.norm(dim=1, keepdim=True)
         return mean * (bound / norm).clamp(max=1).nan_to_num(1.0) * self.batch_size
@@ -100,9 +100,9 @@ class Unclipped(StackedContext):
     """No clipping at all."""
 
     def batch_gradient(self, at, k, **options):
-        inputs, targets, mask, _ = self._batch(k, 0, False, None, self._plan.nodes)
+        inputs, targets, mask, indices = self._batch(k, 0, False, None, self._plan.nodes)
         gradients = self._model.gradient(at, inputs, targets, mask, None)
-        self._seen.keep(gradients, mask)
+        self._seen.keep(gradients, mask, indices, self._plan.nodes)
         return gradients.total
 
 

@@ -15,7 +15,7 @@ class ClippedInPairs(StackedContext):
 
     def batch_gradient(self, at, k, *, part=0, **options):
         rows, nodes = self._taking_part(k)
-        inputs, targets, mask, _ = self._batch(k, part, False, rows, nodes)
+        inputs, targets, mask, indices = self._batch(k, part, False, rows, nodes)
         where = at if rows is None else at[rows]
         bound, total = self.clip(k), torch.zeros_like(where)
         assert bound is not None
@@ -29,7 +29,7 @@ class ClippedInPairs(StackedContext):
                 2 * mean * (bound / mean.norm(dim=1, keepdim=True)).clamp(max=1).nan_to_num(1.0)
             )
         whole = self._model.gradient(where, inputs, targets, mask, bound)
-        self._seen.keep(whole, mask)
+        self._seen.keep(whole, mask, indices, nodes)
         return total if rows is None else torch.zeros_like(at).index_copy_(0, rows, total)
 
 
