@@ -24,6 +24,7 @@ from tacit.topology import (
 
 COLUMNS = np.array([[0.5, 0.0, 0.25], [0.5, 1.0, 0.25], [0.0, 0.0, 0.5]])
 BOTH = np.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.25, 0.25, 0.5]])
+ALIKE = np.array([[0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.0, 0.25, 0.75]])
 
 
 of = weights_of
@@ -38,7 +39,9 @@ def changed(matrix, i, j, value):
 def test_right_matrices_pass():
     check_column_stochastic(of(COLUMNS), "given")
     check_column_stochastic(of(BOTH), "given")
-    check_doubly_stochastic(of(BOTH), "given")
+    check_doubly_stochastic(of(ALIKE), "given")
+    with pytest.raises(InputError, match="not symmetric"):
+        check_doubly_stochastic(of(BOTH), "given")
 
 
 @pytest.mark.parametrize(
@@ -103,28 +106,34 @@ def test_connection_is_that_of_the_closure_of_the_union(graphs):
     with pytest.raises(InputError, match="given") as refused:
         check_strongly_connected(schedule)
     assert refused.value.where == "topology.graph"
-    source, *missing = _numbers_after_node(refused.value.expected)
-    assert missing == [node for node in range(n) if not reached[source, node]]
+    parts = {tuple(np.flatnonzero(row).tolist()) for row in reached & reached.T}
+    count, *largest = _parts(refused.value.expected)
+    assert count == len(parts)
+    assert {*largest} <= parts
+    assert len(largest) == min(count, 3)
+    assert min(map(len, largest)) >= sorted(map(len, parts))[-len(largest)]
 
 
-def _numbers_after_node(text):
-    lists = re.findall(r"nodes? (\d+(?:, \d+)*)", text)
-    return [int(number) for numbers in lists for number in numbers.split(", ")]
+def _parts(text):
+    """How many there are, and the nodes of those that are listed."""
+    count, listed = re.search(r"(\d+) parts, (.*)", text).groups()
+    lists = [part for part in listed.split(" | ") if not part.endswith(" more")]
+    return int(count), *(tuple(map(int, re.findall(r"\d+", part))) for part in lists)
 
 
 def test_a_period_may_connect_what_no_graph_connects():
     graphs = tuple(graph_of(4, frozenset({(i, (i + 1) % 4)})) for i in range(4))
     check_strongly_connected(GraphSchedule("given", graphs))
-    with pytest.raises(InputError, match=r"node 1 .*node 0$"):
+    with pytest.raises(InputError, match=r"2 parts, 1 \| 0$"):
         check_strongly_connected(GraphSchedule("given", (graph_of(2, frozenset({(0, 1)})),)))
 
 
-def test_at_most_ten_unreached_nodes_are_listed():
+def test_at_most_ten_nodes_of_a_part_are_listed():
     ring = frozenset((i, (i + 1) % 20) for i in range(20))
     other = frozenset((source + 20, target + 20) for source, target in ring)
-    with pytest.raises(InputError, match=r"10 more") as refused:
+    with pytest.raises(InputError, match=r"9, \.\.\. \| 20, ") as refused:
         check_strongly_connected(GraphSchedule("given", (graph_of(40, ring | other),)))
-    assert _numbers_after_node(refused.value.expected) == [0, *range(20, 30)]
+    assert _parts(refused.value.expected) == (2, tuple(range(10)), tuple(range(20, 30)))
 
 
 def rate(name, nodes, weights=None):
