@@ -26,7 +26,8 @@ BOTH_WAYS = [[(0, 1), (1, 2), (3, 4)], [(0, 3), (2, 4)], [(1, 3), (0, 2), (0, 4)
 SERVERS = {name for name, row in ALGORITHMS.items() if row.graph.weights == "server"}
 COPIES = {"choco-sgd", "do-adp", "cpgt"}
 DUALS = {"ddp-admm-gradient", "dp-madmm-gradient", "dp-radmm-gradient"}
-SEVERAL = set(ALGORITHMS) - SERVERS - COPIES - DUALS
+MATCHINGS = {"dpdl"}
+SEVERAL = set(ALGORITHMS) - SERVERS - COPIES - DUALS - MATCHINGS
 Array = oracle.Array
 
 
@@ -164,7 +165,8 @@ def plan_of(name, **topology):
 
 
 def test_a_server_and_public_copies_have_one_round_and_the_others_several():
-    assert len(SERVERS) + len(COPIES) + len(DUALS) + len(SEVERAL) == len(ALGORITHMS) == 31
+    kinds = (SERVERS, COPIES, DUALS, MATCHINGS, SEVERAL)
+    assert sum(map(len, kinds)) == len(ALGORITHMS) == 33
     for name in ALGORITHMS:
         assert plan_of(name).rounds == plan_of(name, rounds=1).rounds == 1
         assert plan_of(name, rounds="auto").rounds == 1
@@ -174,6 +176,7 @@ def test_a_server_and_public_copies_have_one_round_and_the_others_several():
         with pytest.raises(InputError, match=r"topology.rounds = 3: .*; leave it out") as refused:
             plan_of(name, rounds=3)
         others = "dual variable" if name in DUALS else "public copies"
+        others = "matching" if name in MATCHINGS else others
         assert ("server" if name in SERVERS else others) in str(refused.value)
 
 
