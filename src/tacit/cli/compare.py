@@ -123,8 +123,8 @@ def compare(
         typer.echo(dump(found, {"out": str(folder)}))
     else:
         terminal(figure_blocks(document))
-        for name in names:
-            typer.echo(str(folder / name))
+        for path in (*(folder / name for name in names), *filter(None, [picture])):
+            typer.echo(str(path))
     code = worst_code(gathered)
     if code:
         raise typer.Exit(code)

@@ -105,7 +105,8 @@ class MatrixGaussian(Scheduled):
     def _summary(self) -> str:
         turn = "every record" if self.turns == 1 else f"each record every {self.turns} steps"
         coin = "" if self.sample_rate == 1 else f" with probability {self.sample_rate:.4g}"
-        bands = 0 if self.correlation == "tree" else len(self.correlation)
+        tree = self.correlation == "tree"  # else trailing zeros are no bands
+        bands = 0 if tree else len(np.trim_zeros(np.asarray(self.correlation), "b"))
         words = f" correlated over steps ({f'{bands} bands' if bands else 'binary tree'})"
         released = f", {sum(self.times)} releases" if self.times else ""
         return f"Gaussian{'' if bands == 1 else words}{released}, {turn}{coin}"
