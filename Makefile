@@ -9,7 +9,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 # Some tests wait, and those of processes for a third of their time: of these more share a core.
 CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SOME := $(shell expr $(CORES) + 1)
+BOTH := $(shell expr $(CORES) + 2)
 MANY := $(shell expr 2 \* $(CORES) + 2)
+# With TIERS="not nightly", `make test` runs what `make test-rest` does as well: one session collects once.
+TIERS :=
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
 .PHONY: demo test test-rest test-nightly test-all coverage check format docs bench bench-quick clean
@@ -18,7 +21,7 @@ demo: .venv/.installed  ## train privately on the data set that ships with sciki
 	$(BIN)/tacit train examples/digits.toml
 
 test: check  ## every check: format, lint, types, and the tests that are quick
-	$(PYTEST) -n $(SOME)
+	$(PYTEST) -n $(if $(TIERS),$(BOTH) -m "$(TIERS)",$(SOME))
 
 test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
 	$(PYTEST) -n $(MANY) -m "(process or slow) and not nightly" \

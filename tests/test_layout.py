@@ -56,21 +56,31 @@ def _dotted(module):
     return ".".join(("tacit", *Path(module).with_suffix("").parts)).removesuffix(".__init__")
 
 
+@cache
+def tree_of(path):
+    """The syntax of a file, which several tests look through."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported_units(path):
     """The units of tacit that a file imports, anywhere in it."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return set(filter(None, (_unit_of(name) for name in _imported_names(tree))))
+    return set(filter(None, (_unit_of(name) for name in _names_of(path))))
 
 
-def edges(tree, modules):
+def edges(names, modules):
     """The modules of tacit that a file imports: at its top, within functions, or for types alone.
 
     What is imported from a module is either a module itself, or makes an edge to that one.
     """
-    for name in _imported_names(tree):
+    for name in names:
         used = name if name in modules else name.rpartition(".")[0]
         if used in modules:
             yield used
+
+
+@cache
+def _names_of(path):
+    return tuple(_imported_names(tree_of(path)))
 
 
 def _imported_names(tree):
@@ -82,6 +92,7 @@ def _imported_names(tree):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
 def _unit_of(name):
     first, _, rest = name.partition(".")
     found = rest.partition(".")[0]
@@ -113,14 +124,14 @@ DOTTED = {_dotted(name): path for name, path in MODULES.items()}
 
 def used_by(name, text):
     """The modules that one of them imports, of its text."""
-    return set(edges(ast.parse(text), DOTTED)) - {name}
+    return set(edges(_imported_names(ast.parse(text)), DOTTED)) - {name}
 
 
 @cache
 def imports():
     """Which modules each imports; the root package offers names of all others, and is apart."""
     return {
-        name: used_by(name, path.read_text(encoding="utf-8"))
+        name: set(edges(_names_of(path), DOTTED)) - {name}
         for name, path in DOTTED.items()
         if name != "tacit"
     }
@@ -163,7 +174,7 @@ def test_modules_say_what_they_are_and_what_they_offer():
 
 def of_rows():
     """The files of algorithms: those from which the table takes its rows, and nothing else."""
-    table = ast.parse(MODULES["algorithms/__init__.py"].read_text(encoding="utf-8"))
+    table = tree_of(MODULES["algorithms/__init__.py"])
     return {
         str(node.module)
         for node in table.body
@@ -177,7 +188,7 @@ def test_only_files_of_algorithms_offer_rows_in_place_of_names():
 
 
 def _unsaid(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     if not ast.get_docstring(tree):
         return "needs a docstring"
     defined = {
@@ -197,7 +208,7 @@ def _unsaid(path):
         return "needs __all__" if path.name == "__init__.py" and len(tree.body) > 1 else ""
     if len(names) != len(set(names)):
         return "offers a name twice"
-    passed_on = {name.rpartition(".")[2] for name in _imported_names(tree)} & set(names)
+    passed_on = {name.rpartition(".")[2] for name in _names_of(path)} & set(names)
     if path.name == "__init__.py" or passed_on:
         return ""
     return "needs no __all__: it offers its names without an underscore"
@@ -206,7 +217,7 @@ def _unsaid(path):
 def test_no_class_name_stands_for_two_things():
     places: dict[str, list[str]] = {}
     for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name)
     assert {key: files for key, files in places.items() if len(files) > 1} == {}
@@ -223,7 +234,7 @@ def test_names_that_are_offered_exist():
             continue
         dotted = _dotted(name)
         module = __import__(dotted, fromlist=["*"])
-        names = exported(ast.parse(path.read_text(encoding="utf-8"))) or []
+        names = exported(tree_of(path)) or []
         assert [key for key in names if not hasattr(module, key)] == [], dotted
 
 

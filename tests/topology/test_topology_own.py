@@ -1,6 +1,7 @@
 """Graphs of one's own, against networkx: objects, functions, files, and what is wrong with them."""
 
 import io
+import zipfile
 
 import networkx as nx
 import numpy as np
@@ -210,7 +211,8 @@ def test_what_is_no_graph_or_no_mixing_is_refused_in_a_line(said):
 def bomb():
     """An archive that says it unpacks to more than it may."""
     file = io.BytesIO()
-    np.savez_compressed(file, a=np.zeros((12_000, 12_000)))
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("a.npy", bytes(8 * 12_000**2))
     return file.getvalue()
 
 
@@ -242,7 +244,7 @@ HOSTILE = {
     "range.npz": out_of_range,
     "pickle.npz": pickled,
     "shape.npz": shaped,
-    "half.npz": lambda: bomb()[:1000],
+    "half.npz": lambda: shaped()[:300],
     "empty.npz": lambda: b"",
     "large.mtx": lambda: MTX + b"100000000 100000000 1000000000000\n1 1 1\n",
     "range.mtx": lambda: MTX + b"2 2 1\n9 9 1\n",
