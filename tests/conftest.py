@@ -38,6 +38,10 @@ LONGEST = (
     "tests/test_tacit_dp.py",
     "tests/cli/test_cli_tune.py",
     "tests/communication/secure/test_secure_wire_returns.py",
+    "tests/communication/secure/test_secure_leaving.py",
+    "tests/analysis/settings/test_executors.py",
+    "tests/algorithms/test_algorithms_own_everywhere.py",
+    "tests/test_notebooks.py",
     "tests/training/test_resume.py::test_kills_leave_sound_files",
 )
 

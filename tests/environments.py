@@ -1,8 +1,9 @@
 """Environments such as users have: empty, then what they install, and nothing else.
 
 Nothing is fetched. What `pip install` would bring is linked from the environment of the tests,
-package by package as the metadata require it; pip itself then runs without any index, so that it
-fails where something is lacking. So an environment holds what was asked for, at the cost of links.
+package by package as the metadata require it, with what was compiled of it; pip itself then runs
+without any index, so that it fails where something is lacking. So an environment holds what was
+asked for, at the cost of links.
 """
 
 from __future__ import annotations
@@ -75,10 +76,18 @@ def link(distribution, environment):
             target.write_bytes(content)
             target.chmod(source.stat().st_mode)
             continue
-        try:
-            os.link(source, target)
-        except OSError:  # on another disk
-            shutil.copy2(source, target)
+        for one, other in ((source, target), *_compiled(source, target.parent)):
+            other.parent.mkdir(exist_ok=True)
+            try:
+                os.link(one, other)
+            except OSError:  # on another disk
+                shutil.copy2(one, other)
+
+
+def _compiled(source, folder):
+    """What Python and Numba keep of a file, and where they look for it in another folder."""
+    kept = source.parent.glob(f"__pycache__/{source.stem}.*") if source.suffix == ".py" else ()
+    return [(one, folder / "__pycache__" / one.name) for one in kept]
 
 
 def as_wheel(distribution, folder):
@@ -111,11 +120,14 @@ def tracked():
 
 
 def clone(folder):
-    """Copy the working tree, as a clone has it."""
+    """Copy the working tree, as a clone has it, and what was compiled of `src`."""
     for path in tracked():
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
+        ours = _compiled(path, target.parent) if ROOT / "src" in path.parents else ()
+        for one, other in ((path, target), *ours):
+            other.parent.mkdir(exist_ok=True)
+            shutil.copy2(one, other)
 
 
 class Shell:
