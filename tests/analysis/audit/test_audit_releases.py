@@ -1,7 +1,7 @@
 """What is attacked of every private algorithm, and what its row says of it."""
 
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from tacit.training.stacked_context import StackedContext
 AUDIT = Path(tacit.__file__).parent / "analysis" / "audit"
 
 
-@lru_cache(maxsize=1)
+@cache
 def lab(name):
     plan = in_small(BY_ALGORITHM[name]().plan)
     return set_up(plan, min(4, plan.steps), 120, StackedContext)
