@@ -437,13 +437,16 @@ def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
     new = np.append(True, (np.diff(every) != 0) | (np.diff(nodes) != 0))[: len(every)]
     sizes = np.bincount(nodes[new], minlength=len(local)).tolist()
     _, places, inverse = np.unique(every[new], return_index=True, return_inverse=True)
-    # The first node that has each record, node by node.
-    firsts = _parts(nodes[new][places][inverse], sizes)
+    # The first node that has each record, node by node; and the nodes that share three with one.
+    first = nodes[new][places][inverse]
+    firsts, others = _parts(first, sizes), first < nodes[new]
+    pairs, times = np.unique((nodes[new] * len(local) + first)[others], return_counts=True)
+    near = set((pairs[times > 2] // len(local)).tolist())
     whole: dict[bytes, int] = {}
     for place, (own, found) in enumerate(zip(digests, firsts, strict=True)):
         other, word = whole.setdefault(own.tobytes(), place), ""
-        shared = np.bincount(found, minlength=1)[:place]
-        if other == place and 2 * sizes[place] > len(own) and shared.any():
+        if other == place and 2 * sizes[place] > len(own) and place in near:
+            shared = np.bincount(found)[:place]
             most = int(shared.argmax())
             if 2 * shared[most] > max(4, min(sizes[place], sizes[most])):
                 other, word = most, "mostly "
