@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from tacit.config import load_config
 from tacit.data import Dataset, Schema, load, load_own, partition, record_layout
-from tacit.data.own import record_digests, unit_digests
+from tacit.data.own import digests_of_all, record_digests, unit_digests
 from tacit.data.units import unit_ids
 from tacit.errors import InputError, RecordsError
 from tacit.training.prepare import prepare
@@ -383,6 +383,15 @@ def test_a_digest_is_that_of_the_numbers():
         content = np.array(row, "<f4").tobytes().strip(b"\0")
         known = hashlib.blake2b(content, digest_size=8, key=KEY).digest()
         assert int(digest) == int.from_bytes(known, "little")
+
+
+def test_digests_of_all_parts_are_those_of_each():
+    """Parts of no record, of few, and of more than are converted at a time."""
+    rows = torch.arange(3 * 9010.0).reshape(-1, 3)
+    parts = torch.split(rows, [0, 4, 4095, 1, 4097, 10, 0, 803])
+    known = record_digests(rows, KEY)
+    assert (digests_of_all([parts[1].double(), *parts[2:]], KEY) == known).all()
+    assert len(digests_of_all([parts[0]] * 2, KEY)) == 0
 
 
 @settings(max_examples=30, deadline=None)

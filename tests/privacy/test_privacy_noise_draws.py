@@ -23,6 +23,7 @@ from tacit.privacy.noise.draws import (
     _smallest,
     aes_ctr,
     coins,
+    coins_of_all,
     fresh_keys,
     keystream,
     position,
@@ -244,6 +245,17 @@ def test_coins_of_rate_one_and_zero_are_certain():
     assert coins(COIN_KEYS, 0, "sampling", 0, 100_000, 1.0).all()
     assert not coins(COIN_KEYS, 0, "sampling", 0, 100_000, 0.0).any()
     assert coins(COIN_KEYS, 0, "sampling", 0, 0, 0.5).shape == (0,)
+
+
+@pytest.mark.parametrize("cipher", ["aes", "chacha20"])
+def test_coins_of_many_nodes_are_those_of_each(cipher):
+    nodes, counts, rates = (4, 0, 7, 2), (5, 1000, 0, 33), (0.5, 1.0, 0.25, 0.0)
+    keys = seeded_keys(3, nodes, cipher)
+    thrown = coins_of_all(keys, nodes, "sampling", 6, counts, rates, 1)
+    each = zip(nodes, counts, rates, strict=True)
+    known = [coins(keys, node, "sampling", 6, count, rate, 1) for node, count, rate in each]
+    assert thrown.tolist() == np.concatenate(known).tolist()
+    assert thrown[:5].any()
 
 
 @given(rate=st.floats(0, 1))

@@ -200,6 +200,7 @@ def test_a_model_that_all_nodes_share_is_evaluated_once_and_told_of_each():
     found = evaluate(engine, loss, Released(shared), common, test, nodes=NODES).value
     repeated = Released(shared.repeat(NODES, 1))
     assert found == evaluate(engine, loss, repeated, common, test).value
+    assert found == evaluate(engine, loss, repeated, common, test, nodes=NODES).value
     assert len(found.rows[0]) == NODES + 1
 
 
@@ -232,7 +233,13 @@ def test_means_over_nodes_are_of_any_numbers(values, mean):
 @pytest.mark.parametrize("loss", ["cross-entropy", "mse", "huber"])
 def test_losses_of_all_models_at_once_have_the_bits_of_each_alone(loss):
     generator, kind = torch.Generator().manual_seed(0), LOSSES[loss]
-    for models, records, width in [(5, 1, 3), (3, 17, 10), (33, 100, 17), (2, 5000, 10)]:
+    for models, records, width in [
+        (5, 1, 3),
+        (3, 17, 10),
+        (33, 100, 17),
+        (2, 5000, 10),
+        (3, 2**15 - 1, 3),
+    ]:
         width = width if loss == "cross-entropy" else 1
         outputs = 5 * torch.randn(models, records, width, generator=generator)
         targets = torch.randint(width, (records,), generator=generator)

@@ -93,6 +93,14 @@ def test_a_label_that_was_not_declared_is_refused_and_not_told(label):
     )
 
 
+def test_each_node_may_call_the_two_classes_in_its_own_way():
+    """A rule of the loss is of the records of a node, also where those of all are asked at once."""
+    task = {"loss": "logistic", "outputs": 1}
+    prepared(nodes([-1, 1], [0, 1]), task)
+    with pytest.raises(RecordsError, match=r"nodes\[1\] = '1 of 3 records'"):
+        prepared(nodes([-1, 1], [-1, 0, 1]), task)
+
+
 class Seen(nn.Module):
     """A linear model that keeps what it is shown."""
 

@@ -37,6 +37,7 @@ import math
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from unicodedata import normalize
@@ -219,6 +220,24 @@ def unit_digests(ids: Iterable[str], key: bytes) -> NDArray[np.uint64]:
         for text in plain
     ]
     return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64)
+
+
+def digests_of_all(parts: Sequence[Tensor], key: bytes) -> NDArray[np.uint64]:
+    """What `record_digests` gives of the records of all parts, one after the other.
+
+    Their records have one shape; of small parts many are converted at a time.
+    """
+    starts = np.cumsum([0, *map(len, parts)])
+    blocks = [
+        (start // _ROWS, len(part) < _ROWS) for start, part in zip(starts, parts, strict=False)
+    ]
+    found = []
+    for _, some in groupby(zip(blocks, parts, strict=True), lambda pair: pair[0]):
+        few = [part for _, part in some]
+        if len(few) > 1:
+            few = [torch.cat([part.detach().to("cpu", torch.float32) for part in few])]
+        found.append(record_digests(few[0], key))
+    return np.concatenate(found)
 
 
 def record_digests(inputs: Tensor, key: bytes) -> NDArray[np.uint64]:

@@ -103,11 +103,12 @@ def open_ledger(
     if not plan.accounted:
         return None
     here = range(len(plan.nodes)) if hosted is None else hosted
+    nodes, release = [plan.nodes[number] for number in here], plan.release
+    kinds = {release.kind(node): node for node in nodes}
+    known = {kind: to_statement(release.ledger_mechanism(node)) for kind, node in kinds.items()}
     statements = [
-        ledgers.NodeStatement(
-            node.node, to_statement(plan.release.ledger_mechanism(node)), node.budget, node.delta
-        )
-        for node in (plan.nodes[number] for number in here)
+        ledgers.NodeStatement(node.node, known[release.kind(node)], node.budget, node.delta)
+        for node in nodes
     ]
     digest = plan.digest(here)
     if folder is None:

@@ -346,7 +346,7 @@ def result_document(
     own_scores = zip(job.metrics, scores.own, strict=True) if scores is not None else ()
     formula = algorithm.claims.formula if plan.release.claims else None
     last, schedule = max(run.step - 1, 0), plan.mixing.schedule
-    claimed = claimed_spent(plan, run.charged)
+    claimed, shares = claimed_spent(plan, run.charged), weights.shares(plan.nodes)
     return ResultDocument(
         format_version=1,
         tacit_version=__version__,
@@ -390,8 +390,8 @@ def result_document(
         seconds=seconds,
         steps_per_second=run.step / seconds if seconds > 0 else 0.0,
         records=tuple(node.records for node in plan.nodes),
-        signal_share=tuple(share.signal for share in weights.shares(plan.nodes)),
-        noise_share=tuple(share.noise for share in weights.shares(plan.nodes)),
+        signal_share=tuple(share.signal for share in shares),
+        noise_share=tuple(share.noise for share in shares),
         sampling_rate=tuple(node.rate for node in plan.nodes),
         expected_batch=tuple(node.expected_batch for node in plan.nodes),
         noise_multiplier=NoiseMultipliers(

@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit import data
@@ -22,7 +23,7 @@ from tacit.communication.peers import Peers, Placement
 from tacit.config import GIVEN, Config
 from tacit.config.schema import PER_NODE
 from tacit.data import Dataset, Schema, StackedData
-from tacit.data.own import own_name, record_digests, unit_digests
+from tacit.data.own import digests_of_all, own_name, record_digests, unit_digests
 from tacit.data.tables import default_schema, find_schema, is_frame, public_records
 from tacit.data.tables.check import OwnScreen
 from tacit.data.tables.kinds import NodeColumn
@@ -203,9 +204,9 @@ def load_records(
         local = _own(config, nodes, _of_parties(schema, names), hosted, whose)
         for name, records in zip(whose, local, strict=True):
             _check_known(config, schema, records, name)
-        _warn_of_equal(local, whose)
         ids = [records.units for records in local]
         train = data.stack(local, dtype, device, rule, hosted)
+        _warn_of_equal(local, whose)
     else:
         assert named is not None
         _check_known(config, schema, named.train, named.name)
@@ -427,17 +428,25 @@ def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
     if len(local) < 2:
         return
     key = secrets.token_bytes(32)
-    digests = [np.sort(record_digests(records.inputs, key)) for records in local]
-    distinct = [np.unique(own) for own in digests]
-    sizes = [len(own) for own in distinct]
-    _, places, inverse = np.unique(np.concatenate(distinct), return_index=True, return_inverse=True)
-    # The first node that has each record, node by node.
-    firsts = np.split(np.repeat(np.arange(len(local)), sizes)[places][inverse], np.cumsum(sizes))
+    counts = [len(records) for records in local]
+    nodes = np.repeat(np.arange(len(local)), counts)
+    every = digests_of_all([records.inputs for records in local], key)
+    every = every[np.lexsort((every, nodes))]
+    digests = _parts(every, counts)
+    # Of each node its distinct records.
+    new = np.append(True, (np.diff(every) != 0) | (np.diff(nodes) != 0))[: len(every)]
+    sizes = np.bincount(nodes[new], minlength=len(local)).tolist()
+    _, places, inverse = np.unique(every[new], return_index=True, return_inverse=True)
+    # The first node that has each record, node by node; and the nodes that share three with one.
+    first = nodes[new][places][inverse]
+    firsts, others = _parts(first, sizes), first < nodes[new]
+    pairs, times = np.unique((nodes[new] * len(local) + first)[others], return_counts=True)
+    near = set((pairs[times > 2] // len(local)).tolist())
     whole: dict[bytes, int] = {}
-    for place, (own, found) in enumerate(zip(digests, firsts, strict=False)):
+    for place, (own, found) in enumerate(zip(digests, firsts, strict=True)):
         other, word = whole.setdefault(own.tobytes(), place), ""
-        shared = np.bincount(found, minlength=1)[:place]
-        if other == place and 2 * sizes[place] > len(own) and shared.any():
+        if other == place and 2 * sizes[place] > len(own) and place in near:
+            shared = np.bincount(found)[:place]
             most = int(shared.argmax())
             if 2 * shared[most] > max(4, min(sizes[place], sizes[most])):
                 other, word = most, "mostly "
@@ -448,6 +457,12 @@ def _warn_of_equal(local: Sequence[Dataset], whose: Sequence[str]) -> None:
                 word,
                 whose[other],
             )
+
+
+def _parts(values: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+    """What `np.split` gives of parts of these sizes, ten times as fast."""
+    ends = accumulate(sizes)
+    return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _warn_of_persons(public: Ids, private: Sequence[Ids], person: str) -> None:

@@ -59,9 +59,13 @@ def weighed(config: Config, nodes: Sequence[Node], activity: Activity | None) ->
     here = [activity is None or bool(activity.active[:, node.node].any()) for node in nodes]
     count = sum(here) or 1
     whole = math.fsum(share for share, there in zip(shares, here, strict=True) if there)
-    return [
-        replace(node, weight=count * share / whole if there else float(node.records > 0))
+    weights = [
+        count * share / whole if there else float(node.records > 0)
         for node, share, there in zip(nodes, shares, here, strict=True)
+    ]
+    return [
+        node if node.weight == weight else replace(node, weight=weight)
+        for node, weight in zip(nodes, weights, strict=True)
     ]
 
 

@@ -138,7 +138,7 @@ def fingerprint(public: str) -> str:
     return hashlib.blake2b(bytes.fromhex(public), digest_size=8).hexdigest()
 
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 _SCHEMA = (
     "CREATE TABLE entry (id INTEGER PRIMARY KEY, content TEXT NOT NULL, digest BLOB NOT NULL)",
@@ -160,11 +160,13 @@ class Log(NamedTuple):
         entries: in order; the first tells of the ledger itself.
         heads: the head of the chain after each of them, hexadecimal.
         records: 64-bit digests of records, little-endian, ascending; of a run's ledger, none.
+        changes: of the file when it was read: numbers that grow with each.
     """
 
     entries: tuple[Mapping[str, Any], ...]
     heads: tuple[str, ...]
     records: bytes
+    changes: tuple[int, int]
 
 
 @contextlib.contextmanager
@@ -366,12 +368,17 @@ def _image_digest(connection: sqlite3.Connection, noted: bytes) -> bytes:
     return hashlib.blake2b(image.replace(noted, _UNSEALED), digest_size=32).digest()
 
 
-def read_log(connection: sqlite3.Connection) -> Log:
-    """What is in the file of an open, verified ledger."""
+def read_log(connection: sqlite3.Connection, known: Log | None = None) -> Log:
+    """What is in the file of an open, verified ledger: `known`, where nothing was written since."""
+    # What is another with every change: by this connection, and by any other.
+    (others,) = connection.execute("PRAGMA data_version").fetchone()
+    changes = connection.total_changes, others
+    if known is not None and known.changes == changes:
+        return known
     rows = connection.execute("SELECT content, digest FROM entry ORDER BY id").fetchall()
     ((records,),) = connection.execute("SELECT digests FROM records").fetchall()
     entries = tuple(json.loads(content) for content, _ in rows)
-    return Log(entries, tuple(digest.hex() for _, digest in rows), records)
+    return Log(entries, tuple(digest.hex() for _, digest in rows), records, changes)
 
 
 def verified(connection: sqlite3.Connection, path: str) -> Log:

@@ -239,9 +239,7 @@ def snapshot(log: Log, path: str) -> Snapshot:
             for entry in of_kind["run"]
         )
         sessions = [entry["session"] for entry in of_kind["reserve"]]
-        rows = (
-            Account(row["node"], row["epsilon_budget"], row["delta"]) for row in of_kind["account"]
-        )
+        rows = (Account(*row) for entry in of_kind["accounts"] for row in entry["accounts"])
         data = [
             DataAccount(row["source"], row["first"], row["epsilon_budget"], row["delta"])
             for row in of_kind["data"]
@@ -295,7 +293,7 @@ def _unsent(entries: Iterable[Mapping[str, Any]]) -> dict[str, Interval]:
 def _entered_run(
     entry: Mapping[str, Any], charged: tuple[Interval, ...], unsent: Interval | None
 ) -> EnteredRun:
-    statements = {int(node): statement for node, statement in entry["mechanisms"].items()}
+    statements = {node: statement for statement, nodes in entry["mechanisms"] for node in nodes}
     return EnteredRun(
         run_id=entry["run"],
         digest=entry["digest"],
@@ -357,6 +355,7 @@ class Ledger(Closing):
         self._path = path
         self._key = key
         self._run_id = run_id
+        self._log: Log | None = None
         self._session = self.snapshot().sessions + 1
 
     @classmethod
@@ -519,7 +518,10 @@ class Ledger(Closing):
 
     def snapshot(self) -> Snapshot:
         """All that the ledger says now."""
-        return snapshot(read_log(self._connection), self._path)
+        log = read_log(self._connection, self._log)
+        if log is not self._log:
+            self._log, self._snapshot = log, snapshot(log, self._path)
+        return self._snapshot
 
     def reserve(self, first_step: int, until: int) -> None:
         """Reserve steps `first_step .. until - 1` for every node, durably, before they are sent.
@@ -618,25 +620,29 @@ def _run_entries(
     nodes = [statement.node for statement in statements]
     if not nodes or min(nodes) < 0 or len(set(nodes)) < len(nodes):
         raise InputError("ledger", nodes, "one statement a node, of at least one node, from 0 on")
-    accounts = [Account(each.node, each.epsilon_budget, each.delta) for each in statements]
+    accounts = [(each.node, each.epsilon_budget, each.delta) for each in statements]
     run = _run_entry(run_id, digest, {each.node: each.statement for each in statements})
-    return [*({"kind": "account", **account._asdict()} for account in accounts), run]
+    return [{"kind": "accounts", "accounts": accounts}, run]
 
 
 def _run_entry(
     run_id: str, digest: str, statements: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    _all_texts(statements)
-    mechanisms = {str(node): dict(statement) for node, statement in statements.items()}
+    alike: dict[str, list[int]] = defaultdict(list)  # each is written once, with its nodes
+    for node, text in _all_texts(statements).items():
+        alike[text].append(node)
+    mechanisms = [(dict(statements[nodes[0]]), nodes) for nodes in alike.values()]
     return {"kind": "run", "run": run_id, "digest": digest, "mechanisms": mechanisms, **entered()}
 
 
 def _all_texts(statements: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
     """Each node's mechanism in JSON; raises InputError where JSON cannot hold it."""
-    texts = {}
+    texts, known = {}, dict[int, str]()  # the text of one object is one
     for node, statement in statements.items():
         try:
-            texts[node] = json.dumps(dict(statement), sort_keys=True, allow_nan=False)
+            if id(statement) not in known:
+                known[id(statement)] = json.dumps(dict(statement), sort_keys=True, allow_nan=False)
+            texts[node] = known[id(statement)]
         except (TypeError, ValueError) as error:
             expected = f"a statement that JSON can hold, with finite numbers: {error}"
             raise InputError(f"mechanism of node {node}", statement, expected) from None

@@ -34,7 +34,7 @@ import os
 import secrets
 import struct
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -51,7 +51,7 @@ CHACHA_BYTES = 64  # of a block of ChaCha20
 STEP_BITS = 48
 PART_BITS = 16
 # Ciphers kept with the keys: a few purposes of every node. One takes about a kilobyte.
-_MOST_CIPHERS = 1 << 14
+_MOST_CIPHERS = 1 << 15
 
 Keystream: TypeAlias = Literal["aes", "chacha20"]
 """The cipher of all draws from the keys of nodes."""
@@ -333,6 +333,35 @@ def coins(
     if words_below == 1 << 64:
         return np.ones(count, np.bool_)
     return _words(keys, node, purpose, step, count, part) < np.uint64(words_below)
+
+
+def coins_of_all(
+    keys: NodeKeys,
+    nodes: Sequence[int],
+    purpose: str,
+    step: int,
+    counts: Sequence[int],
+    rates: Sequence[float],
+    part: int = 0,
+) -> NDArray[np.bool_]:
+    """The coins of many nodes, `[sum of counts]`: what `coins` gives of one after the other.
+
+    Raises:
+        InputError: as `coins`.
+    """
+    counter, zeros = position(step, part), bytes(8 * max(counts))
+    below = [threshold(rate) for rate in rates]
+    stream = bytearray(8 * sum(counts) + BLOCK_BYTES)  # a block more, which the next overwrites
+    room, start = memoryview(stream), 0
+    for i, (node, count) in enumerate(zip(nodes, counts, strict=True)):
+        end = start + 8 * count
+        if below[i] == 1 << 64:
+            room[start:end], below[i] = zeros[: 8 * count], 1
+        else:
+            keys.read(node, purpose, counter, zeros[: 8 * count], room[start:])
+        start = end
+    words = np.frombuffer(stream, "<u8", sum(counts))
+    return words < np.repeat(np.array(below, np.uint64), counts)
 
 
 def threshold(rate: float) -> int:
