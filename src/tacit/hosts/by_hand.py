@@ -61,6 +61,7 @@ class PartyMessage:
         kind: `average`: a server answers with the mean of all rows; `mix`: neighbours exchange
             rows, which the party weighs itself; `swap`: likewise one partner.
         to: nodes that get it; empty for a server.
+        of: nodes whose rows answer it; empty for a server.
         latest: of `average`: whether the mean is over every client's latest row.
         arrays: one row of each value, without the dimension of nodes; none of a client that does
             not take part in this step.
@@ -70,6 +71,7 @@ class PartyMessage:
     step: int
     kind: Literal["average", "mix", "swap"]
     to: tuple[int, ...]
+    of: tuple[int, ...]
     latest: bool
     arrays: tuple[Array, ...]
 
@@ -285,7 +287,8 @@ class ByHand:
         """Of each value the rows of these others, `[others, ...]`, once they have come."""
         if self._answer is None:
             arrays = tuple(value[0].numpy(force=True).copy() for value in sent)
-            self.message = PartyMessage(self._turn, k, kind, tuple(to), latest, arrays)
+            of = () if kind == "average" else tuple(others)
+            self.message = PartyMessage(self._turn, k, kind, tuple(to), of, latest, arrays)
             self._due, self._place = (tuple(others), tuple(like)), 0
             raise UnansweredError
         came, self._answer, self.message = self._answer, None, None
