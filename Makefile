@@ -11,7 +11,8 @@ CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SOME := $(shell expr $(CORES) + 1)
 BOTH := $(shell expr $(CORES) + 2)
 MANY := $(shell expr 2 \* $(CORES) + 2)
-# With TIERS="not nightly", `make test` runs what `make test-rest` does as well: one session collects once.
+# With TIERS="not nightly and not host", `make test` runs what `make test-rest` does as well: one
+# session collects once.
 TIERS :=
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import own_steps
 import pytest
 import torch
 from parties import answers, carried, experiment, parties
 
-from tacit.errors import PeerError
+import tacit
+from tacit.errors import InputError, PeerError
 from tacit.hosts.by_hand import PartyMessage, ServersMean
 
 
@@ -89,3 +91,39 @@ def test_peers_get_what_they_wait_for():
     for node, own in messages.items():
         assert set(own.of) == {other for other, theirs in messages.items() if node in theirs.to}
     assert set(answers(messages, None)) == set(messages)
+
+
+def test_a_step_may_write_into_its_state_and_give_that_back():
+    config = experiment("own_steps:IN_PLACE", topology={"graph": "exponential"})
+    clients = parties(config)
+    carried(clients)
+    expected = tacit.train(config)
+    for client in clients:
+        assert torch.equal(client.finish().parameters[0], expected.parameters[client.node])
+
+
+def test_a_bare_sum_is_never_given_where_noise_is_asked_for(monkeypatch):
+    """A step that keeps something outside its state may ask otherwise when it is made again."""
+    monkeypatch.setattr(own_steps, "calls", [])
+    client = parties(experiment("own_steps:FICKLE"))[0]
+    client.step()
+    message = client.send()
+    client.receive(dict.fromkeys(message.of, message.arrays))
+    with pytest.raises(InputError, match="it asked for sum before"):
+        client.step()
+
+
+def test_what_was_taken_does_not_change_under_a_step():
+    """Who brought an answer may use its memory again."""
+    models = []
+    for reused in (False, True):
+        client = parties(experiment("privsgp"))[0]
+        client.step()
+        message = client.send()
+        answer = {node: [array.copy() for array in message.arrays] for node in message.of}
+        client.receive(answer)
+        for arrays in answer.values() if reused else ():
+            arrays[0][:] = np.nan
+        client.step()
+        models.append(client.send().arrays[0])
+    assert np.array_equal(*models)

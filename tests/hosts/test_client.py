@@ -1,5 +1,6 @@
 """A party's run by hand: the simulator's numbers, its own ledger, each message once."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -186,6 +187,9 @@ def test_wrong_answers_are_refused_and_the_right_one_taken():
     wrong = (
         ({}, "waits for nodes"),
         ({**right, 99: arrays}, "waits for nodes"),
+        ({**right, "a": arrays}, "no list of arrays"),
+        ({**right, node: 5}, "no list of arrays"),
+        ({**right, node: [[1, [2]]]}, "no list of arrays"),
         ({**right, node: arrays[:-1]}, "other shapes or types"),
         ({**right, node: [array.astype(np.float32) for array in arrays]}, "other shapes or types"),
         ({**right, node: [array[..., None] for array in arrays]}, "other shapes or types"),
@@ -218,18 +222,93 @@ def test_what_a_server_tells_one_client_does_not_change_its_account(tmp_path):
         assert client.finish().document.epsilon[client.node] == node.epsilon <= 3
 
 
-def test_without_a_folder_a_party_that_is_closed_begins_anew():
+def test_without_a_folder_a_party_that_is_closed_does_not_begin_anew():
+    """It would send a step again whose first message no ledger knows any more."""
     client = parties(experiment("dp-fedavg"))[0]
     client.step()
     client.close()
+    for asked in (client.step, client.send):
+        with pytest.raises(tacit.InputError, match="closed without a folder"):
+            asked()
+
+
+def test_another_process_changes_nothing_of_a_party_that_runs(tmp_path):
+    config = experiment("privsgp", privacy={"epsilon": 3.0})
+    one, other = (tacit.PrivateClient(config, 0, out=tmp_path) for _ in range(2))
     with pytest.raises(tacit.InputError, match="call step"):
-        client.send()
+        one.send()  # which has begun it
+    known = (one.folder / "party.json").read_bytes()
+    with pytest.raises(tacit.InputError, match="one is running it now"):
+        other.step()
+    assert (one.folder / "party.json").read_bytes() == known
+
+
+@pytest.mark.process
+def test_a_copy_of_a_process_makes_no_message():
+    """Of two copies each would take an answer of its own, and use the same noise."""
+    client = parties(experiment("privsgp", privacy={"epsilon": 3.0}))[0]
+    client.step()
+    child = os.fork()
+    if child == 0:
+        try:
+            client.step()
+        except tacit.InputError as error:
+            os._exit(3 if "another process" in str(error) else 4)
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+def test_the_number_of_a_message_is_written_by_whoever_sends_it(tmp_path):
+    """Also where a process was killed after its checkpoint was written, and before its number."""
+    client = parties(experiment("privsgp", privacy={"epsilon": 3.0}), tmp_path)[0]
+    client.step()
+    client.close()
+    (client.folder / "party-turn").unlink()
+    assert client.send().turn == 0
+    assert (client.folder / "party-turn").read_text() == "0"
+
+
+def test_after_an_error_it_goes_on_where_it_stood(tmp_path):
+    client = parties(experiment("dp-fedavg", privacy={"epsilon": 3.0}), tmp_path)[0]
+    client.step()
+    first = client.send().arrays
+    client.receive([np.full_like(array, 1e300) for array in first])
+    with pytest.raises(tacit.DivergenceError):
+        client.step()
+    client.step()
+    assert np.array_equal(client.send().arrays, first)
+    client.receive(first)
+    client.step()
+    assert client.send().turn == 1
+
+
+def test_a_run_that_is_done_says_so_in_its_folder(tmp_path):
+    rounds = {"final_mixing": 1}
+    config = experiment(
+        "own_steps:IN_PLACE", 1, algorithm=rounds, topology={"graph": "exponential"}
+    )
+    clients = parties(config, tmp_path)
+    carried(clients)
+    again = tacit.PrivateClient(config, 0, out=tmp_path / "party-0")
+    with pytest.raises(tacit.InputError, match=r"party\.json'.* the run is done"):
+        again.step()
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    config = experiment("privsgp")
+    tacit.train(config, out=tmp_path / "run")
+    with pytest.raises(tacit.InputError, match="the folder of another run"):
+        tacit.PrivateClient(config, 0, out=tmp_path / "run").step()
+    assert not (tmp_path / "run" / "rank-0001").exists()
 
 
 REFUSED = (
     ({"node": 9}, "node = 9: must be one of at least two nodes, 0 to 3"),
     ({"node": "x"}, "node = 'x'"),
     ({"records": [1, 2, 3, 4]}, "records = .*node 0 has"),
+    ({"records": [360, 359]}, "must be of every node, and there are 4"),
+    ({"records": [360, -1, 1, 1]}, "must be a whole number for each node"),
+    ({"records": 5}, "must be a whole number for each node"),
     ({"data": (torch.ones(5, 3), torch.zeros(5).long())}, "records = None"),
     ({"privacy": {"epsilon": 3.0, "noise": "pairwise", "colluding": 1}}, "privacy"),
     ({"privacy": {"epsilon": 3.0, "noise": "banded"}}, "privacy.noise"),

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from tacit.algorithms.context import StepContext, StepTable
 from tacit.analysis.audit.recorder import Recorded
-from tacit.base.private_files import write_private
+from tacit.base.plain_files import read_plain
+from tacit.base.private_files import plain_errors, write_private
 from tacit.communication.colours import Outgoing, Released, Summand, opened
 from tacit.communication.compression import Coding
 from tacit.communication.exchange import Graphs
@@ -122,14 +123,15 @@ class ByHand:
 
     Attributes:
         message: what waits for an answer; None: nothing does.
+        turn: how many messages were answered: the number of the one that waits, or comes next.
     """
 
     def __init__(
         self, node: int, graphs: Graphs, *, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._node, self._graphs, self._dtype, self._device = node, graphs, dtype, device
-        self._kept: list[tuple[Tensor, ...]] = []
-        self._place = self._turn = 0
+        self._kept: list[tuple[str, tuple[Tensor, ...]]] = []
+        self._place = self.turn = 0
         self._all_latest_sent, self._answered = False, b""
         self._answer: Answer | None = None
         self._due: tuple[Sequence[int], Sequence[Tensor]] = (), ()
@@ -138,21 +140,25 @@ class ByHand:
         self.dropped: dict[int, int] = {}
 
     @property
-    def turn(self) -> int:
-        """How many messages were answered: the number of the one that waits, or comes next."""
-        return self._turn
-
-    @property
     def waits(self) -> bool:
         """Whether nothing can be done before an answer comes."""
         return self.message is not None and self._answer is None
 
-    def given(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What `make` gives, or gave when the step was made before: copies, which it may change."""
+    def given(self, what: str, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What `make` gives, or gave when the step was made before: copies, which it may change.
+
+        Raises:
+            InputError: the step asked something else there before: a bare sum is never given as
+                noise, nor as a message of others.
+        """
         if self._place == len(self._kept):
-            self._kept.append(tuple(value.clone() for value in make()))
+            self._kept.append((what, tuple(value.clone() for value in make())))
         self._place += 1
-        return tuple(value.clone() for value in self._kept[self._place - 1])
+        before, values = self._kept[self._place - 1]
+        if what != before:
+            expected = f"must ask the same whenever its step is made: it asked for {before} before"
+            raise InputError("algorithm.name", what, expected)
+        return tuple(value.clone() for value in values)
 
     def forget(self) -> None:
         """A step is over: what it was given is not needed any more."""
@@ -166,21 +172,24 @@ class ByHand:
             PeerError: it is no answer to what was asked: of other nodes, shapes or types, or with
                 numbers that are not finite.
         """
-        answer = {node: [np.asarray(array) for array in answer[node]] for node in answer}
+        try:  # copies: whoever brought them may change them before they are used
+            answer = {node: [np.array(array) for array in answer[node]] for node in sorted(answer)}
+        except (TypeError, ValueError):
+            raise PeerError(f"what answers turn {turn} is no list of arrays of each node") from None
         content = hashlib.blake2b(digest_size=32)
-        for node in sorted(answer):
+        for node in answer:
             for array in answer[node]:
                 content.update(f"{node} {array.dtype} {array.shape} ".encode())
                 content.update(np.ascontiguousarray(array).tobytes())
-        last = self._turn - (self._answer is None)
+        last = self.turn - (self._answer is None)
         if turn == last and content.digest() == self._answered:
             return
-        if self.message is None or turn != self._turn or self._answer is not None:
-            expected = f"must be {self._turn}: what was answered stays so, whoever asks again"
+        if self.message is None or turn != self.turn or self._answer is not None:
+            expected = f"must be {self.turn}, once step has asked: what was answered stays so"
             raise InputError("turn", turn, expected, public=True)
         nodes, values = self._due
-        if sorted(answer) != list(nodes):
-            raise PeerError(f"turn {turn} waits for nodes {list(nodes)}, not {sorted(answer)}")
+        if list(answer) != list(nodes):
+            raise PeerError(f"turn {turn} waits for nodes {list(nodes)}, not {list(answer)}")
         for node in nodes:
             due = [(value[:0].numpy(force=True).dtype, value.shape[1:]) for value in values]
             if [(array.dtype, array.shape) for array in answer[node]] != due:
@@ -194,11 +203,11 @@ class ByHand:
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds of it; see `Exchange.tensors`."""
         tape = {
-            f"tape.{place}.{part}": value
-            for place, values in enumerate(self._kept)
+            f"tape.{place}.{part}.{what}": value
+            for place, (what, values) in enumerate(self._kept)
             for part, value in enumerate(values)
         }
-        counted = torch.tensor([self._turn, int(self._all_latest_sent), int(self.waits)])
+        counted = torch.tensor([self.turn, int(self._all_latest_sent), int(self.waits)])
         answered = torch.tensor(list(self._answered), dtype=torch.uint8)
         sent = torch.from_numpy(self.bytes_sent)
         return {"bytes_sent": sent, "counted": counted, "answered": answered, **tape}
@@ -206,13 +215,13 @@ class ByHand:
     def load(self, tensors: Mapping[str, Tensor], *, same_session: bool) -> None:
         """Take up what a checkpoint holds; see `Exchange.load`."""
         self.bytes_sent[:] = tensors["bytes_sent"].cpu().numpy()
-        self._turn, sent, _ = tensors["counted"].tolist()
+        self.turn, sent, _ = tensors["counted"].tolist()
         self._all_latest_sent, self._answered = bool(sent), bytes(tensors["answered"].tolist())
-        places: dict[int, list[Tensor]] = {}
+        places: dict[tuple[int, str], list[Tensor]] = {}
         tape = (name.split(".") for name in tensors if name.startswith("tape."))
-        for _, place, part in sorted(tape, key=lambda name: [*map(int, name[1:])]):
-            places.setdefault(int(place), []).append(tensors[f"tape.{place}.{part}"])
-        self._kept, self._place = [tuple(own) for own in places.values()], 0
+        for name in sorted(tape, key=lambda name: [*map(int, name[1:3])]):
+            places.setdefault((int(name[1]), name[3]), []).append(tensors[".".join(name)])
+        self._kept, self._place = [(at[1], tuple(own)) for at, own in places.items()], 0
 
     def mix(
         self,
@@ -241,7 +250,7 @@ class ByHand:
                 for value, rows in zip(values, came, strict=True)
             )
 
-        return self.given(mixed)
+        return self.given("mix", mixed)
 
     def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
         """What the node's partner holds; see `Exchange.swap`."""
@@ -253,7 +262,7 @@ class ByHand:
             self.bytes_sent += sizes(values, None) * len(others)
             return came if others else values
 
-        return self.given(swapped)
+        return self.given("swap", swapped)
 
     def average(
         self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
@@ -270,7 +279,7 @@ class ByHand:
             self._all_latest_sent |= latest
             return came
 
-        return self.given(averaged)
+        return self.given("average", averaged)
 
     def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
         """There is none: no other carrier adds up under our masks."""
@@ -290,11 +299,11 @@ class ByHand:
         if self._answer is None:
             arrays = tuple(value[0].numpy(force=True).copy() for value in sent)
             of = () if kind == "average" else tuple(others)
-            self.message = PartyMessage(self._turn, k, kind, tuple(to), of, latest, arrays)
+            self.message = PartyMessage(self.turn, k, kind, tuple(to), of, latest, arrays)
             self._due, self._place = (tuple(others), tuple(like)), 0
             raise UnansweredError
         came, self._answer, self.message = self._answer, None, None
-        self._turn += 1
+        self.turn += 1
         return tuple(
             torch.from_numpy(np.stack([came[node][place] for node in others])).to(self._device)
             if others
@@ -322,13 +331,13 @@ class _TapedTable(Recorded):
             self._inner.fill(at)
             return (at[:0],)
 
-        self._tape.given(filled)
+        self._tape.given("fill", filled)
 
     def total(self) -> Tensor:
-        return self._tape.given(lambda: (self._inner.total(),))[0]
+        return self._tape.given("total", lambda: (self._inner.total(),))[0]
 
     def replace(self, at: Tensor, k: int, difference: float | None) -> Tensor:
-        return self._tape.given(lambda: (self._inner.replace(at, k, difference),))[0]
+        return self._tape.given("replace", lambda: (self._inner.replace(at, k, difference),))[0]
 
 
 class _TapedContext(Recorded):
@@ -346,13 +355,14 @@ class _TapedContext(Recorded):
         return taped(self._inner.among(k), self._tape)
 
     def batch_gradient(self, *asked: Any, **more: Any) -> Tensor:
-        return self._tape.given(lambda: (self._inner.batch_gradient(*asked, **more),))[0]
+        return self._tape.given("sum", lambda: (self._inner.batch_gradient(*asked, **more),))[0]
 
     def batch_difference(self, *asked: Any, **more: Any) -> Tensor:
-        return self._tape.given(lambda: (self._inner.batch_difference(*asked, **more),))[0]
+        return self._tape.given("sum", lambda: (self._inner.batch_difference(*asked, **more),))[0]
 
     def add_noise(self, total: Tensor, *asked: Any, **more: Any) -> Tensor:
-        (noised,) = self._tape.given(lambda: (self._inner.add_noise(total, *asked, **more),))
+        noise = self._inner.add_noise
+        (noised,) = self._tape.given("noise", lambda: (noise(total, *asked, **more),))
         return total.copy_(noised)  # in place, also when the step is made again
 
 
@@ -396,7 +406,13 @@ class PartyMemory:
         self.returned = returned_to is not None
         self._known: dict[str, str] = {}
         if path is not None and self.returned:
-            self._known = json.loads(path.read_bytes())
+            try:
+                self._known = json.loads(read_plain(path, 2**27))
+            except (OSError, ValueError):
+                expected = (
+                    "is not there, or damaged: the run is done, or the file is to be put back"
+                )
+                raise InputError("out", str(path), expected) from None
 
     def secret(self, name: str) -> bytes:
         """32 random bytes, the same whenever the party goes on."""
@@ -405,6 +421,10 @@ class PartyMemory:
     def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
         """What was made when the run began."""
         return schema.read(self._kept(name, lambda: schema.write(make())), HERE, name)
+
+    def noted(self, name: str, value: str) -> str:
+        """The same of a word, which is written with what follows: nobody holds the folder yet."""
+        return self._known.setdefault(name, value)
 
     def earlier(self, name: str, schema: Form[T]) -> T | None:
         """Nothing: it was in none."""
@@ -417,7 +437,8 @@ class PartyMemory:
         if name not in self._known:
             self._known[name] = make()
             if self._path is not None and self._path.parent.is_dir():
-                write_private(self._path, json.dumps(self._known).encode())
+                with plain_errors("out", self._path):
+                    write_private(self._path, json.dumps(self._known).encode())
         return self._known[name]
 
 
@@ -434,7 +455,7 @@ class TheOthers(Alone):
     rank, processes = HERE, 2
 
     def __init__(self, node: int, records: Sequence[int], session: PartyMemory) -> None:
-        self.session = session
+        self.session = self._memory = session
         self._node, self._records = node, list(records)
         self.said: dict[str, Any] = {}
 
@@ -461,5 +482,5 @@ class TheOthers(Alone):
         if schema is CHARGED:
             return [value * others, value]
         if schema is SESSION_ID:
-            value = self.session.remember(what, lambda: value, schema)
+            value = self._memory.noted(what, value)
         return [value, value]

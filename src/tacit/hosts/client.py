@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from operator import index
 from pathlib import Path
 from typing import Any, Self, cast
 
 from tacit.base.plain_files import read_plain
-from tacit.base.private_files import remove_files, write_passing
+from tacit.base.private_files import plain_errors, remove_files, write_private
 from tacit.communication.peers import ALONE
 from tacit.errors import InputError, PeerError
 from tacit.hosts.by_hand import (
@@ -95,24 +97,28 @@ class PrivateClient:
         self._out = None if out is None else Path(out)
         if data is not None and records is None:
             raise InputError("records", None, "say how many records every node has, this one too")
+        counts = [] if records is None else _whole_numbers(records)
         given = dict(more)
         if data is not None:
             (opened,), schema, _ = node_records([data], more.get("schema"))
-            given |= {"nodes": [opened] * len(records or ()), "schema": schema}
+            given |= {"nodes": [opened] * len(counts), "schema": schema}
         parsed, job_among = understood(config, out, given)
         if records is None:
             if parsed.nodes.data == "by-rank":
                 raise InputError("records", None, "say how many records every node has")
-            records = [each.records for each in job_among(ALONE).plan.nodes]
+            counts = [each.records for each in job_among(ALONE).plan.nodes]
         names = parsed.nodes.names or ()
         self.node = names.index(node) if isinstance(node, str) and node in names else node
-        count = len(records)
+        count = len(counts)
+        if count != parsed.nodes.count:
+            expected = f"must be of every node, and there are {parsed.nodes.count}"
+            raise InputError("records", counts, expected)
         if not isinstance(self.node, int) or not 0 <= self.node < count or count < 2:
             listed = f", or of {', '.join(names)}" if names else ""
             expected = f"must be one of at least two nodes, 0 to {count - 1}{listed}"
             raise InputError("node", node, expected)
-        self._records = tuple(records)
-        others = TheOthers(self.node, records, PartyMemory(None, None))
+        self._records = tuple(counts)
+        others = TheOthers(self.node, counts, PartyMemory(None, None))
         # What would be measured stays here: scores of other models would be of no use.
         self._job: Job = replace(job_among(others), test=None)
         _check_carried(self._job)
@@ -123,6 +129,7 @@ class PrivateClient:
         self._run: RunState | None = None
         self._result: Result | None = None
         self._safe = -1  # the turn whose message may leave: what it rests on is written down
+        self._process: int | None = None  # that has opened it
         warn_of(self._job, 3)
 
     @property
@@ -153,13 +160,14 @@ class PrivateClient:
             BudgetError: nothing is left of the budget.
             DivergenceError: the model left the finite numbers.
         """
+        if self.done:
+            return
         run, exchange = self._opened(), self._exchange
         self._go_on(run)
         if exchange.waits and self._safe < exchange.turn:
             if run.folder is not None:
                 checkpoints.write(run.folder.path, checkpoint_of(run))
-                write_passing(run.folder.path / _TURN, str(exchange.turn).encode())
-            self._safe = exchange.turn
+            self._lets_go(run)
 
     def send(self) -> PartyMessage:
         """What is to be carried now: the same however often it is asked for.
@@ -194,11 +202,11 @@ class PrivateClient:
 
     def close(self) -> None:
         """Let go of the folder: the next call, here or in another process, goes on from it."""
-        if self._steps is not None:
-            with suppress(PeerError):
-                self._steps.throw(PeerError("this party's run is closed; whoever opens it goes on"))
-        self._steps = self._run = None
+        steps, self._steps, self._run = self._steps, None, None
         self._exchange = self._new_exchange()
+        if steps is not None:
+            with suppress(PeerError):
+                steps.throw(PeerError("this party's run is closed; whoever opens it goes on"))
 
     def __enter__(self) -> Self:
         return self
@@ -228,9 +236,17 @@ class PrivateClient:
 
     def _opened(self) -> RunState:
         """Where the run stands, once it is begun or gone on with."""
-        if self._run is not None:
+        process = os.getpid()
+        if self._run is not None and self._process == process:
             return self._run
         job, folder, exchange, returned_to = self._job, self.folder, self._exchange, None
+        # A copy of a process would make other messages with the same noise; so would, without a
+        # ledger of what was sent, whoever begins anew.
+        if self._run is not None or (self._process is not None and folder is None):
+            expected = "was opened by another process, or closed without a folder: make a new one"
+            raise InputError("client", self.node, expected)
+        if self._out is not None and (self._out / "config.toml").exists():
+            raise InputError("out", str(self._out), "is the folder of another run: name a new one")
         begun = folder is not None and folder.exists()
         if folder is not None and begun and (path := checkpoints.latest(folder)) is not None:
             saved = checkpoints.read(path, job.digest)
@@ -252,10 +268,10 @@ class PrivateClient:
             communicate=lambda job, cluster: nullcontext(Carried(exchange)),
             ended=_ended,
         )
-        run = cast(RunState, next(self._steps))
+        run = cast(RunState, self._next(self._steps))
         if returned_to is None:
             exchange.forget()  # what the start of the method was given is in its state
-        self._run, self._safe = run, exchange.turn - (returned_to is None)
+        self._run, self._process, self._safe = run, process, exchange.turn - 1
         if folder is not None and returned_to is not None:
             sent = read_plain(folder / _TURN, 20) if (folder / _TURN).exists() else b"0"
             if not sent.isdigit() or int(sent) > exchange.turn:
@@ -266,19 +282,41 @@ class PrivateClient:
                 )
                 raise InputError("checkpoint", str(folder), expected)
             self._go_on(run)  # to where it waited; nothing is computed
+            self._lets_go(run)
         return run
+
+    def _lets_go(self, run: RunState) -> None:
+        """Let the message that waits leave, as its checkpoint is written: its number is first."""
+        if run.folder is not None:
+            with plain_errors("out", run.folder.path):
+                write_private(run.folder.path / _TURN, str(self._exchange.turn).encode())
+        self._safe = self._exchange.turn
+
+    def _next(self, steps: Generator[RunState | Result]) -> RunState | Result:
+        try:
+            return next(steps)
+        except BaseException:
+            self.close()  # it has ended: whoever goes on does so from what is written
+            raise
 
     def _go_on(self, run: RunState) -> None:
         while self._steps is not None and not self._exchange.waits:
             before, state = run.step, run.state
             kept = type(state)(*(value.clone() for value in state))
-            moved = next(self._steps)
-            if run.state is state:  # the step may have changed it, and is made again
-                run.state = kept
+            moved = self._next(self._steps)
             if isinstance(moved, Result):
                 self._result, self._steps = moved, None
             elif run.step > before:
                 self._exchange.forget()
+            elif run.state is state:  # the step may have changed it, and is made again
+                run.state = kept
+
+
+def _whole_numbers(records: Sequence[int]) -> list[int]:
+    with suppress(TypeError):
+        if min(counts := [*map(index, records)], default=-1) >= 0:
+            return counts
+    raise InputError("records", records, "must be a whole number for each node")
 
 
 def _check_carried(job: Job) -> None:
