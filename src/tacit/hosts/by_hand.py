@@ -166,12 +166,14 @@ class ByHand:
             PeerError: it is no answer to what was asked: of other nodes, shapes or types, or with
                 numbers that are not finite.
         """
+        answer = {node: [np.asarray(array) for array in answer[node]] for node in answer}
         content = hashlib.blake2b(digest_size=32)
         for node in sorted(answer):
             for array in answer[node]:
                 content.update(f"{node} {array.dtype} {array.shape} ".encode())
                 content.update(np.ascontiguousarray(array).tobytes())
-        if turn == self._turn - 1 and content.digest() == self._answered:
+        last = self._turn - (self._answer is None)
+        if turn == last and content.digest() == self._answered:
             return
         if self.message is None or turn != self._turn or self._answer is not None:
             expected = f"must be {self._turn}: what was answered stays so, whoever asks again"
@@ -180,8 +182,8 @@ class ByHand:
         if sorted(answer) != list(nodes):
             raise PeerError(f"turn {turn} waits for nodes {list(nodes)}, not {sorted(answer)}")
         for node in nodes:
-            shapes = [(torch.from_numpy(a).dtype, tuple(a.shape)) for a in answer[node]]
-            if shapes != [(value.dtype, tuple(value.shape[1:])) for value in values]:
+            due = [(value[:0].numpy(force=True).dtype, value.shape[1:]) for value in values]
+            if [(array.dtype, array.shape) for array in answer[node]] != due:
                 raise PeerError(
                     f"what answers turn {turn} has other shapes or types than was asked"
                 )
