@@ -24,7 +24,7 @@ from tacit.hosts.by_hand import Array, PartyMessage, ServersMean
 from tacit.hosts.client import PrivateClient
 
 optional("nvflare")
-from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.controller_spec import Task
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.filter import ContentBlockedException, Filter
@@ -103,29 +103,23 @@ class PrivateExecutor(Executor, TaskController):
         """What the server is told: the next message for it, or that all is done."""
         names = client.plan.config.nodes.names or ()
         told = {"node": client.node, "agreed": client.agreed}
+        secure = fl_ctx.get_prop(FLContextKey.SECURE_MODE, False)
         client.step()
         while not client.done:
             message = client.send()
             if message.kind == "average":
                 return told | {"message": asdict(message)}
             out = {"turn": message.turn, "agreed": client.agreed, "arrays": list(message.arrays)}
-            self._give(out, [names[node] for node in message.to], fl_ctx)
+            task = Task(PEER, _shareable(out), timeout=60, secure=secure)
+            to = [names[node] for node in message.to]  # to NVFlare, an empty list is the server
+            replies = self.broadcast_and_wait(task, fl_ctx, to) if to else {}
+            if lost := [site for site in replies if replies[site].get_return_code() != "OK"]:
+                raise PeerError(f"{', '.join(lost)} took no message of turn {message.turn}")
             came = {node: self._wait(out, names[node], abort) for node in message.of}
             client.receive(came, turn=message.turn)
             client.step()
         self.log_info(fl_ctx, f"done, with certified epsilon {client.epsilon}")
         return told
-
-    def _give(self, out: Mapping[str, Any], to: list[str], fl_ctx: FLContext) -> None:
-        """Send it to neighbours; whoever does not say that it came gets the same once more."""
-        tries, secure = 3, fl_ctx.get_prop(FLContextKey.SECURE_MODE, False)
-        while to and tries:
-            task = Task(PEER, _shareable(out), timeout=60, secure=secure)
-            replies = self.broadcast_and_wait(task, fl_ctx, targets=to)
-            to = [site for site in to if replies[site].get_return_code() != ReturnCode.OK]
-            tries -= 1
-        if to:
-            raise PeerError(f"{', '.join(to)} took no message of turn {out['turn']}")
 
     def _wait(self, out: Mapping[str, Any], site: str, abort: Signal) -> list[Array]:
         """What a neighbour sent in the turn of what is sent."""
@@ -167,7 +161,7 @@ class PrivateServer(Controller):
         """What every site answers; nothing where the job is aborted."""
         told: dict[str, Shareable] = {}
 
-        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+        def received(client_task: Any, fl_ctx: FLContext) -> None:
             told[client_task.client.name] = result = client_task.result
             if "error" in result or result.get_return_code() != ReturnCode.OK:
                 self.cancel_task(client_task.task)
