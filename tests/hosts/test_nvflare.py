@@ -5,7 +5,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -86,9 +85,6 @@ def test_each_site_has_the_model_of_a_run_of_all_nodes_in_the_simulator(tmp_path
             run = tmp_path / workspace / site / "simulate_job" / "tacit" / "rank-0001"
             (model,) = load_file(run / "nodes.safetensors")["parameters"]
             torch.testing.assert_close(model, result.parameters[node], rtol=0, atol=1e-12)
-        if name == "averaged":
-            at_server = np.load(tmp_path / workspace / "server/simulate_job/tacit-averaged.npz")
-            np.testing.assert_allclose(at_server["arr_0"], result.consensus, rtol=0, atol=1e-12)
 
 
 @pytest.mark.timeout(900)
@@ -116,5 +112,5 @@ def test_three_sites_and_a_server_that_are_processes_train_and_state_what_it_cos
         shell.type("rm submitted.txt", failed, "nvflare job wait $(cat submitted.txt) || true")
         log = (sites / "server" / "poc_console.log").read_text()
         assert "sites have different experiments, or different models" in log
-    finally:
-        shell.type(shell.lines[stop])
+    finally:  # on a machine that is busy it gives up after half a minute
+        shell.type(f"for _ in 1 2 3; do {shell.lines[stop]} && exit 0; done; exit 1")

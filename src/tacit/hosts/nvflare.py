@@ -16,8 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tacit.base.private_files import write_private
 from tacit.errors import InputError, PeerError, optional, public_line
 from tacit.hosts.by_hand import Array, PartyMessage, ServersMean
@@ -136,7 +134,7 @@ class PrivateExecutor(Executor, TaskController):
 class PrivateServer(Controller):
     """Asks so many sites for what they send to a server, and tells all the mean, till all are done.
 
-    What was averaged last lies in the job's folder, as `tacit-averaged.npz`. Peers send it nothing.
+    Peers send it nothing. Models are at the sites.
     """
 
     def __init__(self, sites: int) -> None:
@@ -145,17 +143,14 @@ class PrivateServer(Controller):
 
     def control_flow(self, abort: Signal, fl_ctx: FLContext) -> None:
         """See the class; `PeerError`, which ends the job, where a site fails or differs."""
-        engine, server = fl_ctx.get_engine(), ServersMean(self.sites)
-        folder = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id()))
-        answer: dict[str, Any] = {}
+        server, answer = ServersMean(self.sites), dict[str, Any]()
         while told := self._asked(answer, fl_ctx, abort):
             if len({one["agreed"] for one in told}) > 1:
                 raise PeerError("sites have different experiments, or different models")
             if not any("message" in one for one in told):
                 return
             sent = {one["node"]: PartyMessage(**one["message"]) for one in told}
-            answer = {"turn": sent[0].turn, "arrays": list(server.answer(sent))}
-            np.savez(folder / "tacit-averaged.npz", *answer["arrays"])
+            answer = {"arrays": list(server.answer(sent)), "turn": sent[0].turn}
 
     def _asked(self, data: Mapping[str, Any], fl_ctx: FLContext, abort: Signal) -> list[Shareable]:
         """What every site answers; nothing where the job is aborted."""
