@@ -62,7 +62,7 @@ bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows t
 	$(BIN)/python benchmarks/scale.py --quick
 
 clean:
-	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build/site
+	rm -rf .venv .venv-nvflare .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build/site
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -93,4 +93,12 @@ clean:
 	$(BIN)/python -m venv .venv-peers
 	$(BIN)/python -c '$(PRINT_SITE)' > "$$(.venv-peers/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
 	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement benchmarks/speed/peers.txt
+	@touch $@
+
+# NVFlare, for the tests of tacit inside it: in an environment like the one above.
+.venv-nvflare/.installed: tests/hosts/nvflare.txt .venv/.installed
+	@echo "installing NVFlare into .venv-nvflare (once)"
+	$(BIN)/python -m venv .venv-nvflare
+	$(BIN)/python -c '$(PRINT_SITE)' > "$$(.venv-nvflare/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
+	.venv-nvflare/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement tests/hosts/nvflare.txt
 	@touch $@

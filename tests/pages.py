@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+ELSEWHERE = [
+    # A machine is a folder there: test_deploy_page.py.
+    ROOT / "docs" / "how-to" / "deploy.md",
+    # NVFlare has an environment of its own: hosts/test_nvflare.py.
+    ROOT / "docs" / "how-to" / "nvflare.md",
+]
+"""The pages that tests of their own follow to the letter."""
+
 FOLLOWED = [
     ROOT / "README.md",
     *(
         page
         for folder in ("start", "tutorials", "how-to")
         for page in sorted((ROOT / "docs" / folder).glob("*.md"))
-        # A machine is a folder there, which test_deploy_page.py follows to the letter.
-        if page.name != "deploy.md"
+        if page not in ELSEWHERE
     ),
 ]
 """The pages that `test_docs_literally.py` follows."""

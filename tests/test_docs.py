@@ -37,8 +37,8 @@ from sklearn.datasets import load_digits
 import tacit
 from experiments import experiment, tree, wait_tacit
 from experiments import tacit as command_line
+from pages import ELSEWHERE, blocks, name_of, plain_words, prose
 from pages import FOLLOWED as LITERALLY
-from pages import blocks, name_of, plain_words, prose
 from tacit.algorithms import ALGORITHMS, Algorithm
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.tune.search import load_search
@@ -198,7 +198,7 @@ def commands(code):
 
 # Of the pages that are followed to the letter at night, this runs with every change as well.
 EVER = (DOCS / "tutorials" / "take-home.md",)
-FOLLOWED = {*LITERALLY, DOCS / "how-to" / "deploy.md"} - {*EVER}
+FOLLOWED = {*LITERALLY, *ELSEWHERE} - {*EVER}
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES} - FOLLOWED), ids=name_of)

@@ -64,6 +64,7 @@ ONE_FROM = {  # module that is missing, and a door: how it is called
     ("mlflow", "Python"): (*PYTHON, PROGRAM.format("c.MLflow()")),
     ("tensorboard", "Python"): (*PYTHON, PROGRAM.format("c.TensorBoard()")),
     ("wandb", "Python"): (*PYTHON, PROGRAM.format("c.WeightsAndBiases()")),
+    ("nvflare", "Python"): (*PYTHON, PROGRAM.format("import tacit.hosts.nvflare")),
     ("onnx", "export"): (*CLI, "export", "runs/alone", "--to", "onnx"),
     ("onnxscript", "export"): (*CLI, "export", "runs/alone", "--to", "onnx"),
     ("pandas", "Python"): (*PYTHON, PROGRAM.format("tacit.train('experiment.toml').to_pandas()")),

@@ -273,6 +273,7 @@ OPTIONAL = MappingProxyType(
         "mlflow": ("mlflow", "mlflow-skinny>=2.14"),
         "torch.utils.tensorboard": ("tensorboard", "tensorboard>=2.16"),
         "wandb": ("wandb", "wandb>=0.17"),
+        "nvflare": ("nvflare", "nvflare>=2.9"),
         "networkx": ("graphs", "networkx>=3.2"),
         "onnx": ("onnx", "onnx>=1.18"),
         "onnxscript": ("onnx", "onnxscript>=0.5"),
