@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from tacit.estimators import TacitClassifier, TacitRegressor
     from tacit.gradients.dropout import Dropout
+    from tacit.hosts.client import PrivateClient
     from tacit.models.fix import fix
     from tacit.training.api import train
     from tacit.training.run_folder.predictor import load_model
@@ -53,6 +54,7 @@ __all__ = [
     "ManyRuns",
     "NotPrivateWarning",
     "PeerError",
+    "PrivateClient",
     "PrivateRecordsWarning",
     "Result",
     "Schema",
@@ -86,6 +88,7 @@ _HOMES = {
     "ManyRuns": "analysis.compare.comparison",
     "NotPrivateWarning": "errors",
     "PeerError": "errors",
+    "PrivateClient": "hosts.client",
     "PrivateRecordsWarning": "errors",
     "Result": "training.run_folder.result",
     "Schema": "data",

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tacit.communication.link import Link
 from tacit.communication.peers import FreshSession, Peers, SessionMemory
@@ -39,6 +39,12 @@ class Crew(Peers, Link):
         self.meets_again = self.stopped = False
         self._rounds: Counter[str] = Counter()
         self._stop_vote: StopVote | None = None
+
+    def placed(
+        self, placement: Literal["blocks"] | Sequence[int]
+    ) -> Literal["blocks"] | Sequence[int]:
+        """As the experiment says."""
+        return placement
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What every process gives; see `Peers.share`.

@@ -114,6 +114,11 @@ class Peers(Protocol):
     authenticated: bool
     session: SessionMemory
 
+    def placed(
+        self, placement: Literal["blocks"] | Sequence[int]
+    ) -> Literal["blocks"] | Sequence[int]:
+        """Where nodes are, of which the experiment says `placement`."""
+
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What every process gives, in the order of ranks; waits for all, within limits.
 
@@ -172,6 +177,12 @@ class Alone:
 
     authenticated = False
     session: SessionMemory = FreshSession()
+
+    def placed(
+        self, placement: Literal["blocks"] | Sequence[int]
+    ) -> Literal["blocks"] | Sequence[int]:
+        """All here, wherever they would be placed."""
+        return "blocks"
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What this process gives."""

@@ -17,12 +17,15 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from tacit.algorithms import StepContext
 from tacit.base.private_files import make_private_folder, plain_errors
 from tacit.communication.crew import Crew
+from tacit.communication.exchange.protocol import UnansweredError
 from tacit.communication.peers import ALONE, Peers
 from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, RunId
 from tacit.errors import InputError
@@ -45,8 +48,9 @@ from tacit.training.finish import (
 )
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.job import Job
+from tacit.training.plan import Plan
 from tacit.training.processes.agreement import do_without
-from tacit.training.processes.communication import open_communication
+from tacit.training.processes.communication import Communication, open_communication
 from tacit.training.rounds import advanced, final_rounds, finally_mixed
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.folder import RunFolder
@@ -133,11 +137,16 @@ def running(
     cluster: Crew | None = None,
     alone: Peers = ALONE,
     make_context: MakeContext = StackedContext,
+    communicate: Callable[
+        [Job, Crew | None], AbstractContextManager[Communication]
+    ] = open_communication,
+    ended: Callable[[RunState, Hooks], Result] = finish,
 ) -> Generator[RunState | Result]:
     """Where `execute` stands, once it may begin and after every step; at last what it returns.
 
-    A step is asked whether to stop, saved and settled when the next is asked for. Who closes this
-    in the middle has seen what was released: all planned steps stay charged.
+    Also in the middle of a step, where what `communicate` gives has no answer for it yet. A step is
+    asked whether to stop, saved and settled when the next is asked for; `ended` makes the result.
+    Who closes this in the middle has seen what was released: all planned steps stay charged.
     """
     if resume and out is None:
         raise InputError("out", None, "name the run folder that is to be continued")
@@ -154,7 +163,7 @@ def running(
         ledger = open_ledger(job.plan, own, own is not None, shared, job.hosted)
         if ledger is not None:
             stack.enter_context(ledger)
-        communication = stack.enter_context(open_communication(job, cluster))
+        communication = stack.enter_context(communicate(job, cluster))
         run = begin(
             job,
             peers,
@@ -174,7 +183,7 @@ def running(
             with plain_memory_errors():
                 yield from _train(run, on_step, should_stop, hooks)
                 hooks.raise_failure(cut_short(run))
-                result = finish(run, hooks)
+                result = ended(run, hooks)
         except BaseException as error:
             hooks.error(error)
             failed(run, error, hooks.watched)
@@ -309,7 +318,7 @@ def _train(
             run.book(min(k + block, run.until))
             run.ledger.reserve(k, run.reserved)
         _delay(run, k)
-        run.state = advanced(run.plan, run.state, k, run.context)
+        yield from _answered(run, advanced, k)
         run.step = k + 1
         run.average()
         evaluated = run.step in run.evaluation_steps and run.step < run.until
@@ -339,8 +348,20 @@ def _train(
             run.status, run.message = "stopped", stopped(run, hooks, asked, called)
             break
     if run.status != "stopped":
-        _mix_finally(run)
+        yield from _mix_finally(run)
     check_finite(run)
+
+
+def _answered(
+    run: RunState, make: Callable[[Plan, Any, int, StepContext], Any], k: int
+) -> Iterator[RunState]:
+    """Take the state that `make` gives; it is called again while what it asks has no answer."""
+    while True:
+        try:
+            run.state = make(run.plan, run.state, k, run.context)
+            return
+        except UnansweredError:
+            yield run
 
 
 def _begin_reserving(run: RunState) -> None:
@@ -359,14 +380,14 @@ def _begin_reserving(run: RunState) -> None:
         run.ledger.use()
 
 
-def _mix_finally(run: RunState) -> None:
+def _mix_finally(run: RunState) -> Iterator[RunState]:
     """The gossip-only rounds after the last step: of the averages, where there are any."""
     if not final_rounds(run.plan):
         return
     if run.averages is not None:
         run.state = run.job.config.algorithm.definition.restarted(run.state, run.trained)
         run.averages = None
-    run.state = finally_mixed(run.plan, run.state, run.step, run.context)
+    yield from _answered(run, finally_mixed, run.step)
 
 
 def _any_callback(peers: Peers, hooks: Hooks) -> bool:

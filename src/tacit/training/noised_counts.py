@@ -55,8 +55,7 @@ def check_counted(config: Config) -> None:
 
 def placed(config: Config, peers: Peers) -> Placement:
     """Which process has which nodes; a simulator has all, wherever they would be placed."""
-    plans = "blocks" if peers.processes == 1 else config.nodes.placement
-    return place(config.nodes.count, peers.processes, plans)
+    return place(config.nodes.count, peers.processes, peers.placed(config.nodes.placement))
 
 
 def counted_once(

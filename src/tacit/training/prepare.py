@@ -116,8 +116,7 @@ def prepare(
             "is of the records of all nodes, and each process was given its own: leave it out, "
             "name a data set that all processes read, or simulate all nodes in one process",
         )
-    # A simulator has all nodes, wherever they would be placed.
-    wanted = "blocks" if peers.processes == 1 else config.nodes.placement
+    wanted = peers.placed(config.nodes.placement)
     placement = place(config.nodes.count, peers.processes, wanted)
     hosted = placement.hosted(peers.rank)
     device = _device(config.train.device)

@@ -227,8 +227,8 @@ def begin(
     held = step
     if folder is not None and rejoins:  # its last own one says what it has sent
         held = max(checkpoints.sound(folder.path, job.digest, _run_id(ledger))[0], default=0)
-    if folder is not None and held:
-        path = checkpoints.file_of(folder.path, held)
+    path = None if folder is None else checkpoints.file_of(folder.path, held)
+    if path is not None and (held or (returned_to is not None and path.exists())):
         saved = checkpoints.read(path, job.digest, _run_id(ledger))
         seconds = saved.seconds
         tensors = {name: value.to(job.device) for name, value in saved.tensors.items()}
@@ -304,7 +304,7 @@ def begin(
     # What the exchange counts begins anew with a session. Its first checkpoint says so before the
     # session is written down as begun: a process that comes back to it goes on as others saw it.
     if folder is not None and returned_to is None and peers.processes > 1 and (held or rejoins):
-        checkpoints.write(folder.path, _checkpoint(run), keep=0)
+        checkpoints.write(folder.path, checkpoint_of(run), keep=0)
     peers.begin(terms.first)
     return run
 
@@ -735,7 +735,7 @@ def save(run: RunState) -> None:
         take_rows(run)
     for folder in {*filter(None, (run.folder, run.common_folder))}:
         folder.sync_metrics()
-    saved = _checkpoint(run)
+    saved = checkpoint_of(run)
     run.peers.session.keep(run.step)
     checkpoints.write(run.folder.path, saved, keep=run.kept)
     LOG.info("step %d: checkpoint written", run.step)
@@ -753,7 +753,8 @@ def keep_calibration(run: RunState) -> None:
         checkpoints.write(run.folder.path, saved, keep=run.kept)
 
 
-def _checkpoint(run: RunState) -> Checkpoint:
+def checkpoint_of(run: RunState) -> Checkpoint:
+    """What this process needs to go on from where the run stands."""
     tensors = dict(zip(run.state._fields, run.state, strict=True))
     tensors |= {f"{_CONTEXT}{name}": value for name, value in run.context.tensors().items()}
     if run.averages is not None:

@@ -1,0 +1,460 @@
+"""What a party's run speaks through where somebody else carries its messages.
+
+A step of an algorithm asks its exchange, and goes on with the answer. Here the first question that
+has no answer yet ends the call with `UnansweredError`; once the answer has come, the step is made
+again from its beginning. What its context gave the first time, sums over records and noise, it is
+then given again to the last bit: nothing is computed, drawn or released a second time. All of that
+is part of the checkpoint which is written before a message is handed out, so that another process
+can go on, and sends the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.algorithms.context import StepContext, StepTable
+from tacit.analysis.audit.recorder import Recorded
+from tacit.base.private_files import write_private
+from tacit.communication.colours import Outgoing, Released, Summand, opened
+from tacit.communication.compression import Coding
+from tacit.communication.exchange import Graphs
+from tacit.communication.exchange.protocol import (
+    Message,
+    UnansweredError,
+    descent_of,
+    message_values,
+    sizes,
+)
+from tacit.communication.exchange.rows import Server, compile_rows
+from tacit.communication.peers import Alone, PeerState
+from tacit.communication.received import CHARGED, EXPERIMENT, IDENTITY, SESSION_ID, Experiment, Form
+from tacit.errors import InputError, PeerError
+from tacit.training.evaluation import Part
+
+T = TypeVar("T")
+Array = NDArray[Any]
+
+Answer = Mapping[int, Sequence[Array]]
+
+SERVER = -1  # whose rows answer an average
+HERE = 1  # the rank of the party; all others are one process, of rank 0
+
+
+@dataclass(frozen=True)
+class PartyMessage:
+    """What a party hands out, all of it noised or public.
+
+    Args:
+        turn: its number, from 0; what answers it names it.
+        step: of the algorithm.
+        kind: `average`: a server answers with the mean of all rows; `mix`: neighbours exchange
+            rows, which the party weighs itself; `swap`: likewise one partner.
+        to: nodes that get it; empty for a server.
+        latest: of `average`: whether the mean is over every client's latest row.
+        arrays: one row of each value, without the dimension of nodes; none of a client that does
+            not take part in this step.
+    """
+
+    turn: int
+    step: int
+    kind: Literal["average", "mix", "swap"]
+    to: tuple[int, ...]
+    latest: bool
+    arrays: tuple[Array, ...]
+
+
+class ServersMean:
+    """A server's part of every method with one: the mean of what clients send, to the same bits as
+    in the simulator.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._clients, self._server, self._turn = clients, Server(clients), -1
+
+    def answer(self, messages: Mapping[int, PartyMessage]) -> tuple[Array, ...]:
+        """The mean `[...]` of each value, from the messages of all nodes by number.
+
+        Raises:
+            PeerError: one lacks, or is of another turn, kind or shape; names its node.
+        """
+        first = messages.get(0)
+        for node in range(self._clients):
+            one = messages.get(node)
+            if one is None or first is None:
+                raise PeerError(f"node {node if one is None else 0} sent nothing")
+            if one.kind != "average" or (one.turn, one.latest) != (first.turn, first.latest):
+                raise PeerError(f"node {node} is at another turn than node 0, or has no server")
+        assert first is not None
+        sending = [node for node in range(self._clients) if messages[node].arrays]
+        if not sending or first.turn <= self._turn:
+            raise PeerError(f"turn {first.turn} has no rows, or was answered: nothing is averaged")
+        shapes = [[(a.shape, a.dtype) for a in messages[node].arrays] for node in sending]
+        for node, shape in zip(sending, shapes, strict=True):
+            if shape != shapes[0]:
+                raise PeerError(f"node {node} sent other shapes than node {sending[0]}")
+        self._turn, means = first.turn, []
+        for place in range(len(shapes[0])):
+            rows = torch.from_numpy(np.stack([messages[node].arrays[place] for node in sending]))
+            nodes = np.asarray(sending, np.int64)
+            mean = self._server.mean(place, rows, nodes, None, latest=first.latest)
+            means.append(mean[0].numpy())
+        return tuple(means)
+
+
+class ByHand:
+    """The exchange of one node, whose messages are handed out and whose answers are handed in.
+
+    It is the tape of a step as well: what each question of it was answered, by its context or from
+    outside, in order.
+
+    Attributes:
+        message: what waits for an answer; None: nothing does.
+    """
+
+    def __init__(
+        self, node: int, graphs: Graphs, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._node, self._graphs, self._dtype, self._device = node, graphs, dtype, device
+        self._kept: list[tuple[Tensor, ...]] = []
+        self._place = self._turn = 0
+        self._all_latest_sent, self._answered = False, b""
+        self._answer: Answer | None = None
+        self._due: tuple[Sequence[int], Sequence[Tensor]] = (), ()
+        self.message: PartyMessage | None = None
+        self.bytes_sent: NDArray[np.int64] = np.zeros(1, np.int64)
+        self.dropped: dict[int, int] = {}
+
+    @property
+    def turn(self) -> int:
+        """How many messages were answered: the number of the one that waits, or comes next."""
+        return self._turn
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing can be done before an answer comes."""
+        return self.message is not None and self._answer is None
+
+    def given(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What `make` gives, or gave when the step was made before: copies, which it may change."""
+        if self._place == len(self._kept):
+            self._kept.append(tuple(value.clone() for value in make()))
+        self._place += 1
+        return tuple(value.clone() for value in self._kept[self._place - 1])
+
+    def forget(self) -> None:
+        """A step is over: what it was given is not needed any more."""
+        self._kept, self._place = [], 0
+
+    def take(self, turn: int, answer: Answer) -> None:
+        """Take what answers a turn; nothing where it is the one before, answered once more.
+
+        Raises:
+            InputError: it answers another turn, or an earlier one otherwise than before.
+            PeerError: it is no answer to what was asked: of other nodes, shapes or types, or with
+                numbers that are not finite.
+        """
+        content = hashlib.blake2b(digest_size=32)
+        for node in sorted(answer):
+            for array in answer[node]:
+                content.update(f"{node} {array.dtype} {array.shape} ".encode())
+                content.update(np.ascontiguousarray(array).tobytes())
+        if turn == self._turn - 1 and content.digest() == self._answered:
+            return
+        if self.message is None or turn != self._turn or self._answer is not None:
+            expected = f"must be {self._turn}: what was answered stays so, whoever asks again"
+            raise InputError("turn", turn, expected)
+        nodes, values = self._due
+        if sorted(answer) != list(nodes):
+            raise PeerError(f"turn {turn} waits for nodes {list(nodes)}, not {sorted(answer)}")
+        for node in nodes:
+            shapes = [(torch.from_numpy(a).dtype, tuple(a.shape)) for a in answer[node]]
+            if shapes != [(value.dtype, tuple(value.shape[1:])) for value in values]:
+                raise PeerError(
+                    f"what answers turn {turn} has other shapes or types than was asked"
+                )
+            if not all(np.isfinite(array).all() for array in answer[node]):
+                raise PeerError(f"what answers turn {turn} has numbers that are not finite")
+        self._answer, self._answered = answer, content.digest()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it; see `Exchange.tensors`."""
+        tape = {
+            f"tape.{place}.{part}": value
+            for place, values in enumerate(self._kept)
+            for part, value in enumerate(values)
+        }
+        counted = torch.tensor([self._turn, int(self._all_latest_sent), int(self.waits)])
+        answered = torch.tensor(list(self._answered), dtype=torch.uint8)
+        sent = torch.from_numpy(self.bytes_sent)
+        return {"bytes_sent": sent, "counted": counted, "answered": answered, **tape}
+
+    def load(self, tensors: Mapping[str, Tensor], *, same_session: bool) -> None:
+        """Take up what a checkpoint holds; see `Exchange.load`."""
+        self.bytes_sent[:] = tensors["bytes_sent"].cpu().numpy()
+        self._turn, sent, _ = tensors["counted"].tolist()
+        self._all_latest_sent, self._answered = bool(sent), bytes(tensors["answered"].tolist())
+        places: dict[int, list[Tensor]] = {}
+        tape = (name.split(".") for name in tensors if name.startswith("tape."))
+        for _, place, part in sorted(tape, key=lambda name: [*map(int, name[1:])]):
+            places.setdefault(int(place), []).append(tensors[f"tape.{place}.{part}"])
+        self._kept, self._place = [tuple(own) for own in places.values()], 0
+
+    def mix(
+        self,
+        k: int,
+        *messages: Message,
+        coding: Coding | None = None,
+        descent: tuple[Message, float] | None = None,
+        extra: int = 0,
+    ) -> tuple[Tensor, ...]:
+        """Weighted sums over in-neighbours of a round of step k; see `Exchange.mix`."""
+        values, first = message_values("mix", k, messages), descent_of(k, descent)
+        values = values if first is None else (first.of(values[0]), *values[1:])
+        weights = self._graphs.weights(k * self._graphs.rounds + extra)
+        near = weights.targets != weights.sources
+        others = sorted(weights.sources[near & (weights.targets == self._node)].tolist())
+        to = sorted(weights.targets[near & (weights.sources == self._node)].tolist())
+
+        def mixed() -> tuple[Tensor, ...]:
+            came = self._asked("mix", k, values, values, others, to)
+            mixer = compile_rows(
+                weights, nodes=(self._node,), others=others, dtype=self._dtype, device=self._device
+            )
+            self.bytes_sent += sizes(values, None) * len(to)
+            return tuple(
+                mixer.finish(mixer.begin(value), value, rows)
+                for value, rows in zip(values, came, strict=True)
+            )
+
+        return self.given(mixed)
+
+    def swap(self, k: int, partner: Tensor, *messages: Message) -> tuple[Tensor, ...]:
+        """What the node's partner holds; see `Exchange.swap`."""
+        values, (other,) = message_values("swap", k, messages), partner.tolist()
+        others = [] if other == self._node else [other]
+
+        def swapped() -> tuple[Tensor, ...]:
+            came = self._asked("swap", k, values, values, others, others)
+            self.bytes_sent += sizes(values, None) * len(others)
+            return came if others else values
+
+        return self.given(swapped)
+
+    def average(
+        self, k: int, *messages: Message, latest: bool = False, coding: Coding | None = None
+    ) -> tuple[Tensor, ...]:
+        """The server's mean; see `Exchange.average`."""
+        values, active = message_values("average", k, messages), self._graphs.active(k)
+        joins = active is None or bool(active[self._node])
+        sends = joins or (latest and not self._all_latest_sent)
+
+        def averaged() -> tuple[Tensor, ...]:
+            sent = values if sends else ()
+            came = self._asked("average", k, sent, values, [SERVER], (), latest)
+            self.bytes_sent += sizes(values, None) * joins
+            self._all_latest_sent |= latest
+            return came
+
+        return self.given(averaged)
+
+    def secure_sum(self, k: int, summands: Summand[Tensor], *, part: int = 0) -> Tensor:
+        """There is none: no other carrier adds up under our masks."""
+        raise InputError("privacy.aggregation", "secure", "is not to be had inside another carrier")
+
+    def _asked(
+        self,
+        kind: Literal["average", "mix", "swap"],
+        k: int,
+        sent: Sequence[Tensor],
+        like: Sequence[Tensor],
+        others: Sequence[int],
+        to: Sequence[int],
+        latest: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Of each value the rows of these others, `[others, ...]`, once they have come."""
+        if self._answer is None:
+            arrays = tuple(value[0].numpy(force=True).copy() for value in sent)
+            self.message = PartyMessage(self._turn, k, kind, tuple(to), latest, arrays)
+            self._due, self._place = (tuple(others), tuple(like)), 0
+            raise UnansweredError
+        came, self._answer, self.message = self._answer, None, None
+        self._turn += 1
+        return tuple(
+            torch.from_numpy(np.stack([came[node][place] for node in others])).to(self._device)
+            if others
+            else value.new_empty(0, *value.shape[1:])
+            for place, value in enumerate(like)
+        )
+
+
+def was_waiting(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a checkpoint, of which these are all tensors, was written for a message to leave."""
+    return bool(tensors["exchange.counted"][2])
+
+
+class _TapedTable(Recorded):
+    """A table of gradients that is changed once, however often its step is made."""
+
+    _inner: StepTable
+
+    def __init__(self, inner: StepTable, tape: ByHand) -> None:
+        super().__init__(inner)
+        self._tape = tape
+
+    def fill(self, at: Tensor) -> None:
+        def filled() -> tuple[Tensor, ...]:
+            self._inner.fill(at)
+            return (at[:0],)
+
+        self._tape.given(filled)
+
+    def total(self) -> Tensor:
+        return self._tape.given(lambda: (self._inner.total(),))[0]
+
+    def replace(self, at: Tensor, k: int, difference: float | None) -> Tensor:
+        return self._tape.given(lambda: (self._inner.replace(at, k, difference),))[0]
+
+
+class _TapedContext(Recorded):
+    _inner: StepContext
+
+    def __init__(self, inner: StepContext, tape: ByHand) -> None:
+        super().__init__(inner)
+        self._tape = tape
+
+    @property
+    def table(self) -> StepTable:
+        return cast(StepTable, _TapedTable(self._inner.table, self._tape))
+
+    def among(self, k: int) -> StepContext:
+        return taped(self._inner.among(k), self._tape)
+
+    def batch_gradient(self, *asked: Any, **more: Any) -> Tensor:
+        return self._tape.given(lambda: (self._inner.batch_gradient(*asked, **more),))[0]
+
+    def batch_difference(self, *asked: Any, **more: Any) -> Tensor:
+        return self._tape.given(lambda: (self._inner.batch_difference(*asked, **more),))[0]
+
+    def add_noise(self, total: Tensor, *asked: Any, **more: Any) -> Tensor:
+        (noised,) = self._tape.given(lambda: (self._inner.add_noise(total, *asked, **more),))
+        return total.copy_(noised)  # in place, also when the step is made again
+
+
+def taped(context: StepContext, tape: ByHand) -> StepContext:
+    """The same context, which gives a step that is made again the same sums and noise."""
+    return cast(StepContext, _TapedContext(context, tape))
+
+
+class Carried:
+    """What a party's run speaks through: its exchange alone; nothing that is measured leaves it."""
+
+    def __init__(self, exchange: ByHand) -> None:
+        self.exchange = exchange
+
+    def put(self, step: int, part: Outgoing[Part]) -> None:
+        """It stays here."""
+
+    def ready(self) -> list[tuple[int, list[Part]]]:
+        """There are no others' either."""
+        return []
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+    def mean(self, models: Outgoing[Tensor]) -> Tensor:
+        """Of the models here: no other is known."""
+        return opened(models, "a node's model").mean(0)
+
+    def from_server(self, model: Released[Tensor]) -> Tensor:
+        """What this party has of it."""
+        return model.value
+
+
+class PartyMemory:
+    """What a party remembers of its run, in a file of its own folder; see `SessionMemory`."""
+
+    rejoins: int | None = None
+
+    def __init__(self, path: Path | None, returned_to: int | None) -> None:
+        self._path, self.returned_to = path, returned_to
+        self.returned = returned_to is not None
+        self._known: dict[str, str] = {}
+        if path is not None and self.returned:
+            self._known = json.loads(path.read_bytes())
+
+    def secret(self, name: str) -> bytes:
+        """32 random bytes, the same whenever the party goes on."""
+        return bytes.fromhex(self._kept(f"secret {name}", lambda: secrets.token_hex(32)))
+
+    def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
+        """What was made when the run began."""
+        return schema.read(self._kept(name, lambda: schema.write(make())), HERE, name)
+
+    def earlier(self, name: str, schema: Form[T]) -> T | None:
+        """Nothing: it was in none."""
+        return None
+
+    def keep(self, step: int) -> None:
+        """What is under way stands in the checkpoint."""
+
+    def _kept(self, name: str, make: Callable[[], str]) -> str:
+        if name not in self._known:
+            self._known[name] = make()
+            if self._path is not None and self._path.parent.is_dir():
+                write_private(self._path, json.dumps(self._known).encode())
+        return self._known[name]
+
+
+class TheOthers(Alone):
+    """All other parties, as the process of rank 0 that a party's run agrees with.
+
+    Nothing is asked of them but how many records each has, which the party was told: all else that
+    they would say is taken to be what the party says, since its own account rests on none of it.
+
+    Attributes:
+        said: what all must have in common, by its name: for whoever compares.
+    """
+
+    rank, processes = HERE, 2
+
+    def __init__(self, node: int, records: Sequence[int], session: PartyMemory) -> None:
+        self.session = session
+        self._node, self._records = node, list(records)
+        self.said: dict[str, Any] = {}
+
+    def placed(self, placement: Literal["blocks"] | Sequence[int]) -> Sequence[int]:
+        """The node here, and the others there."""
+        return [HERE * (node == self._node) for node in range(len(self._records))]
+
+    def seen(self) -> Sequence[PeerState]:
+        """The others, of whom nothing is known, and this party."""
+        return PeerState(0, "the others", "unknown"), PeerState(HERE, "this party", "connected")
+
+    def share(self, what: str, value: Any, schema: Form[Any]) -> list[Any]:
+        """What the others give, and what this party does."""
+        others = len(self._records) - 1
+        if schema is EXPERIMENT:
+            if value.records != [self._records[self._node]]:
+                expected = f"must be those of every node: node {self._node} has {value.records[0]}"
+                raise InputError("records", self._records, expected)
+            self.said[what] = value.identity
+            told = [count for node, count in enumerate(self._records) if node != self._node]
+            return [Experiment(identity=value.identity, records=told), value]
+        if schema is IDENTITY:
+            self.said[what] = value
+        if schema is CHARGED:
+            return [value * others, value]
+        if schema is SESSION_ID:
+            value = self.session.remember(what, lambda: value, schema)
+        return [value, value]

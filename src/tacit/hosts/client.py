@@ -1,0 +1,308 @@
+"""One party of a run whose messages somebody else carries: Flower, NVFlare, or a loop of one's own.
+
+It is the loop of `tacit.train` (`tacit.training.loop.running`) with one node, and the same plan,
+ledger, noise and checkpoints as a process of a run of many has. Its exchange hands out arrays and
+waits for arrays. Everything that it hands out was noised here, or is public; what it is handed may
+be anything: its epsilon holds whatever the others and the carrier do, since a step's mechanism
+bounds what a record adds to a message at every model that the step may start from, and a step's
+message is made once. Trust model and neighbouring relation are those of the algorithm's page; a
+server sees every message of every party.
+
+What rests on agreeing with the others in secret is refused: secure sums and noise of pairs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, Self, cast
+
+from tacit.base.private_files import remove_files
+from tacit.communication.peers import ALONE
+from tacit.errors import InputError, PeerError
+from tacit.hosts.by_hand import (
+    HERE,
+    SERVER,
+    Array,
+    ByHand,
+    Carried,
+    PartyMemory,
+    PartyMessage,
+    TheOthers,
+    taped,
+    was_waiting,
+)
+from tacit.training.api import Source, understood, warn_of
+from tacit.training.finish import result_document
+from tacit.training.hooks import Hooks
+from tacit.training.job import Job
+from tacit.training.loop import running
+from tacit.training.plan import Plan
+from tacit.training.processes.communication import graphs_of
+from tacit.training.records import node_records
+from tacit.training.run_folder import checkpoint as checkpoints
+from tacit.training.run_folder import folder as folders
+from tacit.training.run_folder.result import Result
+from tacit.training.stacked_context import StackedContext
+from tacit.training.state import RunState, checkpoint_of
+
+_MEMORY = "party.json"
+
+
+class PrivateClient:
+    """One node of an experiment, which computes, noises and accounts for itself.
+
+    Call `step`, hand the arrays of `send` to who carries them, hand what answers them to `receive`,
+    and so on until `done`; then `finish`. With `out` it may be closed after any of these calls, or
+    killed: a new one with the same arguments goes on where it stood, and sends the same bytes.
+
+    Args:
+        config: as `tacit.train` takes it, for all nodes.
+        node: which of its nodes this is, a number or a name.
+        records: how many records (or persons) each node has, which is public; by default they are
+            counted, where the experiment names one data set that is divided.
+        data: the records of this node alone, as `tacit.train` takes a node's; by default those of
+            the experiment.
+        out: the folder of this party's run, private to it; without one nothing is written, and a
+            run that is cut off cannot go on.
+        more: `model`, `test`, `loss`, `metric`, `output`, `schema` and `graph` of `tacit.train`.
+
+    Attributes:
+        agreed: a digest of what all parties must have in common: experiment, model, its start, and
+            plan. Parties with different ones would train different things; no epsilon rests on it.
+
+    Raises:
+        InputError: something given is wrong, or is not to be had inside another carrier.
+        BudgetError: the node's budget cannot be met.
+    """
+
+    def __init__(
+        self,
+        config: Source,
+        node: int | str,
+        *,
+        records: Sequence[int] | None = None,
+        data: Any = None,
+        out: str | Path | None = None,
+        **more: Any,
+    ) -> None:
+        self._out = None if out is None else Path(out)
+        if data is not None and records is None:
+            raise InputError("records", None, "say how many records every node has, this one too")
+        given = dict(more)
+        if data is not None:
+            (opened,), schema, _ = node_records([data], more.get("schema"))
+            given |= {"nodes": [opened] * len(records or ()), "schema": schema}
+        parsed, job_among = understood(config, out, given)
+        if records is None:
+            if parsed.nodes.data == "by-rank":
+                raise InputError("records", None, "say how many records every node has")
+            records = [each.records for each in job_among(ALONE).plan.nodes]
+        names = parsed.nodes.names or ()
+        self.node = names.index(node) if isinstance(node, str) and node in names else node
+        count = len(records)
+        if not isinstance(self.node, int) or not 0 <= self.node < count or count < 2:
+            listed = f", or of {', '.join(names)}" if names else ""
+            expected = f"must be one of at least two nodes, 0 to {count - 1}{listed}"
+            raise InputError("node", node, expected)
+        self._records = tuple(records)
+        others = TheOthers(self.node, records, PartyMemory(None, None))
+        self._job: Job = job_among(others)
+        _check_carried(self._job)
+        text = json.dumps(others.said, sort_keys=True).encode()
+        self.agreed = hashlib.blake2b(text, digest_size=16).hexdigest()
+        self._exchange = self._new_exchange()
+        self._steps: Generator[RunState | Result] | None = None
+        self._run: RunState | None = None
+        self._result: Result | None = None
+        self._safe = -1  # the turn whose message may leave: what it rests on is written down
+        warn_of(self._job, 3)
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided before the first step."""
+        return self._job.plan
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are made: `finish` gives the result."""
+        return self._result is not None
+
+    @property
+    def epsilon(self) -> float | None:
+        """Certified epsilon of all that is reserved: what was handed out, and up to a few steps."""
+        return None if self._run is None else self._run.booked
+
+    @property
+    def folder(self) -> Path | None:
+        """Where this party's ledger lies, its models and its result."""
+        return None if self._out is None else self._out / f"rank-{HERE:04d}"
+
+    def step(self) -> None:
+        """Go on up to the next message, or to the end; nothing where a message waits.
+
+        Raises:
+            InputError: the folder is of another run, or cannot be written.
+            BudgetError: nothing is left of the budget.
+            DivergenceError: the model left the finite numbers.
+        """
+        run, exchange = self._opened(), self._exchange
+        self._go_on(run)
+        if exchange.waits and self._safe < exchange.turn:
+            if run.folder is not None:
+                checkpoints.write(run.folder.path, checkpoint_of(run))
+            self._safe = exchange.turn
+
+    def send(self) -> PartyMessage:
+        """What is to be carried now: the same however often it is asked for.
+
+        Raises:
+            InputError: there is nothing: the run is done, or `step` was not called.
+        """
+        self._opened()
+        message = self._exchange.message
+        if message is None or not self._exchange.waits or self._safe < self._exchange.turn:
+            expected = "has no message now: call step, until client.done"
+            raise InputError("client.send", None, expected)
+        return message
+
+    def receive(
+        self, answer: Sequence[Array] | Mapping[int, Sequence[Array]], *, turn: int | None = None
+    ) -> None:
+        """Take what answers a message: a server's arrays, or those of each neighbour by its number.
+
+        `turn` is that of the message, by default of the one that waits. One that was answered may
+        be answered again with the same arrays, which changes nothing.
+
+        Raises:
+            InputError: nothing waits, or it answers another turn, or the last one otherwise.
+            PeerError: it is not of the nodes that were asked, or wrong in shape, type or numbers.
+        """
+        self._opened()
+        by_node = answer if isinstance(answer, Mapping) else {SERVER: answer}
+        if turn is None and not self._exchange.waits:
+            raise InputError("client.receive", None, "answers no message: call step first")
+        self._exchange.take(self._exchange.turn if turn is None else turn, by_node)
+
+    def close(self) -> None:
+        """Let go of the folder: the next call, here or in another process, goes on from it."""
+        if self._steps is not None:
+            with suppress(PeerError):
+                self._steps.throw(PeerError("this party's run is closed; whoever opens it goes on"))
+        self._steps = self._run = None
+        self._exchange = self._new_exchange()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # as a process that is killed leaves it
+            self.close()
+
+    def finish(self) -> Result:
+        """What came of the run, as far as this party knows it: its epsilon, models and documents.
+
+        Raises:
+            InputError: a step remains to be made.
+        """
+        if self._result is None:
+            raise InputError("client.finish", None, "is for a run that is done: go on with step")
+        return self._result
+
+    def _new_exchange(self) -> ByHand:
+        job = self._job
+        return ByHand(job.hosted[0], graphs_of(job), dtype=job.dtype, device=job.device)
+
+    def _opened(self) -> RunState:
+        """Where the run stands, once it is begun or gone on with."""
+        if self._run is not None:
+            return self._run
+        job, folder, exchange, returned_to = self._job, self.folder, self._exchange, None
+        begun = folder is not None and folder.exists()
+        if folder is not None and begun and (path := checkpoints.latest(folder)) is not None:
+            saved = checkpoints.read(path, job.digest)
+            returned_to = saved.step if was_waiting(saved.tensors) else None
+        memory = PartyMemory(None if folder is None else folder / _MEMORY, returned_to)
+
+        def context(*given: Any) -> StackedContext:
+            plan, model, data, keys, _, hosted, shared = given
+            inner = StackedContext(plan, model, data, keys, exchange, hosted, shared)
+            return cast(StackedContext, taped(inner, exchange))
+
+        self._steps = running(
+            job,
+            Hooks(()),
+            self._out,
+            begun,
+            alone=TheOthers(job.hosted[0], self._records, memory),
+            make_context=context,
+            communicate=lambda job, cluster: nullcontext(Carried(exchange)),
+            ended=_ended,
+        )
+        run = cast(RunState, next(self._steps))
+        if returned_to is None:
+            exchange.forget()  # what the start of the method was given is in its state
+        self._run, self._safe = run, exchange.turn - (returned_to is None)
+        if returned_to is not None:
+            self._go_on(run)  # to where it waited; nothing is computed
+        return run
+
+    def _go_on(self, run: RunState) -> None:
+        while self._steps is not None and not self._exchange.waits:
+            before, state = run.step, run.state
+            kept = type(state)(*(value.clone() for value in state))
+            moved = next(self._steps)
+            if run.state is state:  # the step may have changed it, and is made again
+                run.state = kept
+            if isinstance(moved, Result):
+                self._result, self._steps = moved, None
+            elif run.step > before:
+                self._exchange.forget()
+
+
+def _check_carried(job: Job) -> None:
+    """Refuse what rests on agreeing with the other parties in secret, or on their numbers."""
+    release, config = job.plan.release, job.config
+    for key, value, is_asked in (
+        ("privacy.aggregation", config.privacy.aggregation, release.sums is not None),
+        ("privacy.pair_noise", config.privacy.pair_noise, release.pairs is not None),
+        ("privacy.noise", config.privacy.noise, config.privacy.noise != "independent"),
+        ("task.calibrate", config.task.calibrate, config.task.calibrate != "none"),
+    ):
+        if is_asked:
+            expected = (
+                "rests on more than a party has in one step alone: not inside another carrier"
+            )
+            raise InputError(key, value, expected)
+
+
+def _ended(run: RunState, hooks: Hooks) -> Result:
+    """Write down what this party knows of a run that is over; its secrets are gone then."""
+    job, folder = run.job, run.folder
+    own = {} if run.ledger is None else run.ledger.charged()
+    known = {node: own.get(node, ()) for node in job.hosted}
+    document = result_document(run, known, run.seconds, others="not asked")
+    models, consensus = run.models.contiguous(), run.consensus
+    if folder is not None:
+        tensors = {
+            folders.NODES: {"parameters": models},
+            folders.MODEL: job.model.module(consensus).state_dict(),
+        }
+        folder.write_result(document, tensors)
+        folder.write_known()
+        remove_files(folder.path, _MEMORY)
+    return Result(
+        document=document,
+        parameters=models,
+        consensus=consensus,
+        rows=run.rows,
+        notes=run.notes,
+        out=None if folder is None else folder.path,
+        job=job,
+    )
