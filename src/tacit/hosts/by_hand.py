@@ -61,6 +61,7 @@ class PartyMessage:
         kind: `average`: a server answers with the mean of all rows; `mix`: neighbours exchange
             rows, which the party weighs itself; `swap`: likewise one partner.
         to: nodes that get it; empty for a server.
+        of: nodes whose rows answer it; empty for a server.
         latest: of `average`: whether the mean is over every client's latest row.
         arrays: one row of each value, without the dimension of nodes; none of a client that does
             not take part in this step.
@@ -70,6 +71,7 @@ class PartyMessage:
     step: int
     kind: Literal["average", "mix", "swap"]
     to: tuple[int, ...]
+    of: tuple[int, ...]
     latest: bool
     arrays: tuple[Array, ...]
 
@@ -164,12 +166,14 @@ class ByHand:
             PeerError: it is no answer to what was asked: of other nodes, shapes or types, or with
                 numbers that are not finite.
         """
+        answer = {node: [np.asarray(array) for array in answer[node]] for node in answer}
         content = hashlib.blake2b(digest_size=32)
         for node in sorted(answer):
             for array in answer[node]:
                 content.update(f"{node} {array.dtype} {array.shape} ".encode())
                 content.update(np.ascontiguousarray(array).tobytes())
-        if turn == self._turn - 1 and content.digest() == self._answered:
+        last = self._turn - (self._answer is None)
+        if turn == last and content.digest() == self._answered:
             return
         if self.message is None or turn != self._turn or self._answer is not None:
             expected = f"must be {self._turn}: what was answered stays so, whoever asks again"
@@ -178,8 +182,8 @@ class ByHand:
         if sorted(answer) != list(nodes):
             raise PeerError(f"turn {turn} waits for nodes {list(nodes)}, not {sorted(answer)}")
         for node in nodes:
-            shapes = [(torch.from_numpy(a).dtype, tuple(a.shape)) for a in answer[node]]
-            if shapes != [(value.dtype, tuple(value.shape[1:])) for value in values]:
+            due = [(value[:0].numpy(force=True).dtype, value.shape[1:]) for value in values]
+            if [(array.dtype, array.shape) for array in answer[node]] != due:
                 raise PeerError(
                     f"what answers turn {turn} has other shapes or types than was asked"
                 )
@@ -285,7 +289,8 @@ class ByHand:
         """Of each value the rows of these others, `[others, ...]`, once they have come."""
         if self._answer is None:
             arrays = tuple(value[0].numpy(force=True).copy() for value in sent)
-            self.message = PartyMessage(self._turn, k, kind, tuple(to), latest, arrays)
+            of = () if kind == "average" else tuple(others)
+            self.message = PartyMessage(self._turn, k, kind, tuple(to), of, latest, arrays)
             self._due, self._place = (tuple(others), tuple(like)), 0
             raise UnansweredError
         came, self._answer, self.message = self._answer, None, None

@@ -1,0 +1,91 @@
+"""What a party speaks through: a step that is made again is given the same, and never bare sums."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from parties import answers, carried, experiment, parties
+
+from tacit.errors import PeerError
+from tacit.hosts.by_hand import PartyMessage, ServersMean
+
+
+def message(turn=0, rows=1, **more):
+    arrays = (np.full(3, 2.0),) * rows
+    return replace(PartyMessage(turn, 0, "average", (), (), False, arrays), **more)
+
+
+WRONG = (
+    ({0: message()}, "node 1 sent nothing"),
+    ({1: message()}, "node 0 sent nothing"),
+    ({0: message(), 1: message(turn=1)}, "node 1 is at another turn"),
+    ({0: message(), 1: message(latest=True)}, "node 1 is at another turn"),
+    ({0: message(kind="mix"), 1: message()}, "node 0 is at another turn than node 0"),
+    ({0: message(), 1: message(rows=2)}, "node 1 sent other shapes"),
+    ({0: message(rows=0), 1: message(rows=0)}, "has no rows"),
+)
+
+
+@pytest.mark.parametrize(("messages", "words"), WRONG)
+def test_a_server_names_whose_message_is_wrong(messages, words):
+    with pytest.raises(PeerError, match=words):
+        ServersMean(2).answer(messages)
+
+
+def test_a_server_answers_a_turn_once_and_keeps_the_latest():
+    server = ServersMean(2)
+    first = {0: message(latest=True), 1: message(latest=True, arrays=(np.zeros(3),))}
+    assert server.answer(first)[0].tolist() == [1, 1, 1]
+    with pytest.raises(PeerError, match="was answered"):
+        server.answer(first)
+    silent = {0: message(1, latest=True, arrays=()), 1: message(1, latest=True)}
+    assert server.answer(silent)[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["privsgp-vr", "dp-fedavg", "fedspd-dp"])
+def test_records_are_read_and_noise_is_drawn_once_a_step(name, monkeypatch):
+    """However often a step is made again, or another process goes on with it."""
+    from tacit.training.stacked_context import StackedContext
+
+    calls = []
+    for asked in ("batch_gradient", "batch_difference", "add_noise"):
+        inner = getattr(StackedContext, asked)
+
+        def counted(self, *given, inner=inner, asked=asked, **more):
+            calls.append((asked, tuple(self.nodes), given[-1] if asked != "batch_gradient" else 0))
+            return inner(self, *given, **more)
+
+        monkeypatch.setattr(StackedContext, asked, counted)
+    clients = parties(experiment(name, steps=2))
+    carried(clients)
+    noise = [call for call in calls if call[0] == "add_noise"]
+    assert len(noise) == 2 * len(clients)
+    assert len(calls) <= 3 * len(noise)
+
+
+def test_what_a_step_does_in_place_is_done_again_in_place(tmp_path):
+    """Else an anchor would keep its bare sum, and the next message would show it."""
+    config = experiment("privsgp-vr", steps=2)
+    one, again = parties(config)[0], parties(config, tmp_path)[0]
+    for client in (one, again):
+        client.step()
+    first = one.send()
+    again.close()
+    received = dict.fromkeys(first.of, first.arrays)
+    for client in (one, again):
+        client.receive(received, turn=0)
+        client.step()
+    assert all(map(np.array_equal, one.send().arrays, again.send().arrays))
+    for own, other in zip(one._run.state, again._run.state, strict=True):
+        assert torch.equal(own, other)
+
+
+def test_peers_get_what_they_wait_for():
+    clients = parties(experiment("privsgp"))
+    for client in clients:
+        client.step()
+    messages = {client.node: client.send() for client in clients}
+    for node, own in messages.items():
+        assert set(own.of) == {other for other, theirs in messages.items() if node in theirs.to}
+    assert set(answers(messages, None)) == set(messages)
