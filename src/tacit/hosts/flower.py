@@ -1,7 +1,7 @@
 """tacit inside Flower: apps for methods with a server, and a mod for anybody's `NumPyClient`.
 
-A party is opened from its folder when a message comes, in whatever process: there are its ledger and
-the message that it sent last, which whoever asks again is sent again, to the same bytes. In a
+A party is opened from its folder when a message comes, in whatever process: there are its ledger
+and the message that it sent last, which whoever asks again is sent, to the same bytes. In a
 simulation parties stay open, in a process a core. Flower sends the text of an exception to the
 server, and it may quote a record: none leaves an app, only a line that is public.
 """
@@ -32,6 +32,7 @@ _app, _client, _clientapp = (optional(f"flwr.{name}") for name in ("app", "clien
 
 WHO, TURN = "query.tacit", "train.tacit"
 NUMBERS, TERMS = "arrays", "tacit"
+_FIELDS = ("turn", "step", "kind", "latest")  # of a message to a server
 _REFUSED = 6  # Flower's code for a mod whose conditions are not met
 _LOCAL_STEPS = "tacit.hosts.local_steps:ROW"
 
@@ -40,7 +41,7 @@ Reply = tuple[list[Array], dict[str, Any]]
 
 
 class _PrivateApp(_clientapp.ClientApp):  # type: ignore[name-defined,misc]
-    """See `client_app`; it has no mods and no other functions: they would send what has no noise."""
+    """See `client_app`; it has no mods and no functions more: they would send what has no noise."""
 
     def __init__(self, party: MakeParty) -> None:
         super().__init__()
@@ -72,8 +73,8 @@ class _PrivateApp(_clientapp.ClientApp):  # type: ignore[name-defined,misc]
 def client_app(party: MakeParty) -> _PrivateApp:
     """A `ClientApp` that is one party of an experiment, and sends nothing else.
 
-    `party`, a function of a module, makes it from Flower's `Context`, with a folder of its own. What
-    it reads should be the node's own, `context.node_config`, never `context.run_config`, which
+    `party`, a function of a module, makes it from Flower's `Context`, with a folder of its own.
+    What it reads should be the node's own, `context.node_config`, never `context.run_config`, which
     whoever submits the run writes. When the run ends, its statement is in its folder.
     """
     return _PrivateApp(party)
@@ -120,14 +121,13 @@ def _answer(client: PrivateClient, message: Any) -> Any:
     client.step()
     if not client.done:
         sent = client.send()
-        names = ("turn", "step", "kind", "latest")
-        terms = {name: getattr(sent, name) for name in names}
+        terms = {name: getattr(sent, name) for name in _FIELDS}
         return _content({"node": node, **terms}, sent.arrays)
     result = client.finish()
     if result.private and client.folder is not None:
         write_statement(client.folder)
     model = result.model().state_dict()
-    end = {"names": list(model), "epsilon": json.dumps(result.epsilon[node])}
+    end = {"names": list(model), "epsilon": json.dumps(result.epsilon[int(node)])}
     return _content({"node": node, **end}, [each.numpy(force=True) for each in model.values()])
 
 
@@ -177,16 +177,15 @@ def server_app(clients: int, *, out: str | Path, timeout: float = 3600.0, attemp
             replies = _asked(grid, nodes, TURN, content, timeout, attempts)
             if any("epsilon" in terms for _, terms in replies.values()):
                 return _write_end(Path(out), replies)
-            kept = {
-                node: (terms["turn"], terms["step"], terms["kind"], (), terms["latest"])
-                for node, (_, terms) in replies.items()
-            }
-            answer = server.answer(
-                {node: PartyMessage(*kept[node], tuple(replies[node][0])) for node in kept}
-            )
-            turn = kept[0][0]
+            messages = {node: _message(*reply) for node, reply in replies.items()}
+            answer, turn = server.answer(messages), messages[0].turn
 
     return app
+
+
+def _message(arrays: list[Array], terms: Mapping[str, Any]) -> PartyMessage:
+    turn, step, kind, latest = (terms[name] for name in _FIELDS)
+    return PartyMessage(turn, step, kind, (), (), latest, tuple(arrays))
 
 
 def _parties(grid: Any, clients: int, timeout: float, attempts: int) -> dict[int, int]:
