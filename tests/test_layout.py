@@ -40,6 +40,7 @@ ORDER = (
     "callbacks",
     "estimators",
     "analysis",
+    "hosts",
     "cli",
     "__main__",
 )

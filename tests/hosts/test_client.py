@@ -129,6 +129,21 @@ def test_a_party_that_was_killed_sends_the_same_bytes(tmp_path):
     assert [until for _, until in run.charged[2]] == [1]
 
 
+def test_an_older_checkpoint_makes_no_message_again(tmp_path):
+    """A step's noise would be used for two messages, whose difference has none."""
+    client = parties(experiment("dp-fedavg", privacy={"epsilon": 3.0}), tmp_path)[0]
+    for turn in range(2):
+        client.step()
+        (own,) = client.send().arrays
+        if turn == 0:
+            client.receive([own])
+    client.close()
+    newest = client.folder / "checkpoint-00000001.safetensors"
+    newest.unlink()
+    with pytest.raises(tacit.InputError, match="is older than message 1, which has left"):
+        client.step()
+
+
 def test_its_statement_proves_the_epsilon_of_its_own_ledger(tmp_path):
     clients = parties(experiment("dp-fedavg", privacy={"epsilon": 3.0}), tmp_path)
     carried(clients)

@@ -8,7 +8,8 @@ bounds what a record adds to a message at every model that the step may start fr
 message is made once. Trust model and neighbouring relation are those of the algorithm's page; a
 server sees every message of every party.
 
-What rests on agreeing with the others in secret is refused: secure sums and noise of pairs.
+What rests on agreeing with the others in secret is refused: secure sums and noise of pairs. Proof:
+`docs/proofs/carried-messages.md`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
-from tacit.base.private_files import remove_files
+from tacit.base.plain_files import read_plain
+from tacit.base.private_files import remove_files, write_passing
 from tacit.communication.peers import ALONE
 from tacit.errors import InputError, PeerError
 from tacit.hosts.by_hand import (
@@ -49,7 +51,7 @@ from tacit.training.run_folder.result import Result
 from tacit.training.stacked_context import StackedContext
 from tacit.training.state import RunState, checkpoint_of
 
-_MEMORY = "party.json"
+_MEMORY, _TURN = "party.json", "party-turn"  # what it remembers, and its last message's number
 
 
 class PrivateClient:
@@ -154,6 +156,7 @@ class PrivateClient:
         if exchange.waits and self._safe < exchange.turn:
             if run.folder is not None:
                 checkpoints.write(run.folder.path, checkpoint_of(run))
+                write_passing(run.folder.path / _TURN, str(exchange.turn).encode())
             self._safe = exchange.turn
 
     def send(self) -> PartyMessage:
@@ -249,7 +252,15 @@ class PrivateClient:
         if returned_to is None:
             exchange.forget()  # what the start of the method was given is in its state
         self._run, self._safe = run, exchange.turn - (returned_to is None)
-        if returned_to is not None:
+        if folder is not None and returned_to is not None:
+            sent = read_plain(folder / _TURN, 20) if (folder / _TURN).exists() else b"0"
+            if not sent.isdigit() or int(sent) > exchange.turn:
+                self.close()
+                expected = (
+                    f"is older than message {sent.decode(errors='replace')}, which has left: made "
+                    "again it could differ, and would say what noise hid; put the last one back"
+                )
+                raise InputError("checkpoint", str(folder), expected)
             self._go_on(run)  # to where it waited; nothing is computed
         return run
 
@@ -296,7 +307,7 @@ def _ended(run: RunState, hooks: Hooks) -> Result:
         }
         folder.write_result(document, tensors)
         folder.write_known()
-        remove_files(folder.path, _MEMORY)
+        remove_files(folder.path, _MEMORY, _TURN)
     return Result(
         document=document,
         parameters=models,
