@@ -20,14 +20,14 @@ demo: .venv/.installed  ## train privately on the data set that ships with sciki
 test: check  ## every check: format, lint, types, and the tests that are quick
 	$(PYTEST) -n $(SOME)
 
-test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
+test-rest: .venv/.installed-test .venv-peers/.installed  ## what `make test` leaves out: real processes, and what takes long
 	$(PYTEST) -n $(MANY) -m "(process or slow) and not nightly" \
 		$$(grep -rlE 'mark\.(slow|process)' --include='test_*.py' tests)
 
-test-nightly: .venv/.installed-test  ## more of the same: longer storms, all pairs of options, more examples
+test-nightly: .venv/.installed-test .venv-peers/.installed  ## more of the same: longer storms, all pairs of options, more examples
 	HYPOTHESIS_PROFILE=night $(PYTEST) -n auto -m "nightly or property"
 
-test-all: check  ## every check, with all tests
+test-all: check .venv-peers/.installed  ## every check, with all tests
 	$(PYTEST) -n auto -m ""
 
 # A part of them with, for example, `make coverage TESTS=tests/privacy`.
@@ -82,11 +82,12 @@ clean:
 	$(PIP) --editable '.[docs]'
 	@touch $@
 
-# Opacus, pfl and Flower, for `make bench` alone. They need versions of their own of some packages;
-# all else, PyTorch above all, is found in .venv by a path that comes after their own.
+# Opacus, pfl and Flower, for `make bench` and the tests of tacit inside Flower. They need versions of
+# their own of some packages; all else, PyTorch and tacit above all, is found in .venv by a path that
+# comes after their own.
 .venv-peers/.installed: benchmarks/speed/peers.txt .venv/.installed
 	@echo "installing what tacit is compared with into .venv-peers (once; Ray is large)"
 	$(BIN)/python -m venv .venv-peers
-	$(BIN)/python -c '$(PRINT_SITE)' > "$$(.venv-peers/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PRINT_SITE)')')" > "$$(.venv-peers/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
 	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement benchmarks/speed/peers.txt
 	@touch $@

@@ -177,7 +177,7 @@ class ByHand:
             return
         if self.message is None or turn != self._turn or self._answer is not None:
             expected = f"must be {self._turn}: what was answered stays so, whoever asks again"
-            raise InputError("turn", turn, expected)
+            raise InputError("turn", turn, expected, public=True)
         nodes, values = self._due
         if sorted(answer) != list(nodes):
             raise PeerError(f"turn {turn} waits for nodes {list(nodes)}, not {sorted(answer)}")

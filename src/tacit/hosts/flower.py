@@ -28,19 +28,24 @@ from tacit.hosts.by_hand import Array, PartyMessage, ServersMean
 from tacit.hosts.client import PrivateClient
 from tacit.training.hooks import LOG
 
-_app, _client, _clientapp = (optional(f"flwr.{name}") for name in ("app", "client", "clientapp"))
+optional("flwr")  # says what to install
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict  # noqa: E402
+from flwr.client import NumPyClient  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from flwr.serverapp import ServerApp  # noqa: E402
 
 WHO, TURN = "query.tacit", "train.tacit"
 NUMBERS, TERMS = "arrays", "tacit"
 _FIELDS = ("turn", "step", "kind", "latest")  # of a message to a server
 _REFUSED = 6  # Flower's code for a mod whose conditions are not met
+_PARTITION = ("partition-id", "num-partitions")  # of the context of a node
 _LOCAL_STEPS = "tacit.hosts.local_steps:ROW"
 
 MakeParty = Callable[[Any], PrivateClient]
 Reply = tuple[list[Array], dict[str, Any]]
 
 
-class _PrivateApp(_clientapp.ClientApp):  # type: ignore[name-defined,misc]
+class _PrivateApp(ClientApp):  # type: ignore[misc]
     """See `client_app`; it has no mods and no functions more: they would send what has no noise."""
 
     def __init__(self, party: MakeParty) -> None:
@@ -95,7 +100,7 @@ class _Parties:
             content = _answer(self._made[key], message)
             if close:
                 self._made[key].close()
-            return _app.Message(content, reply_to=message)
+            return Message(content, reply_to=message)
         except Exception as error:
             if key in self._made:
                 self._made.pop(key).close()
@@ -105,7 +110,7 @@ class _Parties:
 def _refusal(message: Any, error: Exception) -> Any:
     LOG.error("refused a message of Flower's server", exc_info=error)
     line = public_line(error) or f"{type(error).__name__}: the log of this node says more"
-    return _app.Message(_app.Error(_REFUSED, line), reply_to=message)
+    return Message(Error(_REFUSED, line), reply_to=message)
 
 
 def _answer(client: PrivateClient, message: Any) -> Any:
@@ -132,8 +137,8 @@ def _answer(client: PrivateClient, message: Any) -> Any:
 
 
 def _content(terms: Mapping[str, Any], arrays: Sequence[Array] = ()) -> Any:
-    signed = _app.ConfigRecord({**terms, "digest": _digest(arrays)})
-    return _app.RecordDict({TERMS: signed, NUMBERS: _app.ArrayRecord(list(arrays))})
+    signed = ConfigRecord({**terms, "digest": _digest(arrays)})
+    return RecordDict({TERMS: signed, NUMBERS: ArrayRecord(list(arrays))})
 
 
 def _read(content: Any) -> Reply:
@@ -166,7 +171,7 @@ def server_app(clients: int, *, out: str | Path, timeout: float = 3600.0, attemp
     public. `out/model.safetensors` is the last model, `out/epsilon.json` what each node certified.
     A turn is asked for `attempts` times, of `timeout` seconds each; a party makes it once.
     """
-    app = optional("flwr.serverapp").ServerApp()
+    app = ServerApp()
 
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Any, context: Any) -> None:
@@ -212,7 +217,7 @@ def _asked(
     why = "no reply came"
     for _ in range(attempts):
         left = {identity: node for node, identity in nodes.items() if node not in replies}
-        asked = [_app.Message(content, identity, kind) for identity in left]
+        asked = [Message(content, identity, kind) for identity in left]
         for reply in grid.send_and_receive(asked, timeout=timeout):
             node = left[reply.metadata.src_node_id]
             if not reply.has_error():
@@ -262,9 +267,10 @@ def private_mod(
     def private_fn(context: Any) -> Any:
         client = client_fn(context)
         own = parts(getattr(client, "numpy_client", client))
-        return _PrivateSteps(own, settings, out(context)).to_client()
+        node, nodes = (int(context.node_config.get(name, 0)) for name in _PARTITION)
+        return _PrivateSteps(own, settings, out(context), node, max(nodes, node + 1, 2)).to_client()
 
-    inner = _clientapp.ClientApp(client_fn=private_fn)
+    inner = ClientApp(client_fn=private_fn)
 
     def mod(message: Any, context: Any, call_next: Any) -> Any:
         try:
@@ -280,11 +286,19 @@ def private_mod(
     return mod
 
 
-class _PrivateSteps(_client.NumPyClient):  # type: ignore[name-defined,misc]
+class _PrivateSteps(NumPyClient):  # type: ignore[misc]
     """A client whose `fit` is tacit's steps; see `private_mod`."""
 
-    def __init__(self, parts: tuple[Any, Any, Any], settings: Mapping[str, Any], out: Any) -> None:
+    def __init__(
+        self,
+        parts: tuple[Any, Any, Any],
+        settings: Mapping[str, Any],
+        out: str | Path,
+        node: int,
+        nodes: int,
+    ) -> None:
         self._parts, self._settings, self._out = parts, settings, out
+        self._node, self._nodes = node, nodes
 
     def fit(self, parameters: list[Array], config: Any) -> tuple[list[Array], int, dict[str, Any]]:
         module, records, loss = self._parts
@@ -294,8 +308,8 @@ class _PrivateSteps(_client.NumPyClient):  # type: ignore[name-defined,misc]
         algorithm = {**self._settings["algorithm"], "name": _LOCAL_STEPS}
         client = PrivateClient(
             {**self._settings, "algorithm": algorithm},
-            0,
-            records=[len(records[0])] * 2,  # one more: with whom the server averages, is not known
+            self._node,
+            records=[len(records[0])] * self._nodes,  # others' are not known, and not accounted
             data=records,
             model=module,
             loss=loss,
