@@ -144,6 +144,25 @@ def test_an_older_checkpoint_makes_no_message_again(tmp_path):
         client.step()
 
 
+def test_a_run_that_is_done_answers_the_last_repeat_with_its_result(tmp_path):
+    config = experiment("dp-fedavg", privacy={"epsilon": 3.0})
+    client = parties(config, tmp_path)[0]
+    while not client.done:
+        client.step()
+        if not client.done:
+            message = client.send()
+            client.receive(message.arrays)
+    first = client.finish()
+    client.close()
+    again = tacit.PrivateClient(config, 0, out=tmp_path / "party-0")
+    again.receive(message.arrays, turn=message.turn)
+    again.step()
+    assert again.done
+    assert torch.equal(again.finish().parameters, first.parameters)
+    assert again.finish().document.epsilon == first.document.epsilon
+    assert again.finish().document.status == first.document.status == "done"
+
+
 def test_its_statement_proves_the_epsilon_of_its_own_ledger(tmp_path):
     clients = parties(experiment("dp-fedavg", privacy={"epsilon": 3.0}), tmp_path)
     carried(clients)

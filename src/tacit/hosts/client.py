@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -112,7 +113,8 @@ class PrivateClient:
             raise InputError("node", node, expected)
         self._records = tuple(records)
         others = TheOthers(self.node, records, PartyMemory(None, None))
-        self._job: Job = job_among(others)
+        # What would be measured stays here: scores of other models would be of no use.
+        self._job: Job = replace(job_among(others), test=None)
         _check_carried(self._job)
         text = json.dumps(others.said, sort_keys=True).encode()
         self.agreed = hashlib.blake2b(text, digest_size=16).hexdigest()
@@ -205,8 +207,10 @@ class PrivateClient:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(Exception):  # as a process that is killed leaves it
+        try:  # as a process that is killed leaves it, which it may be by now
             self.close()
+        except Exception:
+            return
 
     def finish(self) -> Result:
         """What came of the run, as far as this party knows it: its epsilon, models and documents.
