@@ -1,6 +1,6 @@
 """A round of DP-FedAvg inside Flower's simulation, beside the same round without privacy.
 
-`.venv-peers/bin/python benchmarks/flower_round.py [--clients 20] [--local-steps 10 47] [--rounds 12]`
+`.venv-peers/bin/python benchmarks/flower_round.py [--clients 20] [--local-steps 10 47]`
 sends, in one simulation of one actor a core, first a turn of tacit's parties, then a round of plain
 clients, and so on in turns: the same module (784-128-10), local steps, batches and records (images
 of MNIST's shape, generated), averaged by equal weights. Plain clients are those that Flower's own
@@ -39,7 +39,7 @@ from torch import nn
 
 import tacit
 from tacit.hosts import flower
-from tacit.hosts.by_hand import PartyMessage, ServersMean
+from tacit.hosts.by_hand import ServersMean
 
 warnings.simplefilter("ignore", tacit.NotPrivateWarning)
 RECORDS, BATCH, RATE = 3000, 64, 0.1
@@ -94,7 +94,9 @@ def plain() -> nn.Module:
 
 def fit(message: Message, context: Context) -> RecordDict:
     """A plain client's local steps."""
-    images, labels = (torch.from_numpy(each) for each in records(context.node_config["partition-id"]))
+    images, labels = (
+        torch.from_numpy(each) for each in records(context.node_config["partition-id"])
+    )
     model = plain()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -136,10 +138,8 @@ def server(clients: int, steps: int, rounds: int, told: Callable[[str], None]) -
             sent = [Message(content, each, flower.TURN) for each in parties.values()]
             replies = list(grid.send_and_receive(sent))
             spent = sum(each.content["spent"]["seconds"] for each in replies)
-            messages = {}
-            for arrays, terms in (flower._read(each.content) for each in replies):
-                kept = terms["turn"], terms["step"], terms["kind"], (), terms["latest"]
-                messages[terms["node"]] = PartyMessage(*kept, tuple(arrays))
+            read = [flower._read(each.content) for each in replies]
+            messages = {terms["node"]: flower._message(arrays, terms) for arrays, terms in read}
             answer, turn = mean.answer(messages), messages[0].turn
             took["tacit"].append((time.perf_counter() - began, spent))
 
@@ -163,15 +163,13 @@ def server(clients: int, steps: int, rounds: int, told: Callable[[str], None]) -
 
 
 def simulated(clients: int, steps: int, rounds: int, *, private: bool) -> float:
-    """Milliseconds a round of `tacit.train`: of all rounds but the first few."""
-    times = []
-    tacit.train(
+    """Milliseconds a round of `tacit.train`."""
+    result = tacit.train(
         experiment(clients, steps, rounds, private=private),
         model=module(),
         nodes=[records(node) for node in range(clients)],
-        on_step=lambda *_: times.append(time.perf_counter()),
     )
-    return 1000 * statistics.median(np.diff(times))
+    return 1000 * result.seconds / rounds
 
 
 def main() -> None:
