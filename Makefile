@@ -12,7 +12,7 @@ SOME := $(shell expr $(CORES) + 1)
 MANY := $(shell expr 2 \* $(CORES) + 2)
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
-.PHONY: demo test test-rest test-nightly test-all coverage check format docs bench bench-quick clean
+.PHONY: demo test test-rest test-hosts test-nightly test-all coverage check format docs bench bench-quick clean
 
 demo: .venv/.installed  ## train privately on the data set that ships with scikit-learn
 	$(BIN)/tacit train examples/digits.toml
@@ -20,14 +20,17 @@ demo: .venv/.installed  ## train privately on the data set that ships with sciki
 test: check  ## every check: format, lint, types, and the tests that are quick
 	$(PYTEST) -n $(SOME)
 
-test-rest: .venv/.installed-test .venv-peers/.installed  ## what `make test` leaves out: real processes, and what takes long
+test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
 	$(PYTEST) -n $(MANY) -m "(process or slow) and not nightly" \
 		$$(grep -rlE 'mark\.(slow|process)' --include='test_*.py' tests)
 
-test-nightly: .venv/.installed-test .venv-peers/.installed  ## more of the same: longer storms, all pairs of options, more examples
+test-hosts: .venv/.installed-test .venv-peers/.installed  ## tacit inside Flower, in Flower's environment
+	$(PYTEST) -n $(CORES) -m host tests/hosts
+
+test-nightly: .venv/.installed-test  ## more of the same: longer storms, all pairs of options, more examples
 	HYPOTHESIS_PROFILE=night $(PYTEST) -n auto -m "nightly or property"
 
-test-all: check .venv-peers/.installed  ## every check, with all tests
+test-all: check  ## every check, with all tests
 	$(PYTEST) -n auto -m ""
 
 # A part of them with, for example, `make coverage TESTS=tests/privacy`.

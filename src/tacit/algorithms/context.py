@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -133,6 +133,9 @@ class StepContext(Protocol):
         in float64 the sum is in float64 too, also in a run in float32. `clipped` is False for plain
         gradients, where the step clips what it makes of them.
         """
+
+    def once(self, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gives, which sends nothing: made once, also where the step is made again."""
 
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`.

@@ -110,7 +110,7 @@ def local_steps(start: Tensor, k: int, options: LocalOptions, context: StepConte
 def step(state: ServerState, k: int, options: LocalOptions, context: StepContext) -> ServerState:
     """One round: local steps, the clipped and noised change, the server's average."""
     here = context.among(k)
-    change = local_steps(state.x, k, options, here).sub_(state.x)
+    change = here.once(lambda: local_steps(state.x, k, options, here).sub_(state.x))
     change = clipped_rows(change, here.clip(k))
     if context.only_sums:
         values = change.double().mul_(here.weight)

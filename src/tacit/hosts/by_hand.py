@@ -130,7 +130,7 @@ class ByHand:
         self._node, self._graphs, self._dtype, self._device = node, graphs, dtype, device
         self._kept: list[tuple[Tensor, ...]] = []
         self._place = self._turn = 0
-        self._all_latest_sent, self._answered = False, b""
+        self._all_latest_sent, self._making, self._answered = False, False, b""
         self._answer: Answer | None = None
         self._due: tuple[Sequence[int], Sequence[Tensor]] = (), ()
         self.message: PartyMessage | None = None
@@ -149,8 +149,14 @@ class ByHand:
 
     def given(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """What `make` gives, or gave when the step was made before: copies, which it may change."""
+        if self._making:  # a part of what is kept as a whole
+            return make()
         if self._place == len(self._kept):
-            self._kept.append(tuple(value.clone() for value in make()))
+            self._making = True
+            try:
+                self._kept.append(tuple(value.clone() for value in make()))
+            finally:
+                self._making = False
         self._place += 1
         return tuple(value.clone() for value in self._kept[self._place - 1])
 
@@ -347,6 +353,9 @@ class _TapedContext(Recorded):
 
     def batch_gradient(self, *asked: Any, **more: Any) -> Tensor:
         return self._tape.given(lambda: (self._inner.batch_gradient(*asked, **more),))[0]
+
+    def once(self, make: Callable[[], Tensor]) -> Tensor:
+        return self._tape.given(lambda: (make(),))[0]
 
     def batch_difference(self, *asked: Any, **more: Any) -> Tensor:
         return self._tape.given(lambda: (self._inner.batch_difference(*asked, **more),))[0]

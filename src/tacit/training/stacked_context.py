@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -206,6 +206,10 @@ class StackedContext:
         if rows is None:
             return found.total
         return at.new_zeros(at.shape).index_copy_(0, rows, found.total)
+
+    def once(self, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gives: no step is made again here; see `StepContext.once`."""
+        return make()
 
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         """Sum over step k's batch of clipped gradients at `at` less those at `anchor`."""
