@@ -220,7 +220,8 @@ def test_files_have_one_job():
 
 def test_names_that_are_offered_exist():
     for name, path in MODULES.items():
-        if name == "__main__.py":
+        # What is inside Flower is imported where that is: by the tests of `tests/hosts`.
+        if name in ("__main__.py", "hosts/flower.py"):
             continue
         dotted = _dotted(name)
         module = __import__(dotted, fromlist=["*"])

@@ -62,7 +62,7 @@ def written(folder, config):
     return str(folder / "asked.json")
 
 
-def check_equal(config, server, parties, name):
+def check_equal(config, server, parties, folder):
     """The server's model is the simulator's, and so is each node's certified epsilon."""
     alone = tacit.train(config)
     ended = load_file(server / "model.safetensors")
@@ -71,7 +71,7 @@ def check_equal(config, server, parties, name):
     told = json.loads((server / "epsilon.json").read_text())
     assert [told[str(node)] for node in range(len(alone.epsilon))] == list(alone.epsilon)
     for node, epsilon in enumerate(alone.epsilon):
-        (path,) = (parties / name.format(node)).rglob("result.json")
+        (path,) = (parties / folder.format(node)).rglob("result.json")
         assert json.loads(path.read_text())["epsilon"][node] == epsilon
 
 
