@@ -16,7 +16,7 @@ MANY := $(shell expr 2 \* $(CORES) + 2)
 TIERS :=
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
-.PHONY: demo test test-rest test-nightly test-all coverage check format docs bench bench-quick clean
+.PHONY: demo test test-rest test-hosts test-nightly test-all coverage check format docs bench bench-quick clean
 
 demo: .venv/.installed  ## train privately on the data set that ships with scikit-learn
 	$(BIN)/tacit train examples/digits.toml
@@ -27,6 +27,9 @@ test: check  ## every check: format, lint, types, and the tests that are quick
 test-rest: .venv/.installed-test  ## what `make test` leaves out: real processes, and what takes long
 	$(PYTEST) -n $(MANY) -m "(process or slow) and not nightly" \
 		$$(grep -rlE 'mark\.(slow|process)' --include='test_*.py' tests)
+
+test-hosts: .venv/.installed-test .venv-peers/.installed .venv-nvflare/.installed  ## tacit inside others, in their environments
+	$(PYTEST) -n $(CORES) -m host tests/hosts
 
 test-nightly: .venv/.installed-test  ## more of the same: longer storms, all pairs of options, more examples
 	HYPOTHESIS_PROFILE=night $(PYTEST) -n auto -m "nightly or property"
@@ -86,12 +89,13 @@ clean:
 	$(PIP) --editable '.[docs]'
 	@touch $@
 
-# Opacus, pfl and Flower, for `make bench` alone. They need versions of their own of some packages;
-# all else, PyTorch above all, is found in .venv by a path that comes after their own.
+# Opacus, pfl and Flower, for `make bench` and the tests of tacit inside Flower. They need versions of
+# their own of some packages; all else, PyTorch and tacit above all, is found in .venv by a path that
+# comes after their own.
 .venv-peers/.installed: benchmarks/speed/peers.txt .venv/.installed
 	@echo "installing what tacit is compared with into .venv-peers (once; Ray is large)"
 	$(BIN)/python -m venv .venv-peers
-	$(BIN)/python -c '$(PRINT_SITE)' > "$$(.venv-peers/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PRINT_SITE)')')" > "$$(.venv-peers/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
 	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement benchmarks/speed/peers.txt
 	@touch $@
 

@@ -56,6 +56,7 @@ ONE_FROM = {  # module that is missing, and a door: how it is called
         *PYTHON,
         PROGRAM.format("tacit.train('experiment.toml', site='north', out='runs/a')"),
     ),
+    ("flwr", "Python"): (*PYTHON, PROGRAM.format("import tacit.hosts.flower")),
     ("matplotlib", "Python"): (*PYTHON, PROGRAM.format("import tacit.report.pictures")),
     ("networkx", "train"): (
         *(*CLI, "train", "experiment.toml", "--set", "topology.graph=barabasi-albert"),

@@ -269,6 +269,7 @@ def describe(error: BaseException) -> str:
 OPTIONAL = MappingProxyType(
     {
         "zenoh": ("sites", "eclipse-zenoh>=1.9"),
+        "flwr": ("flower", "flwr>=1.42"),
         "matplotlib": ("pictures", "matplotlib>=3.8"),
         "mlflow": ("mlflow", "mlflow-skinny>=2.14"),
         "torch.utils.tensorboard": ("tensorboard", "tensorboard>=2.16"),
