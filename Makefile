@@ -99,10 +99,11 @@ clean:
 	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement benchmarks/speed/peers.txt
 	@touch $@
 
-# NVFlare, for the tests of tacit inside it: in an environment like the one above.
+# NVFlare, for the tests of tacit inside it: like the one above, and with tacit as .venv has it.
 .venv-nvflare/.installed: tests/hosts/nvflare.txt .venv/.installed
 	@echo "installing NVFlare into .venv-nvflare (once)"
 	$(BIN)/python -m venv .venv-nvflare
-	$(BIN)/python -c '$(PRINT_SITE)' > "$$(.venv-nvflare/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
+	$(BIN)/python -c '$(PRINT_SITE)' | sed 's/.*/import site; site.addsitedir("&")/' \
+		> "$$(.venv-nvflare/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
 	.venv-nvflare/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement tests/hosts/nvflare.txt
 	@touch $@
