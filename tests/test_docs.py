@@ -131,6 +131,7 @@ def run_page(page, folder, languages):
     }
     for block in blocks(page):
         if block.file is not None:
+            (folder / block.file).parent.mkdir(exist_ok=True)
             (folder / block.file).write_text(block.code, encoding="utf-8")
         if block.language in languages and not (block.file and block.language == "python"):
             runners[block.language](block)
