@@ -89,7 +89,7 @@ def _nav():
 
 
 def test_ci_builds_the_site():
-    assert "\n  make docs " in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "\n  make docs\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndocs:")[2]
     build = next(line for line in recipe.splitlines() if "mkdocs build" in line)
     assert build.endswith("mkdocs build --strict")  # with --quiet, warnings would not be counted
