@@ -251,10 +251,11 @@ def private_mod(
 ) -> Callable[[Any, Any, Any], Any]:
     """A mod that makes `fit` of a `NumPyClient` private; all else that a server asks is refused.
 
-    `ClientApp(client_fn, mods=[private_mod(client_fn, ...)])`: in place of `fit`, DP-SGD steps are
-    made from the server's model (`tacit.hosts.local_steps`); the model is sent with the number of
-    records, which is public, and no metrics. The client's own functions are never called. Epsilon
-    holds whatever the server sends; the same model again is answered by the same bytes.
+    `ClientApp(client_fn, mods=[private_mod(client_fn, ...)])`: in place of `fit`, steps are made
+    from the server's model by noised sums of clipped record gradients
+    (`tacit.hosts.local_steps`); the model is sent with the number of records, which is public, and
+    no metrics. The client's own functions are never called. Epsilon holds whatever the server
+    sends; the same model again is answered by the same bytes.
 
     Args:
         client_fn: of the app.

@@ -1,4 +1,4 @@
-"""Local DP-SGD: noised local steps from the model that came; a server averages (unpublished).
+"""Noised local steps from the model that came; a server averages (unpublished).
 
 What `tacit.hosts.flower.private_mod` makes in place of a client's `fit`. Of every Q = `local_steps`
 steps the first takes the server's model: x becomes the mean of what clients have, and then
@@ -51,8 +51,8 @@ def step(state: State, k: int, options: LocalStepOptions, context: StepContext) 
 
 
 ROW = Algorithm(
-    name="local-dp-sgd",
-    title="Local DP-SGD",
+    name="noised-local-steps",
+    title="Noised local steps",
     documentation=__doc__,
     options=LocalStepOptions,
     start=start,
