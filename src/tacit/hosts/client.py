@@ -265,7 +265,7 @@ class PrivateClient:
             begun,
             alone=TheOthers(job.hosted[0], self._records, memory),
             make_context=context,
-            communicate=lambda job, cluster: nullcontext(Carried(exchange)),
+            communicate=lambda job: nullcontext(Carried(exchange)),
             ended=_ended,
         )
         run = cast(RunState, self._next(self._steps))

@@ -137,10 +137,8 @@ def running(
     cluster: Crew | None = None,
     alone: Peers = ALONE,
     make_context: MakeContext = StackedContext,
-    communicate: Callable[
-        [Job, Crew | None], AbstractContextManager[Communication]
-    ] = open_communication,
-    ended: Callable[[RunState, Hooks], Result] = finish,
+    communicate: Callable[[Job], AbstractContextManager[Communication]] | None = None,
+    ended: Callable[[RunState, Hooks], Result] | None = None,
 ) -> Generator[RunState | Result]:
     """Where `execute` stands, once it may begin and after every step; at last what it returns.
 
@@ -163,7 +161,8 @@ def running(
         ledger = open_ledger(job.plan, own, own is not None, shared, job.hosted)
         if ledger is not None:
             stack.enter_context(ledger)
-        communication = stack.enter_context(communicate(job, cluster))
+        opened = open_communication(job, cluster) if communicate is None else communicate(job)
+        communication = stack.enter_context(opened)
         run = begin(
             job,
             peers,
@@ -183,7 +182,7 @@ def running(
             with plain_memory_errors():
                 yield from _train(run, on_step, should_stop, hooks)
                 hooks.raise_failure(cut_short(run))
-                result = ended(run, hooks)
+                result = (ended or finish)(run, hooks)
         except BaseException as error:
             hooks.error(error)
             failed(run, error, hooks.watched)
