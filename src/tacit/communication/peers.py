@@ -182,7 +182,7 @@ class Alone:
         self, placement: Literal["blocks"] | Sequence[int]
     ) -> Literal["blocks"] | Sequence[int]:
         """All here, wherever they would be placed."""
-        return "blocks"
+        return "blocks" if self.processes == 1 else placement
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What this process gives."""

@@ -1,4 +1,4 @@
-"""Noised local steps from the model that came; a server averages (unpublished).
+"""Noised local steps: noised gradients from the model that came; a server averages (unpublished).
 
 What `tacit.hosts.flower.private_mod` makes in place of a client's `fit`. Of every Q = `local_steps`
 steps the first takes the server's model: x becomes the mean of what clients have, and then
