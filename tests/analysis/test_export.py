@@ -89,10 +89,7 @@ def assert_same(found, wanted, scale=1.0):
 
 
 def in_onnx(model, columns):
-    return said_by(onnxruntime.InferenceSession(model.SerializeToString()), columns)
-
-
-def said_by(session, columns):
+    session = onnxruntime.InferenceSession(model.SerializeToString())
     given = {one.name: columns[one.name] for one in session.get_inputs()}
     names = [one.name for one in session.get_outputs()]
     return dict(zip(names, session.run(None, given), strict=True))
@@ -236,14 +233,13 @@ EVERY = {
 def every():
     schema = Schema(confirmed_public=True, target=TARGETS[0], columns=EVERY)
     predictor = made(schema, input_bound=1.5)
-    model = onnx_model(Scorer(predictor, ()), {"tacit.model": "mlp"})
-    return predictor, model, onnxruntime.InferenceSession(model.SerializeToString())
+    return predictor, onnx_model(Scorer(predictor, ()), {"tacit.model": "mlp"})
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_an_onnx_file_says_of_raw_columns_what_predict_says(every, data):
-    predictor, _, session = every
+    predictor, model = every
     used = {name: kind for name, kind in EVERY.items() if kind["kind"] != "ignore"}
     rows = [data.draw(st.tuples(*map(fields, used.values()))) for _ in range(4)]
     known = (5.0, 7.0, "3", "w699", "y", "no", "2004-02-29 12:30")
@@ -253,11 +249,11 @@ def test_an_onnx_file_says_of_raw_columns_what_predict_says(every, data):
     }
     wanted = refusing(predictor, raw)
     assert wanted["predicted t"][-1] in ("well", "ill")
-    assert_same(said_by(session, raw), wanted)
+    assert_same(in_onnx(model, raw), wanted)
 
 
 def test_an_onnx_file_has_standard_operators_alone_and_columns_by_name(every):
-    _, model, _ = every
+    _, model = every
     assert {one.domain for one in model.opset_import} <= {"", "ai.onnx.ml"}
     kinds = {one.name: one.type.tensor_type.elem_type for one in model.graph.input}
     number = {"a number": TensorProto.DOUBLE, "b.1": TensorProto.DOUBLE}
