@@ -14,7 +14,8 @@ MANY := $(shell expr 2 \* $(CORES) + 2)
 # With TIERS="not nightly and not host", `make test` runs what `make test-rest` does as well: one
 # session collects once.
 TIERS :=
-# With HOSTS="host and not slow", `make test-hosts` leaves out NVFlare's POC, which a busy machine upsets.
+# With HOSTS="host and not slow", `make test-hosts` leaves out NVFlare's POC, which a busy machine
+# upsets, and Ray's actors.
 HOSTS := host
 PRINT_SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 

@@ -89,6 +89,7 @@ def test_inside_flowers_engine():
     assert ended.returncode == 0, ended.stdout[-5000:]
 
 
+@pytest.mark.slow
 def test_a_simulation_with_rays_actors_is_the_simulators(tmp_path):
     """Any actor is sent any client's messages."""
     config = experiment(20, name="dp-fedavg", learning_rate=0.1, clip=1.0, clients_per_round=15)
