@@ -78,9 +78,7 @@ class PartyMessage:
 
 
 class ServersMean:
-    """A server's part of every method with one: the mean of what clients send, to the same bits as
-    in the simulator.
-    """
+    """A server's part of a method: the mean of what clients send, in the simulator's bits."""
 
     def __init__(self, clients: int) -> None:
         self._clients, self._server, self._turn = clients, Server(clients), -1
@@ -91,15 +89,16 @@ class ServersMean:
         Raises:
             PeerError: one lacks, or is of another turn, kind or shape; names its node.
         """
-        first = messages.get(0)
-        for node in range(self._clients):
-            one = messages.get(node)
-            if one is None or first is None:
-                raise PeerError(f"node {node if one is None else 0} sent nothing")
+        nodes = range(self._clients)
+        for node in nodes:
+            if node not in messages:
+                raise PeerError(f"node {node} sent nothing")
+        first = messages[0]
+        for node in nodes:
+            one = messages[node]
             if one.kind != "average" or (one.turn, one.latest) != (first.turn, first.latest):
                 raise PeerError(f"node {node} is at another turn than node 0, or has no server")
-        assert first is not None
-        sending = [node for node in range(self._clients) if messages[node].arrays]
+        sending = [node for node in nodes if messages[node].arrays]
         if not sending or first.turn <= self._turn:
             raise PeerError(f"turn {first.turn} has no rows, or was answered: nothing is averaged")
         shapes = [[(a.shape, a.dtype) for a in messages[node].arrays] for node in sending]
@@ -109,8 +108,8 @@ class ServersMean:
         self._turn, means = first.turn, []
         for place in range(len(shapes[0])):
             rows = torch.from_numpy(np.stack([messages[node].arrays[place] for node in sending]))
-            nodes = np.asarray(sending, np.int64)
-            mean = self._server.mean(place, rows, nodes, None, latest=first.latest)
+            senders = np.asarray(sending, np.int64)
+            mean = self._server.mean(place, rows, senders, None, latest=first.latest)
             means.append(mean[0].numpy())
         return tuple(means)
 
