@@ -333,7 +333,9 @@ class Watched(FedAvg):
 
     def __init__(self, **more):
         start = [value.numpy() for value in network().double().state_dict().values()]
-        super().__init__(initial_parameters=ndarrays_to_parameters(start), **more)
+        # Else Flower starts its first round as soon as two of them are there.
+        everybody = {"min_fit_clients": CLIENTS, "min_available_clients": CLIENTS}
+        super().__init__(initial_parameters=ndarrays_to_parameters(start), **everybody, **more)
         self.models, self.failures, self.told = [], [], []
 
     def aggregate_fit(self, server_round, results, failures):
