@@ -130,6 +130,32 @@ def test_a_party_that_was_killed_sends_the_same_bytes(tmp_path):
     assert [until for _, until in run.charged[2]] == [1]
 
 
+LEFT_OPEN = """
+import sys, warnings
+from pathlib import Path
+sys.path[:0] = [sys.argv[2]]
+from parties import experiment
+import torch, tacit
+warnings.simplefilter("ignore")
+client = tacit.PrivateClient(experiment("dp-fedavg"), 2, out=Path(sys.argv[1]) / "party")
+client.step()
+session = tacit.prepare(experiment("dp-fedavg"), out=Path(sys.argv[1]) / "run")
+session.step()
+torch.held = client, session  # to the very end of the interpreter
+"""
+
+
+@pytest.mark.process
+def test_a_program_may_end_with_a_party_and_a_session_open(tmp_path):
+    command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path), str(Path(__file__).parent)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    (party,) = read_ledger(tmp_path / "party" / "rank-0001" / "ledger.sqlite").runs
+    (run,) = read_ledger(tmp_path / "run" / "ledger.sqlite").runs
+    assert [until for _, until in party.charged[2]] == [1]
+    assert [until for _, until in run.charged[2]] == [1, 3]  # all that were planned
+
+
 def test_an_older_checkpoint_makes_no_message_again(tmp_path):
     """A step's noise would be used for two messages, whose difference has none."""
     client = parties(experiment("dp-fedavg", privacy={"epsilon": 3.0}), tmp_path)[0]

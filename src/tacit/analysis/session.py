@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
+from weakref import finalize
 
 import numpy as np
 import torch
@@ -61,6 +62,7 @@ class SteppedRun:
         stop = self._end.is_set
         self._steps = running(job, self._hooks, out, resume, should_stop=stop, make_context=context)
         self._run, self._result = cast(RunState, next(self._steps)), cast(Result | None, None)
+        finalize(self, self._steps.close)  # before the interpreter is taken down
 
     @property
     def step_number(self) -> int:

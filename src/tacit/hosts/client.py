@@ -17,12 +17,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any, Self, cast
+from weakref import finalize
 
 from tacit.base.plain_files import read_plain
 from tacit.base.private_files import plain_errors, remove_files, write_private
@@ -130,6 +131,7 @@ class PrivateClient:
         self._result: Result | None = None
         self._safe = -1  # the turn whose message may leave: what it rests on is written down
         self._process: int | None = None  # that has opened it
+        self._end: Callable[[], object] = lambda: None
         warn_of(self._job, 3)
 
     @property
@@ -202,23 +204,14 @@ class PrivateClient:
 
     def close(self) -> None:
         """Let go of the folder: the next call, here or in another process, goes on from it."""
-        steps, self._steps, self._run = self._steps, None, None
-        self._exchange = self._new_exchange()
-        if steps is not None:
-            with suppress(PeerError):
-                steps.throw(PeerError("this party's run is closed; whoever opens it goes on"))
+        self._steps, self._run, self._exchange = None, None, self._new_exchange()
+        self._end()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        try:  # as a process that is killed leaves it, which it may be by now
-            self.close()
-        except Exception:
-            return
 
     def finish(self) -> Result:
         """What came of the run, as far as this party knows it: its epsilon, models and documents.
@@ -268,6 +261,8 @@ class PrivateClient:
             communicate=lambda job: nullcontext(Carried(exchange)),
             ended=_ended,
         )
+        # Also when nobody holds this any more, and before the interpreter is taken down.
+        self._end = finalize(self, _closed, self._steps)
         run = cast(RunState, self._next(self._steps))
         if returned_to is None:
             exchange.forget()  # what the start of the method was given is in its state
@@ -310,6 +305,11 @@ class PrivateClient:
                 self._exchange.forget()
             elif run.state is state:  # the step may have changed it, and is made again
                 run.state = kept
+
+
+def _closed(steps: Generator[RunState | Result]) -> None:
+    with suppress(PeerError, StopIteration):
+        steps.throw(PeerError("this party's run is closed; whoever opens it goes on"))
 
 
 def _whole_numbers(records: Sequence[int]) -> list[int]:
