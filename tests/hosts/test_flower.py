@@ -172,7 +172,7 @@ def test_the_page_with_a_superlink_and_two_supernodes_is_the_simulator(tmp_path)
     link, *_ = re.findall(r"127[.]0[.]0[.]1:[0-9]+", commands)
     (home / "config.toml").write_text(f'[superlink.here]\naddress = "{link}"\ninsecure = true\n')
     env = environment(FLWR_HOME=str(home))
-    *servers, run = (shlex.split(line) for line in commands.splitlines())
+    *servers, run = (shlex.split(line) for line in commands.replace("\\\n", "").splitlines())
     with ExitStack() as stack:
         for place, words in enumerate(servers):
             stack.enter_context(started(logs / f"{place}", *words, env=env, cwd=tmp_path))
