@@ -19,6 +19,9 @@ the files. Format, version 4:
 
 An epsilon is null where no finite one holds. `left` is a plain difference: epsilons of separate
 runs do not add up, so that a further run may fit although its own epsilon is above it, or not fit.
+
+What a guarantee says beside one epsilon, other deltas, errors of a test and a Gaussian mu
+(`weakest_curve`), follows from points of the curve as `tacit.privacy.accounting.curve` says.
 """
 
 from __future__ import annotations
@@ -29,11 +32,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tacit import privacy
 from tacit.analysis.colluders import epsilon_against
 from tacit.base.plain_files import read_toml
 from tacit.base.version import __version__
 from tacit.errors import InputError
 from tacit.privacy import from_statement
+from tacit.privacy.accounting.curve import curve_points, gaussian_mu, least_misses, worst_epsilon
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import EnteredRun, Snapshot, StepRun, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
@@ -46,13 +51,17 @@ from tacit.report.documents.ledger import (
     LedgerRelease,
     LedgerReport,
     LedgerRun,
+    StatementCurve,
+    StatementNode,
 )
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.unit import UnitTerms
-from tacit.report.wording import count_text, node_list
+from tacit.report.wording import count_text, guess_bound, node_list
 
 Figure = tuple[str, float | None, float]
 """What a figure is of, the figure, and the size of others that it may be a difference of."""
+OTHER_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10)
+FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
 _SAME_VERSION = 1e-9  # relative: the same code on the same numbers
 _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 
@@ -430,3 +439,42 @@ def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:
             )
             raise InputError("--ledger", str(file), expected)
     return [str(file) for owner, (file, _) in current.items() if owner in stated]
+
+
+def weakest_curve(nodes: Sequence[StatementNode], run: str, ledger: LedgerReport) -> StatementCurve:
+    """What the weakest guarantee of a run's nodes says, by the ledger of the run or of its data."""
+    node = max(nodes, key=lambda row: guess_bound(row.epsilon, row.delta))
+    row = max(_accounts(node.node, run, ledger), key=lambda row: row.epsilon or 0.0)
+    ways = possible_releases(ledger, row)
+    points = curve_points(ways, node.delta)
+    return StatementCurve(
+        node=node.node,
+        right_guess=(1 + points[0][1]) / 2,
+        epsilons=tuple((delta, worst_epsilon(ways, delta)) for delta in OTHER_DELTAS),
+        errors=tuple((rate, least_misses(points, rate)) for rate in FALSE_POSITIVES),
+        mu=gaussian_mu(points, node.delta),
+    )
+
+
+def right_guess(node: int, run: str, ledger: LedgerReport) -> float:
+    """How often a guess about a record of a node is right at most, by the ledger of a run."""
+    rows = _accounts(node, run, ledger)
+    ways = [way for row in rows for way in possible_releases(ledger, row) if way is not None]
+    return max(map(privacy.right_guess, ways), default=0.5)
+
+
+def _accounts(node: int, run: str, ledger: LedgerReport) -> Iterator[LedgerAccount]:
+    for row in ledger.nodes:
+        if any((release.run, release.node) == (run, node) for release in row.releases):
+            yield row
+
+
+def curve_figures(curve: StatementCurve) -> Iterator[Figure]:
+    """Its figures, to be compared with those of another."""
+    yield "node of the curve", curve.node, 0.0
+    yield "right guess", curve.right_guess, 0.0
+    yield "mu", curve.mu, 0.0
+    for delta, epsilon in curve.epsilons:
+        yield f"epsilon at delta {delta:g}", epsilon, 0.0
+    for false, missed in curve.errors:
+        yield f"least misses at {false:g}", missed, 1.0

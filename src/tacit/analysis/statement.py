@@ -11,7 +11,7 @@ Its parts (`tacit.report.documents.ledger.Statement`): `run`, `algorithm`, `task
 `nodes` (certified, claimed and audited epsilon, one a node), `ledger`
 (`tacit.analysis.ledger_report`), `mechanisms_in_words` in its order, `data_ledger` (of all runs on
 the same data; null without `[privacy].ledger`), `assumptions`, `not_covered`, `curve`
-(`tacit.analysis.guarantee`), `declared` (of `[statement]`, word for word), `software`,
+(`tacit.analysis.ledger_report`), `declared` (of `[statement]`, word for word), `software`,
 `schema_digest`, `sites`, `digest`. No digest of records stands in it: it would tell whoever has
 guessed them that they guessed right.
 """
@@ -30,13 +30,15 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from tacit.analysis.guarantee import curve_figures, right_guess, weakest_curve
 from tacit.analysis.ledger_report import (
     check_contained,
     confirm,
     confirm_figures,
     confirm_person,
+    curve_figures,
     ledger_document,
+    right_guess,
+    weakest_curve,
     whole,
 )
 from tacit.base.plain_files import read_plain, read_toml

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tacit.algorithms import WITHOUT_NOISE
-from tacit.analysis.recommend.search import parameters_of
+from tacit.analysis.recommend import parameters_of
 from tacit.analysis.settings.changes import UNSET, changed
 from tacit.config import Config, load_config, read_sections
 from tacit.errors import InputError

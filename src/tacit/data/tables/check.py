@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data.datasets import Dataset, as_dataset
+from tacit.data.tables.dialect import SENTINELS, VARIED, is_apart
 from tacit.data.tables.fields import Column, Table, as_column, rows
 from tacit.data.tables.kinds import CategoryColumn, DateColumn, NodeColumn, UnitColumn, Words
 from tacit.data.tables.schema import Schema, default_schema
-from tacit.data.tables.sniff import SENTINELS, VARIED, is_apart
 from tacit.errors import PrivateRecordsWarning, RecordsError
 
 Mask = NDArray[np.bool_]

@@ -35,7 +35,6 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 TABLE_ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS)
 """How the file of a table ends; a folder of the second kind holds parts of one."""
 
-SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 1 << 20  # bytes that are parsed at a time; a longer line is left to the strict reader
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FIELD_BYTES = 80  # of a text without its characters, and of its places in lists

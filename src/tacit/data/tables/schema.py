@@ -35,7 +35,6 @@ from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
 from tacit.data.tables.dialect import beside
-from tacit.data.tables.embedded import packed_rows, tables
 from tacit.data.tables.fields import Column as Fields
 from tacit.data.tables.fields import Table, is_text, rows
 from tacit.data.tables.kinds import (
@@ -57,6 +56,7 @@ from tacit.errors import (
     nearest,
     plain_rule,
 )
+from tacit.gradients.inputs import InputPart, Packed
 from tacit.models.embedded import NUMBERS
 
 ENDING = ".schema.toml"
@@ -269,7 +269,7 @@ class Schema(BaseModel):
     @property
     def tables(self) -> dict[str, tuple[int, int]]:
         """Values, and numbers that stand for one, of each category that is embedded."""
-        return tables(self.columns)
+        return _tables(self.columns)
 
     def groups(self, table: object, where: str) -> dict[str, NDArray[np.str_]]:
         """The values of the columns by which records can be divided: node and categories."""
@@ -395,6 +395,30 @@ class Schema(BaseModel):
                 kind.encode(table[name], words, f"column {name!r} of {where}", into)
                 place += width
         return torch.from_numpy(found)
+
+
+def _tables(columns: Mapping[str, Column]) -> dict[str, tuple[int, int]]:
+    return {
+        name: (len(kind.known), kind.embed)
+        for name, kind in columns.items()
+        if isinstance(kind, CategoryColumn) and kind.embed
+    }
+
+
+def packed_rows(columns: Mapping[str, Column], rows: Tensor) -> tuple[Tensor, Packed | None]:
+    """Rows of features as they are packed, and how; the same and None without embedded categories.
+
+    Numbers stand first in a row, and then one code of each category that is embedded.
+    """
+    wanted = _tables(columns)
+    if not wanted:
+        return rows, None
+    names = [name for name, kind in columns.items() for _ in kind.features(name)]
+    codes = [place for place, name in enumerate(names) if name in wanted]
+    others = [place for place, name in enumerate(names) if name not in wanted]
+    numbers = InputPart(NUMBERS, (len(others),), "floating")
+    parts = [InputPart(name, (), "integer") for name in names if name in wanted]
+    return rows[:, others + codes], Packed((numbers, *parts))
 
 
 def default_schema(path: str) -> str:
