@@ -125,19 +125,15 @@ def _terms(path: Path) -> TrustTerms | None:
 
 
 def _snapshots(path: Path) -> dict[Path, Snapshot]:
-    return {file: read_ledger(file) for file in _files(path)}
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
+    files = [path]
     if (path / "ledger.sqlite").is_file():
-        return [path / "ledger.sqlite"]
-    files = account_files(path) or sorted(path.glob("rank-*/ledger.sqlite"))
+        files = [path / "ledger.sqlite"]
+    elif path.is_dir():
+        files = account_files(path) or sorted(path.glob("rank-*/ledger.sqlite"))
     if not files:
         expected = "a ledger, a folder with data-NAME.sqlite and so on, or a run folder"
         raise InputError("FILE", str(path), expected)
-    return files
+    return {file: read_ledger(file) for file in files}
 
 
 def _name(path: Path, file: Path) -> str:
@@ -156,7 +152,11 @@ def _node_rows(
     path: Path, snapshots: Mapping[Path, Snapshot], mechanisms: list[Mapping[str, Any]]
 ) -> list[LedgerAccount]:
     """A row for each node of a run, without its figures."""
-    names = _node_names(path)
+    experiment = (path if path.is_dir() else path.parent) / "config.toml"
+    nodes: Mapping[str, Any] = {}  # as the experiment beside a run's ledgers has them
+    if experiment.is_file():
+        nodes = read_toml(experiment, "config.toml", "experiment").get("nodes", {})
+    names = {number: {"name": name} for number, name in enumerate(nodes.get("names", ()))}
     rows = [
         LedgerAccount(
             node=account.node,
@@ -170,13 +170,6 @@ def _node_rows(
         for account in snapshot.accounts
     ]
     return sorted(rows, key=lambda row: row.node or 0)
-
-
-def _node_names(path: Path) -> Mapping[int, Mapping[str, Any]]:
-    """What the experiment beside a run's ledgers calls its nodes, by number, as a field."""
-    file = (path if path.is_dir() else path.parent) / "config.toml"
-    nodes = read_toml(file, "config.toml", "experiment").get("nodes", {}) if file.is_file() else {}
-    return {number: {"name": name} for number, name in enumerate(nodes.get("names", ()))}
 
 
 def _data_rows(
@@ -328,32 +321,36 @@ def confirm(document: LedgerReport) -> None:
         InputError: a figure is not what follows, or a place that is named is not there.
     """
     with whole("document", "ledger document", document.path):
-        tolerance = _tolerance(document)
         figures = _figures(document.mechanisms, document.runs)
         for row in document.nodes:
-            _compare(_account_figures(row), _account_figures(figures(row)), tolerance)
+            confirm_figures(document, _account_figures(row), _account_figures(figures(row)))
         if document.trust is not None:
             recomputed = epsilon_against(document, document.trust)
             stated = _trust_figures(document.trust.epsilon_by_colluders)
-            _compare(stated, _trust_figures(recomputed), tolerance)
+            confirm_figures(document, stated, _trust_figures(recomputed))
 
 
 def confirm_figures(
     document: LedgerReport, stated: Iterable[Figure], recomputed: Iterable[Figure]
 ) -> None:
-    """Refuse further figures that are not those that follow from a document."""
-    _compare(stated, recomputed, _tolerance(document))
+    """Refuse figures that are not those that follow from a document.
+
+    Two agree within a tolerance, relative to the larger of their sizes.
+    """
+    tolerance = _SAME_VERSION if document.tacit_version == __version__ else _OTHER_VERSION
+    for (where, value, size), (_, again, _) in zip(stated, recomputed, strict=True):
+        agree = value == again
+        if value is not None and again is not None:
+            agree = abs(value - again) <= tolerance * max(abs(again), size)
+        if not agree:
+            raise InputError(where, value, f"must be {again}, by its own mechanisms")
 
 
 def confirm_person(document: LedgerReport, stated: UnitTerms, again: UnitTerms) -> None:
     """Refuse figures of a person that are not those that follow from a document."""
     for key in ("epsilon", "delta"):
         figures = (((f"{key} of a person", getattr(unit, key), 0.0),) for unit in (stated, again))
-        _compare(next(figures), next(figures), _tolerance(document))
-
-
-def _tolerance(document: LedgerReport) -> float:
-    return _SAME_VERSION if document.tacit_version == __version__ else _OTHER_VERSION
+        confirm_figures(document, next(figures), next(figures))
 
 
 @contextmanager
@@ -383,22 +380,6 @@ def _trust_figures(by_colluders: Sequence[Sequence[float | None]]) -> Iterator[F
     for colluding, row in enumerate(by_colluders):
         for node, epsilon in enumerate(row):
             yield f"epsilon of node {node} against {count_text(colluding, 'colluder')}", epsilon, 0
-
-
-def _compare(stated: Iterable[Figure], recomputed: Iterable[Figure], tolerance: float) -> None:
-    for (where, value, size), (_, again, _) in zip(stated, recomputed, strict=True):
-        if not _agree(value, again, tolerance, size):
-            raise InputError(where, value, f"must be {again}, by its own mechanisms")
-
-
-def _agree(stated: float | None, recomputed: float | None, tolerance: float, size: float) -> bool:
-    """Whether two figures are the same but for a tolerance, relative to the larger of their sizes.
-
-    `size` is that of larger figures, which they may be differences of.
-    """
-    if stated is None or recomputed is None:
-        return stated == recomputed
-    return abs(stated - recomputed) <= tolerance * max(abs(recomputed), size)
 
 
 def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:

@@ -9,7 +9,6 @@ paper promises stands with its algorithm, as `PaperClaims.promise`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from tacit.algorithms.options import step_size
 from tacit.algorithms.promise import PromisedRun
@@ -33,6 +32,9 @@ def _promised_run(job: Job) -> PromisedRun:
     options, bounds = plan.config.algorithm.options, release.clip.bounds
     start = job.model.start(1, job.dtype, job.device)[0]
     claimable = plan.noisy and bounds is not None
+    # Of each condition of the privacy formula, the first node that breaks it.
+    conditions = zip(*(node.conditions for node in plan.nodes), strict=True)
+    broken = (next((one for one in alike if not one.holds), alike[0]) for alike in conditions)
     return PromisedRun(
         options=options,
         steps=plan.steps,
@@ -50,7 +52,7 @@ def _promised_run(job: Job) -> PromisedRun:
         },
         c2=config.privacy.published_constant,
         claimed=[release.claimed_run(node) for node in plan.nodes] if claimable else (),
-        claim_conditions=tuple(_of_claim(plan)),
+        claim_conditions=tuple(broken),
         mixing=plan.mixing,
         general=(
             FormulaCondition("noise that each node draws for itself", release.shared is None),
@@ -73,9 +75,3 @@ def _budgets(plan: Plan) -> tuple[Budget, ...] | None:
         if node.budget is not None and node.delta is not None
     ]
     return tuple(found) if len(found) == len(plan.nodes) else None
-
-
-def _of_claim(plan: Plan) -> Iterator[FormulaCondition]:
-    """The conditions of the privacy formula, each of the first node that breaks it."""
-    for alike in zip(*(node.conditions for node in plan.nodes), strict=True):
-        yield next((condition for condition in alike if not condition.holds), alike[0])

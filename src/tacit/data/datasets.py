@@ -182,13 +182,12 @@ _NUMBERS = (
 def as_dataset(value: object, where: str) -> Dataset:
     """Convert what a user gives to a `Dataset`.
 
-    Args:
-        value: a `Dataset`; a pair `(inputs, targets)` of tensors or arrays with one record a
-            row, or `(inputs, targets, units)` that say whose each is; or a
-            `torch.utils.data.Dataset` of `(input, target)` pairs, which is read once. Several
-            inputs are a dictionary or a tuple; a record of a `torch.utils.data.Dataset` may also be
-            `(input, input, target)`, or, as is the whole, a dictionary with the target as `labels`.
-        where: the key or argument that an error names.
+    `value` is a `Dataset`; a pair `(inputs, targets)` of tensors or arrays with one record a row,
+    or `(inputs, targets, units)` that say whose each is; or a `torch.utils.data.Dataset` of
+    `(input, target)` pairs, which is read once. Several inputs are a dictionary or a tuple; a
+    record of a `torch.utils.data.Dataset` may also be `(input, input, target)`, or, as is the
+    whole, a dictionary with the target as `labels`. `where` is the key or argument that an error
+    names.
 
     Returns:
         A data set whose inputs are of the type that is given (integers are numbers or ids: see
@@ -290,7 +289,6 @@ def _packed(inputs: Any, where: str) -> tuple[Tensor, Packed]:
 
 
 def _labelled(record: Mapping[Any, Any], where: str) -> tuple[dict[str, Any], Any]:
-    """The inputs by name, and the target, of a dictionary that holds both."""
     found = [name for name in _LABELS if name in record]
     if len(found) != 1 or len(record) < 2:
         expected = f"must hold inputs, and the target as one of {', '.join(_LABELS)}"
@@ -466,21 +464,17 @@ _ULP = 2.0**-53  # relative error of one rounding in float64
 
 
 def bounded_inputs(inputs: Tensor, bound: float) -> Tensor:
-    """Records whose l2 norm, in exact arithmetic, is at most `bound`.
+    """Records `[records, ...]` whose l2 norm, in exact arithmetic, is at most `bound`.
 
     A record that is longer is scaled down to it; any other stays as it is, but for those within
     rounding of the bound. A function of each record alone.
 
     With n numbers in a record, the norm is computed in float64 of numbers of size at most 1, to a
-    relative error below (n + 8) 2^-53; twice that much is taken off the bound. Rounding to the
-    type of the inputs goes towards zero, and so makes no record longer.
+    relative error below (n + 8) 2^-53; twice that much is taken off the bound. Rounding to the type
+    of the inputs goes towards zero, and so makes no record longer.
 
-    Args:
-        inputs: `[records, ...]`, finite, float32 or float64.
-        bound: between 1e-100 and 1e100.
-
-    Returns:
-        Of the same shape and type; the very tensor that was given where no record is longer.
+    Inputs are finite, float32 or float64, and the bound is between 1e-100 and 1e100. The very
+    tensor that was given comes back where no record is longer.
     """
     length = math.prod(inputs.shape[1:])
     if torch.compiler.is_compiling():  # into a program of others, to rounding and without branches

@@ -27,15 +27,9 @@ _WHERE = "task.dataset"
 
 @dataclass(frozen=True)
 class Request:
-    """What a loader is asked for.
+    """What a loader is asked for: as in `load`, which gives it.
 
-    Args:
-        argument: what follows the colon in `name:argument`, or an empty string.
-        data_dir: the folder where files are looked for, and downloaded to.
-        seed: the public seed, for splits.
-        schema: of a table; None: that beside its file.
-        test: the table that `[task].test` names, of public test records.
-        declared: what is public of a file that does not say it itself.
+    `argument` is what follows the colon in `name:argument`, or an empty string.
     """
 
     argument: str
@@ -66,12 +60,12 @@ def load(
             returns a `TaskData` or a pair `(train, test)`. Each of these is whatever
             `as_dataset` takes; `test` may be None.
         data_dir: the folder where files are looked for, and downloaded to.
-        seed: draws the test set where a data set has none of its own.
+        seed: the public one; draws the test set where a data set has none of its own.
         schema: of a table; by default that beside its file.
         test: a table of public test records, for a table: `csv:FILE` or `parquet:FILE`.
         test_share: the share of the training records that is held out for testing, and so
             declared public, where there are no test records.
-        declared: what is public of an svmlight file.
+        declared: what is public of an svmlight file, which does not say it itself.
 
     Raises:
         InputError: on `task.test` or `task.test_share` if it does not go with the data set, on
@@ -135,11 +129,8 @@ def _from_user(reference: str) -> TaskData:
             train, test = _halves(given_train, given_test)
             return TaskData(reference, train, test)
         case result:
-            expected = (
-                f"the function must return a TaskData or a pair (train, test), "
-                f"not {type(result).__name__}"
-            )
-            raise InputError(_WHERE, reference, expected)
+            expected = "the function must return a TaskData or a pair (train, test)"
+            raise InputError(_WHERE, reference, f"{expected}, not {type(result).__name__}")
 
 
 def _halves(train: object, test: object) -> tuple[Dataset, Dataset | None]:

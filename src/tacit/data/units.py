@@ -32,10 +32,8 @@ _MOST_EXACT = 2**53  # above, floating numbers skip whole ones: two persons may 
 class UnitRule:
     """What a unit's rows are to its gradient.
 
-    Args:
-        most: rows of a unit that count at most; public.
-        gradient: whether each row of m has the share 1 / m, or 1.
-        seed: the public one, for the choice among more rows.
+    So many rows of a unit count at `most`, which is public; by `gradient` each row of m has the
+    share 1 / m, or 1. The `seed` is the public one, for the choice among more rows.
     """
 
     most: int

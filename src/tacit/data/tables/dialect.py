@@ -217,13 +217,9 @@ def found_dialect(path: Path, where: str, most: int) -> Dialect:
 def missing_among(texts: Sequence[str], counts: Counter[str]) -> tuple[list[str], dict[str, str]]:
     """The texts among numbers that seem to stand for a missing one; and those below a limit.
 
-    Args:
-        texts: those that are there, once each.
-        counts: how often each is there.
-
-    Returns:
-        Words for missing fields, and texts such as `<0.01` with the limit as it is written. Both
-        empty where they are no numbers.
+    `texts` are those that are there, once each, and `counts` how often each is. Found are words for
+    missing fields, and texts such as `<0.01` with the limit as it is written; both empty where they
+    are no numbers.
     """
     numbers = {text: value for text in texts if (value := read_number(text)) is not None}
     odd = [text for text in texts if text not in numbers]

@@ -67,14 +67,9 @@ _NOT_PERSONS = 4  # the rank of ids of something else
 
 @dataclass(frozen=True)
 class Roles:
-    """Which columns are no inputs.
+    """Which columns are no inputs: what is predicted, whose a record is, which person a row is of.
 
-    Args:
-        target: what is predicted.
-        node: whose record it is; None: nothing says it.
-        labels: of the target in order; empty: those that are found.
-        nodes: of the node's column in order; empty: those that are found.
-        unit: which person a row is of; None: nothing says it.
+    None: nothing says it. `labels` and `nodes` are values in order; empty: those that are found.
     """
 
     target: str
@@ -88,10 +83,8 @@ class Roles:
 class ProposedSchema:
     """What fits some records.
 
-    Args:
-        schema: what is public of the table.
-        dialect: what this file writes otherwise: words for missing fields, dates, limits.
-        ignored: why each column that is no input is left out, by its name.
+    The dialect is what this file writes otherwise: words for missing fields, dates, limits.
+    `ignored` says by name why each column that is no input is left out.
     """
 
     schema: Schema
@@ -148,11 +141,9 @@ def propose(
         if formats:
             dates[name] = formats
         found = _column(known, there, public, formats)
-        kinds[name], reason = (
-            (found, "") if isinstance(found, dict) else ({"kind": "ignore"}, found)
-        )
-        if reason:
-            ignored[name] = reason
+        kinds[name] = found if isinstance(found, dict) else {"kind": "ignore"}
+        if isinstance(found, str):
+            ignored[name] = found
     declared: dict[str, Any] = {
         "confirmed_public": public,
         "target": _target(table[roles.target], roles, public),

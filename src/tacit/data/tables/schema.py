@@ -170,17 +170,15 @@ class Schema(BaseModel):
     @property
     def unconfirmed(self) -> list[str]:
         """What is declared and has not been confirmed to be public, in words."""
-        parts = [("target", self.target), ("node", self.node)]
+        parts, default = [("target", self.target), ("node", self.node)], self.confirmed_public
         named = {f"[{name}] {part.column}": part for name, part in parts if part is not None}
         declared = {**named, **{f"[columns] {name}": kind for name, kind in self.columns.items()}}
         return [
             f"{name}: {part.facts}"
             for name, part in declared.items()
-            if part.facts is not None and not self._is_confirmed(part.confirmed_public)
+            if part.facts is not None
+            and not (default if part.confirmed_public is None else part.confirmed_public)
         ]
-
-    def _is_confirmed(self, own: bool | None) -> bool:
-        return self.confirmed_public if own is None else own
 
     def check_confirmed(self, where: str) -> None:
         """Refuse what nobody has confirmed to be public.

@@ -12,13 +12,12 @@ from tacit.data.tables.reading import CSV_ENDINGS, PARQUET_ENDINGS, read_table
 from tacit.data.tables.schema import Schema, default_schema, find_schema
 from tacit.errors import InputError
 
-SCHEMES = ("csv", "parquet")
-"""What stands before the colon where a data set is a table."""
-
 
 def is_table(dataset: str | None) -> bool:
     """Whether `[task].dataset` or `[task].test` names a table."""
-    return dataset is not None and dataset.partition(":")[0] in SCHEMES and ":" in dataset
+    return (
+        dataset is not None and dataset.partition(":")[0] in ("csv", "parquet") and ":" in dataset
+    )
 
 
 def table_schema(dataset: str) -> str:
