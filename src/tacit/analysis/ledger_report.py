@@ -216,13 +216,13 @@ def _data_rows(
             )
         )
     used = {file: one for source in sorted(wanted) for file, one in known[source].items()}
-    return sorted(rows, key=functools.partial(_first, order)), used
 
+    def first(row: LedgerAccount) -> tuple[int, int, str]:
+        """By which the accounts of one run stand together, in the order of its nodes."""
+        places = [(order[release.run], release.node) for release in row.releases[:1]]
+        return (*(places[0] if places else (-1, 0)), row.data or "")
 
-def _first(order: Mapping[str, int], row: LedgerAccount) -> tuple[int, int, str]:
-    """By which the accounts of one run stand together, in the order of its nodes."""
-    first = [(order[release.run], release.node) for release in row.releases[:1]]
-    return (*(first[0] if first else (-1, 0)), row.data or "")
+    return sorted(rows, key=first), used
 
 
 def _release(

@@ -60,15 +60,12 @@ class StackedData:
 
     With `units`, a record is a unit, and what lies here are its rows: rows are what `inputs_of` and
     `rows` give, `offsets` and `sizes` count, and records what `gather` reads and `counts` counts.
+    Without, each row is a record.
 
-    Args:
-        stored: `[total, ...]`, inputs as they are kept.
-        targets: `[total, ...]`.
-        offsets: int64 `[nodes]`, where each node's rows start.
-        sizes: int64 `[nodes]`, how many rows each node has.
-        bytes: whether what is kept of the inputs are bytes, which are divided when they are read.
-        units: whose rows are whose; None: each row is a record.
-        packed: how several inputs of a record lie in what is stored; None: it is the one input.
+    `stored` `[total, ...]` are inputs as they are kept; with `bytes` they are such, which are
+    divided when they are read. `targets` are `[total, ...]`. Of each node `offsets`, int64
+    `[nodes]`, is where its rows start, and `sizes`, int64 `[nodes]`, how many it has. `packed` is
+    how several inputs of a record lie in what is stored; None: it is the one input.
     """
 
     stored: Tensor

@@ -43,14 +43,11 @@ class UnitRule:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of all nodes of a process, one node after the other.
+    """The units of all nodes of a process, one node after the other: int64, but for their ids.
 
-    Args:
-        starts: int64 `[units]`, where each one's rows begin, which lie one after the other.
-        counts: int64 `[units]`, how many they are: 1 to `rule.most`.
-        offsets: int64 `[nodes]`, the number of each node's first unit.
-        sizes: int64 `[nodes]`, how many units each node has.
-        ids: of each node's units, in order.
+    Of each unit `starts` `[units]` is where its rows begin, which lie one after the other, and
+    `counts` how many they are: 1 to `rule.most`. Of each node `offsets` `[nodes]` is the number of
+    its first unit, `sizes` how many it has, and `ids` are those of its units, in order.
     """
 
     rule: UnitRule

@@ -111,7 +111,6 @@ class Scorer(nn.Module):
 
 
 def _example(kind: Column) -> Tensor:
-    """A column of two made-up records."""
     if isinstance(kind, NumberColumn):
         return torch.zeros(2, dtype=torch.float64)
     return torch.zeros((2, 6) if isinstance(kind, DateColumn) else 2, dtype=torch.int64)

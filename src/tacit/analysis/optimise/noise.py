@@ -17,7 +17,7 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from tacit import privacy
-from tacit.analysis.settings.noise import noise_variances
+from tacit.analysis.promise import noise_variances
 from tacit.config import Config
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan

@@ -381,5 +381,4 @@ def _toml(value: Any) -> str:
 
 
 def _key(name: str) -> str:
-    """The name of a column as a key of TOML."""
     return tomli_w.dumps({name: 0}).rpartition(" = ")[0]

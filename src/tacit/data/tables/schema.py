@@ -444,7 +444,6 @@ _KINDS: tuple[str, ...] = ("number", "category", "boolean", "date", "ignore", "c
 
 
 def _refusal(values: Mapping[str, Any], error: ValidationError) -> InputError:
-    """The first thing that is wrong with a schema."""
     faults = error.errors(include_url=False)
     first = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
     # Between the keys of a tagged union stands its tag.
