@@ -69,11 +69,10 @@ _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
     """Everything that ledgers say, recomputed, in the format that the module describes.
 
-    Args:
-        path: a ledger's file, a folder with ledgers of data (`data-NAME.sqlite`, ...), or a run
-            folder, also one with a ledger a process (`rank-0000/ledger.sqlite`, ...). With a
-            ledger of data, those beside it are read too: they may be of its source.
-        run: of ledgers of data, only those that this run drew on.
+    `path` is a ledger's file, a folder with ledgers of data (`data-NAME.sqlite`, ...), or a run
+    folder, also one with a ledger a process (`rank-0000/ledger.sqlite`, ...). With a ledger of
+    data, those beside it are read too: they may be of its source. Of ledgers of data, only those
+    that a `run` drew on, if one is named.
 
     Raises:
         InputError: there is no ledger, or one is damaged, edited, or in use by a run.
@@ -386,11 +385,8 @@ def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:
     """Refuse ledgers that are older than what a document saw of them.
 
     `files` are those that the document lists; `path` says where the ledgers are now, as for
-    `ledger_document`.
-
-    Returns:
-        The files, as seen now, that contain what the document saw; none where the ledgers are of
-        other runs or data altogether.
+    `ledger_document`. Given are the files, as seen now, that contain what the document saw; none
+    where the ledgers are of other runs or data altogether.
 
     Raises:
         InputError: a ledger is missing, damaged or in use, is signed with another key, or its chain

@@ -626,77 +626,7 @@ def check_statement(path: Path, ledger: Path | None = None) -> ConfirmedStatemen
     """
     values, statement = _read(path)
     with whole("statement", "statement", str(path)):
-        confirm(statement.ledger)
-        totals: Mapping[int, float] = {}
-        if statement.choosing is not None:
-            if statement.data_ledger is None:
-                raise ValueError("the ledger of all trials is missing")
-            totals = _totals(statement.run.run, statement.data_ledger)
-        for row, account in zip(statement.nodes, statement.ledger.nodes, strict=True):
-            for key in ("node", "epsilon", "delta"):
-                stated, reserved = getattr(row, key), getattr(account, key)
-                if key == "epsilon" and statement.choosing is not None:
-                    reserved = totals[row.node]
-                if stated != reserved:
-                    where = f"{key} of node {account.node}"
-                    raise InputError(where, stated, f"must be {reserved}, by its own ledger")
-            if row.right_guess is not None:
-                where = f"right guess of node {account.node}"
-                anew = right_guess(row.node, statement.run.run, statement.ledger)
-                pairs = ([(where, value, 0.0)] for value in (row.right_guess, anew))
-                confirm_figures(statement.ledger, *pairs)
-        for mechanism in map(from_statement, statement.ledger.mechanisms):
-            for key in ("relation", "trust_model"):
-                name, proper = getattr(statement, key).name, getattr(mechanism, key)
-                if name != proper:
-                    raise InputError(key, name, f"must be {proper!r}, by its own mechanisms")
-            # What a node counts is the mechanism's record, whatever it is called.
-            name = statement.unit.name if statement.unit.gradient is None else "record"
-            if name != mechanism.unit:
-                raise InputError("unit", name, f"must be {mechanism.unit!r}, by its own mechanisms")
-        charged = statement.ledger if statement.choosing is None else statement.data_ledger
-        person = _certified_unit(statement.unit, charged) if statement.unit.apart else RECORD
-        confirm_person(statement.ledger, statement.unit, person)
-        _check_trust(statement)
-        ledgers = statement.ledger if charged is None else charged
-        again = weakest_curve(statement.nodes, statement.run.run, ledgers)
-        confirm_figures(statement.ledger, curve_figures(statement.curve), curve_figures(again))
-        of_data: list[float] = []
-        if statement.data_ledger is not None:
-            confirm(statement.data_ledger)
-            of_data = [
-                row.epsilon for row in statement.data_ledger.nodes if row.epsilon is not None
-            ]
-            if len(of_data) < len(statement.data_ledger.nodes):
-                raise ValueError("no finite epsilon holds for all runs on the data")
-        if statement.digest is None:
-            raise ValueError("the digest is missing")
-        if statement.digest != _digest(values):
-            raise InputError(
-                "statement", str(path), "an unedited statement: its digest does not match"
-            )
-        # What accused the program: of the last audit by name, of earlier ones how many.
-        alarms, audit = list[str](), statement.audit
-        if audit is not None:
-            alarms = [failure.name for failure in audit.failures]
-            alarms += [count_text(audit.earlier_alarms, "earlier audit")] * bool(
-                audit.earlier_alarms
-            )
-        return ConfirmedStatement(
-            run=statement.run.run,
-            nodes=len(statement.nodes),
-            epsilon=max(row.epsilon for row in statement.nodes),
-            delta=max(row.delta for row in statement.nodes),
-            trust_model=observer(statement.trust_model.name),
-            unit=statement.unit,
-            colluding=None if statement.ledger.trust is None else statement.ledger.trust.colluding,
-            data_epsilon=max(of_data, default=None),
-            date=statement.date,
-            tacit_version=statement.tacit_version,
-            checked_by=__version__,
-            ledgers=None if ledger is None else tuple(_contained(statement, ledger)),
-            audit_alarms=tuple(alarms),
-        )
+        return _confirmed(path, statement, _digest(values), ledger)
 
 
 def signed_page(path: Path, signatures: Mapping[str, str]) -> str:
@@ -727,6 +657,78 @@ def _read(path: Path) -> tuple[Mapping[str, Any], Statement]:
         raise
     except InputError as error:
         raise InputError("statement", str(path), f"a whole statement: {error}") from None
+
+
+def _confirmed(
+    path: Path, statement: Statement, digest: str, ledger: Path | None
+) -> ConfirmedStatement:
+    """What holds of a statement at `path`; `digest` is of what stands in the file."""
+    confirm(statement.ledger)
+    totals: Mapping[int, float] = {}
+    if statement.choosing is not None:
+        if statement.data_ledger is None:
+            raise ValueError("the ledger of all trials is missing")
+        totals = _totals(statement.run.run, statement.data_ledger)
+    for row, account in zip(statement.nodes, statement.ledger.nodes, strict=True):
+        for key in ("node", "epsilon", "delta"):
+            stated, reserved = getattr(row, key), getattr(account, key)
+            if key == "epsilon" and statement.choosing is not None:
+                reserved = totals[row.node]
+            if stated != reserved:
+                where = f"{key} of node {account.node}"
+                raise InputError(where, stated, f"must be {reserved}, by its own ledger")
+        if row.right_guess is not None:
+            where = f"right guess of node {account.node}"
+            anew = right_guess(row.node, statement.run.run, statement.ledger)
+            pairs = ([(where, value, 0.0)] for value in (row.right_guess, anew))
+            confirm_figures(statement.ledger, *pairs)
+    for mechanism in map(from_statement, statement.ledger.mechanisms):
+        for key in ("relation", "trust_model"):
+            name, proper = getattr(statement, key).name, getattr(mechanism, key)
+            if name != proper:
+                raise InputError(key, name, f"must be {proper!r}, by its own mechanisms")
+        # What a node counts is the mechanism's record, whatever it is called.
+        name = statement.unit.name if statement.unit.gradient is None else "record"
+        if name != mechanism.unit:
+            raise InputError("unit", name, f"must be {mechanism.unit!r}, by its own mechanisms")
+    charged = statement.ledger if statement.choosing is None else statement.data_ledger
+    person = _certified_unit(statement.unit, charged) if statement.unit.apart else RECORD
+    confirm_person(statement.ledger, statement.unit, person)
+    _check_trust(statement)
+    ledgers = statement.ledger if charged is None else charged
+    again = weakest_curve(statement.nodes, statement.run.run, ledgers)
+    confirm_figures(statement.ledger, curve_figures(statement.curve), curve_figures(again))
+    of_data: list[float] = []
+    if statement.data_ledger is not None:
+        confirm(statement.data_ledger)
+        of_data = [row.epsilon for row in statement.data_ledger.nodes if row.epsilon is not None]
+        if len(of_data) < len(statement.data_ledger.nodes):
+            raise ValueError("no finite epsilon holds for all runs on the data")
+    if statement.digest is None:
+        raise ValueError("the digest is missing")
+    if statement.digest != digest:
+        raise InputError("statement", str(path), "an unedited statement: its digest does not match")
+    # What accused the program: of the last audit by name, of earlier ones how many.
+    alarms, audit = list[str](), statement.audit
+    if audit is not None:
+        alarms = [failure.name for failure in audit.failures]
+        earlier = audit.earlier_alarms
+        alarms += [count_text(earlier, "earlier audit")] if earlier else []
+    return ConfirmedStatement(
+        run=statement.run.run,
+        nodes=len(statement.nodes),
+        epsilon=max(row.epsilon for row in statement.nodes),
+        delta=max(row.delta for row in statement.nodes),
+        trust_model=observer(statement.trust_model.name),
+        unit=statement.unit,
+        colluding=None if statement.ledger.trust is None else statement.ledger.trust.colluding,
+        data_epsilon=max(of_data, default=None),
+        date=statement.date,
+        tacit_version=statement.tacit_version,
+        checked_by=__version__,
+        ledgers=None if ledger is None else tuple(_contained(statement, ledger)),
+        audit_alarms=tuple(alarms),
+    )
 
 
 def _check_trust(statement: Statement) -> None:

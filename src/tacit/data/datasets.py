@@ -60,7 +60,7 @@ class Dataset:
             value = given if isinstance(given, Tensor) else _field(given, name, f"Dataset.{name}")
             object.__setattr__(self, name, value)
         for name, value in (("Dataset.inputs", self.inputs), ("Dataset.targets", self.targets)):
-            check_layout(value, name)
+            _check_plain(value, name)
             if value.ndim == 0:
                 raise InputError(name, value.item(), "must have a first dimension of records")
         if len(self.inputs) != len(self.targets):
@@ -303,14 +303,8 @@ def _check_numbers(values: Tensor, where: str) -> None:
         raise InputError(where, str(values.dtype), "must hold plain numbers, such as float32")
 
 
-def check_layout(values: Tensor, where: str) -> None:
-    """Refuse tensors that are sparse, nested, quantised, or that have a shape and no numbers.
-
-    None of the numbers is read. `where` is the key or argument that an error names.
-
-    Raises:
-        InputError: saying which kind of tensor it is, and how to make a plain one of it.
-    """
+def _check_plain(values: Tensor, where: str) -> None:
+    """Refuse what is sparse, nested, quantised or without numbers; none of these is read."""
     kind = remedy = ""
     if values.is_nested:
         kind = "a nested tensor"
@@ -365,7 +359,7 @@ def _field(value: object, name: str, where: str) -> Tensor:
 def _as_tensor(value: object, where: str) -> Tensor:
     """A tensor of the numbers in `value`, sharing memory where it can."""
     if isinstance(value, Tensor):
-        check_layout(value, where)
+        _check_plain(value, where)
         return value.detach()
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(
