@@ -16,7 +16,7 @@ from scipy.stats import norm
 from consortia import consortium
 from experiments import experiment, strict_json
 from experiments import tacit as command
-from tacit.analysis.guarantee import FALSE_POSITIVES
+from tacit.analysis.ledger_report import FALSE_POSITIVES
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import StatementSection, load_config
 from tacit.errors import InputError

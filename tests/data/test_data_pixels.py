@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as arrays
 
 import tacit
 from tacit import data
-from tacit.data import Dataset, datasets
-from tacit.data.pixels import from_bytes, to_bytes
+from tacit.data import Dataset, stacked
+from tacit.data.stacked import from_bytes, to_bytes
 
 EVERY = torch.arange(256, dtype=torch.uint8)
 
@@ -119,7 +119,7 @@ def trained(**changes):
 
 def test_a_run_on_bytes_computes_the_same_bits(monkeypatch):
     packed = trained()
-    monkeypatch.setattr(datasets, "to_bytes", lambda values: None)
+    monkeypatch.setattr(stacked, "to_bytes", lambda values: None)
     plain = trained()
     assert (packed.job.train.bytes, plain.job.train.bytes) == (True, False)
     assert torch.equal(packed.parameters, plain.parameters)

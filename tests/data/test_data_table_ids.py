@@ -5,7 +5,7 @@ import datetime
 import numpy as np
 import pytest
 
-from tacit.data.tables.ids import likely_ids
+from tacit.data.tables.propose import likely_ids
 
 RNG = np.random.default_rng(0)
 ROWS = 100

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.data import PARTITIONS, Dataset, TaskData, partition, stack, stack_parts
-from tacit.data.held_out import hold_out
+from tacit.data.sources import hold_out
 from tacit.data.units import UnitRule, check_nodes, own_units, unit_ids
 from tacit.errors import InputError, RecordsError
 

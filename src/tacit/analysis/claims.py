@@ -30,7 +30,12 @@ def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> 
         BudgetError: a node's budget cannot be met.
     """
     if file is None and not overrides:
-        rows = [_bounded(setting) for setting in paper_settings()]
+        rows = []
+        for setting in paper_settings():
+            known: tuple[float | None, float | None] = (None, None)
+            if setting.bounds is not None and setting.delta is not None:
+                known = setting.bounds(setting.delta)
+            rows.append(_row(setting, *known))
         source = "the papers' own settings"
     else:
         # Training libraries are loaded where there is an experiment only.
@@ -57,12 +62,6 @@ def verdict(
     if certified is not None and certified <= claimed:
         return "holds"
     return "not determined" if missing else "not shown"
-
-
-def _bounded(setting: PaperSetting) -> ClaimRow:
-    if setting.bounds is None or setting.delta is None:
-        return _row(setting, None, None)
-    return _row(setting, *setting.bounds(setting.delta))
 
 
 def _row(setting: PaperSetting, lower: float | None, certified: float | None) -> ClaimRow:

@@ -41,15 +41,22 @@ def epsilon_against(
     holds. What the terms themselves state of epsilon is not read.
 
     Raises:
-        InputError: ledger and terms are not of the same nodes, or not of the same noise.
+        InputError: ledger and terms are not of the same nodes, or not of the same noise, or a node
+            that is said to be absent is stated in other steps than the first.
     """
     if len(ledger.nodes) != len(trust.own):
         expected = f"must be of the {len(ledger.nodes)} nodes of its ledger"
         raise InputError("trust", len(trust.own), expected)
     mechanisms = [_mechanism(ledger, account, trust) for account in ledger.nodes]
-    steps = [_steps(mechanism) for mechanism in mechanisms]
+    # One noise multiplier a planned step; None where a mechanism has parts of several kinds, as of
+    # methods alone whose nodes take part in every step.
+    steps = [schedule(one) if isinstance(one, Scheduled) else None for one in mechanisms]
     planned = np.array(steps).T if None not in steps else np.ones((1, len(mechanisms)))
-    active = _active(planned, trust)
+    active, absent = planned < SILENT, list(trust.absent)
+    if active[1:, absent].any():
+        expected = "must take part in no step, and are stated as if they did in the first alone"
+        raise InputError("trust: absent", absent, expected)
+    active[:, absent] = False
     shared = _shared(mechanisms[0].trust_model, active, trust)
     gains = _gains(shared, active)
     if None not in steps:
@@ -69,29 +76,6 @@ def epsilon_against(
             row.append(known[key])
         rows.append(tuple(row))
     return tuple(rows)
-
-
-def _active(planned: NDArray[np.float64], trust: TrustTerms) -> NDArray[np.bool_]:
-    """Who takes part when, by the noise multipliers `[steps, nodes]` of the mechanisms.
-
-    Raises:
-        InputError: a node that is said to be absent is stated in other steps than the first.
-    """
-    active = planned < SILENT
-    absent = list(trust.absent)
-    if active[1:, absent].any():
-        expected = "must take part in no step, and are stated as if they did in the first alone"
-        raise InputError("trust: absent", absent, expected)
-    active[:, absent] = False
-    return active
-
-
-def _steps(mechanism: Mechanism) -> tuple[float, ...] | None:
-    """One noise multiplier a planned step; None where a mechanism has parts of several kinds.
-
-    Only methods whose nodes take part in every step have such parts.
-    """
-    return schedule(mechanism) if isinstance(mechanism, Scheduled) else None
 
 
 def _counting(mechanism: Mechanism, ratios: NDArray[np.float64]) -> Mechanism:

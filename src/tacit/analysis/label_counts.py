@@ -28,7 +28,6 @@ from tacit.models.architectures import find_loss
 from tacit.report.view import Block, Table, Text
 from tacit.report.wording import epsilon_text
 from tacit.training.noised_counts import check_counted, counted_once, placed
-from tacit.training.plan import Plan
 from tacit.training.records import TrainingRecords, load_records, node_names, node_records, own_path
 
 
@@ -36,13 +35,11 @@ from tacit.training.records import TrainingRecords, load_records, node_names, no
 class LabelCounts:
     """Noised counts of labels, and the weights that make all classes count alike.
 
-    Args:
-        counts: of all nodes together, one a class; noised, so they may be negative.
-        noise_std: standard deviation of the noise in each of them.
-        class_weights: what `[task].class_weights` may say: records over classes and count, where
-            no count is taken as lower than the noise.
-        nodes: the noised counts of each node, `[nodes][classes]`.
-        epsilon: certified, what the release by itself costs each node, at its `delta`.
+    `counts` are of all nodes together, one a class; noised, so they may be negative. `noise_std` is
+    the standard deviation of the noise in each of them. `class_weights` are what
+    `[task].class_weights` may say: records over classes and count, where no count is taken as lower
+    than the noise. `nodes` are the noised counts of each node, `[nodes][classes]`. `epsilon` is
+    certified: what the release by itself costs each node, at its `delta`.
     """
 
     counts: tuple[float, ...]
@@ -77,7 +74,19 @@ def count_labels(
     counted = read_counted(config, nodes, schema, peers)
     labels, classes = counted.labels, counted.classes
     plan, rows = counted_once(counted.config, epsilon, counted.loaded.train, labels, classes, peers)
-    return _weighed(plan, rows)
+    # Totals and weights are functions of what was released.
+    totals = [math.fsum(column) for column in zip(*rows, strict=True)]
+    noise = math.sqrt(math.fsum(plan.release.noise_std(node, 0) ** 2 for node in plan.nodes))
+    taken = [max(total, noise, 1.0) for total in totals]
+    weights = [math.fsum(taken) / (len(taken) * count) for count in taken]
+    return LabelCounts(
+        counts=tuple(totals),
+        noise_std=noise,
+        class_weights=tuple(float(f"{weight:.3g}") for weight in weights),
+        nodes=tuple(map(tuple, rows)),
+        epsilon=tuple(node.epsilon or 0.0 for node in plan.nodes),
+        delta=tuple(node.delta or 0.0 for node in plan.nodes),
+    )
 
 
 @dataclass(frozen=True)
@@ -166,22 +175,6 @@ def _labels(train: StackedData, loss: Loss, classes: int, hosted: Sequence[int])
             count = f"{int(own.sum()):,} of {len(own):,} records"
             raise RecordsError(f"task.dataset of node {node}", count, rule)
     return labels.cpu()
-
-
-def _weighed(plan: Plan, rows: Sequence[Sequence[float]]) -> LabelCounts:
-    """Totals and weights: functions of what was released."""
-    totals = [math.fsum(column) for column in zip(*rows, strict=True)]
-    noise = math.sqrt(math.fsum(plan.release.noise_std(node, 0) ** 2 for node in plan.nodes))
-    counted = [max(total, noise, 1.0) for total in totals]
-    weights = [math.fsum(counted) / (len(counted) * count) for count in counted]
-    return LabelCounts(
-        counts=tuple(totals),
-        noise_std=noise,
-        class_weights=tuple(float(f"{weight:.3g}") for weight in weights),
-        nodes=tuple(map(tuple, rows)),
-        epsilon=tuple(node.epsilon or 0.0 for node in plan.nodes),
-        delta=tuple(node.delta or 0.0 for node in plan.nodes),
-    )
 
 
 def label_blocks(counted: LabelCounts) -> list[Block]:

@@ -19,6 +19,9 @@ the files. Format, version 4:
 
 An epsilon is null where no finite one holds. `left` is a plain difference: epsilons of separate
 runs do not add up, so that a further run may fit although its own epsilon is above it, or not fit.
+
+What a guarantee says beside one epsilon, other deltas, errors of a test and a Gaussian mu
+(`weakest_curve`), follows from points of the curve as `tacit.privacy.accounting.curve` says.
 """
 
 from __future__ import annotations
@@ -29,11 +32,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tacit import privacy
 from tacit.analysis.colluders import epsilon_against
 from tacit.base.plain_files import read_toml
 from tacit.base.version import __version__
 from tacit.errors import InputError
 from tacit.privacy import from_statement
+from tacit.privacy.accounting.curve import curve_points, gaussian_mu, least_misses, worst_epsilon
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import EnteredRun, Snapshot, StepRun, read_ledger, step_runs
 from tacit.privacy.ledger.shared import account_files
@@ -46,13 +51,17 @@ from tacit.report.documents.ledger import (
     LedgerRelease,
     LedgerReport,
     LedgerRun,
+    StatementCurve,
+    StatementNode,
 )
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.unit import UnitTerms
-from tacit.report.wording import count_text, node_list
+from tacit.report.wording import count_text, guess_bound, node_list
 
 Figure = tuple[str, float | None, float]
 """What a figure is of, the figure, and the size of others that it may be a difference of."""
+OTHER_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10)
+FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
 _SAME_VERSION = 1e-9  # relative: the same code on the same numbers
 _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 
@@ -60,11 +69,10 @@ _OTHER_VERSION = 1e-2  # a later accountant may bound more tightly
 def ledger_document(path: Path, run: str | None = None) -> LedgerReport:
     """Everything that ledgers say, recomputed, in the format that the module describes.
 
-    Args:
-        path: a ledger's file, a folder with ledgers of data (`data-NAME.sqlite`, ...), or a run
-            folder, also one with a ledger a process (`rank-0000/ledger.sqlite`, ...). With a
-            ledger of data, those beside it are read too: they may be of its source.
-        run: of ledgers of data, only those that this run drew on.
+    `path` is a ledger's file, a folder with ledgers of data (`data-NAME.sqlite`, ...), or a run
+    folder, also one with a ledger a process (`rank-0000/ledger.sqlite`, ...). With a ledger of
+    data, those beside it are read too: they may be of its source. Of ledgers of data, only those
+    that a `run` drew on, if one is named.
 
     Raises:
         InputError: there is no ledger, or one is damaged, edited, or in use by a run.
@@ -116,19 +124,15 @@ def _terms(path: Path) -> TrustTerms | None:
 
 
 def _snapshots(path: Path) -> dict[Path, Snapshot]:
-    return {file: read_ledger(file) for file in _files(path)}
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
+    files = [path]
     if (path / "ledger.sqlite").is_file():
-        return [path / "ledger.sqlite"]
-    files = account_files(path) or sorted(path.glob("rank-*/ledger.sqlite"))
+        files = [path / "ledger.sqlite"]
+    elif path.is_dir():
+        files = account_files(path) or sorted(path.glob("rank-*/ledger.sqlite"))
     if not files:
         expected = "a ledger, a folder with data-NAME.sqlite and so on, or a run folder"
         raise InputError("FILE", str(path), expected)
-    return files
+    return {file: read_ledger(file) for file in files}
 
 
 def _name(path: Path, file: Path) -> str:
@@ -147,7 +151,11 @@ def _node_rows(
     path: Path, snapshots: Mapping[Path, Snapshot], mechanisms: list[Mapping[str, Any]]
 ) -> list[LedgerAccount]:
     """A row for each node of a run, without its figures."""
-    names = _node_names(path)
+    experiment = (path if path.is_dir() else path.parent) / "config.toml"
+    nodes: Mapping[str, Any] = {}  # as the experiment beside a run's ledgers has them
+    if experiment.is_file():
+        nodes = read_toml(experiment, "config.toml", "experiment").get("nodes", {})
+    names = {number: {"name": name} for number, name in enumerate(nodes.get("names", ()))}
     rows = [
         LedgerAccount(
             node=account.node,
@@ -161,13 +169,6 @@ def _node_rows(
         for account in snapshot.accounts
     ]
     return sorted(rows, key=lambda row: row.node or 0)
-
-
-def _node_names(path: Path) -> Mapping[int, Mapping[str, Any]]:
-    """What the experiment beside a run's ledgers calls its nodes, by number, as a field."""
-    file = (path if path.is_dir() else path.parent) / "config.toml"
-    nodes = read_toml(file, "config.toml", "experiment").get("nodes", {}) if file.is_file() else {}
-    return {number: {"name": name} for number, name in enumerate(nodes.get("names", ()))}
 
 
 def _data_rows(
@@ -214,13 +215,13 @@ def _data_rows(
             )
         )
     used = {file: one for source in sorted(wanted) for file, one in known[source].items()}
-    return sorted(rows, key=functools.partial(_first, order)), used
 
+    def first(row: LedgerAccount) -> tuple[int, int, str]:
+        """By which the accounts of one run stand together, in the order of its nodes."""
+        places = [(order[release.run], release.node) for release in row.releases[:1]]
+        return (*(places[0] if places else (-1, 0)), row.data or "")
 
-def _first(order: Mapping[str, int], row: LedgerAccount) -> tuple[int, int, str]:
-    """By which the accounts of one run stand together, in the order of its nodes."""
-    first = [(order[release.run], release.node) for release in row.releases[:1]]
-    return (*(first[0] if first else (-1, 0)), row.data or "")
+    return sorted(rows, key=first), used
 
 
 def _release(
@@ -319,32 +320,36 @@ def confirm(document: LedgerReport) -> None:
         InputError: a figure is not what follows, or a place that is named is not there.
     """
     with whole("document", "ledger document", document.path):
-        tolerance = _tolerance(document)
         figures = _figures(document.mechanisms, document.runs)
         for row in document.nodes:
-            _compare(_account_figures(row), _account_figures(figures(row)), tolerance)
+            confirm_figures(document, _account_figures(row), _account_figures(figures(row)))
         if document.trust is not None:
             recomputed = epsilon_against(document, document.trust)
             stated = _trust_figures(document.trust.epsilon_by_colluders)
-            _compare(stated, _trust_figures(recomputed), tolerance)
+            confirm_figures(document, stated, _trust_figures(recomputed))
 
 
 def confirm_figures(
     document: LedgerReport, stated: Iterable[Figure], recomputed: Iterable[Figure]
 ) -> None:
-    """Refuse further figures that are not those that follow from a document."""
-    _compare(stated, recomputed, _tolerance(document))
+    """Refuse figures that are not those that follow from a document.
+
+    Two agree within a tolerance, relative to the larger of their sizes.
+    """
+    tolerance = _SAME_VERSION if document.tacit_version == __version__ else _OTHER_VERSION
+    for (where, value, size), (_, again, _) in zip(stated, recomputed, strict=True):
+        agree = value == again
+        if value is not None and again is not None:
+            agree = abs(value - again) <= tolerance * max(abs(again), size)
+        if not agree:
+            raise InputError(where, value, f"must be {again}, by its own mechanisms")
 
 
 def confirm_person(document: LedgerReport, stated: UnitTerms, again: UnitTerms) -> None:
     """Refuse figures of a person that are not those that follow from a document."""
     for key in ("epsilon", "delta"):
         figures = (((f"{key} of a person", getattr(unit, key), 0.0),) for unit in (stated, again))
-        _compare(next(figures), next(figures), _tolerance(document))
-
-
-def _tolerance(document: LedgerReport) -> float:
-    return _SAME_VERSION if document.tacit_version == __version__ else _OTHER_VERSION
+        confirm_figures(document, next(figures), next(figures))
 
 
 @contextmanager
@@ -376,31 +381,12 @@ def _trust_figures(by_colluders: Sequence[Sequence[float | None]]) -> Iterator[F
             yield f"epsilon of node {node} against {count_text(colluding, 'colluder')}", epsilon, 0
 
 
-def _compare(stated: Iterable[Figure], recomputed: Iterable[Figure], tolerance: float) -> None:
-    for (where, value, size), (_, again, _) in zip(stated, recomputed, strict=True):
-        if not _agree(value, again, tolerance, size):
-            raise InputError(where, value, f"must be {again}, by its own mechanisms")
-
-
-def _agree(stated: float | None, recomputed: float | None, tolerance: float, size: float) -> bool:
-    """Whether two figures are the same but for a tolerance, relative to the larger of their sizes.
-
-    `size` is that of larger figures, which they may be differences of.
-    """
-    if stated is None or recomputed is None:
-        return stated == recomputed
-    return abs(stated - recomputed) <= tolerance * max(abs(recomputed), size)
-
-
 def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:
     """Refuse ledgers that are older than what a document saw of them.
 
     `files` are those that the document lists; `path` says where the ledgers are now, as for
-    `ledger_document`.
-
-    Returns:
-        The files, as seen now, that contain what the document saw; none where the ledgers are of
-        other runs or data altogether.
+    `ledger_document`. Given are the files, as seen now, that contain what the document saw; none
+    where the ledgers are of other runs or data altogether.
 
     Raises:
         InputError: a ledger is missing, damaged or in use, is signed with another key, or its chain
@@ -430,3 +416,42 @@ def check_contained(files: Sequence[LedgerFile], path: Path) -> list[str]:
             )
             raise InputError("--ledger", str(file), expected)
     return [str(file) for owner, (file, _) in current.items() if owner in stated]
+
+
+def weakest_curve(nodes: Sequence[StatementNode], run: str, ledger: LedgerReport) -> StatementCurve:
+    """What the weakest guarantee of a run's nodes says, by the ledger of the run or of its data."""
+    node = max(nodes, key=lambda row: guess_bound(row.epsilon, row.delta))
+    row = max(_accounts(node.node, run, ledger), key=lambda row: row.epsilon or 0.0)
+    ways = possible_releases(ledger, row)
+    points = curve_points(ways, node.delta)
+    return StatementCurve(
+        node=node.node,
+        right_guess=(1 + points[0][1]) / 2,
+        epsilons=tuple((delta, worst_epsilon(ways, delta)) for delta in OTHER_DELTAS),
+        errors=tuple((rate, least_misses(points, rate)) for rate in FALSE_POSITIVES),
+        mu=gaussian_mu(points, node.delta),
+    )
+
+
+def right_guess(node: int, run: str, ledger: LedgerReport) -> float:
+    """How often a guess about a record of a node is right at most, by the ledger of a run."""
+    rows = _accounts(node, run, ledger)
+    ways = [way for row in rows for way in possible_releases(ledger, row) if way is not None]
+    return max(map(privacy.right_guess, ways), default=0.5)
+
+
+def _accounts(node: int, run: str, ledger: LedgerReport) -> Iterator[LedgerAccount]:
+    for row in ledger.nodes:
+        if any((release.run, release.node) == (run, node) for release in row.releases):
+            yield row
+
+
+def curve_figures(curve: StatementCurve) -> Iterator[Figure]:
+    """Its figures, to be compared with those of another."""
+    yield "node of the curve", curve.node, 0.0
+    yield "right guess", curve.right_guess, 0.0
+    yield "mu", curve.mu, 0.0
+    for delta, epsilon in curve.epsilons:
+        yield f"epsilon at delta {delta:g}", epsilon, 0.0
+    for false, missed in curve.errors:
+        yield f"least misses at {false:g}", missed, 1.0

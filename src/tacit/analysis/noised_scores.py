@@ -52,17 +52,13 @@ class NoisedScore:
 
 @dataclass(frozen=True)
 class PartScores:
-    """Of some records: a node's, a group's, or all.
+    """Of some records: a node's, a group's, or all, `of` whom it says.
 
-    Args:
-        of: whose they are.
-        records: how many, under noise.
-        noise_std: standard deviation of the noise in each count.
-        confusion: counts, `[true class][predicted class]`.
-        scores: by name; `auc` counts records of one bin as ties.
-        auc_within: how far the area without bins may lie from `auc`, beside the noise.
-        calibration: of each bin its lowest and highest probability, records, and the share of
-            class 1 among them.
+    `records` are how many, under noise of deviation `noise_std` in each count. `confusion` are
+    counts, `[true class][predicted class]`. Of the scores, `auc` counts records of one bin as ties,
+    and `auc_within` is how far the area without bins may lie from it, beside the noise.
+    `calibration` has of each bin its lowest and highest probability, records, and the share of
+    class 1 among them.
     """
 
     of: str
@@ -78,15 +74,11 @@ class PartScores:
 class NoisedScores:
     """What was released of a model's scores, and what follows from it.
 
-    Args:
-        model: the digest of its parameters.
-        records: "training" or "held out".
-        edges: probabilities of class 1 between bins; none of more than two classes.
-        groups: by name; one without a name where nobody asked for groups.
-        noise_std: in each count of a node.
-        counts: `[nodes][groups][classes][bins]`.
-        parts: of all records, of each node, and of each group.
-        epsilon: certified, what the release by itself costs each node, at its `delta`.
+    `model` is the digest of its parameters, and `records` are "training" or "held out". `edges` are
+    probabilities of class 1 between bins; none of more than two classes. `groups` are by name; one
+    without a name where nobody asked for groups. `noise_std` is in each count of a node, and
+    `counts` are `[nodes][groups][classes][bins]`. `parts` are of all records, of each node, and of
+    each group. `epsilon` is certified: what the release by itself costs each node, at its `delta`.
     """
 
     model: str

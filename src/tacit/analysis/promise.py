@@ -9,11 +9,10 @@ paper promises stands with its algorithm, as `PaperClaims.promise`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from dataclasses import replace
 
 from tacit.algorithms.options import step_size
 from tacit.algorithms.promise import PromisedRun
-from tacit.analysis.settings.noise import noise_variances, unit_noise
 from tacit.privacy.published import Budget, FormulaCondition
 from tacit.report.documents.plan import PlannedPromise
 from tacit.training.job import Job
@@ -25,15 +24,14 @@ def planned_promise(job: Job) -> PlannedPromise | None:
     algorithm = job.config.algorithm.definition
     if algorithm.claims.promise is None or job.config.nodes.empty:  # its nodes have records
         return None
-    return algorithm.claims.promise(_promised_run(job))
-
-
-def _promised_run(job: Job) -> PromisedRun:
     plan, release, config = job.plan, job.plan.release, job.config
     options, bounds = plan.config.algorithm.options, release.clip.bounds
     start = job.model.start(1, job.dtype, job.device)[0]
     claimable = plan.noisy and bounds is not None
-    return PromisedRun(
+    # Of each condition of the privacy formula, the first node that breaks it.
+    conditions = zip(*(node.conditions for node in plan.nodes), strict=True)
+    broken = (next((one for one in alike if not one.holds), alike[0]) for alike in conditions)
+    promised = PromisedRun(
         options=options,
         steps=plan.steps,
         parameters=plan.parameters,
@@ -50,7 +48,7 @@ def _promised_run(job: Job) -> PromisedRun:
         },
         c2=config.privacy.published_constant,
         claimed=[release.claimed_run(node) for node in plan.nodes] if claimable else (),
-        claim_conditions=tuple(_of_claim(plan)),
+        claim_conditions=tuple(broken),
         mixing=plan.mixing,
         general=(
             FormulaCondition("noise that each node draws for itself", release.shared is None),
@@ -63,6 +61,7 @@ def _promised_run(job: Job) -> PromisedRun:
             * (release.over_time is not None),
         ),
     )
+    return algorithm.claims.promise(promised)
 
 
 def _budgets(plan: Plan) -> tuple[Budget, ...] | None:
@@ -75,7 +74,13 @@ def _budgets(plan: Plan) -> tuple[Budget, ...] | None:
     return tuple(found) if len(found) == len(plan.nodes) else None
 
 
-def _of_claim(plan: Plan) -> Iterator[FormulaCondition]:
-    """The conditions of the privacy formula, each of the first node that breaks it."""
-    for alike in zip(*(node.conditions for node in plan.nodes), strict=True):
-        yield next((condition for condition in alike if not condition.holds), alike[0])
+def unit_noise(plan: Plan) -> tuple[float, ...]:
+    """Of each step, the noise deviation in the sum over a batch of a node whose scale is 1."""
+    unit = replace(plan.nodes[0], noise_scale=1.0)
+    return tuple(plan.release.noise_std(unit, k) for k in range(plan.steps))
+
+
+def noise_variances(plan: Plan) -> tuple[float, ...]:
+    """Of each node's own noise in a coordinate of its batch mean, the mean over the steps."""
+    unit = math.fsum(level * level for level in unit_noise(plan)) / plan.steps
+    return tuple(unit * ((node.noise_scale or 0.0) / node.divisor) ** 2 for node in plan.nodes)

@@ -18,7 +18,7 @@ from tacit.base.private_files import appearing, plain_errors
 from tacit.config import GIVEN, Config
 from tacit.data import Schema
 from tacit.data.formats.svmlight import Declared
-from tacit.data.tables import is_table
+from tacit.data.sources import is_table
 from tacit.data.tables.groups import groups_by
 from tacit.errors import InputError
 from tacit.models.architectures import find_loss

@@ -11,7 +11,7 @@ Its parts (`tacit.report.documents.ledger.Statement`): `run`, `algorithm`, `task
 `nodes` (certified, claimed and audited epsilon, one a node), `ledger`
 (`tacit.analysis.ledger_report`), `mechanisms_in_words` in its order, `data_ledger` (of all runs on
 the same data; null without `[privacy].ledger`), `assumptions`, `not_covered`, `curve`
-(`tacit.analysis.guarantee`), `declared` (of `[statement]`, word for word), `software`,
+(`tacit.analysis.ledger_report`), `declared` (of `[statement]`, word for word), `software`,
 `schema_digest`, `sites`, `digest`. No digest of records stands in it: it would tell whoever has
 guessed them that they guessed right.
 """
@@ -22,7 +22,7 @@ import functools
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -30,13 +30,15 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from tacit.analysis.guarantee import curve_figures, right_guess, weakest_curve
 from tacit.analysis.ledger_report import (
     check_contained,
     confirm,
     confirm_figures,
     confirm_person,
+    curve_figures,
     ledger_document,
+    right_guess,
+    weakest_curve,
     whole,
 )
 from tacit.base.plain_files import read_plain, read_toml
@@ -62,7 +64,7 @@ from tacit.report.documents.ledger import (
     StatementTask,
     StatementUnit,
 )
-from tacit.report.documents.run import LET_IT_END, NOT_THERE, OWN_LEDGER, ResultDocument, RunAudit
+from tacit.report.documents.run import LET_IT_END, NOT_THERE, OWN_LEDGER, ResultDocument
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.documents.unit import RECORD, UnitTerms
@@ -293,11 +295,7 @@ def statement_document(
     declared: Path | None = None,
     bundle: Bundle | None = None,
 ) -> Statement:
-    """The statement of a run, but for its digest.
-
-    Raises:
-        InputError: as for `write_statement`.
-    """
+    """The statement of a run, but for its digest; errors are as for `write_statement`."""
     mark = _trial_mark(run)
     result = _result(run)
     config = read_config(run)
@@ -339,6 +337,15 @@ def statement_document(
     unit = _certified_unit(result.unit, charged)
     if (schema := run / "schema.toml").is_file():
         more["schema_digest"] = hashlib.sha256(read_plain(schema, _MOST_SCHEMA)).hexdigest()
+    assumptions = [*_assumed(unit, in_one_process, config, result, ledger)]
+    where = _ONE_PROCESS if in_one_process else _PROCESSES.format(processes=len(ledger.files))
+    assumptions.append(_PART if is_part else where)
+    assumptions += _trust_assumptions(ledger.trust, observer(first.trust_model))
+    assumptions += [] if data_ledger is None else [_ALL_RUNS]
+    assumptions += [] if of_rows is None else [of_rows]
+    features = config.task.feature_map
+    assumptions += [] if features is None else [_FEATURES.format(features)]
+    assumptions += [] if mark is None else [_CHOSEN]
     sites = () if bundle is None else bundle.sites
     own = [site for site in sites if site.name in {node.name for node in nodes}]
     if bundle is not None and own:
@@ -377,28 +384,13 @@ def statement_document(
         ),
         ledger=ledger,
         data_ledger=data_ledger,
-        assumptions=(
-            *map(unit.said, _ASSUMPTIONS),
-            *_unit_assumptions(unit, in_one_process),
-            *_view_assumptions(config),
-            *_PASSES.get(config.train.precision, ()),
-            _end_assumption(result, ledger),
-            _ONE_PROCESS
-            if in_one_process
-            else _PART
-            if is_part
-            else _PROCESSES.format(processes=len(ledger.files)),
-            *_trust_assumptions(ledger.trust, observer(first.trust_model)),
-            *(() if data_ledger is None else (_ALL_RUNS,)),
-            *(() if of_rows is None else (of_rows,)),
-            *(
-                ()
-                if config.task.feature_map is None
-                else (_FEATURES.format(config.task.feature_map),)
-            ),
-            *(() if mark is None else (_CHOSEN,)),
+        assumptions=tuple(assumptions),
+        not_covered=(
+            *result.not_covered,
+            *((_SCHEMA,) if config.task.schema is not None else ()),
+            *((_TRAINED_FEATURES,) if ":" in (config.task.feature_map or "") else ()),
+            _END,
         ),
-        not_covered=(*result.not_covered, *_unprotected(config)),
         curve=weakest_curve(nodes, entered.run, charged),
         declared=said.model_dump(exclude={"organisations"}, exclude_none=True),
         software=_software(),
@@ -411,16 +403,6 @@ def _declared(path: Path) -> StatementSection:
     if not isinstance(values, Mapping):
         raise InputError("--declared", str(path), "must have a section [statement]")
     return StatementSection.model_validate(values)
-
-
-def _unprotected(config: Config) -> tuple[str, ...]:
-    """What else is public by what was chosen: the schema, and what features were made of."""
-    features = config.task.feature_map
-    return (
-        *((_SCHEMA,) if config.task.schema is not None else ()),
-        *((_TRAINED_FEATURES,) if features is not None and ":" in features else ()),
-        _END,
-    )
 
 
 @functools.cache
@@ -459,7 +441,6 @@ def _certified_unit(unit: UnitTerms, ledger: LedgerReport | None) -> UnitTerms:
 
 
 def _unit_assumptions(unit: UnitTerms, in_one_process: bool) -> tuple[str, ...]:
-    """What is assumed of whose the records are."""
     terms = {
         "name": unit.name,
         "one": with_article(unit.person or ""),
@@ -474,12 +455,30 @@ def _unit_assumptions(unit: UnitTerms, in_one_process: bool) -> tuple[str, ...]:
     return _PERSONS.format(**terms), where.format(**terms)
 
 
-def _view_assumptions(config: Config) -> tuple[str, ...]:
-    name = config.task.augmentation
-    if name is None:
-        return ()
-    words = _VIEWS.format(name=name, views=count_text(config.train.views or 1, "view"))
-    return (words + _OWN_VIEWS if ":" in name else words,)
+def _assumed(
+    unit: UnitTerms,
+    in_one_process: bool,
+    config: Config,
+    result: ResultDocument,
+    ledger: LedgerReport,
+) -> Iterator[str]:
+    """What is assumed of what ran, of whose the records are, and of why the run ended."""
+    yield from map(unit.said, _ASSUMPTIONS)
+    yield from _unit_assumptions(unit, in_one_process)
+    if (name := config.task.augmentation) is not None:
+        views = _VIEWS.format(name=name, views=count_text(config.train.views or 1, "view"))
+        yield views + _OWN_VIEWS if ":" in name else views
+    yield from _PASSES.get(config.train.precision, ())
+    charged = [
+        [(first, until) for release in row.releases for first, until, _ in release.charged]
+        for row in ledger.nodes
+    ]
+    early = result.steps < result.planned_steps
+    # Where every planned step is charged, nothing is assumed of why it ended.
+    if early and not any(lacking_steps(own, result.planned_steps) for own in charged):
+        yield _ANY_END.format(steps=result.steps, planned=result.planned_steps)
+    else:
+        yield _FIXED_END
 
 
 def _trial_mark(run: Path) -> TrialMark | None:
@@ -512,7 +511,6 @@ def _totals(run: str, ledger: LedgerReport) -> dict[int, float]:
 
 
 def _trust_assumptions(terms: TrustTerms | None, model: str) -> tuple[str, ...]:
-    """What is assumed of others, where nodes hide behind each other."""
     if terms is None:
         return ()
     rule = _HONEST.format(colluding=count_text(terms.colluding, "node"))
@@ -520,18 +518,6 @@ def _trust_assumptions(terms: TrustTerms | None, model: str) -> tuple[str, ...]:
         return (rule,)
     server = (server_words(terms),) if model == "secure-sum" else ()
     return (rule, *server, _SIGNED_KEYS if terms.keys_signed else _KEYS)
-
-
-def _end_assumption(result: ResultDocument, ledger: LedgerReport) -> str:
-    """What is assumed of why the run ended: nothing, where every planned step is charged."""
-    charged = [
-        [(first, until) for release in row.releases for first, until, _ in release.charged]
-        for row in ledger.nodes
-    ]
-    early = result.steps < result.planned_steps
-    if early and not any(lacking_steps(own, result.planned_steps) for own in charged):
-        return _ANY_END.format(steps=result.steps, planned=result.planned_steps)
-    return _FIXED_END
 
 
 def _result(run: Path) -> ResultDocument:
@@ -656,11 +642,7 @@ def signed_page(path: Path, signatures: Mapping[str, str]) -> str:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], Statement]:
-    """What stands in a statement's file, and the statement.
-
-    Raises:
-        InputError: it is none.
-    """
+    """What stands in a statement's file, and the statement; an InputError where it is none."""
     try:
         values = parse_file(path)
     except InputError as error:
@@ -680,10 +662,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], Statement]:
 def _confirmed(
     path: Path, statement: Statement, digest: str, ledger: Path | None
 ) -> ConfirmedStatement:
-    """What holds of a statement that lies at `path`, or why it is refused.
-
-    `digest` is of what stands in the file, and `ledger` should contain what the statement saw.
-    """
+    """What holds of a statement at `path`; `digest` is of what stands in the file."""
     confirm(statement.ledger)
     totals: Mapping[int, float] = {}
     if statement.choosing is not None:
@@ -729,6 +708,12 @@ def _confirmed(
         raise ValueError("the digest is missing")
     if statement.digest != digest:
         raise InputError("statement", str(path), "an unedited statement: its digest does not match")
+    # What accused the program: of the last audit by name, of earlier ones how many.
+    alarms, audit = list[str](), statement.audit
+    if audit is not None:
+        alarms = [failure.name for failure in audit.failures]
+        earlier = audit.earlier_alarms
+        alarms += [count_text(earlier, "earlier audit")] if earlier else []
     return ConfirmedStatement(
         run=statement.run.run,
         nodes=len(statement.nodes),
@@ -742,7 +727,7 @@ def _confirmed(
         tacit_version=statement.tacit_version,
         checked_by=__version__,
         ledgers=None if ledger is None else tuple(_contained(statement, ledger)),
-        audit_alarms=_audit_alarms(statement.audit),
+        audit_alarms=tuple(alarms),
     )
 
 
@@ -755,14 +740,6 @@ def _check_trust(statement: Statement) -> None:
         raise InputError("trust", colluding, f"{expected} the trust model {name!r}")
     if terms is not None and name != against(observer(name), terms.colluding):
         raise InputError("trust", terms.colluding, f"is not that of the trust model {name!r}")
-
-
-def _audit_alarms(audit: RunAudit | None) -> tuple[str, ...]:
-    """What accused the program: of the last audit by name, of earlier ones how many."""
-    if audit is None:
-        return ()
-    earlier = [count_text(audit.earlier_alarms, "earlier audit")] if audit.earlier_alarms else []
-    return (*(failure.name for failure in audit.failures), *earlier)
 
 
 def _contained(statement: Statement, ledger: Path) -> list[str]:

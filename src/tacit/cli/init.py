@@ -78,10 +78,9 @@ def init(
 ) -> None:
     """Write a first experiment file, and for a table the schema of what is public."""
     from tacit.config.start import Start, experiment_text
-    from tacit.data.tables.dialect import ENDING, Dialect, beside
+    from tacit.data.tables.dialect import ENDING, Dialect, beside, dialect_text
     from tacit.data.tables.propose import Roles, propose, proposed_unit, schema_text
     from tacit.data.tables.schema import default_schema
-    from tacit.data.tables.sniff import dialect_text
 
     flag, source = _source({"--csv": csv, "--parquet": parquet, "--dataset": dataset})
     if flag == "--dataset":
@@ -161,10 +160,9 @@ def _kind(table: str) -> str:
 
 def _seen(table: Path, public_csv: Path | None) -> tuple[Texts, Dialect, str]:
     """What may be looked at of a table: its fields, how they are written, where they come from."""
-    from tacit.data.tables.dialect import Dialect
+    from tacit.data.tables.dialect import Dialect, found_dialect
     from tacit.data.tables.propose import FIRST_RECORDS, refuse_record
     from tacit.data.tables.reading import CSV_ENDINGS, read_table
-    from tacit.data.tables.sniff import found_dialect
 
     file, flag = table, f"--{_kind(str(table))}"
     most: int | None = FIRST_RECORDS

@@ -324,8 +324,7 @@ def plan(
 def _recommend(
     file: Path, overrides: Sequence[str], out: Path | None, trust: str | None, as_json: bool
 ) -> None:
-    from tacit.analysis.recommend import recommend
-    from tacit.analysis.recommend.results import default_path, write_recommended
+    from tacit.analysis.recommend import default_path, recommend, write_recommended
     from tacit.report.recommend_words import recommend_blocks
 
     path = default_path(file) if out is None else out

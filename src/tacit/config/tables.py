@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tacit.config.schema import Nodes, Task
+from tacit.data.sources import is_table, table_schema
 from tacit.data.tables.schema import Schema, find_schema
-from tacit.data.tables.source import is_table, table_schema
 from tacit.errors import InputError
 
 

@@ -7,18 +7,16 @@ records of many nodes in one tensor. `as_dataset` and `check_dataset` take in wh
 
 from tacit.data.datasets import (
     Dataset,
-    StackedData,
     TaskData,
     as_dataset,
     bounded_inputs,
     check_dataset,
     class_labels,
-    stack,
-    stack_parts,
 )
 from tacit.data.own import load_own, record_layout
 from tacit.data.partitions import PARTITIONS, partition
 from tacit.data.sources import SOURCES, load
+from tacit.data.stacked import StackedData, stack, stack_parts
 from tacit.data.tables import Schema
 
 __all__ = [

@@ -1,15 +1,13 @@
 """What a data set is here: records in tensors, and a task's two halves with their columns.
 
-`StackedData` holds the records of many nodes in one tensor, so that every node's batch is one
-indexed read; images it keeps as bytes (`tacit.data.pixels`). `as_dataset` takes in what a user
-gives as one, `check_dataset` refuses what cannot be trained on, and `bounded_inputs` enforces a
-public bound of inputs.
+`as_dataset` takes in what a user gives as one, `check_dataset` refuses what cannot be trained on,
+and `bounded_inputs` enforces a public bound of inputs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, cast
 
@@ -20,9 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
-from tacit.data.layouts import check_layout
-from tacit.data.pixels import from_bytes, to_bytes
-from tacit.data.units import Ids, UnitRule, Units, own_units, stacked_units, unit_ids
+from tacit.data.units import Ids, unit_ids
 from tacit.errors import InputError, RecordsError
 from tacit.gradients.inputs import Packed, pack
 from tacit.gradients.losses import IGNORED
@@ -64,7 +60,7 @@ class Dataset:
             value = given if isinstance(given, Tensor) else _field(given, name, f"Dataset.{name}")
             object.__setattr__(self, name, value)
         for name, value in (("Dataset.inputs", self.inputs), ("Dataset.targets", self.targets)):
-            check_layout(value, name)
+            _check_plain(value, name)
             if value.ndim == 0:
                 raise InputError(name, value.item(), "must have a first dimension of records")
         if len(self.inputs) != len(self.targets):
@@ -186,13 +182,12 @@ _NUMBERS = (
 def as_dataset(value: object, where: str) -> Dataset:
     """Convert what a user gives to a `Dataset`.
 
-    Args:
-        value: a `Dataset`; a pair `(inputs, targets)` of tensors or arrays with one record a
-            row, or `(inputs, targets, units)` that say whose each is; or a
-            `torch.utils.data.Dataset` of `(input, target)` pairs, which is read once. Several
-            inputs are a dictionary or a tuple; a record of a `torch.utils.data.Dataset` may also be
-            `(input, input, target)`, or, as is the whole, a dictionary with the target as `labels`.
-        where: the key or argument that an error names.
+    `value` is a `Dataset`; a pair `(inputs, targets)` of tensors or arrays with one record a row,
+    or `(inputs, targets, units)` that say whose each is; or a `torch.utils.data.Dataset` of
+    `(input, target)` pairs, which is read once. Several inputs are a dictionary or a tuple; a
+    record of a `torch.utils.data.Dataset` may also be `(input, input, target)`, or, as is the
+    whole, a dictionary with the target as `labels`. `where` is the key or argument that an error
+    names.
 
     Returns:
         A data set whose inputs are of the type that is given (integers are numbers or ids: see
@@ -294,7 +289,6 @@ def _packed(inputs: Any, where: str) -> tuple[Tensor, Packed]:
 
 
 def _labelled(record: Mapping[Any, Any], where: str) -> tuple[dict[str, Any], Any]:
-    """The inputs by name, and the target, of a dictionary that holds both."""
     found = [name for name in _LABELS if name in record]
     if len(found) != 1 or len(record) < 2:
         expected = f"must hold inputs, and the target as one of {', '.join(_LABELS)}"
@@ -307,6 +301,24 @@ def _check_numbers(values: Tensor, where: str) -> None:
         raise InputError(where, "complex numbers", "must hold real numbers")
     if values.dtype not in _NUMBERS:
         raise InputError(where, str(values.dtype), "must hold plain numbers, such as float32")
+
+
+def _check_plain(values: Tensor, where: str) -> None:
+    """Refuse what is sparse, nested, quantised or without numbers; none of these is read."""
+    kind = remedy = ""
+    if values.is_nested:
+        kind = "a nested tensor"
+        remedy = "make all records equally long, as torch.nested.to_padded_tensor"
+    elif values.is_quantized:
+        kind, remedy = "a quantised tensor", "call .dequantize() on it"
+    elif values.layout != torch.strided:
+        layout = str(values.layout).removeprefix("torch.").strip("_").replace("_", " ")
+        kind, remedy = f"a tensor of layout {layout}", "call .to_dense() on it"
+    elif values.is_meta:
+        kind = "a meta tensor"
+        remedy = "it has a shape and no numbers; load them to a device such as 'cpu'"
+    if kind:
+        raise InputError(where, kind, f"must be a plain tensor, with every number in it: {remedy}")
 
 
 def _dataset(
@@ -347,7 +359,7 @@ def _field(value: object, name: str, where: str) -> Tensor:
 def _as_tensor(value: object, where: str) -> Tensor:
     """A tensor of the numbers in `value`, sharing memory where it can."""
     if isinstance(value, Tensor):
-        check_layout(value, where)
+        _check_plain(value, where)
         return value.detach()
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(
@@ -446,21 +458,17 @@ _ULP = 2.0**-53  # relative error of one rounding in float64
 
 
 def bounded_inputs(inputs: Tensor, bound: float) -> Tensor:
-    """Records whose l2 norm, in exact arithmetic, is at most `bound`.
+    """Records `[records, ...]` whose l2 norm, in exact arithmetic, is at most `bound`.
 
     A record that is longer is scaled down to it; any other stays as it is, but for those within
     rounding of the bound. A function of each record alone.
 
     With n numbers in a record, the norm is computed in float64 of numbers of size at most 1, to a
-    relative error below (n + 8) 2^-53; twice that much is taken off the bound. Rounding to the
-    type of the inputs goes towards zero, and so makes no record longer.
+    relative error below (n + 8) 2^-53; twice that much is taken off the bound. Rounding to the type
+    of the inputs goes towards zero, and so makes no record longer.
 
-    Args:
-        inputs: `[records, ...]`, finite, float32 or float64.
-        bound: between 1e-100 and 1e100.
-
-    Returns:
-        Of the same shape and type; the very tensor that was given where no record is longer.
+    Inputs are finite, float32 or float64, and the bound is between 1e-100 and 1e100. The very
+    tensor that was given comes back where no record is longer.
     """
     length = math.prod(inputs.shape[1:])
     if torch.compiler.is_compiling():  # into a program of others, to rounding and without branches
@@ -486,225 +494,3 @@ def bounded_inputs(inputs: Tensor, bound: float) -> Tensor:
         rounded = torch.where(outside, torch.nextafter(rounded, rounded.new_zeros(())), rounded)
         bounded[start : start + len(part)][longer] = rounded
     return inputs if bounded is None else bounded.view(inputs.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class StackedData:
-    """The records of all nodes of this process, one node after the other.
-
-    With `units`, a record is a unit, and what lies here are its rows: rows are what `inputs_of` and
-    `rows` give, `offsets` and `sizes` count, and records what `gather` reads and `counts` counts.
-
-    Args:
-        stored: `[total, ...]`, inputs as they are kept.
-        targets: `[total, ...]`.
-        offsets: int64 `[nodes]`, where each node's rows start.
-        sizes: int64 `[nodes]`, how many rows each node has.
-        bytes: whether what is kept of the inputs are bytes, which are divided when they are read.
-        units: whose rows are whose; None: each row is a record.
-        packed: how several inputs of a record lie in what is stored; None: it is the one input.
-    """
-
-    stored: Tensor
-    targets: Tensor
-    offsets: Tensor
-    sizes: Tensor
-    bytes: bool = False
-    units: Units | None = None
-    packed: Packed | None = None
-
-    @property
-    def counts(self) -> Tensor:
-        """How many records each node has, int64 `[nodes]`: units, or else rows."""
-        return self.sizes if self.units is None else self.units.sizes
-
-    @property
-    def firsts(self) -> Tensor:
-        """The number in all of each node's first record, int64 `[nodes]`: a unit or a row."""
-        return self.offsets if self.units is None else self.units.offsets
-
-    @property
-    def inputs(self) -> Tensor:
-        """All inputs `[total, ...]`; where they are kept as bytes, in memory of their own."""
-        return from_bytes(self.stored) if self.bytes else self.stored
-
-    @property
-    def first(self) -> Dataset:
-        """The first record alone, if there is one: what shape and type they have."""
-        row = torch.arange(min(1, len(self.targets)), device=self.targets.device)
-        return Dataset(self.inputs_of(row), self.targets[:1], packed=self.packed)
-
-    def inputs_of(self, rows: Tensor) -> Tensor:
-        """The inputs of some records, by their int64 numbers in all: `[len(rows), ...]`."""
-        values = _read(self.stored, rows)
-        return from_bytes(values) if self.bytes else values
-
-    def rows(self) -> list[Tensor]:
-        """Each node's inputs `[its records, ...]`, where they lie unless they are kept as bytes."""
-        return list(torch.split(self.inputs, self.sizes.tolist()))
-
-    def gather(self, indices: Tensor, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Read the same number of records from every node, or from some.
-
-        Args:
-            indices: int64 `[nodes, width]` or `[batches, nodes, width]`, record numbers within
-                each node. They are not checked; slots that a mask hides hold 0.
-            nodes: int64 rows of the nodes that are read; by default all.
-
-        Returns:
-            Inputs and targets, of the shape of `indices` and then that of a record's: of units it
-            begins with `rule.most` rows, of which those that have no share repeat one.
-        """
-        rows = self._numbers(indices, nodes)
-        inputs, targets = (
-            values.reshape(*rows.shape, *values.shape[1:])
-            for values in (self.inputs_of(rows.reshape(-1)), _read(self.targets, rows.reshape(-1)))
-        )
-        return inputs, targets
-
-    def shares(self, indices: Tensor, nodes: Tensor | None = None) -> Tensor | None:
-        """How much each row that `gather` reads counts, float64; None where a record is one."""
-        if self.units is None:
-            return None
-        own = self.firsts if nodes is None else self.firsts[nodes]
-        return self.units.shares(own.unsqueeze(1) + indices)
-
-    def gather_targets(self, indices: Tensor) -> Tensor:
-        """The targets that `gather` reads, alone."""
-        rows = self._numbers(indices, None)
-        return _read(self.targets, rows.reshape(-1)).reshape(*rows.shape, *self.targets.shape[1:])
-
-    def _numbers(self, indices: Tensor, nodes: Tensor | None) -> Tensor:
-        """Numbers in all of the rows of records."""
-        own = self.firsts if nodes is None else self.firsts[nodes]
-        records = own.unsqueeze(1) + indices
-        return records if self.units is None else self.units.rows(records)
-
-
-_FEW = 1 << 18
-
-
-def _read(values: Tensor, rows: Tensor) -> Tensor:
-    """Some rows of `values`; few numbers on one thread.
-
-    Threads meet at the end of a read, and where others use the machine, one that is waited for may
-    come a time slice later: then 100,000 numbers took 6 ms in place of 0.03.
-    """
-    if values.device.type == "cpu" and rows.numel() * math.prod(values.shape[1:]) <= _FEW:
-        return torch.from_numpy(values.numpy().take(rows.numpy(), axis=0))
-    return values.index_select(0, rows)
-
-
-def stack(
-    datasets: Sequence[Dataset],
-    dtype: torch.dtype,
-    device: torch.device | str,
-    rule: UnitRule | None = None,
-    hosted: Sequence[int] = (),
-) -> StackedData:
-    """Lay the data sets of nodes in one tensor.
-
-    `dtype` is that of inputs and of floating targets; integers stay as they are. With a `rule`,
-    records are units, which all data sets know, of the nodes `hosted`.
-
-    Raises:
-        InputError: on `nodes` if there are none, on `nodes[i]` if a node differs from node 0 in
-            the shape of its records or in the kind of its targets.
-    """
-    if not datasets:
-        raise InputError("nodes", [], "must be at least one data set")
-    first = _layout(datasets[0])
-    for node, dataset in enumerate(datasets):
-        if _layout(dataset) != first:
-            raise InputError(f"nodes[{node}]", _layout(dataset), f"must be as node 0: {first}")
-    units = None
-    if rule is not None:
-        own = [
-            own_units(_known(dataset), rule, node)
-            for node, dataset in zip(hosted, datasets, strict=True)
-        ]
-        datasets = [part.chosen(one.rows) for part, one in zip(datasets, own, strict=True)]
-        units = stacked_units(own, rule, device)
-    stored, as_bytes = _stored([dataset.inputs for dataset in datasets], dtype, device)
-    targets = torch.cat([_cast(dataset.targets, dtype, device) for dataset in datasets])
-    places = _places(datasets, device)
-    return StackedData(stored, targets, *places, as_bytes, units, datasets[0].packed)
-
-
-def stack_parts(
-    dataset: Dataset,
-    parts: Sequence[NDArray[np.int64]],
-    dtype: torch.dtype,
-    device: torch.device | str,
-    rule: UnitRule | None = None,
-    hosted: Sequence[int] = (),
-) -> StackedData:
-    """What `stack` makes of the parts of a data set, each record copied once and not twice.
-
-    `parts` are the record numbers of each node, as `partition` gives them; all else is as in
-    `stack`.
-    """
-    units = None
-    if rule is not None:
-        ids = _known(dataset)
-        own = [own_units(ids[part], rule, node) for node, part in zip(hosted, parts, strict=True)]
-        parts = [part[one.rows] for part, one in zip(parts, own, strict=True)]
-        units = stacked_units(own, rule, device)
-    order = torch.from_numpy(np.concatenate(parts))
-    stored, as_bytes = _stored([dataset.inputs], dtype, device, order)
-    targets = _cast(dataset.targets[order], dtype, device)
-    places = _places(parts, device)
-    return StackedData(stored, targets, *places, as_bytes, units, dataset.packed)
-
-
-def _known(dataset: Dataset) -> Ids:
-    assert dataset.units is not None  # or there is no rule for them
-    return dataset.units
-
-
-def _places(parts: Sequence[Sized], device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Where each node's records start, and how many they are.
-
-    Of a node without records that is a place where one is: slots that a mask hides are read there.
-    """
-    sizes = torch.tensor([len(part) for part in parts], dtype=torch.int64)
-    starts = (sizes.cumsum(0) - sizes).clamp(max=max(0, int(sizes.sum()) - 1))
-    return starts.to(device), sizes.to(device)
-
-
-def _stored(
-    parts: Sequence[Tensor],
-    dtype: torch.dtype,
-    device: torch.device | str,
-    order: Tensor | None = None,
-) -> tuple[Tensor, bool]:
-    """Inputs of all nodes as they are kept, in this order if one is given; whether as bytes.
-
-    As bytes on the CPU alone: an accelerator divides by multiplying, which differs in a last bit.
-    """
-    chosen: list[Tensor] = []
-    as_bytes = dtype == torch.float32 and torch.device(device).type == "cpu"
-    for part in parts if as_bytes else ():
-        packed = to_bytes(part)
-        if packed is None:
-            as_bytes = False
-            break
-        chosen.append(packed)
-    if not as_bytes:
-        chosen = [_cast(part, dtype, device) for part in parts]
-    if order is not None:
-        return chosen[0][order], as_bytes
-    return torch.cat(chosen), as_bytes
-
-
-def _layout(dataset: Dataset) -> str:
-    """What all nodes must share, in words."""
-    kind = "floating" if dataset.targets.is_floating_point() else "integer"
-    inputs, targets = str(list(dataset.inputs.shape[1:])), list(dataset.targets.shape[1:])
-    if dataset.packed is not None:
-        inputs = dataset.packed.words
-    return f"inputs {inputs} and {kind} targets {targets} a record"
-
-
-def _cast(values: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    return values.to(device, dtype if values.is_floating_point() else None)

@@ -183,6 +183,8 @@ def _array_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dty
 
 
 _CHUNK_BYTES = 1 << 16
+#: Environment variable with a URL prefix, to be followed by `<dataset>/<file>`.
+MIRROR_VARIABLE = "TACIT_MIRROR"
 
 
 class DownloadError(Exception):
@@ -215,12 +217,8 @@ def download(
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
             part = Path(folder) / target.name
             shown = console or Console(stderr=True)
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-            )
+            text = TextColumn("{task.description}")
+            columns = text, BarColumn(), DownloadColumn(), TransferSpeedColumn()
             with Progress(*columns, console=shown, disable=not shown.is_terminal) as progress:
                 bar = _ProgressBar(progress, progress.add_task(part.name, total=None))
                 fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES)
@@ -283,21 +281,12 @@ class _ProgressBar:
         self.progress.refresh()
 
 
-#: Environment variable with a URL prefix, to be followed by `<dataset>/<file>`.
-MIRROR_VARIABLE = "TACIT_MIRROR"
-
-_WHERE = "task.data_dir"
-
-
 @dataclass(frozen=True)
 class PublishedFile:
-    """One file of a data set, as it is published.
+    """One file of a data set, as it is published: what follows the last slash of `url` is its name.
 
-    Args:
-        dataset: as in the experiment file.
-        url: where it is; what follows the last slash is its name.
-        sha256: the checksum that `digest` of the file must give.
-        digest: of a file; by default of its content, decompressed if it is gzip.
+    `sha256` is the checksum that `digest` of the file must give: by default of its content,
+    decompressed if it is gzip.
     """
 
     dataset: str
@@ -349,5 +338,5 @@ def obtain(file: PublishedFile, data_dir: Path, folders: Sequence[Path], advice:
         looked = " or ".join(map(str, folders))
         expected = f"{file.names[0]}[.gz] was not found in {looked}; {advice}"
         reason = f"{expected}; the download failed: {error}"
-        raise InputError(_WHERE, str(data_dir), reason) from error
+        raise InputError("task.data_dir", str(data_dir), reason) from error
     return target

@@ -66,15 +66,13 @@ Arrays = Mapping[str, object]
 
 
 def load_own(source: str, nodes: Sequence[int], schema: Schema | None = None) -> list[Dataset]:
-    """Read the records of some nodes, a data set for each, in their order.
+    """Read the records of some `nodes`, a data set for each, in their order.
 
-    Args:
-        source: a path in which `{node}` stands for the node's number, relative to the current
-            directory; its ending is one of `READERS`, and the file holds two arrays `inputs` and
-            `targets`, and perhaps `units`, or one of `TABLE_ENDINGS`. Or `module:function`, which
-            is called with `node=` its number and returns what `as_dataset` takes, or a frame.
-        nodes: their numbers.
-        schema: of tables and frames.
+    `source` is a path in which `{node}` stands for the node's number, relative to the current
+    directory; its ending is one of `READERS`, and the file holds two arrays `inputs` and `targets`,
+    and perhaps `units`, or one of `TABLE_ENDINGS`. Or `module:function`, which is called with
+    `node=` its number and returns what `as_dataset` takes, or a frame. The `schema` is of tables
+    and frames.
 
     Raises:
         InputError: on `nodes.source`, if a file is missing, has another form or lacks an array,
@@ -178,16 +176,14 @@ def _from_file(source: str, node: int, schema: Schema | None) -> object:
     return tuple(arrays[name] for name in (*_ARRAYS, _UNITS) if name in arrays)
 
 
-def _is_read(name: str) -> bool:
-    return name in (*_ARRAYS, _UNITS) or name.startswith(_OF_SEVERAL)
-
-
 def _read_npz(path: Path) -> Arrays:
     # What is not asked for is not read.
     with zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         return {
-            name: read_member(archive, member) if _is_read(name) else None
+            name: read_member(archive, member)
+            if name in (*_ARRAYS, _UNITS) or name.startswith(_OF_SEVERAL)
+            else None
             for name, member in members.items()
         }
 
@@ -205,8 +201,6 @@ READERS: MappingProxyType[str, Callable[[Path], Arrays]] = MappingProxyType(
 
 _BYTES = 8
 _ROWS = 4096  # converted at a time
-
-
 _OF_UNITS = b"id of a unit"  # BLAKE2b's own separation: no input has the digest of an id
 
 
@@ -241,11 +235,9 @@ def digests_of_all(parts: Sequence[Tensor], key: bytes) -> NDArray[np.uint64]:
 
 
 def record_digests(inputs: Tensor, key: bytes) -> NDArray[np.uint64]:
-    """The digest of every record, `[records]`, in their order.
+    """The digest of every record of `inputs` `[records, ...]`, in their order.
 
-    Args:
-        inputs: `[records, ...]`, real numbers of any type, on any device.
-        key: secret, 1 to 64 bytes.
+    Inputs are real numbers of any type, on any device; the `key` is secret, 1 to 64 bytes.
     """
     rows = inputs.detach().reshape(len(inputs), math.prod(inputs.shape[1:]))
     found: list[bytes] = []

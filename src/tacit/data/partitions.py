@@ -21,14 +21,10 @@ _REDRAWS = 100
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """What is to be divided, and how.
+    """What is to be divided, and how: see `partition`.
 
-    Args:
-        kind: the partition as the experiment file names it.
-        column: what follows the colon in `by:COLUMN`, or an empty string.
-        alpha: concentration of the Dirichlet distribution.
-        per_node: shards, or records, a node.
-        names: whose records each node has; None: nobody said.
+    `column` is what follows the colon in `by:COLUMN`, or an empty string, and `names` are whose
+    records each node has; None: nobody said.
     """
 
     kind: str
@@ -45,9 +41,8 @@ class Division:
 class PartitionKind:
     """A way to divide records.
 
-    Args:
-        divide: gives the record numbers of each node; no record goes to two.
-        parameter: the one key of `[nodes]` that it needs, if any.
+    `divide` gives the record numbers of each node; no record goes to two. `parameter` is the one
+    key of `[nodes]` that it needs, if any.
     """
 
     divide: Callable[[Division], list[np.ndarray]]

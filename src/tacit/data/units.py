@@ -32,10 +32,8 @@ _MOST_EXACT = 2**53  # above, floating numbers skip whole ones: two persons may 
 class UnitRule:
     """What a unit's rows are to its gradient.
 
-    Args:
-        most: rows of a unit that count at most; public.
-        gradient: whether each row of m has the share 1 / m, or 1.
-        seed: the public one, for the choice among more rows.
+    So many rows of a unit count at `most`, which is public; by `gradient` each row of m has the
+    share 1 / m, or 1. The `seed` is the public one, for the choice among more rows.
     """
 
     most: int
@@ -45,14 +43,11 @@ class UnitRule:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of all nodes of a process, one node after the other.
+    """The units of all nodes of a process, one node after the other: int64, but for their ids.
 
-    Args:
-        starts: int64 `[units]`, where each one's rows begin, which lie one after the other.
-        counts: int64 `[units]`, how many they are: 1 to `rule.most`.
-        offsets: int64 `[nodes]`, the number of each node's first unit.
-        sizes: int64 `[nodes]`, how many units each node has.
-        ids: of each node's units, in order.
+    Of each unit `starts` `[units]` is where its rows begin, which lie one after the other, and
+    `counts` how many they are: 1 to `rule.most`. Of each node `offsets` `[nodes]` is the number of
+    its first unit, `sizes` how many it has, and `ids` are those of its units, in order.
     """
 
     rule: UnitRule

@@ -24,7 +24,8 @@ from tacit.config import GIVEN, Config
 from tacit.config.schema import PER_NODE
 from tacit.data import Dataset, Schema, StackedData
 from tacit.data.own import digests_of_all, own_name, record_digests, unit_digests
-from tacit.data.tables import default_schema, find_schema, is_frame, public_records
+from tacit.data.sources import public_records
+from tacit.data.tables import default_schema, find_schema, is_frame
 from tacit.data.tables.check import OwnScreen
 from tacit.data.tables.kinds import NodeColumn
 from tacit.data.tables.reading import read_table

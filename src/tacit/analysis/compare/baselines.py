@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tacit.algorithms import WITHOUT_NOISE
-from tacit.analysis.recommend.search import parameters_of
+from tacit.analysis.recommend import parameters_of
 from tacit.analysis.settings.changes import UNSET, changed
 from tacit.config import Config, load_config, read_sections
 from tacit.errors import InputError
@@ -73,13 +73,19 @@ def baseline_lines(config: Config, names: Sequence[str], facts: Facts) -> list[d
     if config.algorithm.definition.participation.one_pass:
         plain["train.steps"] = STEPS
     grid = {"algorithm.learning_rate": [rounded(rate / facts.norm**2) for rate in _RATES]}
+    # The records of one site are divided as they are among all.
+    kept = {f"nodes.{key}": value for key, value in sections["nodes"].items() if key in _DIVIDES}
+    batch, of = config.train.batch, list(config.nodes.names or ()) or config.nodes.count
+    kept["train.batch"] = batch
     lines: list[dict[str, Any]] = []
     for name in dict.fromkeys(names):
         if name == "pooled-plain":
             lines.append({"name": name, "group": name, "set": single | plain, "grid": grid})
             continue
         for node in range(facts.nodes):
-            own = single | _of_site(config, sections, facts, node)
+            own = single | kept | {"nodes.part": [node, of]}
+            if isinstance(batch, int):  # no larger than the records
+                own["train.batch"] = min(batch, facts.records[node])
             private = name == "alone"
             own |= _private(config, sections, own, facts, node) if private else plain
             site = f"node {node}" if facts.names is None else facts.names[node]
@@ -102,7 +108,6 @@ def baseline_notes(config: Config, names: Sequence[str]) -> list[str]:
 
 
 def _has_rule(config: Config) -> bool:
-    """Whether there is a rule for the rate of its method."""
     chosen = config.algorithm
     ruled = chosen.definition.plain and config.privacy.noisy
     return ruled and not isinstance(chosen.options.clip, str)
@@ -111,16 +116,6 @@ def _has_rule(config: Config) -> bool:
 def _without(sections: Mapping[str, Changes], *names: str) -> dict[str, Any]:
     """Changes that take every key of some sections out."""
     return {f"{name}.{key}": UNSET for name in names for key in sections.get(name, {})}
-
-
-def _of_site(
-    config: Config, sections: Mapping[str, Changes], facts: Facts, node: int
-) -> dict[str, Any]:
-    """The records of one site, divided as they are among all; a batch is no larger than they."""
-    kept = {f"nodes.{key}": value for key, value in sections["nodes"].items() if key in _DIVIDES}
-    batch = config.train.batch
-    kept["train.batch"] = min(batch, facts.records[node]) if isinstance(batch, int) else batch
-    return {**kept, "nodes.part": [node, list(config.nodes.names or ()) or config.nodes.count]}
 
 
 def _private(

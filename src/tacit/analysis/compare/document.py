@@ -19,13 +19,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tacit.analysis.compare.figure import (
-    SERIES,
-    TOGETHER,
-    Figure,
-    FigureLine,
-    FigureSetting,
-)
+from tacit.analysis.compare.figure import SERIES, TOGETHER, FigureLine, FigureSetting
 from tacit.analysis.compare.session import RUNS, FigureRuns, LineRun
 from tacit.analysis.settings.changes import choice_text
 from tacit.analysis.settings.processes import Monitor, Outcome, WantedRun
@@ -71,6 +65,11 @@ def figure_document(gathered: FigureRuns) -> CompareDocument:
     )
     sites = tuple(_site_tables(gathered, [line.chosen for line in lines]))
     together = spent_together(run_folders(gathered.folder / RUNS))
+    # Whether of several points of a line's grid one is shown; budgets are shown side by side.
+    chosen = False
+    for line in figure.lines:
+        budgets = {str(setting.choice.get("privacy.epsilon")) for setting in line.settings}
+        chosen |= len(line.settings) > (len(budgets) if figure.x == ("budget",) else 1)
     return CompareDocument(
         format_version=CompareDocument.version,
         tacit_version=__version__,
@@ -91,9 +90,7 @@ def figure_document(gathered: FigureRuns) -> CompareDocument:
         lines=lines,
         sites=sites,
         together=tuple(together),
-        sentences=tuple(
-            sentences(together, chosen=any(_has_choice(figure, line) for line in figure.lines))
-        ),
+        sentences=tuple(sentences(together, chosen=chosen)),
     )
 
 
@@ -161,12 +158,6 @@ def _scored(metric: str) -> Callable[[ResultDocument], Sequence[float | None] | 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if len(known) == len(values) else None
-
-
-def _has_choice(figure: Figure, line: FigureLine) -> bool:
-    """Whether of several points of a line's grid one is shown; budgets are shown side by side."""
-    budgets = {str(setting.choice.get("privacy.epsilon")) for setting in line.settings}
-    return len(line.settings) > (len(budgets) if figure.x == ("budget",) else 1)
 
 
 def _line(

@@ -236,7 +236,10 @@ def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLi
     if runs > MOST_RUNS:
         raise InputError("figure", f"{runs} runs", f"are too many: at most {MOST_RUNS}")
     x = tuple(dict.fromkeys(section.x))
-    y = section.y or _leading(lines)
+    # The metric that the runs of all lines are judged by; test accuracy where they differ.
+    asked = {run.task.metric for run in runs_of(lines)}
+    metrics = asked.pop() if len(asked) == 1 else None
+    y = section.y or ("test_accuracy" if metrics is None else metrics[0])
     measured = {*SERIES, *(name for run in runs_of(lines) for name in run.task.metric or ())}
     wanted = [("figure.y", y)]
     wanted += [
@@ -251,13 +254,6 @@ def _made(section: _FigureSection, options: FigureOptions, lines: tuple[FigureLi
 def runs_of(lines: Sequence[FigureLine]) -> list[Config]:
     """Every experiment, as often as it is in a line."""
     return [run for line in lines for setting in line.settings for run in setting.runs]
-
-
-def _leading(lines: Sequence[FigureLine]) -> str:
-    """The metric that the runs of all lines are judged by; test accuracy where they differ."""
-    asked = {run.task.metric for run in runs_of(lines)}
-    metrics = asked.pop() if len(asked) == 1 else None
-    return "test_accuracy" if metrics is None else metrics[0]
 
 
 def _line(

@@ -146,10 +146,16 @@ def gather(
     outcomes = complete(
         list(requests.values()), make_whole, jobs=jobs, executor=executor, monitor=monitor
     )
-    ended = {
-        digest: _line_run(request.config, outcome)
-        for (digest, request), outcome in zip(requests.items(), outcomes, strict=True)
-    }
+    ended = {}
+    for (digest, request), outcome in zip(requests.items(), outcomes, strict=True):
+        path, result = outcome.path, read_final(outcome.path)
+        error, code = outcome.told or outcome.message, outcome.code
+        if result is not None:
+            error, code = result.message, 2 if result.status == "diverged" else 0
+        elif outcome.status in UNFINISHED:
+            error, code = "not finished: run the comparison again to go on", 0
+        cached, rows = outcome.status == "cached", read_rows(path)
+        ended[digest] = LineRun(request.config, path, cached, result, rows, error, code)
     statuses = [outcome.status for outcome in outcomes]
     return FigureRuns(
         figure=figure,
@@ -217,14 +223,3 @@ def worst_code(gathered: FigureRuns) -> int:
             if not (some_complete and run.result is not None and run.result.status == "diverged")
         }
     return max(codes, key=lambda code: (0, 2, 3, 4, 1).index(code))
-
-
-def _line_run(config: Config, outcome: Outcome) -> LineRun:
-    path, result = outcome.path, read_final(outcome.path)
-    error, code = outcome.told or outcome.message, outcome.code
-    if result is not None:
-        error, code = result.message, 2 if result.status == "diverged" else 0
-    elif outcome.status in UNFINISHED:
-        error, code = "not finished: run the comparison again to go on", 0
-    cached = outcome.status == "cached"
-    return LineRun(config, path, cached, result, read_rows(path), error, code)

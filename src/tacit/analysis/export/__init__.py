@@ -4,6 +4,6 @@ An ONNX file and a program of PyTorch have the schema's encoding and decoding in
 what it is.
 """
 
-from tacit.analysis.export.files import ENDINGS, exported
+from tacit.analysis.export.programs import ENDINGS, exported
 
 __all__ = ["ENDINGS", "exported"]

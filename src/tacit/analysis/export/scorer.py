@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from tacit.data import bounded_inputs
-from tacit.data.tables.embedded import packed_rows
 from tacit.data.tables.fields import number_marks
 from tacit.data.tables.kinds import (
     BooleanColumn,
@@ -24,6 +23,7 @@ from tacit.data.tables.kinds import (
     NumberColumn,
     NumberTarget,
 )
+from tacit.data.tables.schema import packed_rows
 from tacit.gradients.inputs import unpacking
 from tacit.models.architectures import input_dtype
 from tacit.models.probabilities import log_shares
@@ -111,7 +111,6 @@ class Scorer(nn.Module):
 
 
 def _example(kind: Column) -> Tensor:
-    """A column of two made-up records."""
     if isinstance(kind, NumberColumn):
         return torch.zeros(2, dtype=torch.float64)
     return torch.zeros((2, 6) if isinstance(kind, DateColumn) else 2, dtype=torch.int64)

@@ -116,22 +116,18 @@ def estimate(
     if clip:
         how = "the clipping bound" + (", the largest" if len(set(clip)) > 1 else "")
         constants["G"] = _constant("G", max(clip), "exact", how)
-    measured = _Measured(0.0, 0.0, (), 0.0, "")
-    if norms or not given.keys() >= {"L", "b2", "F0"}:
-        measured = _measure(job, start, source, records)
     kind: Kind = "public" if source == "test" else "private"
-    for name, value, how in (
-        ("L", measured.smoothness, "Hessian's norm at the start: a lower estimate"),
-        ("b2", measured.heterogeneity, measured.reading),
-        ("F0", measured.loss, "loss at the start, as f* >= 0: an upper estimate"),
-    ):
-        constants[name] = _constant(name, value, kind, how)
+    found: tuple[float, ...] = ()
+    if norms or not given.keys() >= {"L", "b2", "F0"}:
+        measured, found = _measure(job, start, source, records)
+        for name, (value, how) in measured.items():
+            constants[name] = _constant(name, value, kind, how)
     for name, value in given.items():
         constants[name] = _constant(name, float(value), "given", "given by hand")
     return Estimates(
         constants=tuple(constants[name] for name in NAMES if name in constants),
         parameters=job.model.parameters_count,
-        norms=measured.norms,
+        norms=found,
         norms_kind=kind,
     )
 
@@ -201,18 +197,10 @@ def largest_curvature(
     return largest
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """What the records tell at the start."""
-
-    smoothness: float
-    heterogeneity: float
-    norms: tuple[float, ...]
-    loss: float
-    reading: str
-
-
-def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured:
+def _measure(
+    job: Job, start: Tensor, source: Source, records: int
+) -> tuple[dict[str, tuple[float, str]], tuple[float, ...]]:
+    """What the records tell at the start: constants, and how each was read; and gradient norms."""
     sample, divided = _SOURCES[source](job, records)
     sizes = sample.sizes
     width = int(sizes.max())
@@ -236,15 +224,13 @@ def _measure(job: Job, start: Tensor, source: Source, records: int) -> _Measured
         reading = "spread of single records' gradients: at least that of any division of them"
     module = job.model.wired(job.model.module(start), start.dtype)
     every = math.ceil(len(sample.inputs) / _CURVATURE_RECORDS)  # every node's in the same share
-    return _Measured(
-        smoothness=largest_curvature(
-            module, job.loss, sample.inputs[::every], sample.targets[::every]
-        ),
-        heterogeneity=max(0.0, heterogeneity),
-        norms=tuple(sorted(gradients.norms[mask].double().tolist())),
-        loss=float(losses),
-        reading=reading,
-    )
+    curvature = largest_curvature(module, job.loss, sample.inputs[::every], sample.targets[::every])
+    constants = {
+        "L": (curvature, "Hessian's norm at the start: a lower estimate"),
+        "b2": (max(0.0, heterogeneity), reading),
+        "F0": (float(losses), "loss at the start, as f* >= 0: an upper estimate"),
+    }
+    return constants, tuple(sorted(gradients.norms[mask].double().tolist()))
 
 
 _DIVISIONS = {"test": ", the test records divided as the training records are", "train": ""}

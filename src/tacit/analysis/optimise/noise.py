@@ -17,7 +17,7 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from tacit import privacy
-from tacit.analysis.settings.noise import noise_variances
+from tacit.analysis.promise import noise_variances
 from tacit.config import Config
 from tacit.training.plan import NodePlan, Plan
 from tacit.training.planner import build_plan
@@ -27,18 +27,15 @@ Batch = int | Literal["all"]
 
 @dataclass(frozen=True)
 class OptimiseSetting:
-    """A run of some length, and the certified noise that its nodes' budgets need.
+    """A run of K steps, and the certified noise that its nodes' budgets need.
 
-    Args:
-        steps: K.
-        batch: expected records of a step, or `all`.
-        clip: clipping bound at the first step.
-        noise_multiplier: root mean square over nodes and steps of noise standard deviation over
-            the clipping bound, for the sum over a batch.
-        variances: noise variance of one coordinate of the batch mean, mean over steps, `[nodes]`.
-        accumulated: noise standard deviation in the mean over nodes and steps.
-        floor: the least `accumulated` that these budgets allow (`least_noise`).
-        record_gradients: expected gradients of a record that a node computes in all, the most.
+    `batch` is the expected records of a step, or `all`, and `clip` the clipping bound at the first
+    step. `noise_multiplier` is the root mean square over nodes and steps of noise standard
+    deviation over the clipping bound, for the sum over a batch; `variances` `[nodes]` are the noise
+    variance of one coordinate of the batch mean, mean over steps. `accumulated` is the noise
+    standard deviation in the mean over nodes and steps, and `floor` the least that these budgets
+    allow (`least_noise`). `record_gradients` are the expected gradients of a record that a node
+    computes in all, the most.
     """
 
     steps: int

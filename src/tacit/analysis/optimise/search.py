@@ -100,6 +100,10 @@ def optimise(
     flags = set_flags(certified, as_is)
     lowest = least_steps(estimates.value("L"), problem.records)
     lengths = geometric_steps(curve[0].steps, curve[-1].steps, CLAIMED)
+    claimed = {  # Theorem 1 with the noise of Theorem 2
+        steps: claimed_variances(problem.budgets, steps, **problem.paper)
+        for steps in sorted({published.steps, *lengths})
+    }
     return OptimiseDocument(
         algorithm=job.config.algorithm.name,
         title=job.config.algorithm.definition.title,
@@ -118,8 +122,8 @@ def optimise(
         published=published,
         curve=curve,
         claimed_curve=tuple(
-            BoundPoint(steps=steps, bound=_claimed_bound(problem, steps))
-            for steps in sorted({published.steps, *lengths})
+            BoundPoint(steps=steps, bound=convergence_bound(estimates.bound, noise, steps))
+            for steps, noise in claimed.items()
         ),
         batches=batches if options.batch else (),
         clips=clips,
@@ -221,15 +225,13 @@ class _Problem:
         return {"gradient_bound": self.estimates.value("G"), "c2": c2}
 
 
-def _claimed_bound(problem: _Problem, steps: int) -> float:
-    """Theorem 1 with the noise of Theorem 2."""
-    noise = claimed_variances(problem.budgets, steps, **problem.paper)
-    return convergence_bound(problem.estimates.bound, noise, steps)
-
-
 def _searched(problem: _Problem, own: Batch) -> tuple[Runs, Runs, Runs, OptimisedRun]:
     """The curve of the file's `own` batch; the best of each batch, and clip; the best of all."""
-    batches = [own, *(_batches(problem) if problem.options.batch else ())]
+    batches = [own]
+    if problem.options.batch:
+        smallest, settled = min(problem.records), problem.job.config.train.settled_batch
+        sizes: list[Batch] = sorted({max(1, round(rate * smallest)) for rate in RATES})
+        batches += [size for size in [*sizes, "all"] if size != settled]
     settings = [
         _calibrated(problem, batch, COARSE if place else GRID)
         for place, batch in enumerate(batches)
@@ -282,21 +284,14 @@ def _calibrated(problem: _Problem, batch: Batch, points: int) -> list[OptimiseSe
     grid = set(_grid(problem, points))
     grid |= {steps for steps, known in problem.known if known == batch}
     calibrated = [_setting(problem, steps, batch) for steps in sorted(grid)]
-    return _refined(problem, _extended(problem, calibrated))
-
-
-def _extended(problem: _Problem, settings: Sequence[OptimiseSetting]) -> list[OptimiseSetting]:
-    """Settings of one batch, with further ones while the best lies at an end of their range."""
-    calibrated = list(settings)
-    while True:
+    while True:  # further ones while the best lies at an end of their range
         best = min(calibrated, key=lambda setting: _judged(problem, setting).bound).steps
-        steps = {calibrated[0].steps: best // BEYOND, calibrated[-1].steps: best * BEYOND}.get(
-            best, best
-        )
-        steps = min(max(1, steps), max(problem.options.most_steps, calibrated[-1].steps))
+        ends = {calibrated[0].steps: best // BEYOND, calibrated[-1].steps: best * BEYOND}
+        longest = max(problem.options.most_steps, calibrated[-1].steps)
+        steps = min(max(1, ends.get(best, best)), longest)
         if steps in {setting.steps for setting in calibrated}:
-            return calibrated
-        calibrated.append(_setting(problem, steps, calibrated[0].batch))
+            return _refined(problem, calibrated)
+        calibrated.append(_setting(problem, steps, batch))
         calibrated.sort(key=lambda setting: setting.steps)
 
 
@@ -337,13 +332,6 @@ def _refined(
         calibrated.append(_setting(problem, best, calibrated[0].batch))
         calibrated.sort(key=lambda setting: setting.steps)
     return calibrated
-
-
-def _batches(problem: _Problem) -> list[Batch]:
-    """The batches that are tried besides the file's."""
-    smallest, own = min(problem.records), problem.job.config.train.settled_batch
-    sizes: list[Batch] = sorted({max(1, round(rate * smallest)) for rate in RATES})
-    return [size for size in [*sizes, "all"] if size != own]
 
 
 def _clips(problem: _Problem) -> tuple[float, ...]:

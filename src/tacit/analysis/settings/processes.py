@@ -443,7 +443,6 @@ def _start_conditions(threads: int) -> Iterator[None]:
 
 
 def _begin() -> None:
-    """What a process of our own does first."""
     for number in _SIGNALS:  # they are for the parent; those that are pending are forgotten
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

@@ -94,55 +94,45 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
         trials=tuple(each.with_names(plans[0].config.nodes.names) for each in search.trials),
         experiments=tuple(each.with_names(own.config.nodes.names) for each in search.experiments),
     )
+    budgets = [] if known is None else [tuple(row) for row in known]
+    trials, made, budget = list(search.trials), plans, search.base.privacy.budget
     if not private:
         _check_public(search)
-        spent = tuple(node.epsilon or math.nan for node in own.nodes)
         # The winner's plan is another, with the same budget: which it must keep.
-        budget = search.base.privacy.budget
-        total = spent if budget is None else search.base.per_node(budget)
-        return _search_plan(search, own, plans, trials=search.trials, epsilon=(), total=total)
-    budgets = _epsilons(search, plans) if known is None else [tuple(row) for row in known]
-    for _ in range(_ATTEMPTS if known is None else 1):
-        trials = [
-            with_budget(config, row) for config, row in zip(search.trials, budgets, strict=True)
-        ]
-        made = [
-            build_plan(config, [node.records for node in plan.nodes], plan.parameters)
-            for plan, config in zip(plans, trials, strict=True)
-        ]
-        total = _total(search, made)
-        if all(spent <= (node.budget or 0.0) for spent, node in zip(total, own.nodes, strict=True)):
-            return _search_plan(search, own, made, trials=trials, epsilon=budgets, total=total)
-        budgets = [tuple(value * _LOWER for value in row) for row in budgets]
-    raise BudgetError(
-        "privacy.epsilon cannot be kept by so many trials: fewer settings or steps, or a larger "
-        "budget"
-    )
-
-
-def _search_plan(
-    search: Search,
-    own: Plan,
-    plans: Sequence[Plan],
-    *,
-    trials: Sequence[Config],
-    epsilon: Sequence[tuple[float, ...]],
-    total: tuple[float, ...],
-) -> SearchPlan:
-    """`own` is the plan of the first setting on the private records."""
+        total = tuple(node.epsilon or math.nan for node in own.nodes)
+        total = total if budget is None else search.base.per_node(budget)
+    else:
+        budgets = _epsilons(search, plans) if known is None else budgets
+        for _ in range(_ATTEMPTS if known is None else 1):
+            trials = [with_budget(*one) for one in zip(search.trials, budgets, strict=True)]
+            made = [
+                build_plan(config, [node.records for node in plan.nodes], plan.parameters)
+                for plan, config in zip(plans, trials, strict=True)
+            ]
+            # Certified epsilon of everything that is released, one a node.
+            total = tuple(_per_node(made, partial(_spent, search, made)))
+            allowed = [node.budget or 0.0 for node in own.nodes]
+            if all(spent <= most for spent, most in zip(total, allowed, strict=True)):
+                break
+            budgets = [tuple(value * _LOWER for value in row) for row in budgets]
+        else:
+            raise BudgetError(
+                "privacy.epsilon cannot be kept by so many trials: fewer settings or steps, or a "
+                "larger budget"
+            )
     return SearchPlan(
         search=search,
         trials=tuple(trials),
-        epsilon=tuple(epsilon),
+        epsilon=tuple(budgets) if private else (),
         total=total,
         delta=search.base.per_node(search.base.privacy.delta),
         private=own.not_private_reason is None,
         reason=own.not_private_reason,
-        steps=tuple(plan.steps for plan in plans),
+        steps=tuple(plan.steps for plan in made),
         noise=tuple(
-            min(plan.release.noise_multiplier(node, 0) for node in plan.nodes) for plan in plans
+            min(plan.release.noise_multiplier(node, 0) for node in plan.nodes) for plan in made
         ),
-        winner=_winner(search, plans, total[0]),
+        winner=_winner(search, made, total[0]),
     )
 
 
@@ -288,8 +278,3 @@ def _winner(search: Search, plans: Sequence[Plan], total: float) -> KnownRelease
         unit=mechanisms[0].unit,
         words="the best of a secret number of trials",
     )
-
-
-def _total(search: Search, plans: Sequence[Plan]) -> tuple[float, ...]:
-    """Certified epsilon of everything that is released, one a node."""
-    return tuple(_per_node(plans, partial(_spent, search, plans)))

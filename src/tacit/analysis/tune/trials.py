@@ -152,12 +152,12 @@ def run_trials(
     cost, hidden = plan.search.tune.cost, plan.search.law is not None
     refuse_workers(plan.search, executor)
     settings = _settings(plan, folder) if hidden else tuple(range(len(plan.trials)))
-    trials = (folder.path / "private" if hidden else folder.path) / "trials"
+    runs = (folder.path / "private" if hidden else folder.path) / "trials"
     requests = [
         WantedRun(
             f"trial {place + 1} of {len(settings)}: {choice_text(plan.search.choices[setting])}",
             _numbered(plan.trials[setting], place),
-            trials / f"{place + 1:04d}",
+            runs / f"{place + 1:04d}",
         )
         for place, setting in enumerate(settings)
     ]
@@ -179,10 +179,19 @@ def run_trials(
     )
     if any(outcome.status in UNFINISHED for outcome in outcomes):
         return None
-    return [
-        (setting, _trial_document(plan, setting, request.path, folder.path))
-        for setting, request in zip(settings, requests, strict=True)
-    ]
+    trials = []
+    for setting, request in zip(settings, requests, strict=True):
+        known = read_ended(request.path)
+        spent = [] if known is None else [value for value in known.epsilon if value is not None]
+        trial = TrialDocument(
+            choice=dict(plan.search.choices[setting]),
+            folder=str(request.path.relative_to(folder.path)),
+            status="lost" if known is None else known.status,
+            score=None if known is None else score_of(known, plan.search.score),
+            epsilon=max(spent, default=None),
+        )
+        trials.append((setting, trial))
+    return trials
 
 
 def refuse_workers(search: Search, executor: object) -> None:
@@ -190,18 +199,6 @@ def refuse_workers(search: Search, executor: object) -> None:
     if search.law is not None and executor is not None:
         expected = 'goes without cost = "random-stopping": its workers could count hidden trials'
         raise InputError("--executor", str(executor), expected)
-
-
-def _trial_document(plan: SearchPlan, setting: int, path: Path, folder: Path) -> TrialDocument:
-    known = read_ended(path)
-    spent = [] if known is None else [value for value in known.epsilon if value is not None]
-    return TrialDocument(
-        choice=dict(plan.search.choices[setting]),
-        folder=str(path.relative_to(folder)),
-        status="lost" if known is None else known.status,
-        score=None if known is None else score_of(known, plan.search.score),
-        epsilon=max(spent, default=None),
-    )
 
 
 def reserve_total(plan: SearchPlan, identity: str) -> None:

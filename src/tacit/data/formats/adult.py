@@ -140,7 +140,6 @@ class _FieldError(Exception):
 
 
 def _column(name: str, fields: Sequence[str]) -> np.ndarray:
-    """One column, of the kind that its name says."""
     if name in NUMBERS:
         return _read_each(fields, _number, "is no number of 0 or more")
     if name in CATEGORIES:
@@ -175,7 +174,6 @@ def _number(field: str) -> float:
 
 
 def _encoded(table: Mapping[str, np.ndarray]) -> Dataset:
-    """Inputs and targets of the columns of a file, one record at a time as it were."""
     features = [_scaled(table[name], *bounds)[:, None] for name, bounds in NUMBERS.items()]
     features += [
         table[name][:, None] == np.array(listed)[None, :] for name, listed in CATEGORIES.items()
@@ -183,10 +181,8 @@ def _encoded(table: Mapping[str, np.ndarray]) -> Dataset:
     inputs = np.concatenate(features, axis=1, dtype=np.float64)
     # Never 0: each of eight columns has one category.
     inputs *= _UNIT / np.linalg.norm(inputs, axis=1, keepdims=True)
-    return Dataset(
-        torch.from_numpy(inputs).to(torch.float32),
-        torch.from_numpy(table["income"]),
-    )
+    targets = torch.from_numpy(table["income"])
+    return Dataset(torch.from_numpy(inputs).to(torch.float32), targets)
 
 
 def _scaled(values: np.ndarray, low: float, high: float, logarithmic: bool) -> np.ndarray:

@@ -89,7 +89,6 @@ def _check_places(content: bytes) -> None:
 
 
 def _pixels(state: Any) -> np.ndarray:
-    """The array of bytes that a pickled numpy array describes."""
     match state:
         case (int(), (int(records), 3072), _Type(name=b"u1"), False | 0, bytes(raw)):
             if records * _PIXELS == len(raw) > 0:
@@ -116,13 +115,9 @@ class _Type:
         """The byte order and the like: bytes have none."""
 
 
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
 _NAMES: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
     ("numpy", "ndarray"): "ndarray",  # an argument of _reconstruct
     ("numpy", "dtype"): _Type,
 }

@@ -65,13 +65,8 @@ def stratified_split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Numbers of the training and of the test records, in random order, classes in proportion.
 
-    What scikit-learn's `train_test_split(test_size=test_share, stratify=labels,
-    random_state=seed)` gives.
-
-    Args:
-        labels: `[records]`.
-        test_share: of the records, in (0, 1).
-        seed: below 2^32.
+    What scikit-learn's `train_test_split(test_size=test_share, stratify=labels, random_state=seed)`
+    gives of labels `[records]`; the share is in (0, 1), and the seed below 2^32.
     """
     draw = np.random.RandomState(seed)
     tests = int(np.ceil(test_share * len(labels)))

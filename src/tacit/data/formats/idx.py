@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -106,66 +105,50 @@ def read_labelled_images(
 
 _SHAPE = (28, 28)
 _CLASSES = 10
-_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
-_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 @dataclass(frozen=True)
 class IdxImages:
-    """A data set of images in four IDX files.
+    """A data set of images in four IDX files, each at `url` as `<file>.gz`.
 
-    Args:
-        name: as in the experiment file.
-        url: where the files are, each as `<file>.gz`.
-        sha256: of the content (decompressed) of each file.
-        takes_bare_files: whether a file that lies in `data_dir` itself is taken for this data
-            set. Both data sets use the same file names, so only one can have them; the other
-            needs a folder of its name.
+    `sha256` is of the content (decompressed) of each. `takes_bare_files`: whether a file that lies
+    in `data_dir` itself is taken for this data set. Both data sets use the same file names, so only
+    one can have them; the other needs a folder of its name.
     """
 
     name: str
     url: str
-    sha256: Mapping[str, str]
+    sha256: tuple[str, ...]
     takes_bare_files: bool
 
 
 MNIST = IdxImages(
     name="mnist",
     url="https://ossci-datasets.s3.amazonaws.com/mnist/",
-    sha256={
-        "train-images-idx3-ubyte": (
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
-        ),
-        "train-labels-idx1-ubyte": (
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
-        ),
-        "t10k-images-idx3-ubyte": (
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
-        ),
-        "t10k-labels-idx1-ubyte": (
-            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
-        ),
-    },
+    sha256=(
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
     takes_bare_files=True,
 )
 
 FASHION_MNIST = IdxImages(
     name="fashion-mnist",
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    sha256={
-        "train-images-idx3-ubyte": (
-            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
-        ),
-        "train-labels-idx1-ubyte": (
-            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
-        ),
-        "t10k-images-idx3-ubyte": (
-            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
-        ),
-        "t10k-labels-idx1-ubyte": (
-            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
-        ),
-    },
+    sha256=(
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
     takes_bare_files=False,
 )
 
@@ -176,28 +159,20 @@ def load_idx_images(source: IdxImages, data_dir: Path) -> TaskData:
     Raises:
         InputError: if a file is wrong, or is missing and cannot be downloaded.
     """
-    folders = _folders(source, data_dir)
-    advice = f"put the four {source.name} files in {folders[0]}"
-
-    def find(file: str) -> Path:
-        url = f"{source.url.rstrip('/')}/{file}.gz"
-        published = PublishedFile(source.name, url, source.sha256[file])
-        return obtain(published, data_dir, folders, advice)
-
+    own, named = data_dir / source.name, data_dir.resolve().name
+    others = {other.name for other in (MNIST, FASHION_MNIST)} - {source.name}
+    # A folder that is named like the other data set surely holds the other's files.
+    bare = named == source.name or (source.takes_bare_files and named not in others)
+    folders = [own, data_dir] if bare else [own]
+    advice = f"put the four {source.name} files in {own}"
+    published = (
+        PublishedFile(source.name, f"{source.url.rstrip('/')}/{file}.gz", sha256)
+        for file, sha256 in zip(_FILES, source.sha256, strict=True)
+    )
+    paths = (obtain(file, data_dir, folders, advice) for file in published)
     halves = []
-    for images, labels in (_TRAIN, _TEST):
-        pixels, classes = read_labelled_images(find(images), find(labels), _SHAPE)
+    for images in paths:
+        pixels, classes = read_labelled_images(images, next(paths), _SHAPE)
         inputs = torch.from_numpy(pixels).unsqueeze(1).to(torch.float32).div_(255)
         halves.append(Dataset(inputs, torch.from_numpy(classes).to(torch.int64)))
     return TaskData(source.name, halves[0], halves[1], classes=_CLASSES)
-
-
-def _folders(source: IdxImages, data_dir: Path) -> list[Path]:
-    """Where the files of a data set may lie, best first."""
-    own = data_dir / source.name
-    named = data_dir.resolve().name
-    others = {other.name for other in (MNIST, FASHION_MNIST)} - {source.name}
-    # A folder that is named like the other data set surely holds the other's files.
-    if named == source.name or (source.takes_bare_files and named not in others):
-        return [own, data_dir]
-    return [own]

@@ -48,12 +48,10 @@ Labels = tuple[int, ...] | Literal["signs", "numbers"]
 class Declared:
     """What is public of a file, as far as somebody has said it.
 
-    Args:
-        features: how many numbers a record has.
-        labels: the labels that there may be, class 0 first.
-        index_base: the index of the first feature, 0 or 1.
-        outputs: how many classes there are; without `labels`, these are 0 to `outputs` - 1.
-        loss: as `[task].loss` names it: what targets are to it. None: that of no name.
+    `features` is how many numbers a record has, `labels` are those that there may be, class 0
+    first, and `index_base` is the index of the first feature, 0 or 1. `outputs` is how many classes
+    there are; without `labels`, these are 0 to `outputs` - 1. `loss` is as `[task].loss` names it:
+    what targets are to it. None: that of no name.
     """
 
     features: int | None = None
@@ -65,12 +63,9 @@ class Declared:
 
 @dataclass(frozen=True, eq=False)
 class _Records:
-    """What a file holds.
+    """What a file holds: `targets` float64 `[records]`, and `sparse` float32 `[records, width]`.
 
-    Args:
-        sparse: float32 `[records, width]`, column i for the index i; an index that occurs is
-            stored also where its value is 0.
-        targets: float64 `[records]`.
+    Column i is for the index i; an index that occurs is stored also where its value is 0.
     """
 
     path: Path

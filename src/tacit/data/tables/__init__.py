@@ -2,6 +2,5 @@
 
 from tacit.data.tables.reading import is_frame
 from tacit.data.tables.schema import Schema, default_schema, find_schema
-from tacit.data.tables.source import is_table, public_records
 
-__all__ = ["Schema", "default_schema", "find_schema", "is_frame", "is_table", "public_records"]
+__all__ = ["Schema", "default_schema", "find_schema", "is_frame"]

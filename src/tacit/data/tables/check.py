@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data.datasets import Dataset, as_dataset
+from tacit.data.tables.dialect import SENTINELS, VARIED, is_apart
 from tacit.data.tables.fields import Column, Table, as_column, rows
 from tacit.data.tables.kinds import CategoryColumn, DateColumn, NodeColumn, UnitColumn, Words
 from tacit.data.tables.schema import Schema, default_schema
-from tacit.data.tables.sniff import SENTINELS, VARIED, is_apart
 from tacit.errors import PrivateRecordsWarning, RecordsError
 
 Mask = NDArray[np.bool_]
@@ -58,12 +58,10 @@ _UNITS = (
 class TableCheck:
     """What was found in a table.
 
-    Args:
-        columns: of each that is used: its name, what it was read as, and how many records are below
-            its bounds, above them, no declared value, missing, and refused.
-        facts: of its records, each one line.
-        faults: why training refuses it.
-        suspicions: what a column may be in place of what is declared, and the remedy.
+    `columns` are of each that is used: its name, what it was read as, and how many records are
+    below its bounds, above them, no declared value, missing, and refused. `facts` are of its
+    records, each one line, `faults` are why training refuses it, and `suspicions` what a column may
+    be in place of what is declared, and the remedy.
     """
 
     columns: list[tuple[Any, ...]]
@@ -194,7 +192,10 @@ def _look(name: str, part: Any, fields: Column, words: Words) -> _Looked:
     odd &= ~missing
     if isinstance(part, DateColumn):
         # With bounds a day wider, the ends are what lies beyond.
-        ends = max(part.low.toordinal() - 1, 1), min(part.high.toordinal() + 1, _LAST_DAY)
+        ends = (
+            max(part.low.toordinal() - 1, 1),
+            min(part.high.toordinal() + 1, datetime.date.max.toordinal()),
+        )
         low, high = map(datetime.date.fromordinal, ends)
         wide = part.model_copy(update={"low": low, "high": high, "parts": ("day",)})
         into = np.empty((len(kept), len(wide.features(name))), np.float32)
@@ -207,9 +208,6 @@ def _look(name: str, part: Any, fields: Column, words: Words) -> _Looked:
     rules = {rule: np.flatnonzero(np.isin(codes, wrong)) for rule, wrong in refused.items()}
     below, above, unknown, odd = (mask[codes] for mask in (below, above, unknown, odd))
     return _Looked(missing[codes], below, above, unknown, odd, rules, np.zeros(0))
-
-
-_LAST_DAY = datetime.date.max.toordinal()
 
 
 def _declared(part: Any) -> Sequence[str]:
@@ -251,8 +249,9 @@ def _look_into(
         told = [f"{value} {found.get(value, 0):,}" for value in _declared(part)]
         persons = f"{len(found.keys() - {None}):,} different ids"
         check.facts.append(f"{name}: {', '.join(told) or persons}")
-    lines = _suspicions(name, part, fields, seen)
-    check.suspicions.extend(f"column {name!r}: {line}" for line in lines)
+    check.suspicions.extend(
+        f"column {name!r}: {line}" for line in _suspicions(name, part, fields, seen)
+    )
 
 
 def _suspicions(name: str, part: Any, fields: Column, seen: _Looked) -> Iterator[str]:

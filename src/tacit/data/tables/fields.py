@@ -70,12 +70,10 @@ def read_number(text: str) -> float | None:
 class Notation:
     """How one column of one file writes what it holds.
 
-    Args:
-        decimal: the sign before the fraction of a number.
-        thousands: the sign between its thousands; empty: there is none.
-        missing: texts that stand for a missing field, beside those of the schema.
-        dates: formats of dates as `strptime` takes them, tried in order; empty: ISO 8601.
-        values: texts of the file, and what the schema calls them.
+    `decimal` is the sign before the fraction of a number, and `thousands` that between its
+    thousands; empty: there is none. `missing` are texts that stand for a missing field, beside
+    those of the schema. `dates` are formats of dates as `strptime` takes them, tried in order;
+    empty: ISO 8601. `values` are texts of the file, and what the schema calls them.
     """
 
     decimal: str = "."

@@ -55,7 +55,9 @@ def groups_by(schema: Schema | None, column: str | None) -> Groups:
         case BooleanColumn():
             names, cuts = ("false", "true"), torch.zeros(1)
         case NumberColumn():
-            names, cuts = _bands(kind), torch.tensor(_CUTS)
+            cuts, bands = torch.tensor(_CUTS), np.array([-1.0, *_CUTS, 1.0])
+            ends = from_unit(bands, kind.low, kind.high, kind.scale).tolist()
+            names = tuple(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(ends))
         case _:
             known = [
                 name
@@ -77,8 +79,3 @@ def groups_by(schema: Schema | None, column: str | None) -> Groups:
 def _place(values: Tensor, cuts: Tensor) -> Tensor:
     """How many cuts are below each value."""
     return torch.bucketize(values.contiguous(), cuts.to(values))
-
-
-def _bands(kind: NumberColumn) -> tuple[str, ...]:
-    ends = from_unit(np.array([-1.0, *_CUTS, 1.0]), kind.low, kind.high, kind.scale).tolist()
-    return tuple(f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(ends))

@@ -20,7 +20,7 @@ import math
 import zoneinfo
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -138,10 +138,10 @@ class NumberColumn(_Feature):
         if self.missing == "refuse":
             refuse(absent, where, _REFUSED.format("indicator"))
             into[:, 0] = self._unit(values)
-        else:
-            unit = self._unit(values)
-            unit[absent] = self.filled
-            into[:, 0], into[:, 1] = unit, absent
+            return
+        unit = self._unit(values)
+        unit[absent] = self.filled
+        into[:, 0], into[:, 1] = unit, absent
 
     @property
     def filled(self) -> float:
@@ -381,7 +381,8 @@ Column = Annotated[
 class ClassTarget(_Part):
     """A class is predicted: `labels` in order, class 0 first.
 
-    `missing`: a record without a target is refused, or left out as if it were not there.
+    `missing`: a record without a target is refused, or left out as if it were not there. `loss` and
+    `metrics` are those of `[task]` that go with it: no metric that a rare class makes useless.
     """
 
     column: Annotated[str, Field(min_length=1)]
@@ -389,6 +390,10 @@ class ClassTarget(_Part):
     labels: Annotated[Values, Field(min_length=2)]
     missing: Literal["refuse", "drop"] = "refuse"
     confirmed_public: bool | None = None
+    loss: ClassVar[str] = "cross-entropy"
+    note: ClassVar[None] = None
+    unscaled: ClassVar[None] = None  # classes are no numbers
+    unit: ClassVar[None] = None
 
     @model_validator(mode="after")
     def _checked(self) -> ClassTarget:
@@ -406,27 +411,9 @@ class ClassTarget(_Part):
         return len(self.labels)
 
     @property
-    def loss(self) -> str:
-        """The loss of `[task]` that goes with it."""
-        return "cross-entropy"
-
-    @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics of `[task]` that go with it: none that a rare class makes useless."""
+        """Of the loss and of each class alike."""
         return ("auc", "balanced-accuracy") if len(self.labels) == 2 else ("balanced-accuracy",)
-
-    @property
-    def note(self) -> str | None:
-        """What is good to know of the targets that a model sees."""
-        return None
-
-    @property
-    def unscaled(self) -> None:
-        """Nothing: classes are no numbers."""
-
-    @property
-    def unit(self) -> None:
-        """None."""
 
     def missing_in(self, fields: Fields, words: Words, where: str) -> NDArray[np.bool_]:
         """Which records have no target, `[records]`."""
@@ -468,6 +455,9 @@ class NumberTarget(_Part):
     unit: Annotated[str, Field(min_length=1, max_length=40)] | None = None
     missing: Literal["refuse", "drop"] = "refuse"
     confirmed_public: bool | None = None
+    classes: ClassVar[None] = None
+    loss: ClassVar[str] = "mse"
+    metrics: ClassVar[tuple[str, ...]] = ("mae", "r2")
 
     @model_validator(mode="after")
     def _checked(self) -> NumberTarget:
@@ -478,21 +468,6 @@ class NumberTarget(_Part):
     def facts(self) -> str:
         """What is declared of it and must be public, in words."""
         return f"the bounds {self.low:g} and {self.high:g}"
-
-    @property
-    def classes(self) -> int | None:
-        """None."""
-        return None
-
-    @property
-    def loss(self) -> str:
-        """The loss of `[task]` that goes with it."""
-        return "mse"
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics of `[task]` that go with it."""
-        return ("mae", "r2")
 
     @property
     def note(self) -> str | None:

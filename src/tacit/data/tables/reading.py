@@ -35,7 +35,6 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 TABLE_ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS)
 """How the file of a table ends; a folder of the second kind holds parts of one."""
 
-SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 1 << 20  # bytes that are parsed at a time; a longer line is left to the strict reader
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _FIELD_BYTES = 80  # of a text without its characters, and of its places in lists
@@ -143,13 +142,10 @@ def read_table(
 ) -> Table:
     """The columns of a table, or of its first `most` records, by their names in the schema.
 
-    Args:
-        path: a file that ends in one of `TABLE_ENDINGS`, or a folder of Parquet files, whose names
-            may tell further columns as Hive writes them (`year=2024/part-0.parquet`).
-        where: what an error names.
-        dialect: how it is written; None: as the file beside it says.
-        most: how many records are wanted; None: all.
-        use: what is made of its columns, such as a schema; None: anything.
+    `path` is a file that ends in one of `TABLE_ENDINGS`, or a folder of Parquet files, whose names
+    may tell further columns as Hive writes them (`year=2024/part-0.parquet`); `where` is what an
+    error names. It is written as the `dialect` says, or the file beside it. `use` is what is made
+    of its columns, such as a schema; None: anything.
 
     Raises:
         InputError: on `where`, if the file cannot be read as what its ending says.
@@ -233,7 +229,6 @@ def _renamed(names: Sequence[str], where: str, path: Path, dialect: Dialect) -> 
 
 
 def _written(part: Any, notation: Notation) -> Column:
-    """A column with how it is written."""
     values = as_column(part).values
     if not is_text(values.type):  # a number, or a date, is written in no way
         notation = replace(notation, decimal=".", thousands="", dates=())
@@ -275,7 +270,8 @@ def _csv(
         else:
             with content(path) as (stream, _):
                 columns = _by_rows(_begun(stream, dialect, at)[1], names, where, path)
-        return names, _passed_on(columns)
+        # Each is forgotten here when the next is asked for.
+        return names, (columns.pop(0) for _ in range(len(columns)))
 
 
 def _csv_parts(
@@ -331,13 +327,6 @@ def _csv_errors(
             f"more than {csv.field_size_limit():,} characters"
         )
         raise InputError(where, str(path), expected) from error
-
-
-def _passed_on(columns: list[Any]) -> Iterator[Any]:
-    """The columns in order, each of which is forgotten here when the next is asked for."""
-    columns.reverse()
-    while columns:
-        yield columns.pop()
 
 
 def _lines(stream: IO[bytes], dialect: Dialect) -> Any:

@@ -35,7 +35,6 @@ from tacit.base.plain_files import read_toml
 from tacit.data.datasets import Dataset
 from tacit.data.files import find_file
 from tacit.data.tables.dialect import beside
-from tacit.data.tables.embedded import packed_rows, tables
 from tacit.data.tables.fields import Column as Fields
 from tacit.data.tables.fields import Table, is_text, rows
 from tacit.data.tables.kinds import (
@@ -57,6 +56,7 @@ from tacit.errors import (
     nearest,
     plain_rule,
 )
+from tacit.gradients.inputs import InputPart, Packed
 from tacit.models.embedded import NUMBERS
 
 ENDING = ".schema.toml"
@@ -170,17 +170,15 @@ class Schema(BaseModel):
     @property
     def unconfirmed(self) -> list[str]:
         """What is declared and has not been confirmed to be public, in words."""
-        parts = [("target", self.target), ("node", self.node)]
+        parts, default = [("target", self.target), ("node", self.node)], self.confirmed_public
         named = {f"[{name}] {part.column}": part for name, part in parts if part is not None}
         declared = {**named, **{f"[columns] {name}": kind for name, kind in self.columns.items()}}
         return [
             f"{name}: {part.facts}"
             for name, part in declared.items()
-            if part.facts is not None and not self._is_confirmed(part.confirmed_public)
+            if part.facts is not None
+            and not (default if part.confirmed_public is None else part.confirmed_public)
         ]
-
-    def _is_confirmed(self, own: bool | None) -> bool:
-        return self.confirmed_public if own is None else own
 
     def check_confirmed(self, where: str) -> None:
         """Refuse what nobody has confirmed to be public.
@@ -269,7 +267,7 @@ class Schema(BaseModel):
     @property
     def tables(self) -> dict[str, tuple[int, int]]:
         """Values, and numbers that stand for one, of each category that is embedded."""
-        return tables(self.columns)
+        return _tables(self.columns)
 
     def groups(self, table: object, where: str) -> dict[str, NDArray[np.str_]]:
         """The values of the columns by which records can be divided: node and categories."""
@@ -397,6 +395,30 @@ class Schema(BaseModel):
         return torch.from_numpy(found)
 
 
+def _tables(columns: Mapping[str, Column]) -> dict[str, tuple[int, int]]:
+    return {
+        name: (len(kind.known), kind.embed)
+        for name, kind in columns.items()
+        if isinstance(kind, CategoryColumn) and kind.embed
+    }
+
+
+def packed_rows(columns: Mapping[str, Column], rows: Tensor) -> tuple[Tensor, Packed | None]:
+    """Rows of features as they are packed, and how; the same and None without embedded categories.
+
+    Numbers stand first in a row, and then one code of each category that is embedded.
+    """
+    wanted = _tables(columns)
+    if not wanted:
+        return rows, None
+    names = [name for name, kind in columns.items() for _ in kind.features(name)]
+    codes = [place for place, name in enumerate(names) if name in wanted]
+    others = [place for place, name in enumerate(names) if name not in wanted]
+    numbers = InputPart(NUMBERS, (len(others),), "floating")
+    parts = [InputPart(name, (), "integer") for name in names if name in wanted]
+    return rows[:, others + codes], Packed((numbers, *parts))
+
+
 def default_schema(path: str) -> str:
     """Where the schema of a table lies if nothing else is said: beside it."""
     return beside(path, ENDING)
@@ -422,7 +444,6 @@ _KINDS: tuple[str, ...] = ("number", "category", "boolean", "date", "ignore", "c
 
 
 def _refusal(values: Mapping[str, Any], error: ValidationError) -> InputError:
-    """The first thing that is wrong with a schema."""
     faults = error.errors(include_url=False)
     first = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
     # Between the keys of a tagged union stands its tag.

@@ -1,12 +1,19 @@
-"""From a task, nodes and a budget to a whole experiment, for which no private record was read."""
+"""Proposing an experiment from public facts: `tacit plan --recommend FILE`.
+
+From a task, nodes and a budget to a whole experiment, for which no private record was read. The
+rules are those by which any open experiment is completed (`tacit.training.recommend`); here are the
+forecasts for other trust models, and the experiment file with its reasons as comments.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import tomli_w
 import torch
 
 from tacit.algorithms import ALGORITHMS
@@ -14,6 +21,7 @@ from tacit.config import Config, load_config, read_sections
 from tacit.errors import BudgetError, InputError, nearest
 from tacit.models.architectures import build_model
 from tacit.report.documents.plan import ForecastNoise, ProposedKey, RecommendDocument
+from tacit.report.recommend_words import about
 from tacit.training.job import DTYPES
 from tacit.training.plan import Plan
 from tacit.training.recommend.choices import (
@@ -32,6 +40,7 @@ from tacit.training.records import load_records, warn_of_private
 Trust = Literal["all-messages", "pairwise", "secure-sum"]
 TRUST_MODELS: tuple[Trust, ...] = ("all-messages", "pairwise", "secure-sum")
 
+_WIDTH = 100  # of a line of the file
 _KEYS = {"pairwise": ("noise", "pairwise"), "secure-sum": ("aggregation", "secure-sum")}
 
 
@@ -158,19 +167,14 @@ def _forecasts(
     missing: dict[str, str] = {}
     for trust in TRUST_MODELS:
         try:
-            own = _seen_by(chosen) == trust
+            seen_by = chosen.release.trust_model
+            own = ("all-messages" if seen_by == "server" else seen_by) == trust  # which sees all
             plan = chosen if own else drafted(_as_trust(given, trust), facts, parameters)[1]
         except (InputError, BudgetError) as error:
             missing[trust] = str(error)
             continue
         forecasts.append(noise_forecast(trust, plan, length))
     return forecasts, missing
-
-
-def _seen_by(plan: Plan) -> str:
-    """The trust model of a plan, of `TRUST_MODELS`: a server sees all messages."""
-    trust = plan.release.trust_model
-    return "all-messages" if trust == "server" else trust
 
 
 def _as_trust(given: Given, trust: Trust) -> dict[str, dict[str, Any]]:
@@ -216,3 +220,54 @@ def parameters_of(config: Config, facts: Facts) -> int:
         seed=config.train.seed,
     )
     return sum(value.numel() for value in model.parameters() if value.requires_grad)
+
+
+def default_path(file: Path) -> Path:
+    """Where the experiment goes: beside the file that it is for, `NAME.recommended.toml`."""
+    return file.with_name(f"{file.name.removesuffix('.toml')}.recommended.toml")
+
+
+def recommended_text(found: Recommendation, file: str) -> str:
+    """The experiment file: complete, and commented with the reasons; it will lie at `file`."""
+    lines = [
+        f"# Proposed by tacit plan --recommend, from public facts alone: {about(found.document)}.",
+        "# What has no comment is as it was set.",
+        f"# See what it costs:  tacit plan {file}",
+        f"# Train:              tacit train {file}",
+    ]
+    lines = [part for line in lines for part in _wrapped(line)]
+    for section in type(found.config).model_fields:
+        written = [_line(key, value) for key, value in found.given.get(section, {}).items()]
+        for choice in found.choices:
+            if choice.section == section:
+                line = _line(choice.key, choice.value)
+                together = f"{line:<24} # {choice.reason}"
+                apart = [*_wrapped(f"# {choice.reason}"), line]
+                written += [together] if len(together) <= _WIDTH else apart
+        if written:
+            lines += ["", f"[{section}]", *written]
+    return "\n".join([*lines, ""])
+
+
+def write_recommended(found: Recommendation, path: Path) -> None:
+    """Write the experiment file; nothing is overwritten.
+
+    Raises:
+        InputError: on `--out`, the file exists or cannot be written.
+    """
+    text = recommended_text(found, str(path))
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError("--out", str(path), f"cannot be written: {error.strerror}") from None
+
+
+def _line(key: str, value: Any) -> str:
+    text = tomli_w.dumps({key: value}).strip()
+    # A list is written over several lines, and one is as good.
+    return " ".join(part.strip() for part in text.splitlines()) if "\n" in text else text
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent="#   ", break_long_words=False)

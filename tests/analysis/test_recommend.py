@@ -13,8 +13,7 @@ import torch
 
 from experiments import tacit
 from patient_tables import write_tables
-from tacit.analysis.recommend import Facts, recommend, recommend_for
-from tacit.analysis.recommend.results import recommended_text
+from tacit.analysis.recommend import Facts, recommend, recommend_for, recommended_text
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError, PrivateRecordsWarning
 from tacit.models.architectures import build_model, find_loss
@@ -148,7 +147,7 @@ def test_facts_alone_are_enough(monkeypatch):
     def fail(*arguments, **options):
         raise AssertionError("records were read")
 
-    monkeypatch.setattr("tacit.analysis.recommend.search.load_records", fail)
+    monkeypatch.setattr("tacit.analysis.recommend.load_records", fail)
     monkeypatch.setattr("tacit.training.prepare.load_records", fail)
     monkeypatch.setattr("tacit.data.load", fail)
     two = {**TASK, "nodes": {"count": 2}}
