@@ -24,7 +24,7 @@ from public_masks import public_mask
 from tacit.algorithms.do_adp import spectrum
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.privacy.published.utility.do_adp import do_adp_consensus_step
+from tacit.privacy.published.do_adp import do_adp_consensus_step
 from tacit.training.prepare import prepare
 from tacit.training.run_folder.result import bytes_per_step, message_bytes
 

@@ -21,8 +21,7 @@ from tacit.privacy.published import (
     fedspd_step_parameter,
     total_mu,
 )
-from tacit.privacy.published.fedspd import fedspd_constant
-from tacit.privacy.published.utility.do_adp import (
+from tacit.privacy.published.do_adp import (
     DoAdpTask,
     do_adp_bound,
     do_adp_consensus_step,
@@ -31,16 +30,17 @@ from tacit.privacy.published.utility.do_adp import (
     do_adp_momentum,
     do_adp_order,
 )
-from tacit.privacy.published.utility.dyn_d2p import (
+from tacit.privacy.published.dyn_d2p import (
     dyn_bound,
     dyn_least_noise,
     dyn_noise,
     dyn_noise_variance,
     dyn_steps,
 )
-from tacit.privacy.published.utility.fedspd import (
+from tacit.privacy.published.fedspd import (
     fedspd_best_local_steps,
     fedspd_bound,
+    fedspd_constant,
 )
 
 size = st.floats(1e-2, 1e2)

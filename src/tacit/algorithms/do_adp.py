@@ -88,7 +88,7 @@ from tacit.communication.colours import Released
 from tacit.errors import InputError
 from tacit.privacy.published import DO_ADP as PUBLISHED
 from tacit.privacy.published import DoAdpRun, FormulaCondition
-from tacit.privacy.published.utility.do_adp import (
+from tacit.privacy.published.do_adp import (
     DoAdpTask,
     do_adp_bound,
     do_adp_consensus_step,

@@ -124,8 +124,11 @@ from tacit.privacy.accounting.private_state import ClientRound, carried_norms, e
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.privacy.published import FEDSPD_DP as PUBLISHED
 from tacit.privacy.published import FedspdRun, FormulaCondition, fedspd_rate
-from tacit.privacy.published.fedspd import fedspd_total_epsilon
-from tacit.privacy.published.utility.fedspd import fedspd_best_local_steps, fedspd_bound
+from tacit.privacy.published.fedspd import (
+    fedspd_best_local_steps,
+    fedspd_bound,
+    fedspd_total_epsilon,
+)
 from tacit.report.documents.plan import PlannedPromise
 
 Number = TypeVar("Number", float, Tensor)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tacit.privacy.published.utility.privsgp_vr import THEOREM
+from tacit.privacy.published.privsgp import THEOREM
 from tacit.report.charts import (
     AMBER,
     BLUE,

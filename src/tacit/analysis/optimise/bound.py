@@ -1,6 +1,6 @@
 """The constants of the convergence bound of a run, estimated at the start.
 
-The bound, and its symbols, are in `tacit.privacy.published.utility`. Each constant comes with its
+The bound, and its symbols, are in `tacit.privacy.published.privsgp`. Each constant comes with its
 provenance:
 
 | constant | how it is estimated |

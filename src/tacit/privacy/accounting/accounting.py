@@ -34,7 +34,7 @@ names it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial, wraps
 from inspect import signature
@@ -246,19 +246,13 @@ def _epsilon(mechanism: Mechanism, delta: float) -> float:
 
 @dataclass(frozen=True)
 class _Method:
-    """How bounds are found.
+    """How bounds are found."""
 
-    Args:
-        epsilon: upper, of a mechanism and delta.
-        epsilon_below: lower, of a mechanism and delta; `guess` is about what the upper one is.
-        delta: upper, of a mechanism and epsilon.
-        delta_below: lower, of a mechanism and epsilon.
-    """
-
-    epsilon: Callable[[Any, float], float]
+    epsilon: Callable[[Any, float], float]  # upper, of a mechanism and delta
+    # Lower, of a mechanism and delta; `guess` is about what the upper one is.
     epsilon_below: Callable[..., float]
-    delta: Callable[[Any, float], float]
-    delta_below: Callable[[Any, float], float]
+    delta: Callable[[Any, float], float]  # upper, of a mechanism and epsilon
+    delta_below: Callable[[Any, float], float]  # lower, of a mechanism and epsilon
 
 
 def _directions(parts: tuple[Part, ...]) -> tuple[bool, ...]:
@@ -424,10 +418,9 @@ def _method(mechanism: Mechanism) -> _Method:
     own = _alone(mechanism)
     if own is not None:
         return own[0]
-    for leaf in _leaves(mechanism):
-        part = _alone(leaf)
-        if part is not None:
-            _, what, instead = part
+    for part in _within(mechanism):
+        if (alone := _alone(part)) is not None:
+            _, what, instead = alone
             raise InputError(
                 *what,
                 "this is accounted by itself only: no bound is known that "
@@ -449,9 +442,11 @@ def _alone(mechanism: Mechanism) -> tuple[_Method, tuple[str, str], str] | None:
     return None
 
 
-def _leaves(mechanism: Mechanism) -> list[Mechanism]:
-    inner = mechanism.inner
-    return [leaf for part in inner for leaf in _leaves(part)] if inner else [mechanism]
+def _within(mechanism: Mechanism) -> Iterator[Mechanism]:
+    """All that it is made of, and what that is made of."""
+    for part in mechanism.inner:
+        yield part
+        yield from _within(part)
 
 
 _NEAR = 0.1  # an answer is looked for again where the first guess was off by more

@@ -57,19 +57,12 @@ _RELATIVE = 16.0  # octaves' lengths over the smallest number
 
 @dataclass(frozen=True, eq=False)
 class Ratios:
-    """A law of the likelihood ratio dP/dQ of an epoch, no narrower than the true one.
+    """A law of the likelihood ratio dP/dQ of an epoch, no narrower than the true one."""
 
-    Args:
-        values: ascending and positive, `[values]`.
-        masses: of each under Q, rounded up, `[values]`; under P it is value times mass.
-        lost_p: mass of P whose ratio may be infinite.
-        lost_q: mass of Q whose ratio may be 0.
-    """
-
-    values: Array
-    masses: Array
-    lost_p: float
-    lost_q: float
+    values: Array  # ascending and positive, `[values]`
+    masses: Array  # of each under Q, rounded up, `[values]`; under P it is value times mass
+    lost_p: float  # mass of P whose ratio may be infinite
+    lost_q: float  # mass of Q whose ratio may be 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,26 +71,16 @@ class _Sum:
 
     Point n of the grid is `offset + unit * n` for n up to twice `_POINTS`; from there on each
     `_POINTS` points are twice as far apart as those before.
-
-    Args:
-        masses: at each point of the grid, `[octaves, _POINTS]`.
-        unit: a power of two.
-        offset: of the first point.
-        terms: how many numbers are added.
-        variance: of the sum.
-        low: mass that was raised to the first point.
-        high: mass that was lowered to the last point, or to a former one.
-        far: mean of the sum where it was lowered.
     """
 
-    masses: Array
-    unit: float
-    offset: float
-    terms: int
-    variance: float
-    low: float
-    high: float
-    far: float
+    masses: Array  # at each point of the grid, `[octaves, _POINTS]`
+    unit: float  # a power of two
+    offset: float  # of the first point
+    terms: int  # how many numbers are added
+    variance: float  # of the sum
+    low: float  # mass that was raised to the first point
+    high: float  # mass that was lowered to the last point, or to a former one
+    far: float  # mean of the sum where it was lowered
 
     @property
     def values(self) -> Array:

@@ -38,7 +38,7 @@ import numpy as np
 
 from tacit.errors import InputError
 from tacit.privacy.accounting import accounting
-from tacit.privacy.accounting.gaussian import Array
+from tacit.privacy.accounting.gaussian import Array, least
 from tacit.privacy.mechanisms.base import Mechanism
 
 MOST_TRIALS = 10_000.0  # in the mean
@@ -201,15 +201,10 @@ def draw_trials(trials: Trials, coin: int | None = None) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Upper bounds on a privacy profile, of the larger direction.
+    """Upper bounds on a privacy profile, of the larger direction."""
 
-    Args:
-        losses: t >= 0, ascending from 0, `[points]`.
-        deltas: at each, at least H_(e^t)(P || Q) and H_(e^t)(Q || P), `[points]`.
-    """
-
-    losses: Array
-    deltas: Array
+    losses: Array  # t >= 0, ascending from 0, `[points]`
+    deltas: Array  # at each, at least H_(e^t)(P || Q) and H_(e^t)(Q || P), `[points]`
 
     @property
     def both_sides(self) -> tuple[Array, Array]:
@@ -238,15 +233,10 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class _Segments:
-    """phi without its factor e^epsilon: the larger of a - e^epsilon b x, over cells of T.
+    """phi without its factor e^epsilon: the larger of a - e^epsilon b x, over cells of T."""
 
-    Args:
-        a: s at the lower end of each cell, rounded up, `[cells]`.
-        b: s(U) at its upper end, rounded down, `[cells]`.
-    """
-
-    a: Array
-    b: Array
+    a: Array  # s at the lower end of each cell, rounded up, `[cells]`
+    b: Array  # s(U) at its upper end, rounded down, `[cells]`
 
     @property
     def most(self) -> float:
@@ -305,18 +295,12 @@ def winner_epsilon(profile: Profile, trials: Trials, delta: float) -> float:
     lines = _lines(profile, trials)
     if _bound(profile, lines, 0.0) <= delta:
         return 0.0
-    low, high = 0.0, float(profile.losses[-1]) + 0.01
-    while _bound(profile, lines, high) > delta:
-        low, high = high, 2 * high
-        if high > 2 * _LARGEST_LOSS:
-            return math.inf
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        if _bound(profile, lines, middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    return least(
+        lambda epsilon: _bound(profile, lines, epsilon) <= delta,
+        float(profile.losses[-1]) + 0.01,
+        tolerance=1e-9,
+        most=2 * _LARGEST_LOSS,
+    )
 
 
 def profile_of(

@@ -36,7 +36,7 @@ from scipy.special import ndtr
 from tacit.errors import InputError, optional
 from tacit.privacy.accounting.accounting import delta as delta_at
 from tacit.privacy.accounting.accounting import epsilon, right_guess, vectorised
-from tacit.privacy.accounting.gaussian import gaussian_delta
+from tacit.privacy.accounting.gaussian import gaussian_delta, least
 from tacit.privacy.mechanisms.base import Mechanism
 from tacit.privacy.mechanisms.steps import Gaussian, Scheduled, levels, schedule
 
@@ -140,15 +140,9 @@ def gaussian_mu(points: Points, delta: float) -> float | None:
         return 0.0
     if points[-1][0] > _FAR:
         return None
-    low, high = 0.0, 1.0
-    while not _is_below(points, high, delta):
-        if high > _FAR:  # where rounding alone decides
-            return None
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if _is_below(points, middle, delta) else (middle, high)
-    return high
+    most = 2 * _FAR  # where rounding alone decides
+    found = least(lambda mu: _is_below(points, mu, delta), 1.0, tolerance=1e-6, most=most)
+    return found if found < math.inf else None
 
 
 def _is_below(points: Points, mu: float, delta: float) -> bool:

@@ -59,30 +59,19 @@ _PLACES = 16.0  # of likelihood ratios, for what counts as a standard deviation 
 
 @dataclass(frozen=True, eq=False)
 class Binned:
-    """The masses of a pair (P, Q) between ascending losses.
+    """The masses of a pair (P, Q) between ascending losses."""
 
-    Args:
-        losses: log(dP/dQ) at the ends of the cells, `[cells + 1]`.
-        p: masses of P where the loss lies below, between and above them, `[cells + 2]`.
-        q: masses of Q likewise.
-        bounded: nothing lies beyond the outermost losses: what is below has the lowest loss
-            itself, what is above the highest.
-        middle: mass of P (and of Q) at a loss of 0 beside the cells.
-        mirrored: the cells' mirror image belongs to the pair as well, with P and Q swapped.
-        p_error: what rounding may have moved in each mass, in units of roundoff, `[cells + 2]`.
-        q_error: likewise.
-        size: what a loss was formed of, whose rounding it may carry.
-    """
-
-    losses: Array
-    p: Array
-    q: Array
+    losses: Array  # log(dP/dQ) at the ends of the cells, `[cells + 1]`
+    p: Array  # masses of P where the loss lies below, between and above them, `[cells + 2]`
+    q: Array  # masses of Q likewise
+    # Nothing lies beyond the outermost losses: what is below has the lowest loss itself, what is
+    # above the highest.
     bounded: bool
-    middle: float
-    mirrored: bool
-    p_error: Array
-    q_error: Array
-    size: float
+    middle: float  # mass of P (and of Q) at a loss of 0 beside the cells
+    mirrored: bool  # the cells' mirror image belongs to the pair as well, with P and Q swapped
+    p_error: Array  # what rounding may have moved in each mass, in units of roundoff, `[cells + 2]`
+    q_error: Array  # likewise
+    size: float  # what a loss was formed of, whose rounding it may carry
 
     @property
     def reverse(self) -> Binned:
@@ -247,14 +236,10 @@ class LaplaceStep:
 
     The loss of Lap(shift) over Lap(0) is 2 x - shift within 0..shift and constant outside: two
     atoms, which are kept as they are.
-
-    Args:
-        rate: q in (0, 1].
-        shift: l1 bound of the contribution over the scale, positive.
     """
 
-    rate: float
-    shift: float
+    rate: float  # q in (0, 1]
+    shift: float  # l1 bound of the contribution over the scale, positive
 
     @property
     def alike(self) -> LaplaceStep:
@@ -319,14 +304,11 @@ class AllocationStep:
     """One epoch of random allocation (`allocation`): P = (1/t) sum_i N(e_i, ..) against N(0, ..).
 
     What stands for an output is a place in the list of likelihood ratios, which rise with it.
-
-    Args:
-        means: 1 / z of the steps that are released, ascending, each with how many.
-        steps: t, of the whole epoch.
     """
 
+    # 1 / z of the steps that are released, ascending, each with how many.
     means: tuple[tuple[float, int], ...]
-    steps: int
+    steps: int  # t, of the whole epoch
 
     @property
     def ratios(self) -> Ratios:
@@ -457,18 +439,12 @@ class Design:
     A cell of width w in the loss that holds the share m of the tilted masses adds a variance of
     about m w^2 / 6 to the loss; for a given number of cells their sum is least where m w^2 is the
     same for each, that is where cells follow the cube root of (density x slope^2).
-
-    Args:
-        points: outputs, `[coarse + 1]`.
-        losses: there, in the direction's own sign, `[coarse + 1]`.
-        shares: of the cells, `[coarse]`.
-        error: sum of m w^2 for one cell in all; with n cells it is that over n^2.
     """
 
-    points: Array
-    losses: Array
-    shares: Array
-    error: float
+    points: Array  # outputs, `[coarse + 1]`
+    losses: Array  # there, in the direction's own sign, `[coarse + 1]`
+    shares: Array  # of the cells, `[coarse]`
+    error: float  # sum of m w^2 for one cell in all; with n cells it is that over n^2
 
     def edges(self, cells: int, width: float, most: float) -> Array:
         """Outputs between so many cells, and none between losses of 0 and `most` wider than said.

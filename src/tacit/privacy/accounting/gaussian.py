@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,35 @@ def gaussian_delta(mu: float, epsilon: float, *, upper: bool = True) -> float:
     rounding = 1e-15 * sizes if upper else -1e-15 * sizes
     difference = -math.expm1(min(second - first, 0.0))
     return max(0.0, min(1.0, math.exp(first) * (difference + rounding) * (1 + rounding)))
+
+
+def gaussian_deltas(mu: Array, epsilon: float) -> Array:
+    """`gaussian_delta` of many `mu` at an epsilon of 0 or more, rounded up alike, `[mu]`."""
+    mu = np.maximum(mu, _LEAST)
+    scaled = np.minimum(epsilon / mu, 1e150)
+    first, second = log_ndtr(mu / 2 - scaled), epsilon + log_ndtr(-mu / 2 - scaled)
+    slope = 1 + np.sqrt(2 * np.abs(second - epsilon))
+    sizes = 1 + np.abs(first) + np.abs(second) + epsilon + slope * (mu + scaled)
+    difference = -np.expm1(np.minimum(second - first, 0.0)) + 1e-15 * sizes
+    return np.asarray(np.minimum(1.0, np.exp(first) * difference * (1 + 1e-15 * sizes)))
+
+
+def least(
+    enough: Callable[[float], bool], high: float, *, tolerance: float, most: float = math.inf
+) -> float:
+    """The least number that is enough, as are all above it: never below it, relatively near.
+
+    The search begins at `high`, and doubles it; the result is infinite beyond `most`.
+    """
+    low = 0.0
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > most:
+            return math.inf
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def gaussian_epsilon(mu: float, delta: float, *, upper: bool = True) -> float:

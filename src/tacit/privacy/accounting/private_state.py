@@ -45,7 +45,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from tacit.errors import InputError
-from tacit.privacy.accounting.gaussian import Array, gaussian_epsilon
+from tacit.privacy.accounting.gaussian import Array, gaussian_deltas, gaussian_epsilon, least
 from tacit.privacy.mechanisms.base import REPLACE_ONE
 from tacit.privacy.mechanisms.steps import PersistentState, PrivateState, levels, schedule
 
@@ -78,17 +78,11 @@ _MEAN_ROUNDING = 1e-8  # relative, of all sums here: up to a million terms at so
 
 @dataclass(frozen=True, eq=False)
 class _Shifts:
-    """The law of mu(b), as an upper bound.
+    """The law of mu(b), as an upper bound."""
 
-    Args:
-        mu: values, `[values]`.
-        weights: their chances, rounded up.
-        tail: chance of everything else.
-    """
-
-    mu: Array
-    weights: Array
-    tail: float
+    mu: Array  # values, `[values]`
+    weights: Array  # their chances, rounded up
+    tail: float  # chance of everything else
 
 
 def revealed_delta(mechanism: PrivateState, epsilon: float) -> float:
@@ -110,35 +104,16 @@ def _mean_epsilon(shifts: _Shifts, delta: float) -> float:
         return math.inf
     if _mean_delta(shifts, 0.0) <= delta:
         return 0.0
-    low, high = 0.0, 1.0 + gaussian_epsilon(float(shifts.mu[-1]), delta)
+    high = 1.0 + gaussian_epsilon(float(shifts.mu[-1]), delta)
     if math.isinf(high):
         return math.inf
-    while _mean_delta(shifts, high) > delta:
-        low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        if _mean_delta(shifts, middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    return least(lambda epsilon: _mean_delta(shifts, epsilon) <= delta, high, tolerance=1e-9)
 
 
 def _mean_delta(shifts: _Shifts, epsilon: float) -> float:
     """E[delta_Gauss(epsilon; mu)] over the law of mu, rounded up, what is cut counting as 1."""
-    mean = float(np.sum(shifts.weights * _gaussian_deltas(shifts.mu, epsilon)))
+    mean = float(np.sum(shifts.weights * gaussian_deltas(shifts.mu, epsilon)))
     return min(1.0, mean * (1 + _MEAN_ROUNDING) + shifts.tail)
-
-
-def _gaussian_deltas(mu: Array, epsilon: float) -> Array:
-    """`gaussian_delta` of many mu, elementwise, rounded up by the same reckoning."""
-    mu = np.maximum(mu, 1e-150)
-    scaled = np.minimum(epsilon / mu, 1e150)
-    first, second = log_ndtr(mu / 2 - scaled), epsilon + log_ndtr(-mu / 2 - scaled)
-    slope = 1 + np.sqrt(2 * np.abs(second - epsilon))
-    sizes = 1 + np.abs(first) + np.abs(second) + epsilon + slope * (mu + scaled)
-    difference = -np.expm1(np.minimum(second - first, 0.0)) + 1e-15 * sizes
-    return np.asarray(np.minimum(1.0, np.exp(first) * difference * (1 + 1e-15 * sizes)))
 
 
 def _revealed_shifts(mechanism: PrivateState) -> _Shifts:
@@ -369,19 +344,12 @@ _UP = 1 + 1e-9  # sums of non-negative terms: a relative rounding each
 
 @dataclass(frozen=True)
 class ClientRound:
-    """A round in which the client is active.
+    """A round in which the client is active."""
 
-    Args:
-        gamma: the step parameter.
-        kept: bound of |gamma d - (g(x) - g(x'))| / |d|.
-        noise_std: of the noise on y, for a gradient difference of 1 where the record is drawn.
-        copies: how often its message is sent (more than once where rounds were run again).
-    """
-
-    gamma: float
-    kept: float
-    noise_std: float
-    copies: int = 1
+    gamma: float  # the step parameter
+    kept: float  # bound of |gamma d - (g(x) - g(x'))| / |d|
+    noise_std: float  # of the noise on y, for a gradient difference of 1 where the record is drawn
+    copies: int = 1  # how often its message is sent (more than once where rounds were run again)
 
 
 def carried_norms(

@@ -50,24 +50,15 @@ _STEEP = 600.0  # a loss above which its exponential may leave the floating-poin
 
 @dataclass(frozen=True, eq=False)
 class Atoms:
-    """A measure of losses.
+    """A measure of losses."""
 
-    Args:
-        losses: where its atoms are, `[atoms]`.
-        masses: how much they weigh under P, `[atoms]`.
-        infinite: mass at infinite loss, which adds to delta as it is.
-        error_losses: the losses of the cells, `[cells]`.
-        errors: what rounding may have moved in each, in units of roundoff: masses, and masses
-            times losses.
-        size: what a loss was formed of.
-    """
-
-    losses: Array
-    masses: Array
-    infinite: float
-    error_losses: Array
+    losses: Array  # where its atoms are, `[atoms]`
+    masses: Array  # how much they weigh under P, `[atoms]`
+    infinite: float  # mass at infinite loss, which adds to delta as it is
+    error_losses: Array  # the losses of the cells, `[cells]`
+    # What rounding may have moved in each, in units of roundoff: masses, and masses times losses.
     errors: Array
-    size: float
+    size: float  # what a loss was formed of
 
 
 def above(binned: Binned) -> Atoms:
@@ -140,21 +131,13 @@ _BOUNDS = {True: above, False: below}
 
 @dataclass(frozen=True)
 class Cut:
-    """How a step is cut into cells.
+    """How a step is cut into cells."""
 
-    Args:
-        tilt: theta, about which the losses are weighed by e^(theta loss).
-        reach: standard deviations to cover.
-        cells: how many, besides those of the next line.
-        width: at most so wide are cells at losses between 0 and `most`.
-        most: about the largest loss that matters.
-    """
-
-    tilt: float
-    reach: float
-    cells: int
-    width: float
-    most: float
+    tilt: float  # theta, about which the losses are weighed by e^(theta loss)
+    reach: float  # standard deviations to cover
+    cells: int  # how many, besides those of the next line
+    width: float  # at most so wide are cells at losses between 0 and `most`
+    most: float  # about the largest loss that matters
 
 
 @lru_cache(maxsize=512)
@@ -204,23 +187,14 @@ SMOOTHEST = 0.5  # above it no r as in the module's docstring need exist
 
 @dataclass(frozen=True)
 class Contour:
-    """The line of the complex plane along which transforms are taken.
+    """The line of the complex plane along which transforms are taken."""
 
-    Args:
-        tilt: theta, positive.
-        step: h, the distance of two points on the line.
-        count: how many points there are after the first; T = count x step.
-        smooth: s of the smoothing step.
-        above: an order above theta for Chernoff's bound on the aliases.
-        below: one below, 0 or more.
-    """
-
-    tilt: float
-    step: float
-    count: int
-    smooth: float
-    above: float
-    below: float
+    tilt: float  # theta, positive
+    step: float  # h, the distance of two points on the line
+    count: int  # how many points there are after the first; T = count x step
+    smooth: float  # s of the smoothing step
+    above: float  # an order above theta for Chernoff's bound on the aliases
+    below: float  # one below, 0 or more
 
     @cached_property
     def points(self) -> Complex:
@@ -236,23 +210,16 @@ class Contour:
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """The logarithm of a transform on a line, and what is known of its error.
+    """The logarithm of a transform on a line, and what is known of its error."""
 
-    Args:
-        line: where.
-        log: log E[e^(z loss); loss finite] at each of the line's points (any branch).
-        rounding: relative error of the transform, to be multiplied by 1 and by |z|.
-        infinite: mass at infinite loss.
-        slack: absolute error of delta from elsewhere.
-        gaussian: mu^2 of the Gaussian steps that are part of it: |M(z)| falls with t at least as
-            fast as e^(-mu^2 t^2 / 2).
-    """
-
-    line: Contour
-    log: Complex
+    line: Contour  # where
+    log: Complex  # log E[e^(z loss); loss finite] at each of the line's points (any branch)
+    # Relative error of the transform, to be multiplied by 1 and by |z|.
     rounding: tuple[float, float] = (0.0, 0.0)
-    infinite: float = 0.0
-    slack: float = 0.0
+    infinite: float = 0.0  # mass at infinite loss
+    slack: float = 0.0  # absolute error of delta from elsewhere
+    # mu^2 of the Gaussian steps that are part of it: |M(z)| falls with t at least as fast as
+    # e^(-mu^2 t^2 / 2).
     gaussian: float = 0.0
 
     @cached_property
@@ -379,21 +346,13 @@ def _trapezoid(line: Contour) -> Complex:
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """The transform of one step's losses on a line, and what is known of its error.
+    """The transform of one step's losses on a line, and what is known of its error."""
 
-    Args:
-        values: E[e^(z loss); loss finite] e^-scale at theta + i t for every t, `[count + 1]`.
-        scale: a logarithm.
-        anchors: its logarithm at the two orders, `[2]`.
-        rounding: relative error, to be multiplied by 1 and by |z|.
-        infinite: mass at infinite loss.
-    """
-
-    values: Complex
-    scale: float
-    anchors: Array
-    rounding: tuple[float, float]
-    infinite: float
+    values: Complex  # E[e^(z loss); loss finite] e^-scale at theta + i t for every t, `[count + 1]`
+    scale: float  # a logarithm
+    anchors: Array  # its logarithm at the two orders, `[2]`
+    rounding: tuple[float, float]  # relative error, to be multiplied by 1 and by |z|
+    infinite: float  # mass at infinite loss
 
 
 def transform(measure: Atoms, line: Contour) -> Transform:

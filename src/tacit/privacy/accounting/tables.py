@@ -377,28 +377,18 @@ def _level(
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The steps between neighbouring levels, ready to be multiplied by sums of powers.
+    """The steps between neighbouring levels, ready to be multiplied by sums of powers."""
 
-    Args:
-        line: where transforms are taken.
-        series: log c of all brackets, then x of all, then -x^2 / 2, x^3 / 3, ...,
-            `[(1 + order), brackets, points]`.
-        order: J.
-        sizes: log max(|M_a|, |M_b|) of each bracket, `[brackets, points]`.
-        remainder: of the power series of one step, `[brackets, points]`.
-        anchors: logarithms at the line's two orders, of each end, `[brackets + 1, 2]`.
-        rounding: of one step, the largest.
-        infinite: mass at infinite loss of one step, of each bracket.
-    """
-
-    line: Contour
+    line: Contour  # where transforms are taken
+    # log c of all brackets, then x of all, then -x^2 / 2, x^3 / 3, ..., `[(1 + order), brackets,
+    # points]`.
     series: Complex
-    order: int
-    sizes: Array
-    remainder: Array
-    anchors: Array
-    rounding: tuple[float, float]
-    infinite: Array
+    order: int  # J
+    sizes: Array  # log max(|M_a|, |M_b|) of each bracket, `[brackets, points]`
+    remainder: Array  # of the power series of one step, `[brackets, points]`
+    anchors: Array  # logarithms at the line's two orders, of each end, `[brackets + 1, 2]`
+    rounding: tuple[float, float]  # of one step, the largest
+    infinite: Array  # mass at infinite loss of one step, of each bracket
 
     def product(
         self, brackets: Integers, weights: Array, counts: Integers

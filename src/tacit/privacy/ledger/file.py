@@ -154,19 +154,12 @@ _EDITED = "an unedited ledger: entry {}, or what stands before it, was changed"
 
 
 class Log(NamedTuple):
-    """What is in a ledger's file.
+    """What is in a ledger's file."""
 
-    Args:
-        entries: in order; the first tells of the ledger itself.
-        heads: the head of the chain after each of them, hexadecimal.
-        records: 64-bit digests of records, little-endian, ascending; of a run's ledger, none.
-        changes: of the file when it was read: numbers that grow with each.
-    """
-
-    entries: tuple[Mapping[str, Any], ...]
-    heads: tuple[str, ...]
-    records: bytes
-    changes: tuple[int, int]
+    entries: tuple[Mapping[str, Any], ...]  # in order; the first tells of the ledger itself
+    heads: tuple[str, ...]  # the head of the chain after each of them, hexadecimal
+    records: bytes  # 64-bit digests of records, little-endian, ascending; of a run's ledger, none
+    changes: tuple[int, int]  # of the file when it was read: numbers that grow with each
 
 
 @contextlib.contextmanager

@@ -61,19 +61,13 @@ from tacit.privacy.ledger.file import (
 
 @dataclass(frozen=True)
 class NodeStatement:
-    """What one node runs and may spend.
+    """What one node runs and may spend."""
 
-    Args:
-        node: its number, at least 0.
-        statement: its mechanism as data that JSON can hold, enough to recompute its epsilon.
-        epsilon_budget: the most it may spend; None if it has no budget.
-        delta: the delta that its budget goes with; None if it has no budget.
-    """
-
-    node: int
+    node: int  # its number, at least 0
+    # Its mechanism as data that JSON can hold, enough to recompute its epsilon.
     statement: Mapping[str, Any]
-    epsilon_budget: float | None
-    delta: float | None
+    epsilon_budget: float | None  # the most it may spend; None if it has no budget
+    delta: float | None  # the delta that its budget goes with; None if it has no budget
 
 
 class Account(NamedTuple):
@@ -85,19 +79,14 @@ class Account(NamedTuple):
 
 
 class DataAccount(NamedTuple):
-    """A source of records and the budget it has: public, whatever its records are.
-
-    Args:
-        first: the lowest node that the process had which made the file; processes of one run that
-            share a source have a file each.
-        epsilon_budget: the most that may be spent of it.
-        delta: the delta that the budget goes with.
-    """
+    """A source of records and the budget it has: public, whatever its records are."""
 
     source: str
+    # The lowest node that the process had which made the file; processes of one run that share a
+    # source have a file each.
     first: int
-    epsilon_budget: float
-    delta: float
+    epsilon_budget: float  # the most that may be spent of it
+    delta: float  # the delta that the budget goes with
 
 
 class Interval(NamedTuple):
@@ -117,55 +106,38 @@ class StepRun(NamedTuple):
 
 @dataclass(frozen=True)
 class EnteredRun:
-    """A run in the ledger.
+    """A run in the ledger."""
 
-    Args:
-        run_id: its random identity, 32 hexadecimal digits.
-        digest: of its plan.
-        created: when it was entered, ISO 8601, UTC.
-        statements: its mechanism at each node.
-        charged: the reserved intervals of each node, in the order of reservation, repeats included.
-        apart: whether its nodes hold different records of a source, since tacit has divided them.
-        unit: what its epsilon was of, as `privacy.unit` says: a record, or whoever a column names.
-        unsent: steps that are charged and were not sent, where the last session ended with a stop
-            that kept them charged (`Ledger.settle`): whoever goes on has paid for them.
-    """
-
-    run_id: str
-    digest: str
-    created: str
+    run_id: str  # its random identity, 32 hexadecimal digits
+    digest: str  # of its plan
+    created: str  # when it was entered, ISO 8601, UTC
     tacit_version: str
-    statements: Mapping[int, Mapping[str, Any]]
+    statements: Mapping[int, Mapping[str, Any]]  # its mechanism at each node
+    # The reserved intervals of each node, in the order of reservation, repeats included.
     charged: Mapping[int, tuple[Interval, ...]]
+    # Whether its nodes hold different records of a source, since tacit has divided them.
     apart: bool = True
+    # What its epsilon was of, as `privacy.unit` says: a record, or whoever a column names.
     unit: str = "record"
+    # Steps that are charged and were not sent, where the last session ended with a stop that kept
+    # them charged (`Ledger.settle`): whoever goes on has paid for them.
     unsent: Interval | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a ledger says, at one moment.
+    """All that a ledger says, at one moment."""
 
-    Args:
-        created: when the file was made, ISO 8601, UTC.
-        public_key: with which its signature is checked, hexadecimal.
-        heads: the head of the chain after each entry, hexadecimal; the last one stands for all.
-        accounts: of a run's ledger, by node.
-        data: of a ledger of data, whose they are.
-        digests: of its records, 64 bits each, little-endian, ascending.
-        runs: in the order in which they were entered.
-        sessions: how many sessions have reserved.
-    """
-
-    created: str
+    created: str  # when the file was made, ISO 8601, UTC
     tacit_version: str
-    public_key: str
+    public_key: str  # with which its signature is checked, hexadecimal
+    # The head of the chain after each entry, hexadecimal; the last one stands for all.
     heads: tuple[str, ...]
-    accounts: tuple[Account, ...]
-    data: DataAccount | None
-    digests: bytes
-    runs: tuple[EnteredRun, ...]
-    sessions: int
+    accounts: tuple[Account, ...]  # of a run's ledger, by node
+    data: DataAccount | None  # of a ledger of data, whose they are
+    digests: bytes  # of its records, 64 bits each, little-endian, ascending
+    runs: tuple[EnteredRun, ...]  # in the order in which they were entered
+    sessions: int  # how many sessions have reserved
 
     @property
     def head(self) -> str:

@@ -57,21 +57,13 @@ _PREFIX = "in-use-"
 
 @dataclass(frozen=True, eq=False)
 class _InUse:
-    """What a process draws on.
+    """What a process draws on."""
 
-    Args:
-        session: of its run, the same in all processes of it.
-        nodes: of the run, which this process has.
-        apart: as in `SharedLedgers.open`.
-        files: that it writes.
-        held: digests of the records of each source, `[records]`.
-    """
-
-    session: str
-    nodes: frozenset[int]
-    apart: bool
-    files: frozenset[str]
-    held: Mapping[str, NDArray[np.uint64]]
+    session: str  # of its run, the same in all processes of it
+    nodes: frozenset[int]  # of the run, which this process has
+    apart: bool  # as in `SharedLedgers.open`
+    files: frozenset[str]  # that it writes
+    held: Mapping[str, NDArray[np.uint64]]  # digests of the records of each source, `[records]`
 
 
 @contextmanager
@@ -170,41 +162,29 @@ _THREADS = 8  # they wait for the disk, not for a core
 
 @dataclass(frozen=True, eq=False)
 class WantedAccount:
-    """The budget that a run expects of a node's data.
-
-    Args:
-        sources: names of those that its records are of, at least one; records that no source holds
-            yet are the first one's from then on.
-        digests: of its records, and of its units where ids say whose they are, in any order.
-        epsilon: what the budget must be; None takes the one on file.
-        delta: likewise.
-        new_epsilon: the budget of a new file where `epsilon` is None; None: there is none.
-        new_delta: likewise.
-    """
+    """The budget that a run expects of a node's data."""
 
     node: int
+    # Names of those that its records are of, at least one; records that no source holds yet are the
+    # first one's from then on.
     sources: tuple[str, ...]
+    # Of its records, and of its units where ids say whose they are, in any order.
     digests: NDArray[np.uint64]
-    epsilon: float | None
-    delta: float | None
+    epsilon: float | None  # what the budget must be; None takes the one on file
+    delta: float | None  # likewise
+    # The budget of a new file where `epsilon` is None; None: there is none.
     new_epsilon: float | None
-    new_delta: float
+    new_delta: float  # likewise
 
 
 @dataclass(frozen=True)
 class Strangers:
-    """Records of a node that are of sources which it does not name; for its own eyes.
-
-    Args:
-        records: how many of its different records, units counted beside them.
-        of: all of these.
-        sources: all that hold records of it, which it would have to name.
-    """
+    """Records of a node that are of sources which it does not name; for its own eyes."""
 
     node: int
-    records: int
-    of: int
-    sources: tuple[str, ...]
+    records: int  # how many of its different records, units counted beside them
+    of: int  # all of these
+    sources: tuple[str, ...]  # all that hold records of it, which it would have to name
 
 
 def account_file(folder: Path, source: str, first: int) -> Path:

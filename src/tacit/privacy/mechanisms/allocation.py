@@ -13,13 +13,7 @@ from itertools import chain
 from typing import Any, Self
 
 from tacit.errors import InputError
-from tacit.privacy.mechanisms.base import (
-    ADD_OR_REMOVE_ONE,
-    TRUST_MODEL,
-    Relation,
-    Unit,
-    few_enough,
-)
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, TRUST_MODEL, Relation, Unit, few_enough
 from tacit.privacy.mechanisms.steps import SILENT, Scheduled, schedule
 
 
@@ -41,10 +35,7 @@ class RandomAllocationGaussian(Scheduled):
 
     Args:
         epoch_steps: t, steps of an epoch.
-        noise_multiplier: one number, or one a step.
-        steps: how many steps, of all epochs; with a schedule it may be left out.
-        relation: `add-or-remove-one` only.
-        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
+        relation: `add-or-remove-one` only. Other fields are those of `Gaussian`.
     """
 
     kind = "random-allocation-gaussian"

@@ -37,7 +37,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from tacit.errors import InputError
 
@@ -126,9 +126,9 @@ class Mechanism(ABC):
         """
         return self.repeated(max(times for _, _, times in steps))
 
-    @abstractmethod
-    def merge_key(self) -> Mechanism:
-        """What is equal of two mechanisms that a composition makes one."""
+    def merge_key(self) -> Self:
+        """What is equal of two mechanisms that a composition makes one; by default all."""
+        return self
 
     @classmethod
     @abstractmethod

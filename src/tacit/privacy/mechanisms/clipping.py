@@ -24,21 +24,17 @@ NoiseNorm = Literal["l2", "l1"]
 
 @dataclass(frozen=True)
 class Clipping:
-    """How the gradients of records are clipped before they are summed, step by step.
+    """How the gradients of records are clipped before they are summed, step by step."""
 
-    Args:
-        norm: what the bound is one of: `l2`, the l2 norm; `l1`, the l1 norm, and with it the l2
-            norm, which is never above it; `coordinate`, sqrt(d) times the largest of the d
-            coordinates, and with it the l2 norm; `automatic`, the l2 norm of what each gradient is
-            scaled to, shorter ones too. What becomes of a gradient that is longer is in
-            `tacit.gradients.clipping`.
-        bounds: C_k, in units of the gradient, `[steps]`; None: nothing is clipped.
-        enforced: whether gradients are clipped to it. If not, a paper's formula takes it for a
-            bound of all gradients, noise is in its units, and nothing keeps a gradient to it.
-    """
-
+    # What the bound is one of: `l2`, the l2 norm; `l1`, the l1 norm, and with it the l2 norm, which
+    # is never above it; `coordinate`, sqrt(d) times the largest of the d coordinates, and with it
+    # the l2 norm; `automatic`, the l2 norm of what each gradient is scaled to, shorter ones too.
+    # What becomes of a gradient that is longer is in `tacit.gradients.clipping`.
     norm: ClipNorm
+    # C_k, in units of the gradient, `[steps]`; None: nothing is clipped.
     bounds: tuple[float, ...] | None
+    # Whether gradients are clipped to it. If not, a paper's formula takes it for a bound of all
+    # gradients, noise is in its units, and nothing keeps a gradient to it.
     enforced: bool = True
 
     def bound(self, k: int) -> float | None:

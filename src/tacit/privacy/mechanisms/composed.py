@@ -40,34 +40,39 @@ from tacit.privacy.mechanisms.steps import (
 )
 
 
-class OfParts(Mechanism):
-    """A mechanism made of parts of one relation, unit and trust model: the base of those."""
+class OfOthers(Mechanism):
+    """A mechanism made of others, of one relation, unit and trust model: the base of those."""
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation, common to all of them."""
+        return self.inner[0].relation
+
+    @property
+    def trust_model(self) -> str:
+        """Who sees what, likewise."""
+        return self.inner[0].trust_model
+
+    @property
+    def unit(self) -> Unit:
+        """What neighbouring data sets differ in, likewise."""
+        return self.inner[0].unit
+
+
+class OfParts(OfOthers):
+    """A mechanism made of parts, of which there may be several."""
 
     parts: Sequence[Mechanism]
 
     @property
-    def relation(self) -> Relation:
-        """The neighbouring relation, common to all parts."""
-        return self.parts[0].relation
-
-    @property
-    def trust_model(self) -> str:
-        """Who sees what, common to all parts."""
-        return self.parts[0].trust_model
-
-    @property
-    def unit(self) -> Unit:
-        """What neighbouring data sets differ in, common to all parts."""
-        return self.parts[0].unit
+    def inner(self) -> Sequence[Mechanism]:
+        """The parts."""
+        return self.parts
 
     @property
     def rate(self) -> float:
         """The largest share of the records that joins a step of a part."""
         return max(part.rate for part in self.parts)
-
-    def merge_key(self) -> Self:
-        """The mechanism itself."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,6 @@ class Composed(OfParts):
         """Steps of all parts together."""
         return sum(part.steps or 0 for part in self.parts)
 
-    @property
-    def inner(self) -> Sequence[Mechanism]:
-        """The parts."""
-        return self.parts
-
     def describe(self) -> str:
         """Its parts, each in one line."""
         return "; then ".join(part.describe() for part in self.parts)
@@ -132,7 +132,7 @@ class Composed(OfParts):
 
 
 @dataclass(frozen=True)
-class ClientSampling(Mechanism):
+class ClientSampling(OfOthers):
     """A client that takes part in some rounds only, which everyone sees.
 
     In each round the client takes part with probability `rate`, whatever its data, independently
@@ -158,21 +158,6 @@ class ClientSampling(Mechanism):
             raise InputError("participation", self.participation, "must be a mechanism")
         check_fields(self)
         few_enough("rounds", self.rounds)
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation of a participation."""
-        return self.participation.relation
-
-    @property
-    def trust_model(self) -> str:
-        """Who sees what."""
-        return self.participation.trust_model
-
-    @property
-    def unit(self) -> Unit:
-        """What neighbouring data sets differ in."""
-        return self.participation.unit
 
     @property
     def steps(self) -> int:
@@ -367,8 +352,7 @@ def _agree(parts: Iterable[Mechanism]) -> None:
 
 def _kinds(part: Mechanism) -> set[type[Mechanism]]:
     """The kinds of a mechanism and of all that it is made of."""
-    inner = getattr(part, "inner", ())
-    return {type(part)}.union(*map(_kinds, inner))
+    return {type(part)}.union(*map(_kinds, getattr(part, "inner", ())))
 
 
 MECHANISMS: tuple[type[Mechanism], ...] = (

@@ -57,11 +57,8 @@ class MatrixGaussian(Scheduled):
             Toeplitz matrix, none below 0, the first above.
         turns: 1 where every record takes part in every step.
         noise_multiplier: of Z over the clipping bound; one number, or one a step.
-        steps: how many steps; with a schedule it may be left out.
         sample_rate: 1 for no coins.
-        times: how often each step is released; empty: once each.
-        relation: the neighbouring relation.
-        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
+        times: how often each step is released; empty: once each. Other fields as of `Gaussian`.
     """
 
     kind = "matrix-gaussian"
@@ -133,10 +130,6 @@ class MatrixGaussian(Scheduled):
         if self.times:
             times = [n * own for n, own in zip(times, self.times, strict=True)]
         return replace(self, times=() if set(times) == {1} else times)
-
-    def merge_key(self) -> Self:
-        """The mechanism itself: only equal ones are one."""
-        return self
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:

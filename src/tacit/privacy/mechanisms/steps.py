@@ -42,13 +42,7 @@ _SAMPLING_WORDS = {
 
 
 class Scheduled(Mechanism):
-    """A mechanism of one release a step: the base of those with a schedule of noise multipliers.
-
-    Attributes:
-        noise_multiplier: one a step.
-        steps: how many.
-        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
-    """
+    """A mechanism of one release a step: the base of those with a schedule of noise multipliers."""
 
     noise_multiplier: float | Sequence[float]
     steps: int | None
@@ -63,6 +57,11 @@ class Scheduled(Mechanism):
         values = multipliers(self.noise_multiplier, self.steps)
         object.__setattr__(self, "noise_multiplier", values)
         object.__setattr__(self, "steps", len(values))
+
+    @property
+    def rate(self) -> float:
+        """Share of the records that joins a step, in expectation, or chance that one is drawn."""
+        return getattr(self, "sample_rate", 1.0)
 
     def with_schedule(self, noise_multipliers: Sequence[float]) -> Self:
         """The same mechanism with another schedule, one noise multiplier a step."""
@@ -145,11 +144,6 @@ class Gaussian(Scheduled):
     unit: Unit = "record"
     coordinates: int = 0
 
-    @property
-    def rate(self) -> float:
-        """Share of the records that joins a step."""
-        return 1.0
-
     def _summary(self) -> str:
         return "Gaussian on every record"
 
@@ -168,10 +162,8 @@ class SampledGaussian(Scheduled):
 
     Args:
         sample_rate: q in (0, 1], the same at every step; independent coins for every record.
-        noise_multiplier: one number, or one a step.
-        steps: how many steps; with a schedule it may be left out.
-        relation: the neighbouring relation.
-        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
+
+    Other fields are those of `Gaussian`.
     """
 
     kind = "sampled-gaussian"
@@ -182,11 +174,6 @@ class SampledGaussian(Scheduled):
     trust_model: str = TRUST_MODEL
     unit: Unit = "record"
     coordinates: int = 0
-
-    @property
-    def rate(self) -> float:
-        """Share of the records that joins a step, in expectation."""
-        return self.sample_rate
 
     def _summary(self) -> str:
         return f"Poisson-sampled Gaussian, rate {self.rate:.4g}"
@@ -213,8 +200,8 @@ class FixedBatchGaussian(Scheduled):
         batch: b, records a step.
         records: J, records of the node.
         noise_multiplier: over the clipping bound C (not over 2 C); one number, or one a step.
-        steps: how many steps; with a schedule it may be left out.
-        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
+
+    Other fields are those of `Gaussian`.
     """
 
     kind = "fixed-batch-gaussian"
@@ -258,9 +245,10 @@ class Laplace(Scheduled):
     Args:
         noise_multiplier: scale b of the noise over the l1 clipping bound; one number, or one a
             step.
-        steps: how many steps; with a schedule it may be left out.
         sample_rate: Poisson rate in (0, 1]; below 1 under add-or-remove-one only.
         relation: the neighbouring relation; `replace-one` doubles the shift.
+
+    Other fields are those of `Gaussian`, but for `coordinates`.
     """
 
     kind = "laplace"
@@ -280,11 +268,6 @@ class Laplace(Scheduled):
                 "must be 1 under 'replace-one': no bound is proved for sampled Laplace noise "
                 "there; use 'add-or-remove-one'",
             )
-
-    @property
-    def rate(self) -> float:
-        """Share of the records that joins a step, in expectation."""
-        return self.sample_rate
 
     def _summary(self) -> str:
         return f"Laplace, rate {self.rate:.4g}"
@@ -314,13 +297,11 @@ class PrivateState(Scheduled):
         sample_rate: q in (0, 1], chance that a step draws the record, independently.
         drawn_norm: bound of the contribution's norm where the record is drawn, over C.
         undrawn_norm: that where it is not drawn, over C; at most `drawn_norm`.
-        noise_multiplier: over C, of the sum; one number, or one a step.
-        steps: how many steps; with a schedule it may be left out.
         sampling: `poisson` (a coin for every record, independent of everything else), or `fixed`
             (a batch of fixed size, one record included: replace-one only), or `groups` (a coin
             for every group of records, which are drawn together).
-        relation: the neighbouring relation.
-        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
+
+    Other fields are those of `Gaussian`.
     """
 
     kind = "private-state"
@@ -343,11 +324,6 @@ class PrivateState(Scheduled):
             raise InputError("undrawn_norm", self.undrawn_norm, expected)
         if self.sampling == "fixed":
             fixed_size(self.relation)
-
-    @property
-    def rate(self) -> float:
-        """Chance that a step draws the record."""
-        return self.sample_rate
 
     def _summary(self) -> str:
         norms = f"{self.drawn_norm:.4g} C where drawn, {self.undrawn_norm:.4g} C elsewhere"
@@ -381,9 +357,8 @@ class PersistentState(Scheduled):
     Args:
         sample_rate: q in (0, 1], chance that a step draws the record, independently.
         noise_multiplier: z_k of each step, as above; one number, or one a step.
-        steps: how many steps; with a schedule it may be left out.
-        relation: the neighbouring relation.
-        coordinates: numbers that a step releases on the lattice; 0 states ideal noise.
+
+    Other fields are those of `Gaussian`.
     """
 
     kind = "carried-state"
@@ -394,11 +369,6 @@ class PersistentState(Scheduled):
     trust_model: str = TRUST_MODEL
     unit: Unit = "record"
     coordinates: int = 0
-
-    @property
-    def rate(self) -> float:
-        """Chance that a step draws the record."""
-        return self.sample_rate
 
     def of_steps(self, steps: Sequence[tuple[int, int, int]]) -> Self:
         """The mechanism with the multipliers of these steps, over the root of the most repeats.

@@ -39,23 +39,15 @@ _POINTS = tuple(1 << power for power in range(4, 10))
 
 @dataclass(frozen=True, eq=False)
 class NormalTable:
-    """Which part of the uniform numbers belongs to which size.
+    """Which part of the uniform numbers belongs to which size."""
 
-    Args:
-        points: of the lattice a deviation.
-        numbers: twice that of each word, or `DOUBT`, int16 `[2^16]`; the top bit is the sign.
-        first: the least size that a cell can have, int16 `[2^15]`.
-        cells: the leading 15 bits of every border, `[sizes - 1]`, ascending.
-        fine: the 64 bits after them, `[sizes - 1]`.
-        borders: V is below the m-th of these for sizes up to m: in units of 2^-591.
-    """
-
-    points: int
+    points: int  # of the lattice a deviation
+    # Twice that of each word, or `DOUBT`, int16 `[2^16]`; the top bit is the sign.
     numbers: NDArray[np.int16]
-    first: NDArray[np.int16]
-    cells: NDArray[np.uint16]
-    fine: NDArray[np.uint64]
-    borders: tuple[int, ...]
+    first: NDArray[np.int16]  # the least size that a cell can have, int16 `[2^15]`
+    cells: NDArray[np.uint16]  # the leading 15 bits of every border, `[sizes - 1]`, ascending
+    fine: NDArray[np.uint64]  # the 64 bits after them, `[sizes - 1]`
+    borders: tuple[int, ...]  # V is below the m-th of these for sizes up to m: in units of 2^-591
 
 
 @lru_cache(maxsize=4)

@@ -68,18 +68,13 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class IndependentNoise:
-    """Every node, step and part has noise of its own, independent of all other.
+    """Every node, step and part has noise of its own, independent of all other."""
 
-    Args:
-        name: what it is called, in one word.
-        draw: adds it; `add_normal` takes standard deviations, `add_laplace` scales.
-        norm: of a shift, which decides how well it is hidden.
-        takes_offsets: whether `draw` can add what cancels between nodes before it rounds.
-    """
-
-    name: str
+    name: str  # what it is called, in one word
+    # Adds it; `add_normal` takes standard deviations, `add_laplace` scales.
     draw: Callable[..., Tensor]
-    norm: NoiseNorm = "l2"
+    norm: NoiseNorm = "l2"  # of a shift, which decides how well it is hidden
+    # Whether `draw` can add what cancels between nodes before it rounds.
     takes_offsets: bool = False
 
     def begin(self) -> Noise:

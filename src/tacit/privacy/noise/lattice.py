@@ -41,15 +41,10 @@ Place: TypeAlias = tuple[slice, slice]
 
 @dataclass(frozen=True, eq=False)
 class Offsets:
-    """What is added to totals before they are noised: whole numbers, each row in units of its own.
+    """Added to totals before they are noised: whole numbers, each row in units of its own."""
 
-    Args:
-        points: int16 or int32 `[nodes, d]`, at most 2^24 in size.
-        units: of each row, exactly what one point is worth.
-    """
-
-    points: Tensor
-    units: tuple[float, ...]
+    points: Tensor  # int16 or int32 `[nodes, d]`, at most 2^24 in size
+    units: tuple[float, ...]  # of each row, exactly what one point is worth
 
     def dense(self) -> Tensor:
         """The offsets themselves, float64 `[nodes, d]`, each rounded once."""

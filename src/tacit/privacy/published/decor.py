@@ -26,11 +26,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from tacit.errors import InputError
-from tacit.privacy.published.formula import (
-    FormulaCondition,
-    PublishedFormula,
-    positive,
-)
+from tacit.privacy.published.formula import FormulaCondition, PublishedFormula, positive
 
 _ORDERS = range(2, 101)  # of the Renyi divergence, that the accountant tries
 

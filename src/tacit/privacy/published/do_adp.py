@@ -1,4 +1,4 @@
-"""DO-ADP (Huo, Liu, Ding, Johansson and Shi): noise and theorem as printed.
+"""DO-ADP (Huo, Liu, Ding, Johansson and Shi): noise, theorem and accuracy as printed.
 
 The theorem: sigma^2 >= 160 k p^2 T log(1.25 / delta_0) G^2 / (q^2 d eps^2) gives (eps, delta)
 "for some constant delta": delta = 1 - (1 - delta')(1 - p delta_0)^T, delta' = sqrt(sum_t eps_t'^2),
@@ -6,6 +6,9 @@ which is up to eps / sqrt(5) at this noise.
 
 What an agent sends is a function of its noised gradients, so its Top_k compression is free of
 charge and without credit; who is active is visible.
+
+*Accuracy*: Theorem 2, Lemmas 2 and 3, of smooth f_i, for alpha (`rate`) below (1 - beta)^2 / (2 L);
+`gap` is rho = 1 - |lambda_2(W)|, `distance` phi = norm(I - W)_2, and `share` p k / d.
 """
 
 from __future__ import annotations
@@ -14,11 +17,7 @@ import math
 from dataclasses import dataclass
 
 from tacit.errors import InputError
-from tacit.privacy.published.formula import (
-    FormulaCondition,
-    PublishedFormula,
-    positive,
-)
+from tacit.privacy.published.formula import FormulaCondition, PublishedFormula, positive
 
 
 @dataclass(frozen=True)
@@ -117,3 +116,83 @@ DO_ADP = PublishedFormula[DoAdpRun](
     epsilon=do_adp_epsilon,
     conditions=_conditions,
 )
+
+
+def do_adp_contraction(gap: float, share: float) -> float:
+    """The constant c = rho^2 p k / (82 d), of rho and p k / d."""
+    return gap**2 * share / 82
+
+
+def do_adp_consensus_step(gap: float, distance: float, share: float) -> float:
+    """Gamma of Theorem 1: rho s / (16 rho + rho^2 + 4 phi^2 + 2 rho phi^2 - 8 rho s), s = p k / d.
+
+    It is below 1 / 8.
+    """
+    whole = 16 * gap + gap**2 + 4 * distance**2 + 2 * gap * distance**2
+    return gap * share / (whole - 8 * gap * share)
+
+
+@dataclass(frozen=True)
+class DoAdpTask:
+    """What DO-ADP's bounds read of a run, but for its step size and number of steps.
+
+    G (`gradient_bound`): every gradient has coordinates of at most G / sqrt(d), so that varsigma^2
+    (`variance`, of a stochastic gradient) is at most G^2. sigma^2 (`noise_variance`) is that in a
+    coordinate, c the `contraction`, beta the `momentum`, p the `activation`.
+    """
+
+    nodes: int
+    parameters: int
+    smoothness: float
+    start_gap: float
+    gradient_bound: float
+    variance: float
+    noise_variance: float
+    contraction: float
+    momentum: float = 0.0
+    activation: float = 1.0
+
+    @property
+    def energy(self) -> float:
+        """G^2 + sigma^2 d, which bounds the mean square of a noised gradient."""
+        return self.gradient_bound**2 + self.noise_variance * self.parameters
+
+
+def do_adp_momentum(task: DoAdpTask) -> float:
+    """Lemma 2: E norm(m)^2 <= p (G^2 + sigma^2 d) / (1 - beta)^2."""
+    return task.activation * task.energy / (1 - task.momentum) ** 2
+
+
+def do_adp_disagreement(task: DoAdpTask, rate: float) -> float:
+    """Lemma 3: sum_i E norm(x-bar - x_i)^2, at most 8 alpha^2 n / c^2 times Lemma 2's bound."""
+    return 8 * (rate / task.contraction) ** 2 * task.nodes * do_adp_momentum(task)
+
+
+def do_adp_bound(task: DoAdpTask, rate: float, steps: int) -> tuple[float, float, float]:
+    """Theorem 2: a bound of (1/T) sum_t E norm(grad f(x-bar_t))^2, in its three terms.
+
+    2 (1 - beta) (f(x_0) - f*) / (alpha p T);
+    alpha L (beta + 2 + 4 beta^2 p) (G^2 + varsigma^2 + sigma^2 d) / (n (1 - beta)^3);
+    8 alpha^2 p (G^2 + sigma^2 d) L^2 / ((1 - beta)^2 c^2), which is L^2 / n times Lemma 3.
+    Equation 10 is this at alpha = sqrt(n / T), for T >= 4 n L^2 / (1 - beta)^4.
+    """
+    positive(rate=rate, steps=steps)
+    beta, p = task.momentum, task.activation
+    squares = (beta + 2 + 4 * beta**2 * p) * (task.energy + task.variance)
+    return (
+        2 * (1 - beta) * task.start_gap / (rate * p * steps),
+        rate * task.smoothness * squares / (task.nodes * (1 - beta) ** 3),
+        task.smoothness**2 / task.nodes * do_adp_disagreement(task, rate),
+    )
+
+
+def do_adp_order(task: DoAdpTask, steps: int) -> float:
+    """Equation 9: the order of Theorem 2's bound at the best alpha, without its constants.
+
+    sqrt((1 + p) (1 + sigma^2 d) / (n p T)) + (sqrt(p (1 + sigma^2 d)) / (c p T))^(2/3) + 1 / (p T).
+    """
+    positive(steps=steps)
+    p, noise = task.activation, 1 + task.noise_variance * task.parameters
+    apart = math.sqrt(p * noise) / (task.contraction * p * steps)
+    together = math.sqrt((1 + p) * noise / (task.nodes * p * steps))
+    return together + math.pow(apart, 2 / 3) + 1 / (p * steps)

@@ -13,27 +13,27 @@ records linear, one at stake, and the messages projected on one direction. Both 
 of active rounds, which everyone sees. Derivation: `docs/proofs/primal-dual.md`.
 
 Where K < N a client expects p T active rounds: `even_rounds` is that many, evenly spread.
+
+*Accuracy*: Theorem 2, equation 28, of convex losses, for rho >= sqrt(gamma_i^t). What is bounded is
+equation 25, H = sum_i E[F_i(x-bar_i) - F_i(x_0*)] + beta sum_i E norm(x-bar_i - x-bar_0) with F_i =
+f_i + R_i; bars are means over all T rounds and Q inner iterates, and beta is the radius of the ball
+of dual variables. Of Q = 1 the paper prints C alone: read as (28).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
 from tacit.errors import InputError
-from tacit.privacy.accounting.gaussian import Array
-from tacit.privacy.published.formula import (
-    FormulaCondition,
-    PublishedFormula,
-    positive,
-)
+from tacit.privacy.accounting.gaussian import Array, gaussian_deltas, least
+from tacit.privacy.published.formula import FormulaCondition, PublishedFormula, positive
 
 SLACK = 3.04
 """c0, as printed."""
@@ -43,25 +43,12 @@ State = Literal["private", "public"]
 _WORDS = ("drawing", "state")
 
 
-def _without(records: int, drawn: int) -> float:
-    return drawn / records
-
-
-def _with(records: int, drawn: int) -> float:
-    return -math.expm1(drawn * math.log1p(-1 / records)) if records > 1 else 1.0
-
-
-RATES: Mapping[str, Callable[[int, int], float]] = MappingProxyType(
-    {"without-replacement": _without, "with-replacement": _with}
-)
-_MISSED: Mapping[str, Callable[[int, int], float]] = MappingProxyType(
-    {
-        "without-replacement": lambda records, drawn: 1 - drawn / records,
-        "with-replacement": lambda records, drawn: (
-            math.exp(drawn * math.log1p(-1 / records)) if records > 1 else 0.0
-        ),
-    }
-)  # 1 - q, also where q is 1 to the last digit
+def _chances(drawing: Drawing, records: int, drawn: int) -> tuple[float, float]:
+    """q, that a round uses a given record, and 1 - q, also where q is 1 to the last digit."""
+    if drawing == "without-replacement":
+        return drawn / records, 1 - drawn / records
+    log_missed = drawn * math.log1p(-1 / records) if records > 1 else -math.inf
+    return -math.expm1(log_missed), math.exp(log_missed)
 
 
 @dataclass(frozen=True)
@@ -113,8 +100,9 @@ class FedspdRun:
             **{name: value for name, value in vars(self).items() if name not in _WORDS},
             room=1 - self.delta,
         )
-        if self.drawing not in RATES:
-            raise InputError("drawing", self.drawing, f"must be one of {', '.join(RATES)}")
+        if self.drawing not in get_args(Drawing):
+            expected = f"must be one of {', '.join(get_args(Drawing))}"
+            raise InputError("drawing", self.drawing, expected)
         distinct = self.drawing == "without-replacement"
         if distinct and self.local_steps * self.batch > self.records:
             most = (
@@ -132,7 +120,7 @@ class FedspdRun:
     @property
     def rate(self) -> float:
         """q_i, chance that a round uses a given record."""
-        return RATES[self.drawing](self.records, self.batch * self.local_steps)
+        return _chances(self.drawing, self.records, self.batch * self.local_steps)[0]
 
     @property
     def noise_multiplier(self) -> float:
@@ -185,13 +173,8 @@ def fedspd_round_epsilon(
 ) -> float:
     """What a total budget gives each round: eps-bar sqrt(1 - q) / (c0 q sqrt(p T))."""
     positive(total=total, participation=participation, rounds=rounds)
-    drawn = batch * local_steps
-    rate = RATES[drawing](records, drawn)
-    return (
-        total
-        * math.sqrt(_MISSED[drawing](records, drawn))
-        / (SLACK * rate * math.sqrt(participation * rounds))
-    )
+    rate, missed = _chances(drawing, records, batch * local_steps)
+    return total * math.sqrt(missed) / (SLACK * rate * math.sqrt(participation * rounds))
 
 
 def _conditions(run: FedspdRun) -> tuple[FormulaCondition, ...]:
@@ -239,10 +222,8 @@ def even_rounds(run: FedspdRun) -> tuple[int, ...]:
 def fedspd_responses(run: FedspdRun, active: Sequence[int], *, norms: bool) -> Array:
     """Shift of each message over its noise, for a unit difference of one mini-batch gradient.
 
-    Args:
-        run: the client, with noise as published.
-        active: numbers of its active rounds, from 1, ascending.
-        norms: the recursion of norms (an upper bound) in place of the linear one (exact).
+    `active` are the numbers of the client's active rounds, from 1, ascending; `norms` asks for the
+    recursion of norms (an upper bound) in place of the linear one (exact).
 
     Returns:
         `[rounds * Q, rounds]`: a row for each (round, local step) that may draw the record.
@@ -270,21 +251,11 @@ def fedspd_upper_delta(
 ) -> float:
     """Delta that holds at `epsilon` for smooth convex losses, as printed: Bound B, loose.
 
-    Args:
-        run: the client; its mini-batches of a round are disjoint.
-        active: numbers of its active rounds.
-        epsilon: at least 0.
-        drawn_norm: largest difference of a mini-batch gradient that draws the record (2 G / b).
+    Mini-batches of a round are disjoint, and epsilon is 0 or more. `drawn_norm` is the largest
+    difference of a mini-batch gradient that draws the record (2 G / b).
     """
     mus, masses = _response_norms(run, tuple(active), drawn_norm)
-    first = log_ndtr(mus / 2 - epsilon / mus)
-    second = epsilon + log_ndtr(-mus / 2 - epsilon / mus)
-    # As `gaussian_delta` does it, with the same allowance for rounding.
-    slope = 1 + np.sqrt(2 * np.abs(second - epsilon))
-    sizes = 1 + np.abs(first) + np.abs(second) + epsilon + slope * (mus + epsilon / mus)
-    rounding = 1e-15 * sizes
-    deltas = np.exp(first) * (-np.expm1(np.minimum(second - first, 0.0)) + rounding)
-    return min(1.0, float(masses @ np.minimum(deltas * (1 + rounding), 1.0)) * (1 + _ROUNDING))
+    return min(1.0, float(masses @ gaussian_deltas(mus, epsilon)) * (1 + _ROUNDING))
 
 
 def fedspd_upper(
@@ -298,18 +269,7 @@ def fedspd_upper(
     def enough(epsilon: float) -> bool:
         return fedspd_upper_delta(run, active, epsilon, drawn_norm=drawn_norm) <= delta
 
-    if enough(0.0):
-        return 0.0
-    high = 1.0
-    while not enough(high):
-        high *= 2
-        if high > 1e12:
-            return math.inf
-    low = 0.0
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return 0.0 if enough(0.0) else least(enough, 1.0, tolerance=1e-6, most=1e12)
 
 
 @lru_cache(maxsize=16)
@@ -328,11 +288,7 @@ def fedspd_lower(
 ) -> float:
     """An epsilon that the printed algorithm exceeds or meets at `delta`, on an explicit instance.
 
-    Args:
-        run: the client; its mini-batches of a round are disjoint.
-        active: numbers of its active rounds.
-        delta: of the guarantee.
-        drawn_norm: difference of a mini-batch gradient that draws the record (2 G / b, or 2 G).
+    Arguments as in `fedspd_upper_delta`; `drawn_norm` is 2 G / b, or 2 G.
     """
     responses = fedspd_responses(run, active, norms=False)
     weights = responses.sum(axis=0)
@@ -396,3 +352,64 @@ def _sum_over_draws(run: FedspdRun, terms: Array, *, up: bool) -> tuple[Array, A
         masses = spread
     values = (int(lowest.sum()) + np.arange(len(masses), dtype=np.float64)) * step
     return np.asarray(values, np.float64), masses
+
+
+def fedspd_bound(
+    runs: Sequence[FedspdRun], *, regulariser_gradient: float
+) -> tuple[float, float, float]:
+    """Equation 28 less its first term: of the diameters, of R, and of steps and noise.
+
+    (1 / (2 T Q)) sum_i (rho d_X^2 (Q + 1) / p_i + Q d_lambda^2 / (p_i rho));
+    (1 / (2 T Q)) sum_i 4 G_R / p_i, as printed: in units of the loss it would be G_R d_X, the same
+    at the paper's d_X = 1; sum_i 2 d_X sqrt(C(Q, eps)) / sqrt(T Q p_i). G_R bounds the subgradients
+    of R, `regulariser_gradient`.
+    """
+    diameters, regulariser, rate = [], [], []
+    for run in runs:
+        visits = run.rounds * run.local_steps * run.participation  # T Q p
+        ball = run.penalty * run.diameter**2 * (run.local_steps + 1)
+        dual = run.local_steps * run.dual_diameter**2 / run.penalty
+        constant = fedspd_constant(run, run.local_steps, run.round_epsilon)
+        diameters.append((ball + dual) / (2 * visits))
+        regulariser.append(2 * regulariser_gradient / visits)
+        rate.append(2 * run.diameter * math.sqrt(constant / visits))
+    return math.fsum(diameters), math.fsum(regulariser), math.fsum(rate)
+
+
+def fedspd_best_local_steps(run: FedspdRun, total: float) -> int:
+    """The Q of equations 32 and 33: the whole Q >= 1 that makes C(Q, eps) / Q least.
+
+    That is the third term's square but for what Q does not move. For a given eps *a round* it falls
+    with every Q, so that there is no best one; here the total eps-bar is given, and eps of a round
+    falls as its Q b records rise. From Q = 2 on C / Q is then convex: its parts are products of
+    log-convex functions, 1 / Q, 1 / (Q - 1)^2 and q^2 / (1 - q) over Q.
+    """
+    positive(total=total)
+
+    def ratio(steps: int) -> float:
+        if run.drawing == "without-replacement" and steps * run.batch >= run.records:
+            return math.inf
+        epsilon = fedspd_round_epsilon(
+            total=total,
+            records=run.records,
+            batch=run.batch,
+            local_steps=steps,
+            participation=run.participation,
+            rounds=run.rounds,
+            drawing=run.drawing,
+        )
+        return fedspd_constant(run, steps, epsilon) / steps
+
+    low = high = 2
+    while ratio(high + 1) < ratio(high):
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if ratio(middle + 1) < ratio(middle) else (low, middle)
+    return min(1, low, key=ratio)
+
+
+def fedspd_rate(*, participation: float, rounds: int, local_steps: int) -> float:
+    """Equation 30, the order in which the error falls: 1 / sqrt(p T Q), without its constants."""
+    positive(participation=participation, rounds=rounds, local_steps=local_steps)
+    return 1 / math.sqrt(participation * rounds * local_steps)

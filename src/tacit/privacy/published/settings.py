@@ -30,11 +30,13 @@ from tacit.privacy.mechanisms.steps import (
     SampledGaussian,
 )
 from tacit.privacy.published.decor import DECOR, DECOR_USER, DecorRun, decor_noise
-from tacit.privacy.published.do_adp import (
-    DO_ADP,
-    DoAdpRun,
-    do_adp_noise,
-    do_adp_theorem_delta,
+from tacit.privacy.published.do_adp import DO_ADP, DoAdpRun, do_adp_noise, do_adp_theorem_delta
+from tacit.privacy.published.dyn_d2p import (
+    DYN_D2P,
+    DYN_GENERAL,
+    constant_mu,
+    general_noise_scale,
+    growing_mu,
 )
 from tacit.privacy.published.fedspd import (
     FEDSPD_DP,
@@ -46,15 +48,7 @@ from tacit.privacy.published.fedspd import (
     repaired_multiplier,
 )
 from tacit.privacy.published.formula import ClaimedRun, FormulaCondition
-from tacit.privacy.published.push_sum import (
-    DYN_D2P,
-    DYN_GENERAL,
-    PRIVSGP,
-    constant_mu,
-    general_noise_scale,
-    growing_mu,
-    privsgp_noise,
-)
+from tacit.privacy.published.privsgp import PRIVSGP, privsgp_noise
 
 Paper = Mapping[str, Any]
 """The content of a file of `papers/`, or of a table in it."""

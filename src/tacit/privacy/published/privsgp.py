@@ -1,4 +1,9 @@
-"""What PrivSGP-VR promises of accuracy (Zhu, Huang, Wang and Xu, IJCAI 2024), in its own symbols.
+"""PrivSGP and PrivSGP-VR (Zhu, Huang, Wang and Xu, IJCAI 2024): noise and accuracy as printed.
+
+*Noise*: Theorem 2. Both are claimed to need the same; what they release differs, and with it what
+is certified. DP2-SGD and A(DP)2SGD run at PrivSGP's noise and claim nothing of their own.
+
+*Accuracy*: Theorem 1 and Corollary 1 of PrivSGP-VR, in its own symbols.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -20,17 +25,76 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from tacit.errors import InputError
-from tacit.privacy.published.formula import positive
+from tacit.privacy.published.formula import (
+    ClaimedRun,
+    Formula,
+    FormulaCondition,
+    one_record,
+    positive,
+)
+
+
+def privsgp_noise(
+    *, records: int, steps: float, epsilon: float, delta: float, constant: float = 1.0
+) -> float:
+    """Theorem 2's sigma / G = 3 c2 sqrt(K log(1 / delta)) / (J eps), as printed.
+
+    Raises:
+        InputError: a number is not positive, or delta lies outside (0, 1).
+    """
+    positive(records=records, steps=steps, epsilon=epsilon, constant=constant)
+    if not 0 < delta < 1:
+        raise InputError("delta", delta, "must lie strictly between 0 and 1")
+    return 3 * constant * math.sqrt(steps * math.log(1 / delta)) / (records * epsilon)
+
+
+def privsgp_epsilon(run: ClaimedRun) -> float:
+    """Theorem 2 solved for eps: 3 c2 G sqrt(K log(1 / delta)) / (J sigma).
+
+    With a schedule, the step with the least noise decides: the theorem knows one sigma.
+    """
+    sigma_over_g = 1.0 / float(np.max(run.mu))
+    steps = len(run.clip)
+    root = math.sqrt(steps * math.log(1 / run.delta))
+    return 3 * run.constant * root / (run.records * sigma_over_g)
+
+
+def _privsgp_conditions(run: ClaimedRun) -> tuple[FormulaCondition, ...]:
+    steps = len(run.clip)
+    ratio = privsgp_epsilon(run) * run.records**2 / steps
+    return (
+        FormulaCondition(
+            f"eps < c1 K / J^2: needs c1 above {ratio:.3g}, c1 is not printed", ratio < 1
+        ),
+        FormulaCondition(
+            "the moments lemma needs sigma / G of 1 or more for one record a step",
+            float(np.max(run.mu)) <= 1,
+        ),
+        one_record(run),
+    )
+
+
+PRIVSGP = Formula(
+    statement="eps = 3 c2 G sqrt(K log(1/delta)) / (J sigma)",
+    source="PrivSGP-VR, Theorem 2",
+    reading=(
+        "G is the clipping bound, c2 is [privacy].published_constant; applied to the mean over "
+        "the batch as printed for one record a step"
+    ),
+    epsilon=privsgp_epsilon,
+    conditions=_privsgp_conditions,
+)
+
 
 THEOREM = "PrivSGP-VR, Theorem 1"
 
 
 @dataclass(frozen=True)
 class BoundConstants:
-    """What Theorem 1 of PrivSGP-VR reads of task, model and start.
-
-    Symbols are those of the module's table.
+    """What Theorem 1 of PrivSGP-VR reads of task, model and start; symbols as in the module.
 
     Raises:
         InputError: L or d is not positive and finite, or another is negative or not finite.

@@ -1,24 +1,22 @@
-"""PrivSGP, PrivSGP-VR and the Dyn-D2P family: noise and composition as printed.
+"""Dyn-D2P and its variants (Zhu, Huang, Wang, Ji and Xu): noise and accuracy as printed.
 
-*PrivSGP and PrivSGP-VR* (Zhu, Huang, Wang and Xu, IJCAI 2024), Theorem 2. Both are
-claimed to need the same noise; what they release differs, and with it what is certified. DP2-SGD
-and A(DP)2SGD run at PrivSGP's noise and claim nothing of their own.
+Symbols: C_k, clipping bound (`clip`, `[steps]`); sigma_k, noise standard deviation; mu_k = C_k /
+sigma_k; p = 1 / J; mu_tot, the Gaussian-DP parameter of (eps, delta). The clipping schedule
+cancels: Dyn[C] claims what Const-D2P does, Dyn-D2P what Dyn[mu] does.
 
-*Dyn-D2P and its variants* (Zhu, Huang, Wang, Ji and Xu). Symbols: C_k, clipping bound; sigma_k,
-noise standard deviation; mu_k = C_k / sigma_k; p = 1 / J; mu_tot, the Gaussian-DP parameter of
-(eps, delta). The clipping schedule cancels: Dyn[C] claims what Const-D2P does, Dyn-D2P what Dyn[mu]
-does.
+*Accuracy*: Theorem 1 and Corollary 1, of smooth f_i on B-strongly connected column-stochastic P^k,
+and of x-bar_k, the mean of the nodes. `noise` is sigma~_k, `[steps]`, up to a factor;
+`push_sum_constant` and `push_sum_rate` are Psi and q in [0, 1) of the network.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import logsumexp
 
-from tacit.errors import InputError
 from tacit.privacy.accounting.gaussian import Array, gaussian_delta, gaussian_epsilon
 from tacit.privacy.published.formula import (
     ClaimedRun,
@@ -26,58 +24,6 @@ from tacit.privacy.published.formula import (
     FormulaCondition,
     one_record,
     positive,
-)
-
-
-def privsgp_noise(
-    *, records: int, steps: float, epsilon: float, delta: float, constant: float = 1.0
-) -> float:
-    """Theorem 2's sigma / G = 3 c2 sqrt(K log(1 / delta)) / (J eps), as printed.
-
-    Raises:
-        InputError: a number is not positive, or delta lies outside (0, 1).
-    """
-    positive(records=records, steps=steps, epsilon=epsilon, constant=constant)
-    if not 0 < delta < 1:
-        raise InputError("delta", delta, "must lie strictly between 0 and 1")
-    return 3 * constant * math.sqrt(steps * math.log(1 / delta)) / (records * epsilon)
-
-
-def privsgp_epsilon(run: ClaimedRun) -> float:
-    """Theorem 2 solved for eps: 3 c2 G sqrt(K log(1 / delta)) / (J sigma).
-
-    With a schedule, the step with the least noise decides: the theorem knows one sigma.
-    """
-    sigma_over_g = 1.0 / float(np.max(run.mu))
-    steps = len(run.clip)
-    root = math.sqrt(steps * math.log(1 / run.delta))
-    return 3 * run.constant * root / (run.records * sigma_over_g)
-
-
-def _privsgp_conditions(run: ClaimedRun) -> tuple[FormulaCondition, ...]:
-    steps = len(run.clip)
-    ratio = privsgp_epsilon(run) * run.records**2 / steps
-    return (
-        FormulaCondition(
-            f"eps < c1 K / J^2: needs c1 above {ratio:.3g}, c1 is not printed", ratio < 1
-        ),
-        FormulaCondition(
-            "the moments lemma needs sigma / G of 1 or more for one record a step",
-            float(np.max(run.mu)) <= 1,
-        ),
-        one_record(run),
-    )
-
-
-PRIVSGP = Formula(
-    statement="eps = 3 c2 G sqrt(K log(1/delta)) / (J sigma)",
-    source="PrivSGP-VR, Theorem 2",
-    reading=(
-        "G is the clipping bound, c2 is [privacy].published_constant; applied to the mean over "
-        "the batch as printed for one record a step"
-    ),
-    epsilon=privsgp_epsilon,
-    conditions=_privsgp_conditions,
 )
 
 
@@ -196,3 +142,76 @@ DYN_GENERAL = Formula(
     epsilon=dyn_general_epsilon,
     conditions=_dyn_general_conditions,
 )
+
+
+def dyn_noise(clip: Sequence[float], noise: Sequence[float]) -> float:
+    """T1 of Theorem 1: (1/K) sum_k C_k^2 / sigma~_k^2 times (1/K) sum_k sigma~_k^2."""
+    over = math.fsum((c / s) ** 2 for c, s in zip(clip, noise, strict=True))
+    return over * math.fsum(s**2 for s in noise) / len(noise) ** 2
+
+
+def dyn_least_noise(clip: Sequence[float]) -> tuple[float, ...]:
+    """The sigma~_k that make T1 least for given bounds: sqrt(C_k), `[steps]`, up to a factor.
+
+    By Cauchy and Schwarz, (sum_k C_k)^2 = (sum_k (C_k / sigma~_k) sigma~_k)^2 is at most
+    sum_k C_k^2 / sigma~_k^2 times sum_k sigma~_k^2, so that T1 >= ((1/K) sum_k C_k)^2. Both are
+    equal if and only if C_k / sigma~_k is proportional to sigma~_k. With C_k proportional to
+    rho_c^(-k/K) and sigma~_k to (rho_c rho_mu)^(-k/K) that is rho_mu = 1 / sqrt(rho_c): a budget a
+    step that *falls*, while the paper's grows.
+    """
+    return tuple(math.sqrt(c) for c in clip)
+
+
+def dyn_noise_variance(
+    clip: Sequence[float], noise: Sequence[float], *, records: int, mu_total: float
+) -> float:
+    """The mean over the steps of equation 10's variance, in a coordinate: 2 K T1 / (J mu_tot)^2.
+
+    Step k has sigma~ sigma~_k, sigma~ = sqrt(2 sum_k C_k^2 / sigma~_k^2) / (J mu_tot).
+    """
+    positive(records=records, mu_total=mu_total)
+    return 2 * len(clip) * dyn_noise(clip, noise) / (records * mu_total) ** 2
+
+
+def dyn_bound(
+    clip: Sequence[float],
+    noise_variance: float,
+    *,
+    rate: float,
+    nodes: int,
+    parameters: int,
+    start_norm: float,
+    smoothness: float,
+    start_gap: float,
+    push_sum_constant: float,
+    push_sum_rate: float,
+) -> tuple[float, float, float, float, float]:
+    """Theorem 1 (equation 11): a bound of (1/K) sum_k E norm(grad f(x-bar_k))^2, less T2.
+
+    Its terms: 2 (f(x-bar_0) - f*) / (gamma K); 3 N norm(x^0)^2 / K with N = L^2 Psi^2 / (1 - q)^2,
+    for equal starts (`start_norm` is squared); 3 gamma^2 N times the mean square of a node's
+    clipped gradient; gamma L times that of their mean, both of at most C_k; and the noise. This
+    is printed as (6 gamma^2 K N d / (J mu_tot)^2 + 2 gamma K L d / (n J^2 mu_tot^2)) T1, which is
+    (3 gamma^2 N + gamma L / n) d times `dyn_noise_variance`: here for noise of any variance, the
+    mean over steps and nodes of that in a coordinate.
+    """
+    positive(rate=rate, nodes=nodes, parameters=parameters)
+    apart = smoothness * push_sum_constant / (1 - push_sum_rate)
+    network, square = apart * apart, math.fsum(c**2 for c in clip) / len(clip)
+    return (
+        2 * start_gap / (rate * len(clip)),
+        3 * network * start_norm / len(clip),
+        3 * rate**2 * network * square,
+        rate * smoothness * square,
+        (3 * rate**2 * network + rate * smoothness / nodes) * parameters * noise_variance,
+    )
+
+
+def dyn_steps(*, nodes: int, records: int, mu_total: float) -> float:
+    """K = n J^2 mu_tot^2 of Corollary 1 (equation 12), not rounded.
+
+    Its step size is 1 / (sqrt(n) J mu_tot), the bound then O(1 / ((1 - q)^2 sqrt(n) J mu_tot)) and
+    T2, for J mu_tot > sqrt(n).
+    """
+    positive(nodes=nodes, records=records, mu_total=mu_total)
+    return nodes * (records * mu_total) ** 2
