@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from tacit import privacy
 from tacit.communication.pair_keys import agreed_pair_keys
@@ -25,10 +25,11 @@ from tacit.privacy.noise.draws import NodeKeys, seeded_keys
 from tacit.privacy.noise.pairwise import PairKeys, fresh_pair_keys, seeded_pair_keys
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.unit import UnitTerms
-from tacit.training.plan import NodePlan, Plan
-from tacit.training.release import Interval, Release
+from tacit.training.plan import Plan
+from tacit.training.release import Interval, NodePlan, Release
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.shared_budgets import draws
+from tacit.training.shared_noise import check_pooled
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,10 @@ def open_ledger(
         return None
     here = range(len(plan.nodes)) if hosted is None else hosted
     nodes, release = [plan.nodes[number] for number in here], plan.release
-    kinds = {release.kind(node): node for node in nodes}
-    known = {kind: to_statement(release.ledger_mechanism(node)) for kind, node in kinds.items()}
+    stated = release.of_each(nodes, lambda node: to_statement(release.ledger_mechanism(node)))
     statements = [
-        ledgers.NodeStatement(node.node, known[release.kind(node)], node.budget, node.delta)
-        for node in nodes
+        ledgers.NodeStatement(node.node, statement, node.budget, node.delta)
+        for node, statement in zip(nodes, stated, strict=True)
     ]
     digest = plan.digest(here)
     if folder is None:
@@ -180,16 +180,7 @@ def pair_keys(plan: Plan, placement: Placement, peers: Peers) -> PairKeys | None
         return seeded_pair_keys(seed, pairs.pairs)
     if peers.processes == 1:
         return fresh_pair_keys(pairs.pairs)
-    hosted = [len(placement.hosted(rank)) for rank in range(peers.processes)]
-    if max(hosted) > pairs.colluding:
-        raise InputError(
-            "privacy.colluding",
-            pairs.colluding,
-            f"must be at least {max(hosted)}: the process of rank {hosted.index(max(hosted))} "
-            "hosts so many nodes, and knows all that they know; or give each process fewer "
-            "(nodes.placement)",
-            public=True,
-        )
+    check_pooled(pairs.colluding, "nodes", placement, peers)
     return agreed_pair_keys(peers, pairs.pairs, placement.ranks, "noise of pairs")
 
 
@@ -338,16 +329,13 @@ def epsilon_spent(
     `charged` has the steps that each node has released, repeats included; `release` is as other
     observers see it, by default the plan's.
     """
-    release = plan.release if release is None else release
-    known: dict[tuple[Any, ...], float | None] = {}
-    epsilons = []
-    for node in plan.nodes:
-        intervals = tuple(charged.get(node.node, ()))
-        kind = (release.kind(node), intervals)
-        if kind not in known:
-            known[kind] = release.epsilon(node, intervals)
-        epsilons.append(known[kind])
-    return tuple(epsilons)
+    seen = plan.release if release is None else release
+
+    def intervals(node: NodePlan) -> tuple[Interval, ...]:
+        return tuple(charged.get(node.node, ()))
+
+    found = seen.of_each(plan.nodes, lambda node: seen.epsilon(node, intervals(node)), intervals)
+    return tuple(found)
 
 
 _EXACTLY = 200  # evaluations for each of which epsilon is found
@@ -458,11 +446,7 @@ def with_person(unit: UnitTerms, mechanisms: Sequence[Mechanism], delta: float) 
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
     """What the paper's formula says of the steps that were completed, one a node."""
-    known = {
-        kind: plan.release.claimed(node, steps)
-        for kind, node in {plan.release.kind(node): node for node in plan.nodes}.items()
-    }
-    return tuple(known[plan.release.kind(node)] for node in plan.nodes)
+    return tuple(plan.release.of_each(plan.nodes, lambda node: plan.release.claimed(node, steps)))
 
 
 def extremes(plan: Plan, nodes: Sequence[int] | None = None) -> dict[str, NodePlan]:

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from tacit.topology import Mixing
 from tacit.topology.consensus import NoiseFlow, spread
 from tacit.training.averages import step_weight
-from tacit.training.pair_noise import PairNoise, root_mean_square
 from tacit.training.plan import Plan
 from tacit.training.release import Release
+from tacit.training.shared_noise import PairNoise, root_mean_square
 
 WARNED_ABOVE = 1.5
 """A node's own noise over that of the mean, from which on a plan warns."""

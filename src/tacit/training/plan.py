@@ -16,30 +16,12 @@ from typing import Any
 
 from tacit.algorithms import source_of
 from tacit.config import Config, known_as, to_toml
-from tacit.privacy.published import FormulaCondition
 from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.protection import epsilon_words, protection
 from tacit.report.wording import with_article
 from tacit.topology import Mixing
 from tacit.training.faults import FaultPlan
-from tacit.training.release import NodeRelease, Release
-
-
-@dataclass(frozen=True)
-class NodePlan(NodeRelease):
-    """What one node does, and what that costs.
-
-    Args:
-        epsilon: certified for all planned steps; None where nothing is accounted.
-        right_guess: certified for them, where the budget is `guess`.
-        claimed: by the paper's formula for the same noise; None without a formula.
-        conditions: of the formula, and whether they hold.
-    """
-
-    epsilon: float | None = None
-    right_guess: float | None = None
-    claimed: float | None = None
-    conditions: tuple[FormulaCondition, ...] = ()
+from tacit.training.release import NodePlan, Release
 
 
 @dataclass(frozen=True)

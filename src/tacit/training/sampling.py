@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tacit.base.sending import sent
 from tacit.privacy.noise import draws as noise
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 PURPOSE = "sampling"
 ALLOCATION = "allocation"

@@ -33,7 +33,8 @@ from tacit.privacy.ledger.spent import (
     cost,
     run_mechanism,
 )
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 _LEAST = 1e-3  # of epsilon: no run is worth less
 _AND = " + "

@@ -35,7 +35,7 @@ from tacit.training.run_folder import summary
 from tacit.training.run_folder.folder import MODEL, NODES, RunFolder, created
 from tacit.training.run_folder.metrics import series
 from tacit.training.run_folder.predictor import Predictor
-from tacit.training.secure_sums import SUMMAND_BYTES
+from tacit.training.shared_noise import SUMMAND_BYTES
 
 
 @dataclass(frozen=True)
