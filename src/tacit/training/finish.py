@@ -50,11 +50,11 @@ from tacit.training.calibration import calibrate
 from tacit.training.consensus import consensus_distances
 from tacit.training.evaluation import consensus_of, models_public
 from tacit.training.hooks import LOG, Hooks
+from tacit.training.plan import not_covered
 from tacit.training.release import Interval
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.metrics import summaries
-from tacit.training.run_folder.not_covered import not_covered
 from tacit.training.run_folder.result import Result, mechanism_line, shared_conditions
 from tacit.training.state import RunState, drawn_again, record, take_rows, together
 

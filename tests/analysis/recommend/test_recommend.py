@@ -18,7 +18,7 @@ from tacit.analysis.recommend.results import recommended_text
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError, PrivateRecordsWarning
 from tacit.models.architectures import build_model, find_loss
-from tacit.training.recommend.forecast import mean_noise, signal
+from tacit.training.recommend.complete import mean_noise, signal
 
 TASK: dict[str, dict[str, Any]] = {
     "task": {"dataset": "digits"},
