@@ -65,7 +65,6 @@ def retain_allocations() -> Iterator[None]:
 
 
 def _mallopt() -> Callable[[int, int], int] | None:
-    """Set a parameter of the C library's allocator, if it is glibc's."""
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018

@@ -133,11 +133,7 @@ def train(
 def understood(
     config: Source, out: object, data: Mapping[str, Any]
 ) -> tuple[Config, Callable[[Peers], Job]]:
-    """The experiment that arguments of `train` speak of, and what prepares it among peers.
-
-    Raises:
-        InputError: one of them is wrong, or is none; names it.
-    """
+    """The experiment that arguments of `train` speak of, and what prepares it among peers."""
     for name in data.keys() - set(_DATA):
         raise InputError(name, data[name], f"is no argument; {nearest(name, _DATA)}")
     model, nodes, test, loss, metric, output, schema, units, graph = map(data.get, _DATA)
@@ -184,11 +180,7 @@ def understood(
 def check_arguments(
     config: object, model: object, nodes: object, out: object, loss: object = None
 ) -> None:
-    """Refuse arguments of a wrong kind; arguments are those of `tacit.train`.
-
-    Raises:
-        InputError: naming the argument, what it is, and what would be right.
-    """
+    """Refuse arguments of `tacit.train` that are of a wrong kind, with an `InputError` on each."""
     if not isinstance(config, str | os.PathLike | Mapping | Config):
         expected = (
             "must be the path of an experiment file, a mapping of its sections such as "

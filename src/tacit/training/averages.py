@@ -46,10 +46,7 @@ class Averages(NamedTuple):
 
 
 def step_weight(average: str, k: int, steps: int) -> float | None:
-    """What the models after step k of K count for in the average of those so far.
-
-    Above 0 and up to 1; None: they are not in it.
-    """
+    """What the models after step k of K count for in the average so far: in (0, 1]; None: they do not."""
     kind, share = average_rule(average)
     if kind == "none":
         return None

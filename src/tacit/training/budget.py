@@ -45,11 +45,7 @@ class RunLedger:
         self.own.reserve(first_step, until)
 
     def settle(self, used_until: int, charged_until: int | None = None) -> None:
-        """Give back what this session reserved and did not use, at a clean stop.
-
-        `used_until` is the first step that was not sent; up to `charged_until` all stays charged,
-        see `Ledger.settle`.
-        """
+        """Give back at a clean stop what this session reserved and did not use: `Ledger.settle`."""
         self.own.settle(used_until, charged_until)
         self.shared.settle(used_until, charged_until)
 
@@ -261,7 +257,6 @@ def covers_calibration(plan: Plan, ledger: RunLedger) -> bool:
 def _own_limits(
     plan: Plan, before: Mapping[int, Sequence[Interval]], first: int
 ) -> Sequence[_Limit]:
-    """The run's own budgets, where something was spent of them already."""
     if plan.config.privacy.accounting != "certified":
         return ()
     limits = []
@@ -290,7 +285,6 @@ def _data_limits(
     run_id: str | None,
     again: Sequence[Interval],
 ) -> Sequence[_Limit]:
-    """The budgets of the nodes' data; their figures are for their owners' eyes."""
     why = "steps of this run that were reserved before, and all other runs, are charged as well"
     return [
         _Limit(
@@ -393,7 +387,7 @@ def epsilon_by_colluders(
     """Certified epsilon against 0, 1, 2 ... nodes who pool all that they know: a row a number.
 
     Up to one more than the plan's guarantee is about; no rows where it counts on nobody else.
-    `charged` has the steps that each node has released, by default all that are planned.
+    `charged` is as in `unit_spent`.
     """
     shared = plan.release.shared
     if shared is None:

@@ -45,12 +45,10 @@ _USUAL = 4.0
 
 @dataclass(frozen=True)
 class ConsensusForecast:
-    """Each node's noise over that of the mean of all models; 1 is perfect mixing.
-
-    Of the noise of the `MEMORY` steps before.
+    """Each node's noise, of the `MEMORY` steps before, over that of the mean of all models.
 
     Args:
-        worst: at the node where it is largest, at the end of the run.
+        worst: at the node where it is largest, at the end of the run; 1 is perfect mixing.
         typical: root mean square over nodes, likewise.
         worst_gradients: at the worst node over the whole run, where gradients are taken: root of
             the sum of its variances over that of the mean's.
@@ -78,12 +76,9 @@ class ConsensusForecast:
 
 @dataclass(frozen=True)
 class PairChoice:
-    """What "auto" comes to.
+    """Deviation of a pair's noise over the root mean square of the nodes' own, gossip rounds, and why.
 
-    Args:
-        pair_noise: deviation of a pair's noise over the root mean square of the nodes' own.
-        rounds: of gossip, a step.
-        reason: why, one sentence; None where nothing was left to choose.
+    The `reason` is one sentence; None where nothing was left to choose.
     """
 
     pair_noise: float
@@ -298,7 +293,6 @@ def _forecasts(flow: NoiseFlow, ratios: Sequence[float]) -> list[ConsensusForeca
 
 
 def _some_steps(pairs: PairNoise) -> PairNoise:
-    """The same for some of the steps, where who is active differs from one to the next."""
     if pairs.active is None:
         return pairs
     chosen = np.unique(np.linspace(0, len(pairs.active) - 1, _SETS).round().astype(int))
@@ -306,7 +300,6 @@ def _some_steps(pairs: PairNoise) -> PairNoise:
 
 
 def _mean_noise(pairs: PairNoise, ratio: float) -> float:
-    """The noise in the mean that keeps every node's budget, over that of independent noise."""
     with_noise = replace(pairs, deviation=ratio * root_mean_square(pairs.own))
     needed = np.array(pairs.own) / with_noise.typical_gains
     return root_mean_square(needed.tolist()) / root_mean_square(pairs.own)

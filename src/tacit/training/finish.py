@@ -140,11 +140,7 @@ def finish(run: RunState, hooks: Hooks) -> Result:
 
 
 def _as_told(run: RunState, document: ResultDocument, told: Summary | None) -> ResultDocument:
-    """The document of another process, with what rank 0 says of all nodes.
-
-    Raises:
-        PeerError: rank 0 speaks of other nodes or metrics than there are.
-    """
+    """The document of another process, with what rank 0 says of all nodes; else a `PeerError`."""
     if told is None:
         raise PeerError("rank 0 gave no summary of the result")
     job, sent = run.job, list(told.bytes_sent_by_node)
@@ -233,7 +229,6 @@ def settle(run: RunState, ledger: RunLedger, adaptive: bool) -> None:
 
 
 def _reserve_all(run: RunState, ledger: RunLedger) -> None:
-    """Reserve all planned steps, made or not."""
     if run.reserved < run.until:
         ledger.reserve(run.reserved, run.until)
     run.paid, run.own_paid = max(run.paid, run.until), max(run.own_paid, run.until)
@@ -453,5 +448,4 @@ def _trust_terms(run: RunState, charged: Mapping[int, Sequence[Interval]]) -> Tr
 def _known(
     spent: Sequence[float | None], charged: Mapping[int, Sequence[Interval]]
 ) -> tuple[float | None, ...]:
-    """What is spent by each node, where what it has reserved is known."""
     return tuple(value if node in charged else None for node, value in enumerate(spent))

@@ -237,9 +237,8 @@ def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
     digest of random numbers of all processes, so that none of them can choose it.
 
     Raises:
-        InputError: the processes go on with different runs, or this one has no ledger of a run that
-            the ledgers of its nodes' data know, or of other data with some of their records: what
-            two runs of one identity release of a record is not added up.
+        InputError: the processes go on with different runs, or ledgers of the nodes' data know this
+            one, of which no ledger is here: what is released of a record would not be added up.
     """
     known = None
     if reserved is not None and RunFolder(reserved).ledger.exists():
@@ -365,7 +364,6 @@ def _begin_reserving(run: RunState) -> None:
 
 
 def _any_callback(peers: Peers, hooks: Hooks) -> bool:
-    """Whether a callback asks for the end of the run; only the process of rank 0 has any."""
     asked: list[bool] = peers.share("stop by a callback", hooks.ask_for_stop, FLAG)
     return any(asked)
 
@@ -382,7 +380,7 @@ def _stop_wanted(run: RunState, hooks: Hooks) -> bool:
 def _standing(run: RunState) -> Standing:
     """Where the run stands for the eyes of this site; called from another thread, and only looks.
 
-    The steps that were reserved count as spent, since the ledger has charged them.
+    Steps that were reserved count as spent.
     """
     return Standing(
         step=run.step,

@@ -317,7 +317,6 @@ def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) 
 
 
 def _schedules(config: Config, records: Sequence[int]) -> Schedules:
-    """Clip and noise shape as they will run."""
     batch, largest = config.train.settled_batch, max(records)
     if batch != "all" and batch > largest:
         raise InputError(
@@ -369,7 +368,6 @@ def _released(release: Release, node: NodePlan) -> tuple[tuple[float, int], ...]
 
 
 def _noised(config: Config, release: Release, nodes: Sequence[NodePlan]) -> tuple[NodePlan, ...]:
-    """The nodes with their noise scale, and what it costs."""
     settings, per_node = config.privacy, config.per_node
     nothing: Sequence[None] = (None,) * len(nodes)
     budgets, guesses = (
@@ -413,7 +411,6 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodePlan]) -> tupl
 
 
 def _refused(want: _NoiseQuestion, error: BudgetError) -> str:
-    """Why a node's budget cannot be met, with the key that asked for it."""
     text = str(error)
     if want.guess is not None and not text.startswith("privacy."):
         return f"privacy.guess = {want.guess:g} cannot be kept: {text}"
@@ -522,7 +519,6 @@ def _with_pair_noise(
 def _with_costs(
     settings: Privacy, release: Release, nodes: Sequence[NodePlan]
 ) -> tuple[NodePlan, ...]:
-    """The nodes with what is certified of them."""
     found = release.of_each(
         nodes,
         lambda node: _certified(settings, release, node),
@@ -537,9 +533,9 @@ def _with_costs(
 def _with_common_noise(
     config: Config, release: Release, nodes: Sequence[NodePlan]
 ) -> tuple[NodePlan, ...]:
-    """The nodes with the noise that secure sums ask for: the same for all in the mean.
+    """The nodes with the noise that secure sums ask for: that of the strictest budget, for all.
 
-    That of the node whose budget asks for most; a given noise is the same already.
+    A given noise is the same already.
 
     Raises:
         BudgetError: a given noise does not keep a node's budget.
@@ -607,7 +603,6 @@ def _enough(
 
 
 def _own_noise(nodes: Sequence[NodePlan], pairs: PairNoise) -> tuple[NodePlan, ...]:
-    """The nodes with the noise of their own that goes with noise of pairs."""
     return tuple(
         replace(node, noise_scale=own * node.divisor)
         for node, own in zip(nodes, pairs.own, strict=True)
@@ -647,11 +642,9 @@ def _calibrated_rounds(
     """The least noise scale for which no step of a node alone costs more than `target`.
 
     The step of the least noise is the dearest of its kind; the first two steps are of different
-    kinds where a method has several (anchors and what lies between them).
-
-    Where these steps are, with the noise of `initial_guess`, the very mechanisms that they are for
-    `initial_guess`, its scale is this node's: nodes that only differ in how often they take part
-    share one search (100 clients of Adult: 2 in place of 34).
+    kinds where a method has several (anchors and what lies between them). Where these are the very
+    mechanisms that they are for `initial_guess`, with its scale, that is this node's: nodes that
+    only differ in how often they take part share one search (100 clients of Adult: 2, not 34).
     """
     start = 1.0
     if initial_guess is not None:
@@ -691,9 +684,7 @@ def _calibrated(
     target: float | None,
     intervals: Sequence[Interval] | None = None,
 ) -> float:
-    """The least noise scale whose certified epsilon, or right guess, is within a node's budget.
-
-    `target` is that epsilon.
+    """The least noise scale whose epsilon (`target`) or right guess keeps a node's budget.
 
     It is that of the steps in `intervals`, by default all; `start` is a guess.
     """

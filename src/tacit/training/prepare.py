@@ -336,7 +336,6 @@ _MADE_UP = (
 
 
 def _check_packed(config: Config, *, built_in: bool) -> None:
-    """Refuse what is of records of one input where they have several."""
     expected, task = "is for records of one input, and these have several", config.task
     if not built_in and task.model != GIVEN and ":" not in task.model:
         more = f"{expected}: give a module of your own, whose forward takes them"
@@ -398,7 +397,6 @@ def _view_notes(engine: StackedModel) -> tuple[str, ...]:
 
 
 def _moments(config: Config, model: nn.Module, loss: Loss) -> Moments | None:
-    """The moments that are trained in place of a linear model, where the algorithm does that."""
     chosen, bound = config.algorithm, config.input_bound
     if chosen.definition.moments is None or bound is None:
         return None
@@ -455,7 +453,6 @@ def _agreed_records(
     peers: Peers,
     layout: Mapping[str, str],
 ) -> list[int]:
-    """How many records every node holds, once all processes have reported the same experiment."""
     start = model.start(1, dtype, "cpu")[0]
     shapes = {slot.name: slot.shape for slot in model.layout.slots}
     computed = {"gradient path": model.path, "device": train.targets.device.type}
@@ -470,7 +467,6 @@ def _agreed_records(
 def _table_notes(
     config: Config, model: StackedModel, records: Sequence[int], dtype: torch.dtype
 ) -> tuple[str, ...]:
-    """What the gradient table will take; refused where it does not fit."""
     chosen = config.algorithm
     request = chosen.definition.table(chosen.options)
     if request is None:
@@ -495,10 +491,7 @@ def _features(
     dtype: torch.dtype,
     device: torch.device,
 ) -> FeatureMap | None:
-    """The feature map of the experiment, tried out on public or made-up records alone.
-
-    `where` is what an error calls the public ones.
-    """
+    """The feature map, tried out on public records (errors call them `where`), or made-up ones."""
     if config.task.feature_map is None:
         return None
     first, public = records.train.first, records.test
@@ -600,11 +593,7 @@ def _on_device(
 def _check_records(
     engine: StackedModel, loss: Loss, outputs: Tensor, train: StackedData, whose: Sequence[str]
 ) -> None:
-    """Ask every node's records for the public rules, before anything is sent.
-
-    Raises:
-        RecordsError: naming the node and the rule, and how many records break it.
-    """
+    """Ask every node's records for the public rules, before anything is sent."""
     tables = nn.Embedding | nn.EmbeddingBag
     ids = any(isinstance(part, tables) for part in engine.original.modules()) or (
         train.packed is not None and train.packed.has_ids
@@ -636,9 +625,6 @@ def _check_scale(config: Config, loss: Loss, train: StackedData, whose: Sequence
     """Refuse targets far outside [-1, 1], to which clipped gradients do not lead in any steps.
 
     Of such inputs the own screen is told.
-
-    Raises:
-        RecordsError: naming the node and the rule, and how many records break it.
     """
     bound, far = config.task.target_bound or _FAR_TARGET, []
     measured = train.stored.is_floating_point() and train.packed is None and not train.bytes
@@ -664,7 +650,6 @@ def _check_scale(config: Config, loss: Loss, train: StackedData, whose: Sequence
 
 
 def _largest(values: Tensor) -> float:
-    """The largest size of any of them; 0 of none."""
     return float(torch.stack(values.aminmax()).abs().max()) if values.numel() else 0.0
 
 

@@ -238,14 +238,12 @@ def load_records(
 
 
 def _person(config: Config, schema: Schema | None) -> str | None:
-    """What they are called whose the records are, by the schema or the experiment."""
     if schema is None or schema.unit is None:
         return config.privacy.unit_column
     return schema.unit.name
 
 
 def _unit_rule(config: Config, schema: Schema | None) -> UnitRule | None:
-    """What a person's records are to a step, where epsilon protects a person."""
     privacy = config.privacy
     column = privacy.unit_column
     if column is None:
@@ -258,7 +256,6 @@ def _unit_rule(config: Config, schema: Schema | None) -> UnitRule | None:
 
 
 def _check_known(config: Config, schema: Schema | None, records: Dataset, whose: str) -> None:
-    """Refuse records that do not say whose they are, where epsilon protects a person."""
     if config.privacy.unit_column is None or records.units is not None:
         return
     expected = f"{whose} has no such column"
@@ -293,11 +290,7 @@ def _names(
 
 
 def _parties(config: Config, declared: NodeColumn) -> tuple[str, ...]:
-    """Whose the nodes are that have records of their own: all that a schema lists, or some.
-
-    Raises:
-        InputError: nobody says which, or those who are named are others, or in another order.
-    """
+    """Whose the nodes are that have records of their own: all that a schema lists, or some."""
     count, names, listed = config.nodes.count, config.nodes.names, declared.values
     if names is None and count != len(listed):
         expected = (
@@ -315,9 +308,9 @@ def _parties(config: Config, declared: NodeColumn) -> tuple[str, ...]:
 def node_names(
     declared: tuple[str, ...] | None, placement: Placement, peers: Peers
 ) -> tuple[str, ...] | None:
-    """Whose each node is: what is declared, unless it is a site whose node is another; or sites.
+    """Whose each node is, by declaration; or of sites, whose names alone are known, by their names.
 
-    Their processes are known by their names, others are not.
+    A declared name may not be that of a site whose node is another.
     """
     if not peers.authenticated:
         return declared
@@ -339,10 +332,7 @@ def _of_parties(schema: Schema | None, names: tuple[str, ...] | None) -> Schema 
 
 
 def found_in(records: Tensor, others: Tensor) -> int:
-    """How many of some records have the inputs of one of the others, whatever their names say.
-
-    Both are inputs, `[records, ...]`.
-    """
+    """How many records have the inputs of one of the others, both `[records, ...]`."""
     own, known = (record_digests(inputs, _COMPARED) for inputs in (records, others))
     return int(np.isin(own, known).sum())
 
@@ -367,7 +357,6 @@ def warn_of_private(what: str, public: Tensor, private: Tensor) -> None:
 
 
 def _schema(config: Config, given: Schema | None) -> Schema | None:
-    """The schema of the tables, whose facts are confirmed to be public."""
     path = config.task.schema
     if given is None and path is not None:
         given = find_schema(path, Path(config.task.data_dir))
@@ -390,7 +379,6 @@ def _load(config: Config, schema: Schema | None) -> data.TaskData:
 
 
 def _whose(config: Config, node: int, *, is_given: bool) -> str:
-    """What an error calls the records of a node."""
     if is_given:
         return f"nodes[{node}]"
     source = config.nodes.source
@@ -404,7 +392,6 @@ def _own(
     hosted: Sequence[int],
     whose: Sequence[str],
 ) -> list[Dataset]:
-    """The records that each node has of its own, as they are given or as the experiment says."""
     if nodes is None:
         assert config.nodes.source is not None
         return data.load_own(config.nodes.source, hosted, schema)
@@ -510,7 +497,6 @@ def _divided(
 def _public(
     config: Config, test: Any, named: data.TaskData | None, schema: Schema | None
 ) -> Dataset | None:
-    """Public test records: as given, of the data set, or as the experiment names them."""
     if test is not None:
         return _dataset(_opened(test, "test", schema), "test", schema)
     if named is not None or config.task.test is None:
@@ -531,9 +517,6 @@ def with_features(
     """The same records with features in place of inputs, those that are public too.
 
     The records given are left as they are. Features of the nodes are kept in `kept`; None: nowhere.
-
-    Raises:
-        RecordsError: features of some records are not finite.
     """
     test = records.test
     if test is not None:
@@ -580,11 +563,6 @@ def _inputs_of(records: StackedData, first: int, rows: slice) -> Tensor:
 
 
 def _check_features(features: Tensor, whose: str) -> None:
-    """Refuse features that are not finite, as inputs that are not finite are.
-
-    Raises:
-        RecordsError: saying how many records are at fault.
-    """
     if bool(torch.isfinite(features.sum())):
         return
     wrong = int((~torch.isfinite(features)).flatten(1).any(dim=1).sum())

@@ -274,7 +274,6 @@ def _dealt_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Se
 def _disjoint_fixed(
     rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, parts: int
 ) -> tuple[Parts, ...]:
-    """The same of fixed sizes."""
     drawn = _subsets(rows, keys, k, parts)
     lengths = [len(records) for records in drawn]
     # The order is that of `noise.permutation`.

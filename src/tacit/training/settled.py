@@ -97,10 +97,7 @@ def epochs_note(config: Config, nodes: Sequence[NodePlan]) -> tuple[str, ...]:
 
 
 def with_rate(config: Config) -> tuple[Config, tuple[str, ...]]:
-    """The experiment with a learning rate that is a number, and a line that says which.
-
-    The nodes and steps of `config` are those of the run.
-    """
+    """The experiment with a learning rate that is a number, and a line that says which."""
     if config.algorithm.options.learning_rate != "sqrt(n/K)":
         return config, ()
     nodes, steps = config.nodes.count, config.train.steps
@@ -152,7 +149,6 @@ def with_clip(
 
 
 def _with(config: Config, **options: Any) -> Config:
-    """With some options replaced; those that were not given stay so."""
     chosen = config.algorithm
     given = chosen.options.model_dump(exclude_unset=True)
     section = AlgorithmSection(chosen.name, {**given, **options})

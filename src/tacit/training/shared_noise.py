@@ -291,11 +291,7 @@ def check_range(
 
 
 def check_pooled(colluding: int, members: str, placement: Placement, peers: Peers) -> None:
-    """Refuse a process that hosts more nodes (`members` calls them) than may pool what they know.
-
-    Raises:
-        InputError: on `privacy.colluding`, the same at every process.
-    """
+    """Refuse a process that hosts more nodes, or other `members`, than may pool what they know."""
     hosted = [len(placement.hosted(rank)) for rank in range(peers.processes)]
     if max(hosted) > colluding:
         raise InputError(

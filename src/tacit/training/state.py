@@ -372,7 +372,6 @@ def _agreed_terms(
     resume: bool,
     is_new: bool,
 ) -> SessionTerms:
-    """Agree from which step to go on, and up to which; see `begin`."""
     plan, first = job.plan, 0
     lacking = None
     notes: tuple[str, ...] = ()
@@ -435,7 +434,6 @@ def _agreed_terms(
 
 
 def _absences(peers: Peers, rejoining: Sequence[bool], first: int) -> tuple[str, ...]:
-    """What people should know of sites that were left out, now and in sessions before."""
     before = peers.session.earlier(_TERMS_NAME, _TERMS)
     names = [site.name for site, back in zip(peers.seen(), rejoining, strict=False) if back]
     return (() if before is None else before.absences) + tuple(
@@ -623,7 +621,6 @@ def _agreed_end(peers: Peers, plan: Plan, first: int, own: int) -> tuple[int, in
 
 
 def _run_id(ledger: RunLedger | None) -> str:
-    """Identity of the run in its ledger; empty where nothing is accounted."""
     return "" if ledger is None else ledger.own.run_id
 
 
@@ -704,7 +701,6 @@ def _shown(run: RunState, step: int) -> PrivateMeasurement:
 
 
 def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[dict[str, Any]]:
-    """What everyone may know of where the run stands."""
     plan = run.plan
     k = max(step - 1, 0)
     noise = [plan.release.noise_std(node, k) / node.divisor for node in plan.nodes]
@@ -765,7 +761,6 @@ def checkpoint_of(run: RunState) -> Checkpoint:
 
 
 def _evaluation_steps(config: Config, first: int, until: int) -> tuple[int, ...]:
-    """The steps after which the run is evaluated, its last one included."""
     every = config.train.evaluate_every or share_of(config.train.steps, EVALUATIONS)
     inner = [step for step in range(first, until) if step % every == 0]
     return (*inner, until)

@@ -182,7 +182,6 @@ def _site_group(config: Config, folder: Path, out: Path | None, is_new: bool) ->
 
 @contextmanager
 def _reported(cluster: Crew) -> Iterator[None]:
-    """Within, an error that ends this process is told to the others."""
     try:
         yield
     except BaseException as error:
@@ -372,9 +371,7 @@ def _pieces(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def compare(identities: Sequence[Mapping[str, Scalar]], names: Sequence[str] = ()) -> None:
-    """Refuse processes that do not run the same experiment.
-
-    Identities are by rank, and so are the processes' names (of sites, their own).
+    """Refuse processes that do not run the same experiment, as each one's identity says, by rank.
 
     Raises:
         InputError: two of them differ; names the first two things that differ, who has what, and
@@ -456,7 +453,6 @@ def _scalar(value: Any) -> Scalar:
 
 
 def _digest(parts: Iterable[bytes]) -> str:
-    """A digest of the parts and of where one ends."""
     whole = hashlib.blake2b(digest_size=16)
     for part in parts:
         whole.update(hashlib.blake2b(part, digest_size=16).digest())
@@ -480,10 +476,9 @@ def _written(value: Scalar | None) -> str:
 
 @dataclass(frozen=True)
 class _Difference:
-    """One thing that not all processes have in common.
+    """A thing that not all processes have in common, and `who` has what of it, in words.
 
-    Its value is that of the first rank that differs from rank 0, None where that has none; `who`
-    says in words who has that, and who has what else.
+    Its value is that of the first rank that differs from rank 0, None where that has none.
     """
 
     name: str

@@ -168,11 +168,7 @@ def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
 
 
 def _masks(job: Job, cluster: Crew) -> PairMasks | None:
-    """This process's masks for secure sums, with keys of this start; None without such sums.
-
-    Raises:
-        InputError: on `privacy.colluding`, a process hosts more clients than that.
-    """
+    """This process's masks for secure sums, with keys of this start; None without such sums."""
     sums = job.plan.release.sums
     if sums is None:
         return None
@@ -212,5 +208,4 @@ def graphs_of(job: Job) -> Graphs:
 
 
 def _arrives(job: Job) -> Active:
-    """Whose messages reach the server."""
     return everybody if job.plan.faults is None else job.plan.faults.arrives

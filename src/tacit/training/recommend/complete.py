@@ -49,11 +49,7 @@ def with_settings(config: Config, facts: Facts, parameters: int) -> tuple[Config
     """An experiment in which nothing is open any more, and a line that says what was.
 
     The one given has its model, of d `parameters`, and its features already; the facts are of what
-    the model gets.
-
-    Raises:
-        InputError: there is no plan of such settings.
-        BudgetError: a node's budget cannot be met.
+    the model gets. Refused as `build_plan` refuses.
     """
     if config.given is None:
         return config, ()

@@ -133,7 +133,6 @@ def _scores(metric: Metric, outputs: Tensor, targets: Tensor) -> list[float]:
 
 
 def _models_at_once(model: StackedModel, inputs: Tensor) -> int:
-    """Of how many models the outputs for all records are kept at a time, at least one."""
     numbers = max(1, len(inputs) * model.outputs_per_record)
     return max(1, model.memory_bytes // (8 * numbers))
 

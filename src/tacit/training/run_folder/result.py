@@ -328,11 +328,7 @@ def _privacy(plan: Plan, result: ResultDocument) -> str:
 
 
 def _columns(metrics: Mapping[str, Sequence[Any]], *, private: bool) -> dict[str, list[Any]]:
-    """The series of a run as flat columns, `test_accuracy.mean` and so on.
-
-    Each of the metrics is a list of numbers, mappings or None. With `private`, those that were
-    measured on private records are among the columns, as `private.train_loss` and so on.
-    """
+    """The series as flat columns, `test_accuracy.mean` and so on, or `private.train_loss`."""
     flat: dict[str, list[Any]] = {}
     for name, values in metrics.items():
         public = name in PublicMeasurement.model_fields
@@ -410,10 +406,7 @@ def shared_conditions(plan: Plan) -> tuple[FormulaCondition, ...]:
 
 
 def message_bytes(plan: Plan, size: int) -> float:
-    """Bytes of one message of a node that sends, as `tacit.communication.compression` writes it.
-
-    A number has `size` bytes.
-    """
+    """Bytes of one message of a node that sends, compressed or not; a number has `size`."""
     chosen, d = plan.config.algorithm, plan.parameters
     options: Any = chosen.options
     numbers = chosen.definition.graph.message_numbers(options, d)

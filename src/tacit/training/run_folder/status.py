@@ -42,10 +42,7 @@ class Standing:
 
 
 class StatusWriter:
-    """Writes the status of a process into its folder until `end`.
-
-    There are `between` seconds between two looks; `clock` gives the time with its zone.
-    """
+    """Writes the status of a process into its folder until `end`, every `between` seconds."""
 
     def __init__(
         self,
@@ -68,17 +65,11 @@ class StatusWriter:
         self._thread.start()
 
     def follow(self, standing: Callable[[], Standing]) -> None:
-        """Show from now on where this says that the run stands.
-
-        It is called in the thread that writes; it looks, and changes nothing.
-        """
+        """Show from now on where this says that the run stands; a thread calls it, which only looks."""
         self._standing, self._state = standing, "running"
 
     def end(self, state: ProcessState, last_error: str | None = None) -> None:
-        """Write how the process ended, for good: in a state of `FINAL`.
-
-        `last_error` is a line that is public.
-        """
+        """Write how the process ended, for good: a state of `FINAL`, and a line that is public."""
         assert state in FINAL, state
         self._ending.set()
         self._thread.join(_TO_END)
