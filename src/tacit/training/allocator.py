@@ -19,7 +19,7 @@ _MIB = 2**20
 def plain_memory_errors() -> Iterator[None]:
     """Within, a device without memory raises `InputError` on `train.device`.
 
-    It says nothing of what was asked for, whose size may follow from secret coins.
+    What was asked for is not said: its size may follow from secret coins.
     """
     try:
         yield

@@ -55,9 +55,9 @@ class RunLedger:
         self.shared.use()
 
     def paid_until(self, first: int) -> int:
-        """Up to which step a run that goes on at `first` has paid already; `first` if it has not.
+        """Up to which step a run that goes on at `first` has paid already: `first`, or further.
 
-        It has where its last stop kept more charged than was sent, and every ledger says the same.
+        That is where its last stop kept more charged than was sent, and every ledger says the same.
         """
         unsent = {self.own.unsent, *self.shared.unsent()}
         interval = unsent.pop() if len(unsent) == 1 else None
@@ -165,7 +165,7 @@ def pair_keys(plan: Plan, placement: Placement, peers: Peers) -> PairKeys | None
     Steps that are run again after a kill therefore never see the same noise of a pair twice.
 
     Raises:
-        InputError: on `privacy.colluding`, a process hosts more nodes than that.
+        InputError: see `check_pooled`.
         PeerError: another process was lost, or showed no public key.
     """
     pairs = plan.release.pairs
@@ -223,11 +223,8 @@ def affordable(
     """
     paid = first if paid is None else paid
     charged = {node: (*intervals, *again) for node, intervals in before.items()}
-    limits = [*_own_limits(plan, charged, paid)]
-    if ledger is not None:
-        limits += _data_limits(plan, ledger.shared, paid, ledger.own.run_id, again)
     until, short = plan.steps, None
-    for limit in limits:
+    for limit in _limits(plan, charged, paid, ledger, again):
         covered = _covered(limit, first, paid, until)
         if covered < until:
             until, short = covered, limit
@@ -248,21 +245,25 @@ def affordable(
 
 def covers_calibration(plan: Plan, ledger: RunLedger) -> bool:
     """Whether what is released after the last step is within every budget of this process."""
-    steps, shared = plan.steps, ledger.shared
-    limits = [*_own_limits(plan, ledger.charged(), steps)]
-    limits += _data_limits(plan, shared, steps, ledger.own.run_id, ())
-    return all(limit.cost(steps) <= limit.budget for limit in limits)
+    limits = _limits(plan, ledger.charged(), plan.steps, ledger)
+    return all(limit.cost(plan.steps) <= limit.budget for limit in limits)
 
 
-def _own_limits(
-    plan: Plan, before: Mapping[int, Sequence[Interval]], first: int
-) -> Sequence[_Limit]:
-    if plan.config.privacy.accounting != "certified":
-        return ()
+def _limits(
+    plan: Plan,
+    before: Mapping[int, Sequence[Interval]],
+    first: int,
+    ledger: RunLedger | None,
+    again: Sequence[Interval] = (),
+) -> list[_Limit]:
+    """The run's own budgets, where something was spent of them already, and those of the data.
+
+    The figures of the latter are for their owners' eyes; `again` is as in `affordable`.
+    """
     limits = []
     nodes = {
         (plan.release.kind(node), node.limit, tuple(before.get(node.node, ()))): node
-        for node in plan.nodes
+        for node in (plan.nodes if plan.config.privacy.accounting == "certified" else ())
     }
     for node in nodes.values():
         charged = list(before.get(node.node, ()))
@@ -275,26 +276,11 @@ def _own_limits(
 
         told = f"{node.budget:g}" if node.guess is None else f"guess {node.guess:g}"
         limits.append(_Limit(f"node {node.node} ({told})", node.limit, total))
-    return limits
-
-
-def _data_limits(
-    plan: Plan,
-    shared: SharedLedgers,
-    first: int,
-    run_id: str | None,
-    again: Sequence[Interval],
-) -> Sequence[_Limit]:
     why = "steps of this run that were reserved before, and all other runs, are charged as well"
-    return [
-        _Limit(
-            f"the data of node {draw.nodes[0]} (privacy.ledger)",
-            draw.account.epsilon_budget,
-            draw.cost,
-            why,
-        )
-        for draw in draws(plan, shared, first, run_id, again)
-    ]
+    for draw in draws(plan, ledger.shared, first, ledger.own.run_id, again) if ledger else ():
+        whose = f"the data of node {draw.nodes[0]} (privacy.ledger)"
+        limits.append(_Limit(whose, draw.account.epsilon_budget, draw.cost, why))
+    return limits
 
 
 def _covered(limit: _Limit, first: int, paid: int, until: int) -> int:
@@ -318,10 +304,9 @@ def _covered(limit: _Limit, first: int, paid: int, until: int) -> int:
 def epsilon_spent(
     plan: Plan, charged: Mapping[int, Sequence[Interval]], release: Release | None = None
 ) -> tuple[float | None, ...]:
-    """Certified epsilon of what is in the ledger, one a node.
+    """Certified epsilon of the steps that each node has released, repeats included, one a node.
 
-    `charged` has the steps that each node has released, repeats included; `release` is as other
-    observers see it, by default the plan's.
+    `release` is as other observers see it, by default the plan's.
     """
     seen = plan.release if release is None else release
 

@@ -180,7 +180,7 @@ def of_server(job: Job, own: Part, rank: int) -> Part:
 def augmented_lagrangian(job: Job, state: Any) -> Private[float | None]:
     """That of this process's nodes, over all their records; None of a method without duals.
 
-    It reads private records, and mostly models that were never noised: for the eyes of the nodes.
+    It reads private records, and models that were never noised: for the eyes of the nodes.
     """
     chosen = job.config.algorithm
     if chosen.definition.primal_dual is None:

@@ -302,10 +302,9 @@ def result_document(
     others: str,
     calibration: Sequence[CalibrationBin] = (),
 ) -> ResultDocument:
-    """The content of `result.json`, from which the report is drawn too.
+    """The content of `result.json`: of the steps that each node has reserved, where that is known.
 
-    `charged` has the steps that each node has reserved, of which anything is known. `others` says
-    where epsilon of another process's node is from, with `{rank}` for its rank.
+    `others` says where epsilon of another process's node is from, with `{rank}` for its rank.
     """
     job, plan, config, measured = run.job, run.plan, run.job.config, run.measured
     algorithm, nodes = config.algorithm.definition, range(len(plan.nodes))

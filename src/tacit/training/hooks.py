@@ -117,9 +117,8 @@ class Hooks:
     """The callbacks of a run, called one after the other.
 
     The first failure of a callback is kept. It asks for a clean stop, so that the run ends with a
-    checkpoint before the failure is raised. `stopped_by` is the name of the callback that asked for
-    a stop, and `failure` says what a callback did wrong. `watched`: whoever interrupts the run has
-    seen what was released.
+    checkpoint before it is raised. `stopped_by` names the callback that asked for a stop.
+    `watched`: whoever interrupts the run has seen what was released.
     """
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
@@ -170,7 +169,7 @@ class Hooks:
                 LOG.exception("%s.on_error failed", type(callback).__name__)
 
     def raise_failure(self, more: str = "") -> None:
-        """Raise what a callback did wrong, an `InputError`; `more` says what it means for the run."""
+        """Raise what a callback did wrong, if one did; `more` says what it means for the run."""
         if self.failure is not None:
             failure = self.failure
             if failure.__cause__ is not None and not isinstance(failure.__cause__, Exception):

@@ -371,17 +371,14 @@ def _any_callback(peers: Peers, hooks: Hooks) -> bool:
 def _stop_wanted(run: RunState, hooks: Hooks) -> bool:
     """Whether a callback ends the run here.
 
-    Where kills have left a budget that ends the run before its plan does, only a failure counts:
-    all that the budget covers is charged in any case.
+    Where a budget ends the run before its plan does, after kills, only a failure counts: all that
+    the budget covers is charged in any case.
     """
     return hooks.failure is not None or (hooks.ask_for_stop and run.until == run.plan.steps)
 
 
 def _standing(run: RunState) -> Standing:
-    """Where the run stands for the eyes of this site; called from another thread, and only looks.
-
-    Steps that were reserved count as spent.
-    """
+    """Where the run stands for the eyes of this site, by what is reserved; another thread looks."""
     return Standing(
         step=run.step,
         steps=run.until,

@@ -173,10 +173,9 @@ def unit_of(config: Config, person: str | None) -> UnitTerms:
 
 
 def not_covered(config: Config, unit: UnitTerms) -> tuple[str, ...]:
-    """What is seen of private records, or known of them, beside what epsilon is about.
+    """What is seen or known of private records beside what epsilon is about, each in words.
 
-    The experiment is one whose epsilon is accounted for, and protects that `unit`. Each entry is in
-    words for people, as a result and a statement have them.
+    The experiment is one whose epsilon is accounted for, and protects that `unit`.
     """
     task, algorithm = config.task, config.algorithm
     measured = [

@@ -85,9 +85,9 @@ def build_plan(
 ) -> Plan:
     """Decide everything: what is released first, noise calibrated on it, then the plan, at once.
 
-    `records` is J of each node, `parameters` is d. `notes` and `cautions` are further lines for the
-    plan. `linear`: whether the model is one linear layer, with closed-form gradients. `person`:
-    what those are called whose the records are; None: nobody said.
+    `records` is J of each node, `parameters` is d; `notes` and `cautions` are further lines.
+    `linear`: whether the model is one linear layer, with closed-form gradients. `person`: what
+    those are called whose the records are; None: nobody said.
 
     Raises:
         InputError: the settings contradict each other or the data.

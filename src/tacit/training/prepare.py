@@ -354,11 +354,8 @@ def find_augmentation(config: Config, examples: Tensor) -> Augmentation | None:
     """What the views of a record are, as `[task].augmentation` and `[train].views` say.
 
     Views of a user's own stay within `input_bound`; those that are built in lengthen no record.
-    `examples` `[few, ...]` are inputs as the model takes them.
-
-    Raises:
-        InputError: on `task.augmentation` for records that it is not for, and for a function that
-            cannot be found.
+    `examples` `[few, ...]` are inputs as the model takes them. What is not for such records, or
+    cannot be found, is refused.
     """
     name, views, bound = config.task.augmentation, config.train.views or 1, config.input_bound
     if name is None:

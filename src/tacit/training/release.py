@@ -291,7 +291,7 @@ class Release:
                 ASSUMED,
                 "keeps no gradient to the bound, so that no epsilon holds: clip, with 'l2'",
             )
-        return self._mechanism(node, intervals)
+        return self.assumed_mechanism(node, intervals)
 
     def assumed_mechanism(
         self, node: NodePlan, intervals: Iterable[Interval] | None = None
@@ -300,10 +300,6 @@ class Release:
 
         Where the bound is not enforced, nothing that it says may be told as a guarantee.
         """
-        stated = self.mechanism if self.clip.enforced else self._mechanism
-        return stated(node, intervals)
-
-    def _mechanism(self, node: NodePlan, intervals: Iterable[Interval] | None) -> privacy.Mechanism:
         steps = self.active_steps(node, intervals) or [0]
         trained = [step for step in steps if step < self.setup.steps]
         mechanism = (
@@ -409,10 +405,8 @@ class Release:
         formula = self.algorithm.claims.formula
         if formula is None or not self.claims or self.clip.bounds is None:
             return None
-        if (
-            self.shared is not None or self.over_time is not None
-        ):  # formulas are of independent noise, and of single messages
-            return None
+        if self.shared is not None or self.over_time is not None:
+            return None  # formulas are of independent noise, and of single messages
         released = self.active_steps(node, [(0, self.setup.steps if steps is None else steps)])
         run = self.claimed_run(node, released, delta, steps) if released else None
         return formula.epsilon(run) if released else 0.0
@@ -478,10 +472,8 @@ def make_release(
     if clip.norm not in proved:
         listed = " or ".join(f"'{norm}'" for norm in proved)
         raise InputError("algorithm.clip_norm", clip.norm, f"must be {listed} for this method")
-    if setup.accounted or clip.bounds is not None:
-        clip.sensitivity(
-            setup.relation, algorithm.releases.noise.norm
-        )  # raises where there is no bound
+    if setup.accounted or clip.bounds is not None:  # it raises where there is no bound
+        clip.sensitivity(setup.relation, algorithm.releases.noise.norm)
     return Release(
         algorithm=algorithm,
         setup=setup,

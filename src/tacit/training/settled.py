@@ -48,11 +48,10 @@ _DIGITS = 3  # that of two machines the last bits differ, changes nothing but ne
 def automatic_batch(
     config: Config, records: Sequence[int], linear: bool
 ) -> tuple[int | Literal["all"], str | None]:
-    """The batch of an experiment that leaves it open, and why.
+    """The batch of an experiment that leaves it open, and why, one line for the plan.
 
     `records` is J of each node; `linear`, whether the model is one linear layer, with closed-form
-    gradients. The reason is one line for the plan, and None where the batch is `DEFAULT_BATCH` in
-    any case.
+    gradients. There is no reason where the batch is `DEFAULT_BATCH` in any case.
     """
     chosen, settings, train = config.algorithm, config.privacy, config.train
     definition, options = chosen.definition, chosen.options

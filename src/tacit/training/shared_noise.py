@@ -156,12 +156,9 @@ def root_mean_square(values: Sequence[float]) -> float:
 
 
 def partners(config: Config, schedule: GraphSchedule) -> tuple[Pair, ...]:
-    """The pairs of nodes that share a secret, as `[topology].partners` says.
+    """The pairs of nodes that share a secret, as `[topology].partners` says: in ascending order.
 
-    For `"graph"` they are who ever sends to whom in `schedule`, both ways.
-
-    Raises:
-        InputError: on `topology.partners`, a node would have no partner.
+    For `"graph"` they are who ever sends to whom in `schedule`, both ways. No node may lack one.
     """
     count = config.nodes.count
     chosen, _, degree = str(config.topology.partners).partition(":")

@@ -111,10 +111,7 @@ class StackedContext:
 
     @property
     def last(self) -> BatchGradient | None:
-        """Gradient norms and losses of the last batch, on private records.
-
-        For the progress line and the private part of the metrics, never for a message.
-        """
+        """Gradient norms and losses of the last batch: of private records, never for a message."""
         return self._seen.batch
 
     @property

@@ -68,10 +68,7 @@ _NOISE = ("guess", "noise_std", "epsilon_per_round")  # which set it in place of
 
 
 def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
-    """All but features, model, clip, rate and gossip rounds.
-
-    `config` is what the user has set, `given`, completed with defaults.
-    """
+    """All but features, model, clip, rate and gossip rounds; `config` is `given`, with defaults."""
     row = config.algorithm.definition
     steps = given.get("train", {}).get("steps", STEPS)
     delta = min(_USUAL_DELTA, _power_of_ten(0.1 / max(facts.records)))

@@ -32,8 +32,7 @@ _SHARED = 1 << 15  # numbers of a sum that PyTorch shares among threads, in an o
 class Evaluation:
     """Scores on public test data: loss, accuracy if the loss has one, then `metrics` of the task.
 
-    `rows` are `[measures, nodes + 1]`, and what stands last is of the common model. An accuracy is
-    a share in [0, 1].
+    `rows` are `[measures, nodes + 1]`, the common model last. An accuracy is in [0, 1].
     """
 
     rows: tuple[tuple[float, ...], ...]

@@ -65,7 +65,7 @@ class StatusWriter:
         self._thread.start()
 
     def follow(self, standing: Callable[[], Standing]) -> None:
-        """Show from now on where this says that the run stands; a thread calls it, which only looks."""
+        """Show from now on where this says that the run stands; the thread calls it."""
         self._standing, self._state = standing, "running"
 
     def end(self, state: ProcessState, last_error: str | None = None) -> None:
@@ -142,8 +142,7 @@ def _iso(moment: datetime) -> str:
 def written_status(folder: Path | None, peers: Peers) -> Iterator[StatusWriter | None]:
     """The status of a process, written within; of one that fails within, why.
 
-    Without a folder nothing is written. Whoever leaves without an error has said before how the run
-    ended.
+    Without a folder nothing is written. Whoever leaves without an error has said how it ended.
     """
     if folder is None:
         yield None
