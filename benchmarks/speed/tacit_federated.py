@@ -32,8 +32,9 @@ from tacit.training import sampling
 from tacit.training.budget import node_keys
 from tacit.training.job import Job
 from tacit.training.loop import execute
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
 from tacit.training.prepare import prepare
+from tacit.training.release import NodePlan
 from tacit.training.sampling import Batch, DisjointBatches
 from tacit.training.stacked_context import StackedContext
 

@@ -17,7 +17,7 @@ from tacit.analysis.recommend import Facts, recommend, recommend_for, recommende
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError, PrivateRecordsWarning
 from tacit.models.architectures import build_model, find_loss
-from tacit.training.recommend.forecast import mean_noise, signal
+from tacit.training.recommend.complete import mean_noise, signal
 
 TASK: dict[str, dict[str, Any]] = {
     "task": {"dataset": "digits"},

@@ -18,10 +18,10 @@ from tacit.privacy.noise.draws import seeded_keys
 from tacit.privacy.noise.independent import GAUSSIAN
 from tacit.privacy.noise.matrix import MatrixNoise
 from tacit.training.consensus import consensus_forecast
-from tacit.training.over_time import check_sums
 from tacit.training.planner import build_plan
 from tacit.training.run_folder.result import mechanism_line
 from tacit.training.sampling import draw
+from tacit.training.settled import check_sums
 
 HEAD = (1.0, 0.6, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25)
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 import tacit
 from tacit.errors import BudgetError, DivergenceError, TacitError
-from tacit.training.arguments import check_arguments
+from tacit.training.api import check_arguments
 
 SECRET = 31337.0  # stands in private records, and in no message
 BASE: Mapping[str, Mapping[str, Any]] = {

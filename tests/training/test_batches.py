@@ -9,8 +9,8 @@ import pytest
 import tacit
 from experiments import experiment
 from planning_cases import config_of
-from tacit.training.batches import automatic_batch
 from tacit.training.planner import build_plan
+from tacit.training.settled import automatic_batch
 
 RECORDS = [3000, 100, 20]
 OTHERS: dict[str, dict[str, Any]] = {

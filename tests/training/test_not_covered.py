@@ -11,7 +11,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
 from tacit.report.documents.metrics import PrivateMeasurement
 from tacit.report.documents.unit import RECORD
-from tacit.training.run_folder.not_covered import not_covered
+from tacit.training.plan import not_covered
 
 CONVEX = {"nodes": {"count": 2}, "task": {"dataset": "digits", "model": "logistic"}}
 DRAWING = {"noise_std": None, "noise_seed": None, "epsilon": 1.0}

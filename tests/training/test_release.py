@@ -10,7 +10,7 @@ from tacit.algorithms import Schedules
 from tacit.algorithms.facets import Releases
 from tacit.errors import InputError
 from tacit.privacy.noise.independent import LAPLACE
-from tacit.training.release import NodeRelease, make_release
+from tacit.training.release import NodePlan, make_release
 
 
 def release_of(row=None, **settings):
@@ -24,7 +24,7 @@ def release_of(row=None, **settings):
 
 def test_a_mechanism_is_stated_before_there_is_a_plan():
     release = release_of()
-    node = NodeRelease(1, records=50, rate=1.0, expected_batch=50.0, noise_scale=3.0)
+    node = NodePlan(1, records=50, rate=1.0, expected_batch=50.0, noise_scale=3.0)
     stated = release.mechanism(node, [(1, 3)])
     assert stated == privacy.Gaussian([6.0, 9.0], coordinates=release.setup.parameters)
     assert [release.noise_std(node, k) for k in range(2)] == [6.0, 12.0]

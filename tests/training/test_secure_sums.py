@@ -23,7 +23,7 @@ from tacit.training.budget import epsilon_by_colluders, node_keys
 from tacit.training.prepare import prepare
 from tacit.training.processes.communication import local_exchange
 from tacit.training.run_folder.result import bytes_per_step
-from tacit.training.secure_sums import SecureSums
+from tacit.training.shared_noise import SecureSums
 from tacit.training.stacked_context import StackedContext
 
 METHODS = ["dp-sgd", "dp-fedavg"]

@@ -17,7 +17,8 @@ from tacit.privacy.published import PaperSetting, paper_settings
 from tacit.report.documents.claims import ClaimRow, ClaimsDocument
 from tacit.report.documents.run import ClaimCondition
 from tacit.report.wording import alike
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 
 def claims_document(file: Path | None = None, overrides: Sequence[str] = ()) -> ClaimsDocument:

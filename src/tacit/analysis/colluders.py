@@ -3,9 +3,9 @@
 The mechanisms of a run (`tacit.report.documents.ledger.LedgerReport`) hold noise multipliers as
 they count against the colluders that the run allows for, and say how many these are. Against
 another number they count for more or less, by a factor that is decided by who shares noise with
-whom (`tacit.training.pair_noise`) or by how many take part in a secure sum
-(`tacit.training.secure_sums`) alone; all else of a mechanism stays. Who took part in which step
-stands in the mechanisms: other steps have `SILENT` noise there.
+whom or by how many take part in a secure sum alone (`tacit.training.shared_noise`); all else of a
+mechanism stays. Who took part in which step stands in the mechanisms: other steps have `SILENT`
+noise there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from tacit.privacy.mechanisms.steps import SILENT, Scheduled, schedule
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.ledger import LedgerAccount, LedgerReport
 from tacit.report.documents.trust import TrustTerms
-from tacit.training.pair_noise import PairNoise
-from tacit.training.secure_sums import SecureSums
+from tacit.training.shared_noise import PairNoise, SecureSums
 
 _SAME = 1e-6  # relative: of the same noise by two ways
 _Charged = tuple[tuple[int, int, int], ...]

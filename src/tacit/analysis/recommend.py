@@ -32,9 +32,8 @@ from tacit.training.recommend.choices import (
     merged,
     task_choices,
 )
-from tacit.training.recommend.complete import drafted
+from tacit.training.recommend.complete import drafted, mean_noise, noise_forecast, signal
 from tacit.training.recommend.facts import Facts, facts_of
-from tacit.training.recommend.forecast import mean_noise, noise_forecast, signal
 from tacit.training.records import load_records, warn_of_private
 
 Trust = Literal["all-messages", "pairwise", "secure-sum"]

@@ -18,7 +18,8 @@ from tacit.report.view import Block, Table
 from tacit.training import weights
 from tacit.training.budget import epsilon_by_colluders, unit_spent
 from tacit.training.job import Job
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 from tacit.training.run_folder.result import bytes_per_step, mechanism_line, message_bytes
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ _MIB = 2**20
 def plain_memory_errors() -> Iterator[None]:
     """Within, a device without memory raises `InputError` on `train.device`.
 
-    It says nothing of what was asked for, whose size may follow from secret coins.
+    What was asked for is not said: its size may follow from secret coins.
     """
     try:
         yield
@@ -65,7 +65,6 @@ def retain_allocations() -> Iterator[None]:
 
 
 def _mallopt() -> Callable[[int, int], int] | None:
-    """Set a parameter of the C library's allocator, if it is glibc's."""
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018

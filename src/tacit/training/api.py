@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from tacit.communication.crew import Crew
 from tacit.communication.peers import ALONE, Peers
 from tacit.config import GIVEN, Config, load_config
 from tacit.data import Schema
+from tacit.data.tables import is_frame
 from tacit.errors import InputError, NotPrivateWarning, nearest
 from tacit.models.lightning import lightning_loss
 from tacit.models.metrics import named_metrics
-from tacit.training.arguments import check_arguments
 from tacit.training.hooks import Callback, checked_callbacks
 from tacit.training.job import Job
 from tacit.training.loop import execute
@@ -117,12 +120,11 @@ def train(
 
     if not distributed and own_site is None:
         return take_part(None, resume)
-    insecure = allow_insecure_network
     return with_processes(
         parsed,
         take_part,
         resume=resume,
-        allow_insecure_network=insecure,
+        allow_insecure_network=allow_insecure_network,
         site=own_site,
         out=path,
     )
@@ -131,11 +133,7 @@ def train(
 def understood(
     config: Source, out: object, data: Mapping[str, Any]
 ) -> tuple[Config, Callable[[Peers], Job]]:
-    """The experiment that arguments of `train` speak of, and what prepares it among peers.
-
-    Raises:
-        InputError: one of them is wrong, or is none; names it.
-    """
+    """The experiment that arguments of `train` speak of, and what prepares it among peers."""
     for name in data.keys() - set(_DATA):
         raise InputError(name, data[name], f"is no argument; {nearest(name, _DATA)}")
     model, nodes, test, loss, metric, output, schema, units, graph = map(data.get, _DATA)
@@ -150,41 +148,94 @@ def understood(
         task["metric"] = list(given_metrics)
     if output is not None:  # a function cannot be written down; that there is one can
         task["output"] = GIVEN if callable(output) else output
+    # Where `[task].loss` is not set: the module's own, or what goes with the target.
+    default_loss = None if declared is None else declared.target.loss
+    if lightning_loss(model) is not None:
+        default_loss = GIVEN
     parsed = load_config(
         config,
         count=None if nodes is None else len(nodes),
         names=names,
         given_model=model is not None,
         task=task,
-        loss=_default_loss(model, declared),
+        loss=default_loss,
     )
     if graph is not None:
         parsed = parsed.with_keys(topology={"graph": graph, "undirected": None})
 
-    def job_among(peers: Peers) -> Job:
-        return prepare(
-            parsed,
-            model=model,
-            nodes=nodes,
-            test=test,
-            given_loss=None if isinstance(loss, str) else loss,
-            given_metrics={name: one for name, one in given_metrics.items() if one is not None},
-            output=output if callable(output) else None,
-            schema=declared,
-            peers=peers,
-        )
+    given = partial(
+        prepare,
+        parsed,
+        model=model,
+        nodes=nodes,
+        test=test,
+        given_loss=None if isinstance(loss, str) else loss,
+        given_metrics={name: one for name, one in given_metrics.items() if one is not None},
+        output=output if callable(output) else None,
+        schema=declared,
+    )
+    return parsed, lambda peers: given(peers=peers)
 
-    return parsed, job_among
+
+def check_arguments(
+    config: object, model: object, nodes: object, out: object, loss: object = None
+) -> None:
+    """Refuse arguments of `tacit.train` that are of a wrong kind, with an `InputError` on each."""
+    if not isinstance(config, str | os.PathLike | Mapping | Config):
+        expected = (
+            "must be the path of an experiment file, a mapping of its sections such as "
+            "{'task': {'dataset': 'digits'}}, or a tacit.Config"
+        )
+        raise InputError("config", _kind(config), expected)
+    if out is not None and not isinstance(out, str | os.PathLike):
+        raise InputError("out", out, "must be the path of a new run folder")
+    if loss is not None and not (isinstance(loss, str) or callable(loss)):
+        raise InputError("loss", loss, "must be the name of a loss, or a function")
+    if model is not None:
+        _check_model(model)
+    if not (nodes is None or isinstance(nodes, str | os.PathLike) or is_frame(nodes)):
+        _check_nodes(nodes)
+
+
+def _check_model(model: object) -> None:
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        expected = f"is a class: pass an instance, such as {model.__name__}(...)"
+        raise InputError("model", _kind(model), expected)
+    if not isinstance(model, nn.Module):
+        raise InputError("model", _kind(model), "must be a torch.nn.Module")
+    for name, values in (*model.named_parameters(), *model.named_buffers()):
+        if values.is_meta:
+            expected = (
+                "is on the device 'meta', and has no numbers: build the module on 'cpu', or call "
+                "its to_empty(device='cpu') and load its weights"
+            )
+            raise InputError("model", name, expected)
+        if values.is_complex():
+            raise InputError("model", name, "has complex numbers: parameters must be real")
+
+
+def _check_nodes(nodes: object) -> None:
+    expected = "must be a list with one data set a node, or a mapping by their names"
+    if isinstance(nodes, Mapping):
+        names = ["" if name is None or name != name else str(name) for name in nodes]
+        if not names or "" in names or len(set(names)) < len(names):
+            rule = "must have one data set a node, each by a name of its own"
+            raise InputError("nodes", names, rule)
+        return
+    if isinstance(nodes, str | bytes | torch.Tensor) or not isinstance(nodes, Sequence):
+        raise InputError("nodes", _kind(nodes), f"{expected}: [(inputs, targets), ...]")
+    if not nodes:
+        raise InputError("nodes", "[]", "needs one data set a node")
+    if len(nodes) == 2 and all(isinstance(part, torch.Tensor) for part in nodes):
+        raise InputError("nodes", "a pair of tensors", f"{expected}; of a single node, [nodes]")
+
+
+def _kind(value: object) -> str:
+    """The type of an argument, or the class that was given in place of an object."""
+    return repr(value) if value is None or isinstance(value, type) else type(value).__name__
 
 
 def warn_of(job: Job, above: int) -> None:
     """Warn who called, so many frames above, of a run that guarantees nothing."""
     if job.plan.not_private_warning is not None:
         warnings.warn(job.plan.not_private_warning, NotPrivateWarning, stacklevel=above)
-
-
-def _default_loss(model: nn.Module | None, schema: Schema | None) -> str | None:
-    """The loss where `[task].loss` is not set: the module's own, or what goes with the target."""
-    if lightning_loss(model) is not None:
-        return GIVEN
-    return None if schema is None else schema.target.loss

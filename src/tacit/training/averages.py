@@ -46,10 +46,7 @@ class Averages(NamedTuple):
 
 
 def step_weight(average: str, k: int, steps: int) -> float | None:
-    """What the models after step k of K count for in the average of those so far.
-
-    Above 0 and up to 1; None: they are not in it.
-    """
+    """What the models after step k of K count for in the average so far, in (0, 1]; or None."""
     kind, share = average_rule(average)
     if kind == "none":
         return None
@@ -65,10 +62,9 @@ def step_weight(average: str, k: int, steps: int) -> float | None:
 def with_models(
     averages: Averages | None, models: Tensor, common: Tensor, weight: float
 ) -> Averages:
-    """The averages with the models after one more step; what was given is overwritten.
+    """The averages with the models after one more step, which then have this `weight`, in place.
 
-    Models are as in `Averages`, in the run's dtype; `weight` is that of `step_weight`. Before the
-    first models `averages` is None, and their weight is 1.
+    Models are as in `Averages`, in the run's dtype. Before the first ones `averages` is None.
     """
     if averages is None:
         return Averages(models.to(torch.float64, copy=True), common.to(torch.float64, copy=True))

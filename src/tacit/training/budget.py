@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from tacit import privacy
 from tacit.communication.pair_keys import agreed_pair_keys
@@ -25,10 +25,11 @@ from tacit.privacy.noise.draws import NodeKeys, seeded_keys
 from tacit.privacy.noise.pairwise import PairKeys, fresh_pair_keys, seeded_pair_keys
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.unit import UnitTerms
-from tacit.training.plan import NodePlan, Plan
-from tacit.training.release import Interval, Release
+from tacit.training.plan import Plan
+from tacit.training.release import Interval, NodePlan, Release
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.shared_budgets import draws
+from tacit.training.shared_noise import check_pooled
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,7 @@ class RunLedger:
         self.own.reserve(first_step, until)
 
     def settle(self, used_until: int, charged_until: int | None = None) -> None:
-        """Give back what this session reserved and did not use, at a clean stop.
-
-        `used_until` is the first step that was not sent; up to `charged_until` all stays charged,
-        see `Ledger.settle`.
-        """
+        """Give back at a clean stop what this session reserved and did not use: `Ledger.settle`."""
         self.own.settle(used_until, charged_until)
         self.shared.settle(used_until, charged_until)
 
@@ -58,9 +55,9 @@ class RunLedger:
         self.shared.use()
 
     def paid_until(self, first: int) -> int:
-        """Up to which step a run that goes on at `first` has paid already; `first` if it has not.
+        """Up to which step a run that goes on at `first` has paid already: `first`, or further.
 
-        It has where its last stop kept more charged than was sent, and every ledger says the same.
+        That is where its last stop kept more charged than was sent, and every ledger says the same.
         """
         unsent = {self.own.unsent, *self.shared.unsent()}
         interval = unsent.pop() if len(unsent) == 1 else None
@@ -104,11 +101,10 @@ def open_ledger(
         return None
     here = range(len(plan.nodes)) if hosted is None else hosted
     nodes, release = [plan.nodes[number] for number in here], plan.release
-    kinds = {release.kind(node): node for node in nodes}
-    known = {kind: to_statement(release.ledger_mechanism(node)) for kind, node in kinds.items()}
+    stated = release.of_each(nodes, lambda node: to_statement(release.ledger_mechanism(node)))
     statements = [
-        ledgers.NodeStatement(node.node, known[release.kind(node)], node.budget, node.delta)
-        for node in nodes
+        ledgers.NodeStatement(node.node, statement, node.budget, node.delta)
+        for node, statement in zip(nodes, stated, strict=True)
     ]
     digest = plan.digest(here)
     if folder is None:
@@ -169,7 +165,7 @@ def pair_keys(plan: Plan, placement: Placement, peers: Peers) -> PairKeys | None
     Steps that are run again after a kill therefore never see the same noise of a pair twice.
 
     Raises:
-        InputError: on `privacy.colluding`, a process hosts more nodes than that.
+        InputError: see `check_pooled`.
         PeerError: another process was lost, or showed no public key.
     """
     pairs = plan.release.pairs
@@ -180,16 +176,7 @@ def pair_keys(plan: Plan, placement: Placement, peers: Peers) -> PairKeys | None
         return seeded_pair_keys(seed, pairs.pairs)
     if peers.processes == 1:
         return fresh_pair_keys(pairs.pairs)
-    hosted = [len(placement.hosted(rank)) for rank in range(peers.processes)]
-    if max(hosted) > pairs.colluding:
-        raise InputError(
-            "privacy.colluding",
-            pairs.colluding,
-            f"must be at least {max(hosted)}: the process of rank {hosted.index(max(hosted))} "
-            "hosts so many nodes, and knows all that they know; or give each process fewer "
-            "(nodes.placement)",
-            public=True,
-        )
+    check_pooled(pairs.colluding, "nodes", placement, peers)
     return agreed_pair_keys(peers, pairs.pairs, placement.ranks, "noise of pairs")
 
 
@@ -236,11 +223,8 @@ def affordable(
     """
     paid = first if paid is None else paid
     charged = {node: (*intervals, *again) for node, intervals in before.items()}
-    limits = [*_own_limits(plan, charged, paid)]
-    if ledger is not None:
-        limits += _data_limits(plan, ledger.shared, paid, ledger.own.run_id, again)
     until, short = plan.steps, None
-    for limit in limits:
+    for limit in _limits(plan, charged, paid, ledger, again):
         covered = _covered(limit, first, paid, until)
         if covered < until:
             until, short = covered, limit
@@ -261,22 +245,25 @@ def affordable(
 
 def covers_calibration(plan: Plan, ledger: RunLedger) -> bool:
     """Whether what is released after the last step is within every budget of this process."""
-    steps, shared = plan.steps, ledger.shared
-    limits = [*_own_limits(plan, ledger.charged(), steps)]
-    limits += _data_limits(plan, shared, steps, ledger.own.run_id, ())
-    return all(limit.cost(steps) <= limit.budget for limit in limits)
+    limits = _limits(plan, ledger.charged(), plan.steps, ledger)
+    return all(limit.cost(plan.steps) <= limit.budget for limit in limits)
 
 
-def _own_limits(
-    plan: Plan, before: Mapping[int, Sequence[Interval]], first: int
-) -> Sequence[_Limit]:
-    """The run's own budgets, where something was spent of them already."""
-    if plan.config.privacy.accounting != "certified":
-        return ()
+def _limits(
+    plan: Plan,
+    before: Mapping[int, Sequence[Interval]],
+    first: int,
+    ledger: RunLedger | None,
+    again: Sequence[Interval] = (),
+) -> list[_Limit]:
+    """The run's own budgets, where something was spent of them already, and those of the data.
+
+    The figures of the latter are for their owners' eyes; `again` is as in `affordable`.
+    """
     limits = []
     nodes = {
         (plan.release.kind(node), node.limit, tuple(before.get(node.node, ()))): node
-        for node in plan.nodes
+        for node in (plan.nodes if plan.config.privacy.accounting == "certified" else ())
     }
     for node in nodes.values():
         charged = list(before.get(node.node, ()))
@@ -289,27 +276,11 @@ def _own_limits(
 
         told = f"{node.budget:g}" if node.guess is None else f"guess {node.guess:g}"
         limits.append(_Limit(f"node {node.node} ({told})", node.limit, total))
-    return limits
-
-
-def _data_limits(
-    plan: Plan,
-    shared: SharedLedgers,
-    first: int,
-    run_id: str | None,
-    again: Sequence[Interval],
-) -> Sequence[_Limit]:
-    """The budgets of the nodes' data; their figures are for their owners' eyes."""
     why = "steps of this run that were reserved before, and all other runs, are charged as well"
-    return [
-        _Limit(
-            f"the data of node {draw.nodes[0]} (privacy.ledger)",
-            draw.account.epsilon_budget,
-            draw.cost,
-            why,
-        )
-        for draw in draws(plan, shared, first, run_id, again)
-    ]
+    for draw in draws(plan, ledger.shared, first, ledger.own.run_id, again) if ledger else ():
+        whose = f"the data of node {draw.nodes[0]} (privacy.ledger)"
+        limits.append(_Limit(whose, draw.account.epsilon_budget, draw.cost, why))
+    return limits
 
 
 def _covered(limit: _Limit, first: int, paid: int, until: int) -> int:
@@ -333,21 +304,17 @@ def _covered(limit: _Limit, first: int, paid: int, until: int) -> int:
 def epsilon_spent(
     plan: Plan, charged: Mapping[int, Sequence[Interval]], release: Release | None = None
 ) -> tuple[float | None, ...]:
-    """Certified epsilon of what is in the ledger, one a node.
+    """Certified epsilon of the steps that each node has released, repeats included, one a node.
 
-    `charged` has the steps that each node has released, repeats included; `release` is as other
-    observers see it, by default the plan's.
+    `release` is as other observers see it, by default the plan's.
     """
-    release = plan.release if release is None else release
-    known: dict[tuple[Any, ...], float | None] = {}
-    epsilons = []
-    for node in plan.nodes:
-        intervals = tuple(charged.get(node.node, ()))
-        kind = (release.kind(node), intervals)
-        if kind not in known:
-            known[kind] = release.epsilon(node, intervals)
-        epsilons.append(known[kind])
-    return tuple(epsilons)
+    seen = plan.release if release is None else release
+
+    def intervals(node: NodePlan) -> tuple[Interval, ...]:
+        return tuple(charged.get(node.node, ()))
+
+    found = seen.of_each(plan.nodes, lambda node: seen.epsilon(node, intervals(node)), intervals)
+    return tuple(found)
 
 
 _EXACTLY = 200  # evaluations for each of which epsilon is found
@@ -405,7 +372,7 @@ def epsilon_by_colluders(
     """Certified epsilon against 0, 1, 2 ... nodes who pool all that they know: a row a number.
 
     Up to one more than the plan's guarantee is about; no rows where it counts on nobody else.
-    `charged` has the steps that each node has released, by default all that are planned.
+    `charged` is as in `unit_spent`.
     """
     shared = plan.release.shared
     if shared is None:
@@ -458,11 +425,7 @@ def with_person(unit: UnitTerms, mechanisms: Sequence[Mechanism], delta: float) 
 
 def claimed_spent(plan: Plan, steps: int) -> tuple[float | None, ...]:
     """What the paper's formula says of the steps that were completed, one a node."""
-    known = {
-        kind: plan.release.claimed(node, steps)
-        for kind, node in {plan.release.kind(node): node for node in plan.nodes}.items()
-    }
-    return tuple(known[plan.release.kind(node)] for node in plan.nodes)
+    return tuple(plan.release.of_each(plan.nodes, lambda node: plan.release.claimed(node, steps)))
 
 
 def extremes(plan: Plan, nodes: Sequence[int] | None = None) -> dict[str, NodePlan]:

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from tacit.topology import Mixing
 from tacit.topology.consensus import NoiseFlow, spread
 from tacit.training.averages import step_weight
-from tacit.training.pair_noise import PairNoise, root_mean_square
 from tacit.training.plan import Plan
 from tacit.training.release import Release
+from tacit.training.shared_noise import PairNoise, root_mean_square
 
 WARNED_ABOVE = 1.5
 """A node's own noise over that of the mean, from which on a plan warns."""
@@ -45,12 +45,10 @@ _USUAL = 4.0
 
 @dataclass(frozen=True)
 class ConsensusForecast:
-    """Each node's noise over that of the mean of all models; 1 is perfect mixing.
-
-    Of the noise of the `MEMORY` steps before.
+    """Each node's noise, of the `MEMORY` steps before, over that of the mean of all models.
 
     Args:
-        worst: at the node where it is largest, at the end of the run.
+        worst: at the node where it is largest, at the end of the run; 1 is perfect mixing.
         typical: root mean square over nodes, likewise.
         worst_gradients: at the worst node over the whole run, where gradients are taken: root of
             the sum of its variances over that of the mean's.
@@ -78,22 +76,14 @@ class ConsensusForecast:
 
 @dataclass(frozen=True)
 class PairChoice:
-    """What "auto" comes to.
+    """Noise of pairs, over the root mean square of the nodes' own, and gossip rounds a step.
 
-    Args:
-        pair_noise: deviation of a pair's noise over the root mean square of the nodes' own.
-        rounds: of gossip, a step.
-        reason: why, one sentence; None where nothing was left to choose.
+    The `reason` is one sentence; None where nothing was left to choose.
     """
 
     pair_noise: float
     rounds: int
     reason: str | None
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """For the notes of a plan."""
-        return () if self.reason is None else (self.reason,)
 
 
 def noise_flow(
@@ -106,8 +96,7 @@ def noise_flow(
     """How the noise of a release moves models; None where that is not linear, or too much work.
 
     `own` `[nodes]` is the deviation of each node's own noise in the mean over its batch, at noise
-    shape 1 and clipping bound 1; its shape alone is enough where only figures are wanted. `pairs`
-    are those of nodes whose noise cancels.
+    shape 1 and clipping bound 1, of which the shape is enough for figures. `pairs` share noise.
     """
     path, options = release.algorithm.graph.noise_path, release.setup.options
     steps = release.setup.steps
@@ -193,7 +182,6 @@ def choose(
     *,
     pair_noise: float | None = None,
     rounds: int | None = None,
-    most_rounds: int | None = None,
 ) -> PairChoice:
     """Noise of pairs and gossip rounds that together leave the least noise at a node.
 
@@ -209,17 +197,18 @@ def choose(
             shape 1 and clipping bound 1, `[nodes]`; only its shape counts.
         mixing: the weights.
         pair_noise: the ratio, where it is given; None: it is chosen.
-        rounds: likewise.
-        most_rounds: how many rounds the bytes allow, if they are chosen: by default log2 of the
-            nodes, rounded up, and 2 at least.
+        rounds: likewise; up to log2 of the nodes, rounded up, and 2 at least.
     """
     if pair_noise is not None and rounds is not None:
         return PairChoice(pair_noise, rounds, None)
     pairs = release.pairs
     assert pairs is not None
-    pairs = replace(_some_steps(pairs), own=tuple(own))
+    if pairs.active is not None:  # who is active differs from step to step: of some of them
+        chosen = np.unique(np.linspace(0, len(pairs.active) - 1, _SETS).round().astype(int))
+        pairs = replace(pairs, active=pairs.active[chosen])
+    pairs = replace(pairs, own=tuple(own))
     nodes = len(own)
-    most = max(2, math.ceil(math.log2(max(nodes, 2)))) if most_rounds is None else most_rounds
+    most = max(2, math.ceil(math.log2(max(nodes, 2))))
     ratios: tuple[float, ...] = _RATIOS if nodes <= _FEW_NODES else _FEW_RATIOS
     if pair_noise is None:
         ratios = tuple(ratio for ratio in ratios if ratio <= pairs.most) or (pairs.most,)
@@ -234,7 +223,10 @@ def choose(
             "nothing can be forecast for this method or so many nodes, so that pair_noise and "
             "rounds are the usual ones: 4, and log2 of the nodes",
         )
-    means = [_mean_noise(pairs, ratio) for ratio in ratios]
+    usual, means = root_mean_square(pairs.own), []
+    for ratio in ratios:  # the noise in the mean that keeps every budget, over independent noise
+        needed = np.array(pairs.own) / replace(pairs, deviation=ratio * usual).typical_gains
+        means.append(root_mean_square(needed.tolist()) / usual)
     found = []
     for each in every:
         for ratio, mean, forecast in zip(
@@ -243,16 +235,16 @@ def choose(
             found.append((each, ratio, mean, forecast.figure))
     least = min(mean * figure for _, _, mean, figure in found)
     good = [row for row in found if row[2] * row[3] <= _WORTHWHILE * least]
-    chosen, ratio, mean, figure = min(good)
+    best, ratio, mean, figure = min(good)
     alone = next(row[3] for row in found if row[0] == every[0] and row[1] == ratio)
     reason = (
-        f"pair_noise = {ratio:g} and rounds = {chosen}: the mean gets {mean:.2f} of the noise that "
+        f"pair_noise = {ratio:g} and rounds = {best}: the mean gets {mean:.2f} of the noise that "
         f"independent noise would need, and a node's own model {_times(figure)} times the noise of "
         "the mean"
     )
-    if chosen > every[0]:
+    if best > every[0]:
         reason += f" ({_times(alone)} times with one round)"
-    return PairChoice(ratio, chosen, reason)
+    return PairChoice(ratio, best, reason)
 
 
 def _times(value: float) -> str:
@@ -295,18 +287,3 @@ def _forecasts(flow: NoiseFlow, ratios: Sequence[float]) -> list[ConsensusForeca
         )
 
     return [forecast(ratio) for ratio in ratios]
-
-
-def _some_steps(pairs: PairNoise) -> PairNoise:
-    """The same for some of the steps, where who is active differs from one to the next."""
-    if pairs.active is None:
-        return pairs
-    chosen = np.unique(np.linspace(0, len(pairs.active) - 1, _SETS).round().astype(int))
-    return replace(pairs, active=pairs.active[chosen])
-
-
-def _mean_noise(pairs: PairNoise, ratio: float) -> float:
-    """The noise in the mean that keeps every node's budget, over that of independent noise."""
-    with_noise = replace(pairs, deviation=ratio * root_mean_square(pairs.own))
-    needed = np.array(pairs.own) / with_noise.typical_gains
-    return root_mean_square(needed.tolist()) / root_mean_square(pairs.own)

@@ -180,7 +180,7 @@ def of_server(job: Job, own: Part, rank: int) -> Part:
 def augmented_lagrangian(job: Job, state: Any) -> Private[float | None]:
     """That of this process's nodes, over all their records; None of a method without duals.
 
-    It reads private records, and mostly models that were never noised: for the eyes of the nodes.
+    It reads private records, and models that were never noised: for the eyes of the nodes.
     """
     chosen = job.config.algorithm
     if chosen.definition.primal_dual is None:
@@ -236,7 +236,6 @@ def models_public(job: Job) -> bool:
 
 
 def _around(parts: Sequence[Part]) -> tuple[float, Tensor]:
-    """Distance of all models to their mean, and that mean."""
     here = [part for part in parts if len(part.total)]  # of those that are not gone
     counts = [len(part.bytes_sent) for part in here]
     every = sum(counts)
@@ -250,7 +249,6 @@ def _around(parts: Sequence[Part]) -> tuple[float, Tensor]:
 
 
 def _notes(job: Job, parts: Sequence[Part]) -> tuple[str, ...]:
-    """What bad messages that were dropped have cost."""
     dropped = sum(part.dropped for part in parts)
     masses = [part.mass for part in parts if part.mass is not None]
     if not dropped:

@@ -131,20 +131,14 @@ class FaultPlan:
         return edges, lost
 
     def weights(self, t: int, weights: Weights) -> Weights:
-        """The mixing weights of round t of the run as they are applied.
-
-        What a node does not deliver, it keeps; the weights themselves where nothing is lost.
-        """
+        """The mixing weights of round t of the run: what a node does not deliver, it keeps."""
         edges, lost = self._lost(t)
         if not lost.any():
             return weights
         return weights.without(edges.entries[lost], edges.sources[lost])
 
     def arrives(self, k: int) -> Flags | None:
-        """Whose message of step k reaches the server, if sent, `[nodes]`; None: everybody's.
-
-        A method with a server has one round a step.
-        """
+        """Whose message of step k reaches the server, if sent, `[nodes]`; None: everybody's."""
         return None if self.drop == 0 else self._draws(k, self.nodes) >= self.drop
 
     def delay(self, k: int, nodes: Iterable[int]) -> float:
@@ -161,9 +155,7 @@ class FaultPlan:
 
 
 def fault_plan(config: Config, mixing: Mixing, rounds: int = 1) -> FaultPlan | None:
-    """The faults that an experiment asks for; None where nothing is simulated.
-
-    There are `rounds` gossip rounds in a step.
+    """The faults that an experiment asks for, of `rounds` a step; None where nothing is simulated.
 
     Raises:
         InputError: on `drop_edges` that are no edges of the graph.
@@ -237,7 +229,6 @@ def _apart(partner: Numbers, faults: FaultPlan) -> Numbers:
 
 
 def _chances(faults: Faults, mixing: Mixing) -> dict[tuple[int, int], float]:
-    """Chance of each (source, target) that `drop_edges` names, of an undirected link both ways."""
     edges = {edge for graph in mixing.schedule.graphs for edge in graph.edges}
     both_ways = mixing.kind == "doubly-stochastic"
     chances: dict[tuple[int, int], float] = {}

@@ -7,7 +7,7 @@ callback's or that of a run that diverges, keeps all planned steps charged (`tac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,12 +50,11 @@ from tacit.training.calibration import calibrate
 from tacit.training.consensus import consensus_distances
 from tacit.training.evaluation import consensus_of, models_public
 from tacit.training.hooks import LOG, Hooks
-from tacit.training.job import Job
+from tacit.training.plan import not_covered
 from tacit.training.release import Interval
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder import folder as folders
 from tacit.training.run_folder.metrics import summaries
-from tacit.training.run_folder.not_covered import not_covered
 from tacit.training.run_folder.result import Result, mechanism_line, shared_conditions
 from tacit.training.state import RunState, drawn_again, record, take_rows, together
 
@@ -64,6 +63,11 @@ _CONSTANT = (
     "the model says the same of all {:,} public test records, whatever their inputs: scale inputs "
     "and targets by public bounds to about -1 to 1, or give more steps, a larger "
     "algorithm.learning_rate or a larger epsilon"
+)
+_LEFT_OUT = (
+    "was left out, since it was away for longer than train.patience: for its nodes "
+    "stand the scores that it sent last, and an epsilon as if they had gone on; its own "
+    "ledger holds what it spent"
 )
 _TOLD = "the scores on test records, and what other nodes sent, are as rank 0 told them"
 # What cannot be written in the middle of a run.
@@ -80,7 +84,8 @@ def finish(run: RunState, hooks: Hooks) -> Result:
     hooks.metrics(record(run, whole=True))
     communication.finish()
     hooks.metrics(take_rows(run, whole=True))
-    run.notes = (*run.notes, *map(_left_out, gone_ranks(run.peers).values()))
+    left_out = gone_ranks(run.peers).values()
+    run.notes = (*run.notes, *(f"{name} {_LEFT_OUT}" for name in left_out))
     models = run.models.expand(len(job.hosted), -1).contiguous()
     own_models = {folders.NODES: {"parameters": models}}
     if run.folder is not None and run.folder is not run.common_folder:
@@ -93,18 +98,25 @@ def finish(run: RunState, hooks: Hooks) -> Result:
         consensus = communication.mean(Released(run.models))
     curve: tuple[CalibrationBin, ...] = ()
     if job.test is not None:
-        model = consensus.to(job.device, job.dtype).unsqueeze(0)
-        pair = job.model.outputs(model, job.test.inputs)[0], job.test.targets
-        curve = _calibration(job, *pair)
-        if says_the_same(job.loss, *pair, by_class=not job.metrics):
+        model, targets = consensus.to(job.device, job.dtype).unsqueeze(0), job.test.targets
+        outputs = job.model.outputs(model, job.test.inputs)[0]
+        are_classes = majority(job.loss, outputs, targets) is not None
+        if are_classes and bool(torch.isfinite(outputs).all()):
+            rows = calibration_bins(outputs, targets)
+            curve = tuple(CalibrationBin(predicted=p, observed=o, records=r) for p, o, r in rows)
+        if says_the_same(job.loss, outputs, targets, by_class=not job.metrics):
             run.notes = (*run.notes, _CONSTANT.format(len(job.test)))
     document = result_document(run, charged, seconds, others="rank {rank}", calibration=curve)
     state_dict = {folders.MODEL: job.model.module(consensus).state_dict()}
     if run.common_folder is not None:
         run.common_folder.write_result(document, {**own_models, **state_dict})
         write_report(run.common_folder.path)
-    # Nobody leaves before rank 0 has written everything down.
-    summary = _summary(document) if rank == 0 else None
+    # Nobody leaves before rank 0 has written everything down, which alone has the scores.
+    summary = None
+    if rank == 0:
+        said = {key: plain_json(getattr(document, key)) for key in Summary.model_fields}
+        said["test_metrics"] = list(said["test_metrics"].values())
+        summary = Summary.model_validate(said)
     told, *_ = run.peers.share("summary of the result", summary, SUMMARY)
     document = document if rank == 0 else _as_told(run, document, told)
     if run.folder is not None and run.folder is not run.common_folder:
@@ -127,19 +139,8 @@ def finish(run: RunState, hooks: Hooks) -> Result:
     )
 
 
-def _summary(document: ResultDocument) -> Summary:
-    """What the other processes are told of the result, of which rank 0 alone has the scores."""
-    told = {key: plain_json(getattr(document, key)) for key in Summary.model_fields}
-    told["test_metrics"] = list(told["test_metrics"].values())
-    return Summary.model_validate(told)
-
-
 def _as_told(run: RunState, document: ResultDocument, told: Summary | None) -> ResultDocument:
-    """The document of another process, with what rank 0 says of all nodes.
-
-    Raises:
-        PeerError: rank 0 speaks of other nodes or metrics than there are.
-    """
+    """The document of another process, with what rank 0 says of all nodes; else a `PeerError`."""
     if told is None:
         raise PeerError("rank 0 gave no summary of the result")
     job, sent = run.job, list(told.bytes_sent_by_node)
@@ -167,15 +168,6 @@ def _as_told(run: RunState, document: ResultDocument, told: Summary | None) -> R
         "notes": (*document.notes, _TOLD),
     }
     return document.model_copy(update=found)
-
-
-def _left_out(name: str) -> str:
-    """What a result says of a site without which the run went on."""
-    return (
-        f"{name} was left out, since it was away for longer than train.patience: for its nodes "
-        "stand the scores that it sent last, and an epsilon as if they had gone on; its own "
-        "ledger holds what it spent"
-    )
 
 
 def failed(run: RunState, error: BaseException, watched: bool = False) -> None:
@@ -237,7 +229,6 @@ def settle(run: RunState, ledger: RunLedger, adaptive: bool) -> None:
 
 
 def _reserve_all(run: RunState, ledger: RunLedger) -> None:
-    """Reserve all planned steps, made or not."""
     if run.reserved < run.until:
         ledger.reserve(run.reserved, run.until)
     run.paid, run.own_paid = max(run.paid, run.until), max(run.own_paid, run.until)
@@ -248,6 +239,9 @@ def check_finite(run: RunState) -> None:
     """Stop at a model that is not finite, or absurdly large, before it is saved over a good one.
 
     Only at one that is released: a stop says something of what it looks at, and everyone sees it.
+
+    Raises:
+        DivergenceError: names the model, the step and the last good state.
     """
     released = run.job.config.algorithm.definition.releases.models
     iterates = run.iterates
@@ -259,8 +253,7 @@ def check_finite(run: RunState) -> None:
 
 
 def _check_models(run: RunState, models: Tensor, released: bool) -> None:
-    """The same of some models, `[nodes, d]` or `[1, d]`."""
-    # One pass; what is no number is not below any.
+    # One pass over `[nodes, d]` or `[1, d]`; what is no number is not below any.
     if bool(torch.linalg.vector_norm(models, math.inf) <= LARGEST):
         return
     finite = bool(torch.isfinite(models).all())
@@ -301,9 +294,6 @@ def _diverged(run: RunState, message: str) -> None:
     write_report(run.common_folder.path)
 
 
-Known = Callable[[Sequence[float | None]], tuple[float | None, ...]]
-
-
 def result_document(
     run: RunState,
     charged: Mapping[int, Sequence[Interval]],
@@ -312,18 +302,19 @@ def result_document(
     others: str,
     calibration: Sequence[CalibrationBin] = (),
 ) -> ResultDocument:
-    """The content of `result.json`, from which the report is drawn too.
+    """The content of `result.json`: of the steps that each node has reserved, where that is known.
 
-    `charged` has the steps that each node has reserved, of which anything is known. `others` says
-    where epsilon of another process's node is from, with `{rank}` for its rank.
+    `others` says where epsilon of another process's node is from, with `{rank}` for its rank.
     """
     job, plan, config, measured = run.job, run.plan, run.job.config, run.measured
     algorithm, nodes = config.algorithm.definition, range(len(plan.nodes))
 
-    def known(spent: Sequence[float | None]) -> tuple[float | None, ...]:
-        return tuple(value if node in charged else None for node, value in enumerate(spent))
-
     more: dict[str, Any] = {}
+    features: dict[str, Any] = {}
+    before: dict[str, Any] = {}
+    if job.features is not None:
+        features["features"] = job.features.words()
+        before["record_shape"] = job.features.record_shape
     if run.charged > run.step:
         more["charged_steps"] = run.charged
     if plan.release.pairs is not None and run.rows:
@@ -335,7 +326,7 @@ def result_document(
     if config.privacy.guess is not None:
         more["guess"] = tuple(node.guess for node in plan.nodes)
         guesses = [plan.release.right_guess(n, charged.get(n.node, ())) for n in plan.nodes]
-        more["right_guess"] = known(guesses)
+        more["right_guess"] = _known(guesses, charged)
     own = dict(zip(job.hosted, run.communication.exchange.bytes_sent.tolist(), strict=True))
     sent = tuple(map(own.get, nodes)) if measured is None else measured.bytes_sent
     counts = [count for count in sent if count is not None]
@@ -345,6 +336,15 @@ def result_document(
     accuracy = None if scores is None else scores.accuracy
     own_scores = zip(job.metrics, scores.own, strict=True) if scores is not None else ()
     formula = algorithm.claims.formula if plan.release.claims else None
+    gone, hosted = gone_ranks(run.peers), frozenset(job.hosted)
+    sources = [
+        OWN_LEDGER
+        if node in hosted
+        else f"rank {rank}, left out: as if it had gone on"
+        if rank in gone
+        else others.format(rank=rank)
+        for node, rank in enumerate(job.placement.ranks)
+    ]
     last, schedule = max(run.step - 1, 0), plan.mixing.schedule
     claimed, shares = claimed_spent(plan, run.charged), weights.shares(plan.nodes)
     return ResultDocument(
@@ -355,19 +355,23 @@ def result_document(
         private=plan.not_private_reason is None,
         not_private_reason=plan.not_private_reason,
         algorithm=AlgorithmNames(name=algorithm.name, title=algorithm.title, paper=algorithm.paper),
-        task=_task(job),
-        model=_shape(job),
+        task=TaskNames(
+            dataset=config.task.dataset, model=config.task.model, loss=config.task.loss, **features
+        ),
+        model=ModelShape(
+            input_shape=tuple(job.train.first.inputs.shape[1:]), outputs=job.outputs, **before
+        ),
         nodes=len(nodes),
         parameters=plan.parameters,
         steps=run.step,
         planned_steps=plan.steps,
         relation=config.privacy.relation if plan.accounted else None,
         trust_model=plan.release.trust_model if plan.accounted else None,
-        trust=_trust_terms(run, charged, known),
+        trust=_trust_terms(run, charged),
         accounting=config.privacy.accounting,
         unit=unit_spent(plan, charged),
         mechanism=mechanism_line(plan),
-        epsilon=known(epsilon_spent(plan, charged)),
+        epsilon=_known(epsilon_spent(plan, charged), charged),
         epsilon_budget=tuple(node.budget for node in plan.nodes),
         delta=tuple(node.delta for node in plan.nodes),
         claimed_epsilon=claimed,
@@ -413,50 +417,13 @@ def result_document(
         warnings=plan.warnings,
         notes=(*plan.notes, *run.notes, *(() if measured is None else measured.notes)),
         not_covered=not_covered(config, plan.unit) if plan.accounted else (),
-        epsilon_source=_sources(run, others) if plan.accounted else None,
+        epsilon_source=tuple(sources) if plan.accounted else None,
         calibration=tuple(calibration),
         **more,
     )
 
 
-def _sources(run: RunState, others: str) -> tuple[str, ...]:
-    """Where the epsilon of each node is from."""
-    gone, job = gone_ranks(run.peers), run.job
-    hosted = frozenset(job.hosted)
-    return tuple(
-        OWN_LEDGER
-        if node in hosted
-        else f"rank {rank}, left out: as if it had gone on"
-        if rank in gone
-        else others.format(rank=rank)
-        for node, rank in enumerate(job.placement.ranks)
-    )
-
-
-def _calibration(job: Job, outputs: Tensor, targets: Tensor) -> tuple[CalibrationBin, ...]:
-    """The calibration curve of the common model on the public test records, if they are classes."""
-    if majority(job.loss, outputs, targets) is None or not bool(torch.isfinite(outputs).all()):
-        return ()
-    rows = calibration_bins(outputs, targets)
-    return tuple(CalibrationBin(predicted=p, observed=o, records=r) for p, o, r in rows)
-
-
-def _task(job: Job) -> TaskNames:
-    task = job.config.task
-    more = {} if job.features is None else {"features": job.features.words()}
-    return TaskNames(dataset=task.dataset, model=task.model, loss=task.loss, **more)
-
-
-def _shape(job: Job) -> ModelShape:
-    own = tuple(job.train.first.inputs.shape[1:])
-    if job.features is None:
-        return ModelShape(input_shape=own, outputs=job.outputs)
-    return ModelShape(input_shape=own, outputs=job.outputs, record_shape=job.features.record_shape)
-
-
-def _trust_terms(
-    run: RunState, charged: Mapping[int, Sequence[Interval]], known: Known
-) -> TrustTerms | None:
+def _trust_terms(run: RunState, charged: Mapping[int, Sequence[Interval]]) -> TrustTerms | None:
     """What nodes hide behind beside their own noise; None where each relies on itself alone."""
     job, plan, shared = run.job, run.plan, run.plan.release.shared
     if shared is None or not plan.accounted:
@@ -471,5 +438,13 @@ def _trust_terms(
         absent=tuple(n.node for n in plan.nodes if not plan.release.active_steps(n)),
         pairs=() if pairs is None else pairs.pairs,
         deviation=0.0 if pairs is None else pairs.deviation,
-        epsilon_by_colluders=tuple(map(known, epsilon_by_colluders(plan, charged))),
+        epsilon_by_colluders=tuple(
+            _known(row, charged) for row in epsilon_by_colluders(plan, charged)
+        ),
     )
+
+
+def _known(
+    spent: Sequence[float | None], charged: Mapping[int, Sequence[Interval]]
+) -> tuple[float | None, ...]:
+    return tuple(value if node in charged else None for node, value in enumerate(spent))

@@ -15,7 +15,8 @@ from tacit.gradients import BatchGradient, StackedModel
 from tacit.gradients.table import GradientTable
 from tacit.privacy.noise import draws as noise
 from tacit.training import sampling
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 Seen = Callable[[BatchGradient, Tensor, Tensor, Sequence[NodePlan]], None]
 

@@ -67,10 +67,7 @@ class Callback:
     """
 
     def on_start(self, plan: Plan) -> None:
-        """The run begins, or goes on; nothing was sent yet.
-
-        The plan is all that was decided, such as `plan.steps` and `plan.config`.
-        """
+        """The run begins, or goes on; nothing was sent yet. The plan is all that was decided."""
 
     def on_metrics(self, metrics: PublicMeasurement) -> bool | None:
         """The models of all nodes were scored on the public test records.
@@ -104,11 +101,7 @@ class Callback:
 
 
 def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:
-    """The callbacks that a user gave, as a tuple.
-
-    Raises:
-        InputError: one is none, or they are no list.
-    """
+    """The callbacks that a user gave, as a tuple; an `InputError` where one is none."""
     expected = "must be a list of tacit.callbacks.Callback objects"
     if not isinstance(callbacks, Iterable):
         raise InputError("callbacks", callbacks, expected)
@@ -124,9 +117,8 @@ class Hooks:
     """The callbacks of a run, called one after the other.
 
     The first failure of a callback is kept. It asks for a clean stop, so that the run ends with a
-    checkpoint before the failure is raised. `stopped_by` is the name of the callback that asked for
-    a stop, and `failure` says what a callback did wrong. `watched`: whoever interrupts the run has
-    seen what was released.
+    checkpoint before it is raised. `stopped_by` names the callback that asked for a stop.
+    `watched`: whoever interrupts the run has seen what was released.
     """
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
@@ -141,11 +133,7 @@ class Hooks:
         return self.stopped_by is not None or self.failure is not None
 
     def start(self, plan: Plan) -> None:
-        """Tell all that the run begins.
-
-        Raises:
-            InputError: one fails.
-        """
+        """Tell all that the run begins; raises as `raise_failure`."""
         for callback in self._callbacks:
             with self._guarded(callback, "on_start"):
                 callback.on_start(plan)
@@ -166,11 +154,7 @@ class Hooks:
                 callback.on_step(progress)
 
     def end(self, result: Result) -> None:
-        """Tell all that the run has ended.
-
-        Raises:
-            InputError: one fails, now or before.
-        """
+        """Tell all that the run has ended; raises as `raise_failure`, also what failed before."""
         for callback in self._callbacks:
             with self._guarded(callback, "on_end"):
                 callback.on_end(result)
@@ -185,11 +169,7 @@ class Hooks:
                 LOG.exception("%s.on_error failed", type(callback).__name__)
 
     def raise_failure(self, more: str = "") -> None:
-        """Raise what a callback did wrong, if one did; `more` says what it means for the run.
-
-        Raises:
-            InputError: one did.
-        """
+        """Raise what a callback did wrong, if one did; `more` says what it means for the run."""
         if self.failure is not None:
             failure = self.failure
             if failure.__cause__ is not None and not isinstance(failure.__cause__, Exception):

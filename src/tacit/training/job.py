@@ -89,11 +89,7 @@ class Job:
         return torch.device(self.config.train.device)
 
     def train_of(self, raw: StackedData) -> StackedData:
-        """What `train` would be of other records: their features, if there are any, in bounds.
-
-        Raises:
-            RecordsError: features of some records are not finite.
-        """
+        """What `train` would be of other records: their features, if there are any, in bounds."""
         if self.features is not None:
             raw = features_of(self.features, raw, [f"node {node}" for node in self.hosted])
         return bounded_records(self.config, raw)

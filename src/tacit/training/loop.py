@@ -33,19 +33,9 @@ from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.shared import SharedLedgers
 from tacit.report.documents.metrics import Measurement
 from tacit.training.allocator import plain_memory_errors, retain_allocations
-from tacit.training.budget import (
-    extremes,
-    open_ledger,
-)
+from tacit.training.budget import extremes, open_ledger
 from tacit.training.evaluation import share_of
-from tacit.training.finish import (
-    check_finite,
-    cut_short,
-    failed,
-    finish,
-    settle,
-    stopped,
-)
+from tacit.training.finish import check_finite, cut_short, failed, finish, settle, stopped
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.job import Job
 from tacit.training.plan import Plan
@@ -75,22 +65,13 @@ SHORT = 5  # steps of a block of a short run at most
 FINITE_CHECK_EVERY = 8
 
 
-def _ignore(progress: Progress) -> None:
-    """No progress line."""
-
-
-def _never() -> bool:
-    """Nobody asks to stop."""
-    return False
-
-
 def execute(
     job: Job,
     *,
     out: Path | None = None,
     resume: bool = False,
-    on_step: Callable[[Progress], None] = _ignore,
-    should_stop: Callable[[], bool] = _never,
+    on_step: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
     callbacks: Sequence[Callback] = (),
     cluster: Crew | None = None,
     alone: Peers = ALONE,
@@ -132,8 +113,8 @@ def running(
     hooks: Hooks,
     out: Path | None = None,
     resume: bool = False,
-    on_step: Callable[[Progress], None] = _ignore,
-    should_stop: Callable[[], bool] = _never,
+    on_step: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
     cluster: Crew | None = None,
     alone: Peers = ALONE,
     make_context: MakeContext = StackedContext,
@@ -256,9 +237,8 @@ def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
     digest of random numbers of all processes, so that none of them can choose it.
 
     Raises:
-        InputError: the processes go on with different runs, or this one has no ledger of a run that
-            the ledgers of its nodes' data know, or of other data with some of their records: what
-            two runs of one identity release of a record is not added up.
+        InputError: the processes go on with different runs, or ledgers of the nodes' data know this
+            one, of which no ledger is here: what is released of a record would not be added up.
     """
     known = None
     if reserved is not None and RunFolder(reserved).ledger.exists():
@@ -316,7 +296,8 @@ def _train(
         if k >= run.reserved and run.ledger is not None:
             run.book(min(k + block, run.until))
             run.ledger.reserve(k, run.reserved)
-        _delay(run, k)
+        if run.plan.faults is not None:  # as long as the slowest node here is said to take
+            time.sleep(run.plan.faults.delay(k, run.job.hosted))
         yield from _answered(run, advanced, k)
         run.step = k + 1
         run.average()
@@ -346,8 +327,11 @@ def _train(
         if stop and run.step < run.until:
             run.status, run.message = "stopped", stopped(run, hooks, asked, called)
             break
-    if run.status != "stopped":
-        yield from _mix_finally(run)
+    if run.status != "stopped" and final_rounds(run.plan):
+        if run.averages is not None:  # what is mixed after the last step are the averages
+            run.state = config.algorithm.definition.restarted(run.state, run.trained)
+            run.averages = None
+        yield from _answered(run, finally_mixed, run.step)
     check_finite(run)
 
 
@@ -379,18 +363,7 @@ def _begin_reserving(run: RunState) -> None:
         run.ledger.use()
 
 
-def _mix_finally(run: RunState) -> Iterator[RunState]:
-    """The gossip-only rounds after the last step: of the averages, where there are any."""
-    if not final_rounds(run.plan):
-        return
-    if run.averages is not None:
-        run.state = run.job.config.algorithm.definition.restarted(run.state, run.trained)
-        run.averages = None
-    yield from _answered(run, finally_mixed, run.step)
-
-
 def _any_callback(peers: Peers, hooks: Hooks) -> bool:
-    """Whether a callback asks for the end of the run; only the process of rank 0 has any."""
     asked: list[bool] = peers.share("stop by a callback", hooks.ask_for_stop, FLAG)
     return any(asked)
 
@@ -398,23 +371,14 @@ def _any_callback(peers: Peers, hooks: Hooks) -> bool:
 def _stop_wanted(run: RunState, hooks: Hooks) -> bool:
     """Whether a callback ends the run here.
 
-    Where kills have left a budget that ends the run before its plan does, only a failure counts:
-    all that the budget covers is charged in any case.
+    Where a budget ends the run before its plan does, after kills, only a failure counts: all that
+    the budget covers is charged in any case.
     """
     return hooks.failure is not None or (hooks.ask_for_stop and run.until == run.plan.steps)
 
 
-def _delay(run: RunState, k: int) -> None:
-    """Take as long as the slowest node of this process is said to, where that is simulated."""
-    if run.plan.faults is not None:
-        time.sleep(run.plan.faults.delay(k, run.job.hosted))
-
-
 def _standing(run: RunState) -> Standing:
-    """Where the run stands for the eyes of this site; called from another thread, and only looks.
-
-    The steps that were reserved count as spent, since the ledger has charged them.
-    """
+    """Where the run stands for the eyes of this site, by what is reserved; another thread looks."""
     return Standing(
         step=run.step,
         steps=run.until,

@@ -15,31 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.algorithms import source_of
-from tacit.config import Config, known_as, to_toml
-from tacit.privacy.published import FormulaCondition
+from tacit.config import GIVEN, Config, known_as, to_toml
 from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.protection import epsilon_words, protection
 from tacit.report.wording import with_article
 from tacit.topology import Mixing
 from tacit.training.faults import FaultPlan
-from tacit.training.release import NodeRelease, Release
-
-
-@dataclass(frozen=True)
-class NodePlan(NodeRelease):
-    """What one node does, and what that costs.
-
-    Args:
-        epsilon: certified for all planned steps; None where nothing is accounted.
-        right_guess: certified for them, where the budget is `guess`.
-        claimed: by the paper's formula for the same noise; None without a formula.
-        conditions: of the formula, and whether they hold.
-    """
-
-    epsilon: float | None = None
-    right_guess: float | None = None
-    claimed: float | None = None
-    conditions: tuple[FormulaCondition, ...] = ()
+from tacit.training.release import NodePlan, Release
 
 
 @dataclass(frozen=True)
@@ -188,3 +170,45 @@ def unit_of(config: Config, person: str | None) -> UnitTerms:
         rows=settings.unit_rows,
         nodes=settings.unit_nodes,
     )
+
+
+def not_covered(config: Config, unit: UnitTerms) -> tuple[str, ...]:
+    """What is seen or known of private records beside what epsilon is about, each in words.
+
+    The experiment is one whose epsilon is accounted for, and protects that `unit`.
+    """
+    task, algorithm = config.task, config.algorithm
+    measured = [
+        "training loss",
+        "gradient norms",
+        unit.said("share of clipped records"),
+        unit.said("number of records left out"),
+    ]
+    if algorithm.definition.primal_dual is not None:
+        measured.append("augmented Lagrangian")
+    if config.train.suboptimality:
+        measured.append("f(x) - f* of all private records together (train.suboptimality)")
+    lines = [
+        f"{', '.join(measured)}: measured on private records, for the eyes of their node only",
+        "checkpoints: a node's own, never to be shared",
+        unit.said("how many records a node holds: public by the relation"),
+        "that a node refuses its own input or fails, and how long its steps take",
+    ]
+    if config.privacy.ledger is not None:
+        lines.append(
+            "that a node does not take part: it does not where it holds a record of a source that "
+            "privacy.ledger_source does not name; others hear only that its budget forbids the run"
+        )
+    if task.test_share is not None:
+        lines.append(
+            f"the share of {task.test_share:g} of the records that was held out for testing and "
+            "declared public (task.test_share), and all scores on it"
+        )
+    given = task.dataset == GIVEN or config.nodes.data == "by-rank"
+    if not given and config.nodes.partition in ("dirichlet", "shards"):
+        lines.append(
+            f"who holds which record: nodes.partition = '{config.nodes.partition}' divides one "
+            "data set by the labels of all its records, and epsilon is of each node's as they are "
+            "divided"
+        )
+    return (*lines, *algorithm.definition.releases.not_covered(algorithm.options))

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,6 @@ from tacit.gradients.clipping import check_clip
 from tacit.models.imports import call_function
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.noise.matrix import MatrixNoise
-from tacit.report.documents.unit import UnitTerms
-from tacit.report.wording import count_text
 from tacit.topology import (
     Mixing,
     build_mixing,
@@ -34,22 +31,31 @@ from tacit.topology import (
     server_averaging,
 )
 from tacit.topology.graphs import KEYS
-from tacit.training import over_time, weights
+from tacit.training import weights
 from tacit.training.averages import average_note
-from tacit.training.batches import automatic_batch, epochs_note
 from tacit.training.consensus import (
-    PairChoice,
     choose,
     consensus_forecast,
     consensus_warning,
 )
 from tacit.training.faults import FaultPlan, fault_plan, taking_part
-from tacit.training.pair_noise import PairNoise, partners, root_mean_square
-from tacit.training.plan import NodePlan, Plan, unit_of
-from tacit.training.release import Interval, NodeRelease, Release, make_release
+from tacit.training.plan import Plan, unit_of
+from tacit.training.release import Interval, NodePlan, Release, make_release
 from tacit.training.rounds import contraction_of_rounds, planned_rounds
-from tacit.training.secure_sums import SecureSums, check_range
-from tacit.training.settled import with_rate
+from tacit.training.settled import (
+    automatic_batch,
+    check_sums,
+    epochs_note,
+    with_noise_over_time,
+    with_rate,
+)
+from tacit.training.shared_noise import (
+    PairNoise,
+    SecureSums,
+    check_range,
+    partners,
+    root_mean_square,
+)
 
 # Attempts at a better shape of the nodes' own noise, how much less noise is worth one, and what a
 # quotient may have lost to rounding.
@@ -77,13 +83,11 @@ def build_plan(
     linear: bool = False,
     person: str | None = None,
 ) -> Plan:
-    """Decide everything, and refuse what cannot be.
+    """Decide everything: what is released first, noise calibrated on it, then the plan, at once.
 
-    What is released is stated first; noise is calibrated on it; then the plan is made, at once.
-
-    `records` is J of each node, `parameters` is d. `notes` and `cautions` are further lines for the
-    plan. `linear`: whether the model is one linear layer, with closed-form gradients. `person`:
-    what those are called whose the records are; None: nobody said.
+    `records` is J of each node, `parameters` is d; `notes` and `cautions` are further lines.
+    `linear`: whether the model is one linear layer, with closed-form gradients. `person`: what
+    those are called whose the records are; None: nobody said.
 
     Raises:
         InputError: the settings contradict each other or the data.
@@ -92,11 +96,17 @@ def build_plan(
     check_messages(config.topology, config.algorithm, config.faults)
     weights.check_empty(config, records)
     unit = unit_of(config, person)
-    config, notes = _with_batch(config, records, linear, notes, unit)
+    if config.train.batch == "auto":
+        batch, reason = automatic_batch(config, records, linear)
+        config = config.with_keys(train={"batch": batch})
+        notes = notes if reason is None else (*notes, unit.said(reason))
     config, rule = with_rate(config)
     notes = (*rule, *notes)
     mixing = _mixing(config)
-    config, notes = _settled(config, mixing, parameters, notes)
+    section = config.algorithm
+    options, note = section.definition.settled(section.options, mixing, parameters)
+    if note is not None:  # options that the graph decides in numbers
+        config, notes = config.with_keys(algorithm={"options": options}), (*notes, note)
     schedules = _schedules(config, records)
     sampled = [_sampling(config, schedules, *pair) for pair in enumerate(records)]
     rounds = planned_rounds(config)
@@ -115,18 +125,20 @@ def build_plan(
     sending = weights.sending(definition, activity, records, config.train.steps)
     if config.weights != "noise":
         sampled = weights.weighed(config, sampled, sending)
-    definition = over_time.with_noise(config, definition, sampled, sending)
+    definition = with_noise_over_time(config, definition, sampled, sending)
     release = make_release(definition, setup, schedules, sending, config.privacy.published_constant)
     if isinstance(noise := definition.releases.noise, MatrixNoise):
         release = replace(release, over_time=noise)
     if config.task.calibrate == "private":
         release = replace(release, calibrating=config.privacy.calibrate_share or CALIBRATE_SHARE)
-    if config.privacy.noise == "pairwise":
-        release = replace(release, pairs=_pairs_alone(config, mixing, activity))
+    colluding = config.privacy.colluding or 0
+    if config.privacy.noise == "pairwise":  # before any noise of pairs is known
+        active = None if activity is None else activity.active
+        shared, own = partners(config, mixing.schedule), (1.0,) * len(records)
+        release = replace(release, pairs=PairNoise(shared, own, 0.0, colluding, active))
     if config.privacy.aggregation == "secure-sum":
         active = None if sending is None else sending.active
-        sums = SecureSums(len(records), config.privacy.colluding or 0, active)
-        release = replace(release, sums=sums)
+        release = replace(release, sums=SecureSums(len(records), colluding, active))
     cautions = (*cautions, *definition.check(setup))
     if definition.claims.convex and setup.model not in CONVEX_MODELS:
         cautions += (
@@ -135,9 +147,17 @@ def build_plan(
         )
     if config.privacy.noisy:
         nodes = _noised(config, release, sampled)
-        over_time.check_sums(release, nodes)
+        check_sums(release, nodes)
         if release.pairs is not None:
-            choice = _choice(config, release, nodes, mixing)
+            pair_noise = config.privacy.pair_noise
+            free = config.topology.rounds == "auto" and not config.algorithm.definition.no_rounds
+            choice = choose(
+                release,
+                [node.noise_scale / node.divisor for node in nodes],
+                mixing,
+                pair_noise=None if pair_noise in (None, "auto") else float(pair_noise or 0.0),
+                rounds=None if free else rounds,
+            )
             rounds = choice.rounds
             if faults is not None:
                 faults = replace(faults, rounds=rounds)
@@ -147,8 +167,10 @@ def build_plan(
                 pairs = replace(release.pairs, active=active)
                 release = replace(release, activity=activity, pairs=pairs)
             release, nodes = _with_pair_noise(config, release, nodes, choice.pair_noise)
-            notes = (_pairs_note(config, release), *choice.reasons, *notes)
-            cautions += _uncovered(release)
+            assert release.pairs is not None
+            told = (release.pairs.note(config.topology.partners), choice.reason)
+            notes = (*filter(None, told), *notes)
+            cautions += _uncovered(release.pairs)
         if release.sums is not None:
             nodes = _with_common_noise(config, release, nodes)
             notes = (release.sums.note, *notes)
@@ -161,7 +183,7 @@ def build_plan(
                 )
         cautions += tuple(map(unit.said, _large_delta(nodes)))
     else:
-        nodes = tuple(NodePlan(**vars(node)) for node in sampled)
+        nodes = tuple(sampled)
     if config.weights == "noise":
         nodes = tuple(weights.weighed(config, nodes, sending))
     notes = (*weights.without_records(config), *notes)
@@ -186,43 +208,6 @@ def build_plan(
     if averaged is not None:
         plan = replace(plan, notes=(*plan.notes, averaged))
     return plan if release.pairs is None else _with_forecast(plan)
-
-
-def _with_batch(
-    config: Config, records: Sequence[int], linear: bool, notes: Sequence[str], unit: UnitTerms
-) -> tuple[Config, Sequence[str]]:
-    """The experiment with a batch that is no longer open, and the notes with why."""
-    if config.train.batch != "auto":
-        return config, notes
-    batch, reason = automatic_batch(config, records, linear)
-    notes = notes if reason is None else (*notes, unit.said(reason))
-    return config.with_keys(train={"batch": batch}), notes
-
-
-def _settled(
-    config: Config, mixing: Mixing, parameters: int, notes: Sequence[str]
-) -> tuple[Config, Sequence[str]]:
-    """The experiment with options that the graph decides in numbers, and the notes with them."""
-    section = config.algorithm
-    options, note = section.definition.settled(section.options, mixing, parameters)
-    if note is None:
-        return config, notes
-    return config.with_keys(algorithm={"options": options}), (*notes, note)
-
-
-def _choice(
-    config: Config, release: Release, nodes: Sequence[NodePlan], mixing: Mixing
-) -> PairChoice:
-    """Noise of pairs and gossip rounds, as they are given or as they are best."""
-    pair_noise = config.privacy.pair_noise
-    free = config.topology.rounds == "auto" and not config.algorithm.definition.no_rounds
-    return choose(
-        release,
-        [node.noise_scale / node.divisor for node in nodes],
-        mixing,
-        pair_noise=None if pair_noise in (None, "auto") else float(pair_noise or 0.0),
-        rounds=None if free else planned_rounds(config),
-    )
 
 
 def _with_forecast(plan: Plan) -> Plan:
@@ -258,10 +243,10 @@ def _mixing(config: Config) -> Mixing:
     return mixing
 
 
-def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> NodeRelease:
+def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> NodePlan:
     batch = config.train.settled_batch
     if not records:
-        return NodeRelease(node=node, records=0, rate=1.0, expected_batch=0.0, weight=0.0)
+        return NodePlan(node=node, records=0, rate=1.0, expected_batch=0.0, weight=0.0)
     size = records if batch == "all" else min(batch, records)
     if batch != "all" and schedules.local_steps > 1 and schedules.disjoint:
         size = min(size, records // schedules.local_steps)
@@ -274,15 +259,16 @@ def _sampling(config: Config, schedules: Schedules, node: int, records: int) -> 
             )
     if config.train.sampling in ("allocation", "cyclic"):
         epoch = -(-records // size)
-        return NodeRelease(
-            node=node, records=records, rate=1 / epoch, expected_batch=records / epoch
-        )
-    return NodeRelease(node=node, records=records, rate=size / records, expected_batch=float(size))
+        return NodePlan(node=node, records=records, rate=1 / epoch, expected_batch=records / epoch)
+    return NodePlan(node=node, records=records, rate=size / records, expected_batch=float(size))
 
 
 def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: int) -> Setup:
-    """What the algorithm may know of the experiment before anything runs."""
-    first = mixing.schedule.at(0)
+    first, task = mixing.schedule.at(0), config.task
+    # Of another model or loss than it is named, nothing may be taken for proved; a clipped mean
+    # over views is no clipped gradient of a linear model's one record.
+    model = task.model + ("" if task.output is None else " with an output")
+    model += "" if task.augmentation is None else " with views"
     neighbours: list[list[int]] = [[] for _ in range(first.nodes)]
     for source, target in zip(first.sources.tolist(), first.targets.tolist(), strict=True):
         neighbours[target].append(source)
@@ -294,21 +280,13 @@ def _setup(config: Config, mixing: Mixing, records: Sequence[int], parameters: i
         neighbours=tuple(map(tuple, neighbours)),
         records=records,
         parameters=parameters,
-        # Of another model or loss than it is named, nothing may be taken for proved.
-        model=_model_in_words(config),
-        loss=config.task.loss + (" with class weights" if config.task.class_weights else ""),
+        model=model,
+        loss=task.loss + (" with class weights" if task.class_weights else ""),
         accounted=config.accounted,
         relation=config.privacy.relation,
         sampling=config.train.sampling,
         input_bound=config.input_bound,
     )
-
-
-def _model_in_words(config: Config) -> str:
-    """Its name, if nothing is done to what it is given and what it returns."""
-    output = "" if config.task.output is None else " with an output"
-    # A clipped mean over views is no clipped gradient of a linear model's one record.
-    return config.task.model + output + ("" if config.task.augmentation is None else " with views")
 
 
 def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) -> tuple[str, ...]:
@@ -339,7 +317,6 @@ def _notes(config: Config, activity: Activity | None, faults: FaultPlan | None) 
 
 
 def _schedules(config: Config, records: Sequence[int]) -> Schedules:
-    """Clip and noise shape as they will run."""
     batch, largest = config.train.settled_batch, max(records)
     if batch != "all" and batch > largest:
         raise InputError(
@@ -372,7 +349,7 @@ class _NoiseQuestion:
     released: tuple[tuple[float, int], ...]
 
 
-def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], ...]:
+def _released(release: Release, node: NodePlan) -> tuple[tuple[float, int], ...]:
     """What noise counts for in the steps in which a node takes part, and how many: order is free.
 
     Where what a step costs depends on its number, their numbers.
@@ -390,8 +367,7 @@ def _released(release: Release, node: NodeRelease) -> tuple[tuple[float, int], .
     return tuple(sorted(Counter(counted).items()))
 
 
-def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> tuple[NodePlan, ...]:
-    """The nodes with their noise scale, and what it costs."""
+def _noised(config: Config, release: Release, nodes: Sequence[NodePlan]) -> tuple[NodePlan, ...]:
     settings, per_node = config.privacy, config.per_node
     nothing: Sequence[None] = (None,) * len(nodes)
     budgets, guesses = (
@@ -421,7 +397,7 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
         except BudgetError as error:
             same = [index for index, other in enumerate(wanted) if other == want]
             failures.setdefault(_refused(want, error), []).extend(same)
-            costs[want] = NodePlan(**vars(node))
+            costs[want] = node
         if costs[want].noise_scale and not config.plans_each_node_alone:
             initial_guess = costs[want]
     if failures:
@@ -435,7 +411,6 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodeRelease]) -> t
 
 
 def _refused(want: _NoiseQuestion, error: BudgetError) -> str:
-    """Why a node's budget cannot be met, with the key that asked for it."""
     text = str(error)
     if want.guess is not None and not text.startswith("privacy."):
         return f"privacy.guess = {want.guess:g} cannot be kept: {text}"
@@ -447,24 +422,22 @@ def _refused(want: _NoiseQuestion, error: BudgetError) -> str:
 
 
 def _costed(
-    settings: Privacy, release: Release, node: NodeRelease, initial_guess: NodeRelease | None
+    settings: Privacy, release: Release, node: NodePlan, initial_guess: NodePlan | None
 ) -> NodePlan:
     """A node with its noise scale, certified epsilon and claim, from a node that has them."""
     if not node.records:
-        spent = release.epsilon(node, release.planned)
-        guess = release.right_guess(node, release.planned)
-        claimed = release.claimed(node)
-        return NodePlan(**vars(node), epsilon=spent, right_guess=guess, claimed=claimed)
+        return replace(
+            node,
+            epsilon=release.epsilon(node, release.planned),
+            right_guess=release.right_guess(node, release.planned),
+            claimed=release.claimed(node),
+        )
     node = replace(node, noise_scale=_noise_scale(settings, release, node, initial_guess))
-    if node.delta is None:
-        return NodePlan(**vars(node))
-    if release.pairs is not None and not release.pairs.deviation:
-        return NodePlan(**vars(node))  # what it costs is known once all nodes have their noise
-    made = NodePlan(**vars(node))
-    if release.setup.accounted:
-        made = _certified(settings, release, made)
+    if node.delta is None or release.pairs is not None:
+        return node  # what it costs beside pairs is known once all nodes have their noise
+    made = _certified(settings, release, node) if release.setup.accounted else node
     formula = release.algorithm.claims.formula
-    if formula is None or release.pairs is not None:
+    if formula is None:
         return made
     conditions = formula.conditions(release.claimed_run(node))
     return replace(made, claimed=release.claimed(node), conditions=conditions)
@@ -492,18 +465,6 @@ def _certified(settings: Privacy, release: Release, node: NodePlan) -> NodePlan:
             f"{_up(settings.noise_std * enough)} or fewer steps would keep it"
         )
     return replace(node, epsilon=certified, right_guess=guess)
-
-
-def _pairs_alone(config: Config, mixing: Mixing, activity: Activity | None) -> PairNoise:
-    """The pairs of a run, before any noise of theirs is known."""
-    active = None if activity is None else activity.active
-    return PairNoise(
-        pairs=partners(config, mixing.schedule),
-        own=(1.0,) * config.nodes.count,
-        deviation=0.0,
-        colluding=config.privacy.colluding or 0,
-        active=active,
-    )
 
 
 def _with_pair_noise(
@@ -558,41 +519,23 @@ def _with_pair_noise(
 def _with_costs(
     settings: Privacy, release: Release, nodes: Sequence[NodePlan]
 ) -> tuple[NodePlan, ...]:
-    """The nodes with what is certified of them; it is computed once of nodes that are alike."""
-    costs: dict[tuple[Any, ...], NodePlan] = {}
-    for node in nodes:
-        kind = (release.kind(node), node.limit)
-        if kind not in costs:
-            costs[kind] = _certified(settings, release, node)
-    found = [costs[release.kind(node), node.limit] for node in nodes]
+    found = release.of_each(
+        nodes,
+        lambda node: _certified(settings, release, node),
+        lambda node: node.limit,
+    )
     return tuple(
         replace(node, epsilon=alike.epsilon, right_guess=alike.right_guess)
         for node, alike in zip(nodes, found, strict=True)
     )
 
 
-def _pairs_note(config: Config, release: Release) -> str:
-    """What the noise of pairs comes to, in one line."""
-    pairs = release.pairs
-    assert pairs is not None
-    gains = pairs.typical_gains
-    least, most = (f"{value:.3g}" for value in (gains.min(), gains.max()))
-    counts = least if least == most else f"{least} to {most}"
-    return (
-        f"noise of pairs: {count_text(len(pairs.pairs), 'pair')} of nodes (partners = "
-        f"'{config.topology.partners}') with noise of {pairs.ratio:.3g} times the deviation of a "
-        "node's own, which cancels in the mean; against "
-        f"{count_text(pairs.colluding, 'colluding node')}, whichever they are, the own noise "
-        f"counts {counts} times"
-    )
-
-
 def _with_common_noise(
     config: Config, release: Release, nodes: Sequence[NodePlan]
 ) -> tuple[NodePlan, ...]:
-    """The nodes with the noise that secure sums ask for: the same for all in the mean.
+    """The nodes with the noise that secure sums ask for: that of the strictest budget, for all.
 
-    That of the node whose budget asks for most; a given noise is the same already.
+    A given noise is the same already.
 
     Raises:
         BudgetError: a given noise does not keep a node's budget.
@@ -618,10 +561,8 @@ def _with_common_noise(
     return _with_costs(config.privacy, release, levelled)
 
 
-def _uncovered(release: Release) -> tuple[str, ...]:
+def _uncovered(pairs: PairNoise) -> tuple[str, ...]:
     """The nodes that may be left with their own noise alone."""
-    pairs = release.pairs
-    assert pairs is not None
     degrees = np.bincount(np.array(pairs.pairs).ravel(), minlength=len(pairs.own))
     bare = np.flatnonzero(degrees <= pairs.colluding).tolist()
     if not bare:
@@ -662,7 +603,6 @@ def _enough(
 
 
 def _own_noise(nodes: Sequence[NodePlan], pairs: PairNoise) -> tuple[NodePlan, ...]:
-    """The nodes with the noise of their own that goes with noise of pairs."""
     return tuple(
         replace(node, noise_scale=own * node.divisor)
         for node, own in zip(nodes, pairs.own, strict=True)
@@ -670,7 +610,7 @@ def _own_noise(nodes: Sequence[NodePlan], pairs: PairNoise) -> tuple[NodePlan, .
 
 
 def _noise_scale(
-    settings: Privacy, release: Release, node: NodeRelease, initial_guess: NodeRelease | None
+    settings: Privacy, release: Release, node: NodePlan, initial_guess: NodePlan | None
 ) -> float:
     """What the noise shape is multiplied by: given, calibrated, or as the paper prints it."""
     if settings.noise_std is not None:
@@ -697,16 +637,14 @@ def _noise_scale(
 
 
 def _calibrated_rounds(
-    release: Release, node: NodeRelease, initial_guess: NodeRelease | None, target: float
+    release: Release, node: NodePlan, initial_guess: NodePlan | None, target: float
 ) -> float:
     """The least noise scale for which no step of a node alone costs more than `target`.
 
     The step of the least noise is the dearest of its kind; the first two steps are of different
-    kinds where a method has several (anchors and what lies between them).
-
-    Where these steps are, with the noise of `initial_guess`, the very mechanisms that they are for
-    `initial_guess`, its scale is this node's: nodes that only differ in how often they take part
-    share one search (100 clients of Adult: 2 in place of 34).
+    kinds where a method has several (anchors and what lies between them). Where these are the very
+    mechanisms that they are for `initial_guess`, with its scale, that is this node's: nodes that
+    only differ in how often they take part share one search (100 clients of Adult: 2, not 34).
     """
     start = 1.0
     if initial_guess is not None:
@@ -722,7 +660,7 @@ def _calibrated_rounds(
     )
 
 
-def _costliest_steps(release: Release, node: NodeRelease) -> list[int]:
+def _costliest_steps(release: Release, node: NodePlan) -> list[int]:
     """The steps of a node among which is the dearest, each once."""
     own = release.active_steps(node) or [0]
     unit = replace(node, noise_scale=1.0)
@@ -730,7 +668,7 @@ def _costliest_steps(release: Release, node: NodeRelease) -> list[int]:
     return list(dict.fromkeys([least, *own[:2]]))
 
 
-def _dearest(release: Release, node: NodeRelease) -> list[privacy.Mechanism]:
+def _dearest(release: Release, node: NodePlan) -> list[privacy.Mechanism]:
     """What these steps release, each alone; without repeats."""
     found: list[privacy.Mechanism] = []
     for step in _costliest_steps(release, node):
@@ -741,14 +679,12 @@ def _dearest(release: Release, node: NodeRelease) -> list[privacy.Mechanism]:
 
 def _calibrated(
     release: Release,
-    node: NodeRelease,
+    node: NodePlan,
     start: float,
     target: float | None,
     intervals: Sequence[Interval] | None = None,
 ) -> float:
-    """The least noise scale whose certified epsilon, or right guess, is within a node's budget.
-
-    `target` is that epsilon.
+    """The least noise scale whose epsilon (`target`) or right guess keeps a node's budget.
 
     It is that of the steps in `intervals`, by default all; `start` is a guess.
     """

@@ -7,7 +7,9 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,7 +56,7 @@ from tacit.training.records import (
     with_features,
 )
 from tacit.training.settled import with_clip
-from tacit.training.slow_path import SlowPath, slow_path
+from tacit.training.slow_path import slow_path
 
 Function = Callable[[Tensor, Tensor], Any]
 """Of outputs `[r, ...]` and targets `[r, ...]`: a loss or a metric."""
@@ -65,7 +67,6 @@ _EXAMPLE_SEED = 22
 _DROWNED = 0.1  # of the sum of all eigenvalues, which noise alone may reach
 _FAR_TARGET, _FAR_INPUT = 10.0, 100.0  # sizes of numbers that are scaled to no bound
 _IMBALANCED = 0.8  # the share of one class above which accuracy says little
-
 
 _LOG = logging.getLogger("tacit")
 
@@ -162,7 +163,15 @@ def prepare(
         _check_public(public, first, shown, declared or classes)
     given_model = model
     if model is None:
-        model = _build_model(config, loss, public, first, classes, tables)
+        if config.task.model == GIVEN:
+            raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
+        model = models.build_model(
+            config.task.model,
+            input_shape=tuple(first.inputs.shape[1:]),
+            outputs=config.task.outputs or _outputs(loss, public, first, classes),
+            seed=config.train.seed,
+            tables=tables,
+        )
     layout = data.record_layout(raw.first)
     if features is not None:
         layout["record features"] = features.identity
@@ -209,7 +218,14 @@ def prepare(
     if keeps or chosen.definition.differences:
         gradients.refuse_coins(engine)
     outputs = engine.outputs(engine.start(1, dtype, device), example.inputs)[0]
-    held_out = None if public is None else _held_out(config, public, kind, dtype, device)
+
+    def scored(some: Dataset | None) -> Dataset | None:
+        if some is None:
+            return None
+        records = _on_device(some, kind, dtype, device)
+        return replace(records, inputs=bounded(config, records.inputs))
+
+    held_out = scored(public)
     given = _given(config, outputs, example.targets)
     if held_out is not None:
         _check_fit(loss.check, outputs, held_out.targets, shown)
@@ -228,8 +244,7 @@ def prepare(
         ignorant = baselines(metrics, loss, outputs, held_out.targets)
     recalibration, how = None, config.task.calibrate
     if how != "none":
-        to_fit = None if fitting is None else _held_out(config, fitting, kind, dtype, device)
-        recalibration = find_recalibration(how, engine, loss, to_fit, dtype)
+        recalibration = find_recalibration(how, engine, loss, scored(fitting), dtype)
     settled, rule = with_clip(config, engine, held_out)
     counted = _agreed_records(config, engine, train, dtype, placement, peers, layout)
     table = _table_notes(config, engine, train.counts.tolist(), dtype)
@@ -264,30 +279,34 @@ def prepare(
         plan, schema=schema_digest, features=None if features is None else features.identity
     )
     if moments is not None:
-        moments = replace(moments, deviation=_mean_deviation(plan))
+        if plan.noisy:  # of the first step's own noise in the mean over all nodes
+            own = [plan.release.noise_std(node, 0) / node.divisor for node in plan.nodes]
+            averaged = round(math.fsum(node.weight for node in plan.nodes))  # over by a server
+            deviation = math.sqrt(math.fsum(std**2 for std in own)) / averaged
+            moments = replace(moments, deviation=deviation)
         engine = replace(engine, moments=moments)
         plan = replace(plan, cautions=(*plan.cautions, *_moment_cautions(plan, moments)))
     slow = slow_path(engine, example.inputs, example.targets, dtype)
     if slow is not None:
-        plan = _with_forecast(plan, slow, hosted)
+        batches = [plan.nodes[node].expected_batch for node in hosted]
+        warning = slow.warning(batches, plan.release.local_steps)
+        cautions = plan.cautions if warning is None else (*plan.cautions, warning)
+        plan = replace(plan, cautions=cautions, notes=(*plan.notes, slow.note()))
     _LOG.info("plan made: %s", _words(plan))
     plans = peers.share("plan", planned(plan), IDENTITY)
     agree(plans, peers)
 
-    def again(other: StackedData | None, listening: Peers) -> Job:
-        return prepare(
-            config,
-            model=given_model,
-            nodes=nodes,
-            test=test,
-            given_loss=given_loss,
-            given_metrics=given_metrics,
-            output=output,
-            schema=schema,
-            peers=listening,
-            instead=other,
-        )
-
+    again = partial(
+        prepare,
+        config,
+        model=given_model,
+        nodes=nodes,
+        test=test,
+        given_loss=given_loss,
+        given_metrics=given_metrics,
+        output=output,
+        schema=schema,
+    )
     return Job(
         plan=plan,
         model=engine,
@@ -306,7 +325,7 @@ def prepare(
         raw=raw if features is not None and keep_raw else None,
         schema=records.schema,
         recalibration=recalibration,
-        again=again,
+        again=lambda other, listening: again(peers=listening, instead=other),
     )
 
 
@@ -317,17 +336,16 @@ _MADE_UP = (
 
 
 def _check_packed(config: Config, *, built_in: bool) -> None:
-    """Refuse what is of records of one input where they have several."""
-    expected = "is for records of one input, and these have several"
-    if not built_in and config.task.model != GIVEN and ":" not in config.task.model:
+    expected, task = "is for records of one input, and these have several", config.task
+    if not built_in and task.model != GIVEN and ":" not in task.model:
         more = f"{expected}: give a module of your own, whose forward takes them"
-        raise InputError("task.model", config.task.model, more)
-    task, bound = config.task, config.input_bound
-    for key, value in (
-        ("augmentation", task.augmentation),
-        ("input_bound", bound),
-        ("features", task.feature_map),
-    ):
+        raise InputError("task.model", task.model, more)
+    of_one = {
+        "augmentation": task.augmentation,
+        "input_bound": config.input_bound,
+        "features": task.feature_map,
+    }
+    for key, value in of_one.items():
         if value is not None:
             raise InputError(f"task.{key}", value, f"{expected}: leave it out")
 
@@ -336,11 +354,8 @@ def find_augmentation(config: Config, examples: Tensor) -> Augmentation | None:
     """What the views of a record are, as `[task].augmentation` and `[train].views` say.
 
     Views of a user's own stay within `input_bound`; those that are built in lengthen no record.
-    `examples` `[few, ...]` are inputs as the model takes them.
-
-    Raises:
-        InputError: on `task.augmentation` for records that it is not for, and for a function that
-            cannot be found.
+    `examples` `[few, ...]` are inputs as the model takes them. What is not for such records, or
+    cannot be found, is refused.
     """
     name, views, bound = config.task.augmentation, config.train.views or 1, config.input_bound
     if name is None:
@@ -359,7 +374,6 @@ def find_augmentation(config: Config, examples: Tensor) -> Augmentation | None:
 
 
 def _view_notes(engine: StackedModel) -> tuple[str, ...]:
-    """What the views of records are and cost, if they have any."""
     chosen = engine.augmentation
     if chosen is None:
         return ()
@@ -380,7 +394,6 @@ def _view_notes(engine: StackedModel) -> tuple[str, ...]:
 
 
 def _moments(config: Config, model: nn.Module, loss: Loss) -> Moments | None:
-    """The moments that are trained in place of a linear model, where the algorithm does that."""
     chosen, bound = config.algorithm, config.input_bound
     if chosen.definition.moments is None or bound is None:
         return None
@@ -389,15 +402,6 @@ def _moments(config: Config, model: nn.Module, loss: Loss) -> Moments | None:
         raise InputError("task.output", config.task.output, expected)
     found: Moments = chosen.definition.moments(chosen.options, model, loss, bound)
     return found
-
-
-def _mean_deviation(plan: Plan) -> float:
-    """Standard deviation of the first step's own noise in the mean over all nodes; 0 without."""
-    if not plan.noisy:
-        return 0.0
-    own = [plan.release.noise_std(node, 0) / node.divisor for node in plan.nodes]
-    count = round(math.fsum(node.weight for node in plan.nodes))  # who a server averages over
-    return math.sqrt(math.fsum(std**2 for std in own)) / count
 
 
 def _moment_cautions(plan: Plan, moments: Moments) -> tuple[str, ...]:
@@ -418,7 +422,6 @@ def _moment_cautions(plan: Plan, moments: Moments) -> tuple[str, ...]:
 
 
 def _imbalance(config: Config, loss: Loss, ignorant: Baselines) -> tuple[str, ...]:
-    """That accuracy says little of public test records nearly all of which are of one class."""
     share = ignorant.accuracy
     if config.task.metric is not None or share is None or share <= _IMBALANCED:
         return ()
@@ -447,7 +450,6 @@ def _agreed_records(
     peers: Peers,
     layout: Mapping[str, str],
 ) -> list[int]:
-    """How many records every node holds, once all processes have reported the same experiment."""
     start = model.start(1, dtype, "cpu")[0]
     shapes = {slot.name: slot.shape for slot in model.layout.slots}
     computed = {"gradient path": model.path, "device": train.targets.device.type}
@@ -462,7 +464,6 @@ def _agreed_records(
 def _table_notes(
     config: Config, model: StackedModel, records: Sequence[int], dtype: torch.dtype
 ) -> tuple[str, ...]:
-    """What the gradient table will take, if there is one; refused where it does not fit."""
     chosen = config.algorithm
     request = chosen.definition.table(chosen.options)
     if request is None:
@@ -480,14 +481,6 @@ def _table_notes(
     return (need.describe(),)
 
 
-def _with_forecast(plan: Plan, slow: SlowPath, hosted: Sequence[int]) -> Plan:
-    """The plan with what is to be known of gradients that are computed the slow way."""
-    batches = [plan.nodes[node].expected_batch for node in hosted]
-    warning = slow.warning(batches, plan.release.local_steps)
-    cautions = plan.cautions if warning is None else (*plan.cautions, warning)
-    return replace(plan, cautions=cautions, notes=(*plan.notes, slow.note()))
-
-
 def _features(
     config: Config,
     records: TrainingRecords,
@@ -495,10 +488,7 @@ def _features(
     dtype: torch.dtype,
     device: torch.device,
 ) -> FeatureMap | None:
-    """The feature map of the experiment, tried out on public or made-up records alone.
-
-    `where` is what an error calls the public ones.
-    """
+    """The feature map, tried out on public records (errors call them `where`), or made-up ones."""
     if config.task.feature_map is None:
         return None
     first, public = records.train.first, records.test
@@ -522,14 +512,6 @@ def _check_public(public: Dataset, first: Dataset, where: str, classes: int | No
             f"records of shape {list(public.inputs.shape[1:])}",
             f"must be shaped as the nodes' records: {list(first.inputs.shape[1:])}",
         )
-
-
-def _held_out(
-    config: Config, public: Dataset, kind: torch.dtype, dtype: torch.dtype, device: torch.device
-) -> Dataset:
-    """Public test records as they are scored."""
-    records = _on_device(public, kind, dtype, device)
-    return replace(records, inputs=bounded(config, records.inputs))
 
 
 def _given(config: Config, outputs: Tensor, targets: Tensor) -> int:
@@ -558,15 +540,6 @@ def _check_fit(
         if error.where != "task.dataset":
             raise
         raise type(error)(where, error.value, error.expected) from None
-
-
-def _fits(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
-    """Whether no record of any node breaks the rule of the loss, and all keep to it alike."""
-    try:
-        loss.check_records(outputs, targets)
-    except InputError:
-        return False
-    return True
 
 
 def _few(public: Dataset) -> Dataset:
@@ -617,11 +590,7 @@ def _on_device(
 def _check_records(
     engine: StackedModel, loss: Loss, outputs: Tensor, train: StackedData, whose: Sequence[str]
 ) -> None:
-    """Ask every node's records for the public rules, before anything is sent.
-
-    Raises:
-        RecordsError: naming the node and the rule, and how many records break it.
-    """
+    """Ask every node's records for the public rules, before anything is sent."""
     tables = nn.Embedding | nn.EmbeddingBag
     ids = any(isinstance(part, tables) for part in engine.original.modules()) or (
         train.packed is not None and train.packed.has_ids
@@ -631,7 +600,11 @@ def _check_records(
     if ids:
         module = copy.deepcopy(engine.original).to(outputs.dtype)
         module = engine.wired(module, outputs.dtype)
-    fits = not ids and _fits(loss, outputs, train.targets)  # a node at a time takes longer
+    fits = False
+    if not ids:  # all at once: a node at a time takes longer
+        with suppress(InputError):
+            loss.check_records(outputs, train.targets)
+            fits = True
     ends = zip(whose, train.offsets.tolist(), train.sizes.tolist(), strict=True)
     for name, start, size in () if fits else ends:
         rows = slice(start, start + size)
@@ -649,9 +622,6 @@ def _check_scale(config: Config, loss: Loss, train: StackedData, whose: Sequence
     """Refuse targets far outside [-1, 1], to which clipped gradients do not lead in any steps.
 
     Of such inputs the own screen is told.
-
-    Raises:
-        RecordsError: naming the node and the rule, and how many records break it.
     """
     bound, far = config.task.target_bound or _FAR_TARGET, []
     measured = train.stored.is_floating_point() and train.packed is None and not train.bytes
@@ -677,31 +647,11 @@ def _check_scale(config: Config, loss: Loss, train: StackedData, whose: Sequence
 
 
 def _largest(values: Tensor) -> float:
-    """The largest size of any of them; 0 of none."""
     return float(torch.stack(values.aminmax()).abs().max()) if values.numel() else 0.0
 
 
-def _build_model(
-    config: Config,
-    loss: Loss,
-    public: Dataset | None,
-    first: Dataset,
-    classes: int | None,
-    tables: Mapping[str, tuple[int, int]],
-) -> nn.Module:
-    if config.task.model == GIVEN:
-        raise InputError("task.model", GIVEN, "pass the module as model=, or name a model")
-    return models.build_model(
-        config.task.model,
-        input_shape=tuple(first.inputs.shape[1:]),
-        outputs=config.task.outputs or _outputs(loss, public, first, classes),
-        seed=config.train.seed,
-        tables=tables,
-    )
-
-
 def _outputs(loss: Loss, public: Dataset | None, first: Dataset, classes: int | None) -> int:
-    """Numbers that the model gives for a record: what is declared, or what public records show."""
+    """Numbers that the model gives for a record, as public records show them."""
     shown = first.targets[:0] if public is None else public.targets  # of no private label
     outputs = loss.outputs(shown, classes)
     if outputs is None:

@@ -8,7 +8,6 @@ import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -188,21 +187,46 @@ def load_records(
         InputError: something is wrong with the data, the schema or their settings; what a schema
             declares has not been confirmed to be public.
     """
-    schema = _schema(config, schema)
+    task, path = config.task, config.task.schema
+    if schema is None and path is not None:
+        schema = find_schema(path, Path(task.data_dir))
+    if schema is not None:  # its facts are confirmed to be public
+        schema.check_confirmed("schema" if path is None else path)
     own = nodes is not None or config.nodes.data == "by-rank"
     if nodes is not None and config.nodes.part is not None:
         expected = "is a part of one data set, and here each node has its own: leave it out"
         raise InputError("nodes.part", list(config.nodes.part), expected)
-    if own and config.task.test_share is not None:
+    if own and task.test_share is not None:
         expected = "is a share of one data set, and here each node has its own: use task.test"
-        raise InputError("task.test_share", config.task.test_share, expected)
-    given = nodes is not None or config.task.dataset == GIVEN
-    named = None if given else _load(config, schema)
+        raise InputError("task.test_share", task.test_share, expected)
+    named = None
+    if nodes is None and task.dataset != GIVEN:
+        named = data.load(
+            task.dataset,
+            data_dir=Path(task.data_dir),
+            seed=config.train.seed,
+            schema=schema,
+            test=task.test,
+            test_share=task.test_share,
+            declared=task.declared,
+        )
     names = _names(config, named, schema if own else None)
-    rule = _unit_rule(config, schema)
-    whose = tuple(_whose(config, node, is_given=nodes is not None) for node in hosted)
+    rule, source = _unit_rule(config, schema), config.nodes.source
+    whose = tuple(
+        f"nodes[{node}]"
+        if nodes is not None
+        else f"task.dataset of node {node}"
+        if source is None
+        else own_name(source, node)
+        for node in hosted
+    )
     if own:
-        local = _own(config, nodes, _of_parties(schema, names), hosted, whose)
+        theirs = schema
+        if schema is not None and schema.node is not None and names is not None:
+            # The column of the nodes' own tables must say these names, node 0 first.
+            column = schema.node.model_copy(update={"values": names})
+            theirs = schema.model_copy(update={"node": column})
+        local = _own(config, nodes, theirs, hosted, whose)
         for name, records in zip(whose, local, strict=True):
             _check_known(config, schema, records, name)
         ids = [records.units for records in local]
@@ -217,7 +241,9 @@ def load_records(
         check_nodes(train.units, config.privacy.unit_nodes)
     public = _public(config, test, named, schema)
     known = [own for own in ids if own is not None]
-    person = _person(config, schema) or ("person" if known else None)
+    unit = None if schema is None else schema.unit
+    person = config.privacy.unit_column if unit is None else unit.name
+    person = person or ("person" if known else None)
     if instead is None and public is not None and public.units is not None:
         _warn_of_persons(public.units, known, person or "person")
     if config.nodes.part is not None and names is not None:
@@ -238,15 +264,7 @@ def load_records(
     )
 
 
-def _person(config: Config, schema: Schema | None) -> str | None:
-    """What they are called whose the records are, by the schema or the experiment."""
-    if schema is None or schema.unit is None:
-        return config.privacy.unit_column
-    return schema.unit.name
-
-
 def _unit_rule(config: Config, schema: Schema | None) -> UnitRule | None:
-    """What a person's records are to a step, where epsilon protects a person."""
     privacy = config.privacy
     column = privacy.unit_column
     if column is None:
@@ -259,7 +277,6 @@ def _unit_rule(config: Config, schema: Schema | None) -> UnitRule | None:
 
 
 def _check_known(config: Config, schema: Schema | None, records: Dataset, whose: str) -> None:
-    """Refuse records that do not say whose they are, where epsilon protects a person."""
     if config.privacy.unit_column is None or records.units is not None:
         return
     expected = f"{whose} has no such column"
@@ -294,11 +311,7 @@ def _names(
 
 
 def _parties(config: Config, declared: NodeColumn) -> tuple[str, ...]:
-    """Whose the nodes are that have records of their own: all that a schema lists, or some.
-
-    Raises:
-        InputError: nobody says which, or those who are named are others, or in another order.
-    """
+    """Whose the nodes are that have records of their own: all that a schema lists, or some."""
     count, names, listed = config.nodes.count, config.nodes.names, declared.values
     if names is None and count != len(listed):
         expected = (
@@ -316,9 +329,9 @@ def _parties(config: Config, declared: NodeColumn) -> tuple[str, ...]:
 def node_names(
     declared: tuple[str, ...] | None, placement: Placement, peers: Peers
 ) -> tuple[str, ...] | None:
-    """Whose each node is: what is declared, unless it is a site whose node is another; or sites.
+    """Whose each node is, by declaration; or of sites, whose names alone are known, by their names.
 
-    Their processes are known by their names, others are not.
+    A declared name may not be that of a site whose node is another.
     """
     if not peers.authenticated:
         return declared
@@ -331,19 +344,8 @@ def node_names(
     return names
 
 
-def _of_parties(schema: Schema | None, names: tuple[str, ...] | None) -> Schema | None:
-    """The schema of the nodes' own tables, whose column must say `names`, node 0 first."""
-    if schema is None or schema.node is None or names is None:
-        return schema
-    node = schema.node.model_copy(update={"values": names})
-    return schema.model_copy(update={"node": node})
-
-
 def found_in(records: Tensor, others: Tensor) -> int:
-    """How many of some records have the inputs of one of the others, whatever their names say.
-
-    Both are inputs, `[records, ...]`.
-    """
+    """How many records have the inputs of one of the others, both `[records, ...]`."""
     own, known = (record_digests(inputs, _COMPARED) for inputs in (records, others))
     return int(np.isin(own, known).sum())
 
@@ -367,37 +369,6 @@ def warn_of_private(what: str, public: Tensor, private: Tensor) -> None:
         )
 
 
-def _schema(config: Config, given: Schema | None) -> Schema | None:
-    """The schema of the tables, whose facts are confirmed to be public."""
-    path = config.task.schema
-    if given is None and path is not None:
-        given = find_schema(path, Path(config.task.data_dir))
-    if given is not None:
-        given.check_confirmed("schema" if path is None else path)
-    return given
-
-
-def _load(config: Config, schema: Schema | None) -> data.TaskData:
-    task = config.task
-    return data.load(
-        task.dataset,
-        data_dir=Path(task.data_dir),
-        seed=config.train.seed,
-        schema=schema,
-        test=task.test,
-        test_share=task.test_share,
-        declared=task.declared,
-    )
-
-
-def _whose(config: Config, node: int, *, is_given: bool) -> str:
-    """What an error calls the records of a node."""
-    if is_given:
-        return f"nodes[{node}]"
-    source = config.nodes.source
-    return f"task.dataset of node {node}" if source is None else own_name(source, node)
-
-
 def _own(
     config: Config,
     nodes: Sequence[Any] | None,
@@ -405,7 +376,6 @@ def _own(
     hosted: Sequence[int],
     whose: Sequence[str],
 ) -> list[Dataset]:
-    """The records that each node has of its own, as they are given or as the experiment says."""
     if nodes is None:
         assert config.nodes.source is not None
         return data.load_own(config.nodes.source, hosted, schema)
@@ -511,9 +481,9 @@ def _divided(
 def _public(
     config: Config, test: Any, named: data.TaskData | None, schema: Schema | None
 ) -> Dataset | None:
-    """Public test records: as given, of the data set, or as the experiment names them."""
     if test is not None:
-        return _dataset(_opened(test, "test", schema), "test", schema)
+        table = _opened(test, "test", schema)
+        return data.as_dataset(table, "test") if schema is None else schema.dataset(table, "test")
     if named is not None or config.task.test is None:
         return None if named is None else named.test
     if schema is None:
@@ -522,19 +492,12 @@ def _public(
     return public_records(config.task.test, Path(config.task.data_dir), schema)
 
 
-def _dataset(value: Any, where: str, schema: Schema | None) -> Dataset:
-    return data.as_dataset(value, where) if schema is None else schema.dataset(value, where)
-
-
 def with_features(
     features: FeatureMap, records: TrainingRecords, hosted: Sequence[int], kept: Kept | None = None
 ) -> TrainingRecords:
     """The same records with features in place of inputs, those that are public too.
 
     The records given are left as they are. Features of the nodes are kept in `kept`; None: nowhere.
-
-    Raises:
-        RecordsError: features of some records are not finite.
     """
     test = records.test
     if test is not None:
@@ -564,31 +527,20 @@ def features_of(
     made = torch.empty(total, *features.shape, dtype=features.dtype, device=device)
     ends = zip(whose, records.offsets.tolist(), records.sizes.tolist(), strict=True)
     for place, (name, start, size) in enumerate(ends):
-        own, read = made[start : start + size], partial(_inputs_of, records, start)
+        own = made[start : start + size]
+
+        def read(rows: slice, start: int = start) -> Tensor:
+            stored = records.stored[start + rows.start : start + rows.stop]
+            return replace(records, stored=stored).inputs
+
         if kept is None:
             features.write(read, size, own)
         else:
             stored = records.stored[start : start + size]
             kept.write(features, hosted[place], stored, read, own)
-        _check_features(own, name)
+        if bool(torch.isfinite(own.sum())):
+            continue
+        if wrong := int((~torch.isfinite(own)).flatten(1).any(dim=1).sum()):
+            found = f"{wrong:,} of {len(own):,} records"
+            raise RecordsError(f"task.features of {name}", found, "features must be finite numbers")
     return replace(records, stored=made, bytes=False, packed=None)
-
-
-def _inputs_of(records: StackedData, first: int, rows: slice) -> Tensor:
-    """The inputs of a node's records `rows`, the first of which has the number `first` in all."""
-    stored = records.stored[first + rows.start : first + rows.stop]
-    return replace(records, stored=stored).inputs
-
-
-def _check_features(features: Tensor, whose: str) -> None:
-    """Refuse features that are not finite, as inputs that are not finite are.
-
-    Raises:
-        RecordsError: saying how many records are at fault.
-    """
-    if bool(torch.isfinite(features.sum())):
-        return
-    wrong = int((~torch.isfinite(features)).flatten(1).any(dim=1).sum())
-    if wrong:
-        found = f"{wrong:,} of {len(features):,} records"
-        raise RecordsError(f"task.features of {whose}", found, "features must be finite numbers")

@@ -9,10 +9,10 @@ what is accounted cannot differ from what runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +27,17 @@ from tacit.privacy.mechanisms.clipping import ASSUMED, Clipping
 from tacit.privacy.mechanisms.steps import SILENT, Scheduled
 from tacit.privacy.mechanisms.steps import schedule as schedule_of
 from tacit.privacy.noise.matrix import MatrixNoise
-from tacit.training.pair_noise import PairNoise
-from tacit.training.secure_sums import SecureSums
+from tacit.privacy.published import FormulaCondition
+from tacit.training.shared_noise import PairNoise, SecureSums
 
+T = TypeVar("T")
 Interval = tuple[int, int]
 _LEAST_NOISE = 0.05  # over the clip: below, no step leaves anything to share
 
 
 @dataclass(frozen=True)
-class NodeRelease:
-    """What is one node's own in what it releases, and the budget for it.
+class NodePlan:
+    """What is one node's own in what it releases, the budget for it, and what it costs.
 
     Args:
         records: J, public.
@@ -48,6 +49,10 @@ class NodeRelease:
         weight: n p_i, public, by which its noised mean counts; it changes nothing of what a record
             of its own can do to what is released.
         guess: how often a guess may be right, if that was given in place of `budget`.
+        epsilon: certified for all planned steps; None where nothing is accounted.
+        right_guess: certified for them, where the budget is `guess`.
+        claimed: by the paper's formula for the same noise; None without a formula.
+        conditions: of the formula, and whether they hold.
     """
 
     node: int
@@ -59,6 +64,10 @@ class NodeRelease:
     delta: float | None = None
     weight: float = 1.0
     guess: float | None = None
+    epsilon: float | None = None
+    right_guess: float | None = None
+    claimed: float | None = None
+    conditions: tuple[FormulaCondition, ...] = ()
 
     @property
     def divisor(self) -> float:
@@ -108,13 +117,13 @@ class Release:
     calibrating: float = 0.0
     over_time: MatrixNoise | None = None
 
-    def turns(self, node: NodeRelease) -> int:
+    def turns(self, node: NodePlan) -> int:
         """Of how many steps a record may join one, where `over_time`."""
         if node.rate == 1 or self.over_time is None:
             return 1
         return node.epoch_steps if self.setup.sampling == "cyclic" else self.over_time.bands
 
-    def coin(self, node: NodeRelease) -> float:
+    def coin(self, node: NodePlan) -> float:
         """With which probability it does."""
         return 1.0 if self.setup.sampling == "cyclic" else min(1.0, self.turns(node) * node.rate)
 
@@ -150,7 +159,7 @@ class Release:
             return self.trust_model
         return against(self.trust_model, self.shared.colluding)
 
-    def noise_multiplier(self, node: NodeRelease, k: int) -> float:
+    def noise_multiplier(self, node: NodePlan, k: int) -> float:
         """What the noise of step k counts for, over its clipping bound, for the sum over a batch.
 
         The standard deviation of a single noised sum from which all that observers see could be
@@ -160,7 +169,7 @@ class Release:
         own = self.own_multiplier(node, k)
         return own if self.shared is None else own * self.shared.gain(node.node, k)
 
-    def own_multiplier(self, node: NodeRelease, k: int) -> float:
+    def own_multiplier(self, node: NodePlan, k: int) -> float:
         """Standard deviation of a node's own noise in step k over its clipping bound, for a sum."""
         if k < self.setup.steps:
             return node.noise_scale * self.noise_shape[k]
@@ -171,7 +180,7 @@ class Release:
         )
         return math.sqrt((1 / self.calibrating - 1) / math.fsum(costs))
 
-    def noise_std(self, node: NodeRelease, k: int) -> float:
+    def noise_std(self, node: NodePlan, k: int) -> float:
         """Standard deviation of a node's own noise in step k, in the **sum** over the batch."""
         bound = self.clip.bound(k) if k < self.setup.steps else 1.0  # of a count
         return self.own_multiplier(node, k) * (1.0 if bound is None else bound)
@@ -191,11 +200,28 @@ class Release:
             sums=None if sums is None else sums.against(colluding),
         )
 
-    def kind(self, node: NodeRelease) -> tuple[Any, ...]:
+    def kind(self, node: NodePlan) -> tuple[Any, ...]:
         """What decides a node's epsilon, where nodes release the same steps."""
         alone = None if self.activity is None else node.node
         gains = () if self.shared is None else (self.shared.gain(node.node, 0),)
         return node.records, node.noise_scale, node.delta, alone, *gains
+
+    def of_each(
+        self,
+        nodes: Iterable[NodePlan],
+        cost: Callable[[NodePlan], T],
+        beside: Callable[[NodePlan], Any] = lambda node: None,
+    ) -> list[T]:
+        """What `cost` says of each node; found once of nodes that are alike.
+
+        Those of one `kind` are for which `beside` says the same: what else decides it.
+        """
+        found: dict[tuple[Any, ...], T] = {}
+        kinds = [(node, (*self.kind(node), beside(node))) for node in nodes]
+        for node, kind in kinds:
+            if kind not in found:
+                found[kind] = cost(node)
+        return [found[kind] for _, kind in kinds]
 
     @property
     def claims(self) -> bool:
@@ -218,7 +244,7 @@ class Release:
         """Which nodes take part in step k, `[nodes]`; None: everybody always."""
         return None if self.activity is None else self.activity.active[k]
 
-    def drawn_again(self, nodes: Iterable[NodeRelease], first: int) -> tuple[Interval, ...]:
+    def drawn_again(self, nodes: Iterable[NodePlan], first: int) -> tuple[Interval, ...]:
         """What a process that goes on at step `first` has to reserve beside the steps to come.
 
         With random allocation it draws the epochs anew in the middle of which it begins, and these
@@ -231,7 +257,7 @@ class Release:
         return ((begun, first),) if begun < first else ()
 
     def active_steps(
-        self, node: NodeRelease, intervals: Iterable[Interval] | None = None
+        self, node: NodePlan, intervals: Iterable[Interval] | None = None
     ) -> list[int]:
         """Steps of `intervals` (by default all) in which a node takes part, repeats kept.
 
@@ -247,7 +273,7 @@ class Release:
         return [step for step in steps if step >= len(taking_part) or taking_part[step]]
 
     def mechanism(
-        self, node: NodeRelease, intervals: Iterable[Interval] | None = None
+        self, node: NodePlan, intervals: Iterable[Interval] | None = None
     ) -> privacy.Mechanism:
         """What an observer sees of a node, if the steps of `intervals` are released.
 
@@ -265,21 +291,15 @@ class Release:
                 ASSUMED,
                 "keeps no gradient to the bound, so that no epsilon holds: clip, with 'l2'",
             )
-        return self._mechanism(node, intervals)
+        return self.assumed_mechanism(node, intervals)
 
     def assumed_mechanism(
-        self, node: NodeRelease, intervals: Iterable[Interval] | None = None
+        self, node: NodePlan, intervals: Iterable[Interval] | None = None
     ) -> privacy.Mechanism:
         """What `mechanism` says, also where the bound is assumed: if every gradient keeps to it.
 
         Where the bound is not enforced, nothing that it says may be told as a guarantee.
         """
-        stated = self.mechanism if self.clip.enforced else self._mechanism
-        return stated(node, intervals)
-
-    def _mechanism(
-        self, node: NodeRelease, intervals: Iterable[Interval] | None
-    ) -> privacy.Mechanism:
         steps = self.active_steps(node, intervals) or [0]
         trained = [step for step in steps if step < self.setup.steps]
         mechanism = (
@@ -288,7 +308,7 @@ class Release:
         return self._then_counted(node, mechanism, len(steps) - len(trained))
 
     def _then_counted(
-        self, node: NodeRelease, mechanism: privacy.Mechanism | None, times: int
+        self, node: NodePlan, mechanism: privacy.Mechanism | None, times: int
     ) -> privacy.Mechanism:
         """A mechanism, and then the release that follows the last step, so many times."""
         counted = None
@@ -303,7 +323,7 @@ class Release:
         assert both is not None
         return both
 
-    def ledger_mechanism(self, node: NodeRelease) -> privacy.Mechanism:
+    def ledger_mechanism(self, node: NodePlan) -> privacy.Mechanism:
         """The mechanism as a ledger holds it: one entry a planned step, so that steps are its.
 
         A step in which the node takes no part stands there with `SILENT` noise: more than it
@@ -314,7 +334,7 @@ class Release:
             mechanism = self._with_silence(node, mechanism)
         return self._then_counted(node, mechanism, len(self.after))
 
-    def _with_silence(self, node: NodeRelease, mechanism: privacy.Mechanism) -> privacy.Mechanism:
+    def _with_silence(self, node: NodePlan, mechanism: privacy.Mechanism) -> privacy.Mechanism:
         """The mechanism of all steps of training, of that of those in which a node takes part."""
         active = self.active_steps(node, self.planned[:1]) or [0]
         if isinstance(mechanism, Scheduled) and mechanism.steps == len(active):
@@ -330,7 +350,7 @@ class Release:
         ]
         return self.algorithm.releases.mechanism(replace(run, noise_multiplier=multipliers))
 
-    def node_run(self, node: NodeRelease, steps: Sequence[int]) -> NodeRun:
+    def node_run(self, node: NodePlan, steps: Sequence[int]) -> NodeRun:
         """What the algorithm states a node's mechanism and claim from; it must add noise.
 
         `steps` are those whose messages it sends.
@@ -361,7 +381,7 @@ class Release:
             over_time=self._over_time(node),
         )
 
-    def _over_time(self, node: NodeRelease) -> privacy.MatrixGaussian | None:
+    def _over_time(self, node: NodePlan) -> privacy.MatrixGaussian | None:
         """All steps of a node, where noise is correlated over them."""
         if self.over_time is None:
             return None
@@ -376,7 +396,7 @@ class Release:
         )
 
     def claimed(
-        self, node: NodeRelease, steps: int | None = None, delta: float | None = None
+        self, node: NodePlan, steps: int | None = None, delta: float | None = None
     ) -> float | None:
         """What the paper's formula says of the first steps of a node; None without a claim.
 
@@ -385,17 +405,15 @@ class Release:
         formula = self.algorithm.claims.formula
         if formula is None or not self.claims or self.clip.bounds is None:
             return None
-        if (
-            self.shared is not None or self.over_time is not None
-        ):  # formulas are of independent noise, and of single messages
-            return None
+        if self.shared is not None or self.over_time is not None:
+            return None  # formulas are of independent noise, and of single messages
         released = self.active_steps(node, [(0, self.setup.steps if steps is None else steps)])
         run = self.claimed_run(node, released, delta, steps) if released else None
         return formula.epsilon(run) if released else 0.0
 
     def claimed_run(
         self,
-        node: NodeRelease,
+        node: NodePlan,
         steps: Sequence[int] | None = None,
         delta: float | None = None,
         completed: int | None = None,
@@ -411,7 +429,7 @@ class Release:
         run = replace(run, delta=run.delta if delta is None else delta, completed=completed)
         return self.algorithm.claims.run(run)
 
-    def epsilon(self, node: NodeRelease, intervals: Sequence[Interval]) -> float | None:
+    def epsilon(self, node: NodePlan, intervals: Sequence[Interval]) -> float | None:
         """Certified epsilon of a node after the steps of `intervals`; None if not accounted."""
         if not self.setup.accounted or node.delta is None:
             return None
@@ -419,7 +437,7 @@ class Release:
             return 0.0
         return privacy.epsilon(self.mechanism(node, intervals), delta=node.delta)
 
-    def right_guess(self, node: NodeRelease, intervals: Sequence[Interval]) -> float | None:
+    def right_guess(self, node: NodePlan, intervals: Sequence[Interval]) -> float | None:
         """How often a guess is right at most after these steps; None where nobody asked."""
         if node.guess is None or not self.setup.accounted:
             return None
@@ -427,7 +445,7 @@ class Release:
             return 0.5
         return privacy.right_guess(self.mechanism(node, intervals))
 
-    def spent(self, node: NodeRelease, intervals: Sequence[Interval]) -> float | None:
+    def spent(self, node: NodePlan, intervals: Sequence[Interval]) -> float | None:
         """What the steps of `intervals` cost in the measure of a node's budget: see `limit`."""
         guess = self.right_guess(node, intervals)
         return self.epsilon(node, intervals) if guess is None else 2 * guess - 1
@@ -454,10 +472,8 @@ def make_release(
     if clip.norm not in proved:
         listed = " or ".join(f"'{norm}'" for norm in proved)
         raise InputError("algorithm.clip_norm", clip.norm, f"must be {listed} for this method")
-    if setup.accounted or clip.bounds is not None:
-        clip.sensitivity(
-            setup.relation, algorithm.releases.noise.norm
-        )  # raises where there is no bound
+    if setup.accounted or clip.bounds is not None:  # it raises where there is no bound
+        clip.sensitivity(setup.relation, algorithm.releases.noise.norm)
     return Release(
         algorithm=algorithm,
         setup=setup,

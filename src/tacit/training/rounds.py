@@ -32,11 +32,7 @@ def contraction_of_rounds(mixing: Mixing, rounds: int) -> float | None:
 
 
 def advanced(plan: Plan, state: Any, k: int, context: StepContext) -> Any:
-    """The algorithm's state after step k and the rest of its gossip rounds, from that before it.
-
-    Raises:
-        InputError: the step of an algorithm that is not ours raised something.
-    """
+    """The algorithm's state after step k and the rest of its gossip rounds, from that before it."""
     chosen, row = plan.config.algorithm, plan.config.algorithm.definition
     try:
         state = row.step(state, k, chosen.options, context)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tacit.base.sending import sent
 from tacit.privacy.noise import draws as noise
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 PURPOSE = "sampling"
 ALLOCATION = "allocation"
@@ -103,13 +104,14 @@ def disjoint_batches(
     first, and then dealt out, here.
     """
     rows = plan.nodes if nodes is None else tuple(nodes)
-    parts, fixed = plan.release.local_steps, plan.config.train.sampling == "fixed"
+    parts = plan.release.local_steps
     if parts == 1 or not plan.release.disjoint:
         return DisjointBatches(plan, keys, k, device, rows)
-    dealt = _disjoint_fixed if fixed else _disjoint_coins
-    batches = dealt(rows, keys, k, parts)
-    together = None
-    if fixed and len({len(node[0]) for node in batches}) == 1:
+    if plan.config.train.sampling != "fixed":
+        dealt = tuple(_dealt_coins(node, keys, k, parts) for node in rows)
+        return DisjointBatches(plan, keys, k, device, rows, dealt)
+    batches, together = _disjoint_fixed(rows, keys, k, parts), None
+    if len({len(node[0]) for node in batches}) == 1:
         indices = sent(np.stack(batches, axis=1), device)
         together = Batch(indices, torch.ones_like(indices, dtype=torch.bool))
     return DisjointBatches(plan, keys, k, device, rows, batches, together)
@@ -235,9 +237,9 @@ def _words(
     k: int,
     part: int = 0,
 ) -> NDArray[np.uint64]:
-    """Random words of each node, `[nodes, most]`, as `noise.keystream` has them; then the largest.
+    """Random words of each node, `[nodes, most]`, as `noise.keystream` has them.
 
-    That is, a node with fewer than others has the largest of all numbers behind its own.
+    A node with fewer than others has the largest of all numbers behind its own.
     """
     most, counter = max(counts), noise.position(k, part)
     bytes_each = 8 * most + noise.BLOCK_BYTES  # the cipher writes up to a block more
@@ -251,14 +253,8 @@ def _words(
     return words
 
 
-def _disjoint_coins(
-    rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, parts: int
-) -> tuple[Parts, ...]:
-    """The disjoint mini-batches of a step, of every node; at rate 1 each holds all records."""
-    return tuple(_dealt_coins(node, keys, k, parts) for node in rows)
-
-
 def _dealt_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Sequence[Records]:
+    """The disjoint mini-batches of a step; at rate 1 each holds all records."""
     if node.rate == 1:
         return [np.arange(node.records)] * parts
     rate = min(1.0, parts * node.rate)
@@ -273,7 +269,6 @@ def _dealt_coins(node: NodePlan, keys: noise.NodeKeys, k: int, parts: int) -> Se
 def _disjoint_fixed(
     rows: Sequence[NodePlan], keys: noise.NodeKeys, k: int, parts: int
 ) -> tuple[Parts, ...]:
-    """The same of fixed sizes."""
     drawn = _subsets(rows, keys, k, parts)
     lengths = [len(records) for records in drawn]
     # The order is that of `noise.permutation`.

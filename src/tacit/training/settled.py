@@ -1,7 +1,12 @@
-"""Options that are rules, as the numbers that a plan settles them on.
+"""What an experiment leaves to a plan, settled: batch, rate, clip, and noise over time.
 
-`learning_rate = "sqrt(n/K)"` is the step of Theorem 1 of Zhu, Huang, Wang and Xu (IJCAI 2024),
-for n nodes and K steps.
+**Batch.** For one budget, the noise of a step's mean is the less, the larger the batch: all records
+of a step share it. What is gained by the last tenfold is little, and what it costs is tenfold work,
+except for models that are one linear layer, whose steps are cheap. Memory bounds nothing here:
+batches are cut into chunks (`gradients.stacked`).
+
+**Options that are rules.** `learning_rate = "sqrt(n/K)"` is the step of Theorem 1 of Zhu, Huang,
+Wang and Xu (IJCAI 2024), for n nodes and K steps.
 `clip = "median"` is the bound that Abadi et al. advise (section 5.2 of *Deep Learning with
 Differential Privacy*), the median of the norms of unclipped gradients. Of private records that
 would be a release of its own. Here it is that of the *public* test records at the public start of
@@ -12,26 +17,86 @@ the file, and nothing is added to the account.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from tacit.algorithms import Activity, Algorithm
+from tacit.algorithms.accounting import noised_sums
 from tacit.config import AlgorithmSection, Config
+from tacit.config.schema import DEFAULT_BANDS
 from tacit.data import Dataset
 from tacit.errors import InputError
 from tacit.gradients import StackedModel
+from tacit.privacy.mechanisms.matrix import Correlation, banded_correlation
+from tacit.privacy.noise.matrix import MOST_SUM, MatrixNoise
+from tacit.training.release import NodePlan, Release
+
+DEFAULT_BATCH = 64
+"""Records of a batch, where nothing says that more would be better."""
+
+SHARE = 10
+"""A batch of other models is the J-th part of a node's records."""
 
 _MOST_RECORDS = 10_000
 _LEAST, _MOST = 1e-18, 1e18  # of a bound that sums are clipped to
 _DIGITS = 3  # that of two machines the last bits differ, changes nothing but next to a tie
 
 
-def with_rate(config: Config) -> tuple[Config, tuple[str, ...]]:
-    """The experiment with a learning rate that is a number, and a line that says which.
+def automatic_batch(
+    config: Config, records: Sequence[int], linear: bool
+) -> tuple[int | Literal["all"], str | None]:
+    """The batch of an experiment that leaves it open, and why, one line for the plan.
 
-    The nodes and steps of `config` are those of the run.
+    `records` is J of each node; `linear`, whether the model is one linear layer, with closed-form
+    gradients. There is no reason where the batch is `DEFAULT_BATCH` in any case.
     """
+    chosen, settings, train = config.algorithm, config.privacy, config.train
+    definition, options = chosen.definition, chosen.options
+    largest = max(records)
+    default = min(DEFAULT_BATCH, largest)
+    asked = settings.budget is not None or settings.guess is not None
+    calibrated = asked and settings.accounting == "certified"
+    sums = definition.private and definition.releases.mechanism is noised_sums
+    several = definition.schedules(options, 1.0, train.steps).local_steps > 1
+    if not calibrated or not sums or several or train.sampling != "poisson":
+        return default, None
+    if definition.participation.one_pass:
+        return "all", (
+            "train.batch = 'all', by default: records are read in one step, and all of "
+            "them at once are the least noise for the budget"
+        )
+    if linear:
+        return "all", (
+            "train.batch = 'all', by default: every record at every step is the least noise for "
+            "the budget, and the steps of one linear layer are cheap"
+        )
+    batch = max(default, -(-max(records) // SHARE))
+    return batch, (
+        f"train.batch = {batch}, by default: a tenth of the largest node's {largest:,} records, "
+        f"and {DEFAULT_BATCH} at least; 'all' has less noise, and takes more work"
+    )
+
+
+def epochs_note(config: Config, nodes: Sequence[NodePlan]) -> tuple[str, ...]:
+    """How long the epochs are in which each record takes part in one step."""
+    drawing = [node for node in nodes if node.rate < 1]
+    if config.train.sampling != "allocation" or not drawing:
+        return ()
+    steps = sorted({node.epoch_steps for node in drawing})
+    sizes = sorted({node.expected_batch for node in drawing})
+    lengths = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    batches = f"{sizes[0]:.6g}" if len(sizes) == 1 else f"{sizes[0]:.6g} to {sizes[-1]:.6g}"
+    return (
+        f"each record takes part in one random step of each epoch of {lengths} steps; batches vary "
+        f"in size, and sums are divided by the expected one, {batches}",
+    )
+
+
+def with_rate(config: Config) -> tuple[Config, tuple[str, ...]]:
+    """The experiment with a learning rate that is a number, and a line that says which."""
     if config.algorithm.options.learning_rate != "sqrt(n/K)":
         return config, ()
     nodes, steps = config.nodes.count, config.train.steps
@@ -83,8 +148,54 @@ def with_clip(
 
 
 def _with(config: Config, **options: Any) -> Config:
-    """With some options replaced; those that were not given stay so."""
     chosen = config.algorithm
     given = chosen.options.model_dump(exclude_unset=True)
     section = AlgorithmSection(chosen.name, {**given, **options})
     return config.model_copy(update={"algorithm": section})
+
+
+def with_noise_over_time(
+    config: Config,
+    definition: Algorithm[Any, Any],
+    nodes: Sequence[NodePlan],
+    activity: Activity | None,
+) -> Algorithm[Any, Any]:
+    """The row with noise that is correlated over steps, or of records in turns, if that is asked.
+
+    Raises:
+        InputError: a node is not part of every step, or coins would be likelier than 1.
+    """
+    kind, cyclic = config.privacy.noise, config.train.sampling == "cyclic"
+    if kind not in ("banded", "tree") and not cyclic:
+        return definition
+    if activity is not None:
+        expected = "needs every node at every step, and here some are not active at some"
+        raise InputError(
+            *(("train.sampling", "cyclic") if cyclic else ("privacy.noise", kind)), expected
+        )
+    bands, correlations = config.privacy.bands or DEFAULT_BANDS, list[Correlation]()
+    for node in nodes:
+        turns = 1 if node.rate == 1 else node.epoch_steps if cyclic else bands
+        if kind == "banded" and turns * node.rate > 1 + 1e-12:
+            most = int(1 / node.rate)
+            expected = f"must be at most J / batch = {most} at node {node.node}: records take turns"
+            raise InputError("privacy.bands", bands, f"{expected}, and join by coins")
+        coins = turns > 1 and not cyclic
+        correlations.append(
+            banded_correlation(bands, config.train.steps, turns, coins=coins)
+            if kind == "banded"
+            else ("tree" if kind == "tree" else (1.0,))
+        )
+    noise = MatrixNoise(tuple(correlations), config.train.steps)
+    return replace(definition, releases=replace(definition.releases, noise=noise))
+
+
+def check_sums(release: Release, nodes: Sequence[NodePlan]) -> None:
+    """Refuse noise over time where sums are so long that rounding counts for more than is said."""
+    for node in nodes if release.over_time is not None else ():
+        longest = node.records / (node.noise_scale * min(release.noise_shape))
+        if longest > MOST_SUM:
+            expected = (
+                f"needs J over the noise multiplier of at most {MOST_SUM:g}: use 'independent'"
+            )
+            raise InputError("privacy.noise", f"{longest:.3g} at node {node.node}", expected)

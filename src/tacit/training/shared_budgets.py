@@ -33,7 +33,8 @@ from tacit.privacy.ledger.spent import (
     cost,
     run_mechanism,
 )
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 _LEAST = 1e-3  # of epsilon: no run is worth less
 _AND = " + "
@@ -72,7 +73,6 @@ class Draw:
 
 
 def _divides(config: Config) -> bool:
-    """Whether tacit divides one data set, so that each record is at one node."""
     return config.task.dataset != GIVEN and config.nodes.data == "split"
 
 
@@ -262,11 +262,7 @@ def check_shared(plan: Plan, shared: SharedLedgers, *, resume: bool = False) -> 
 
 
 def check_strangers(shared: SharedLedgers) -> None:
-    """Refuse nodes with records of a source that they do not name.
-
-    Raises:
-        BudgetError: for this process's own eyes, names the sources that have to be named.
-    """
+    """Refuse nodes with records of a source that they do not name, for their own eyes."""
     if shared.strangers:
         first = shared.strangers[0]
         kinds = "records" if shared.unit == "record" else "records and units"

@@ -126,7 +126,6 @@ def _cost(work: Callable[[int], Tensor], sizes: tuple[int, int]) -> Cost:
 
 
 def _seconds(work: Callable[[int], Tensor], count: int) -> float:
-    """The shortest time of a few, after one that does not count."""
     work(count)
     times = []
     for _ in range(_ROUNDS):

@@ -28,8 +28,9 @@ from tacit.privacy.noise.pairwise import PairKeys, pair_sums
 from tacit.privacy.noise.summands import summands
 from tacit.training import sampling
 from tacit.training.gradient_table import StackedTable
-from tacit.training.plan import NodePlan, Plan
-from tacit.training.secure_sums import most_value
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
+from tacit.training.shared_noise import most_value
 
 _FEW = 1 << 20  # numbers that are read before they are used
 
@@ -110,10 +111,7 @@ class StackedContext:
 
     @property
     def last(self) -> BatchGradient | None:
-        """Gradient norms and losses of the last batch, on private records.
-
-        For the progress line and the private part of the metrics, never for a message.
-        """
+        """Gradient norms and losses of the last batch: of private records, never for a message."""
         return self._seen.batch
 
     @property

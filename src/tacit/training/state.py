@@ -14,7 +14,6 @@ from torch import Tensor
 from tacit.communication.colours import Released, opened
 from tacit.communication.peers import READY, Peers, SessionMemory, gone_ranks
 from tacit.communication.received import CHARGED, FLAG, STEP, STEPS, Form
-from tacit.config import Config
 from tacit.errors import BudgetError, InputError, PeerError
 from tacit.privacy.ledger.ledger import lacking_steps
 from tacit.report.documents.base import as_dict
@@ -122,10 +121,9 @@ class RunState:
 
     @property
     def models(self) -> Tensor:
-        """The models that the run has come to, of this process's nodes, in the run's dtype.
+        """The models that the run has come to, of this process's nodes: `[nodes, d]`, or `[1, d]`.
 
-        Averages where there are any, else `iterates`; `[nodes, d]`, or `[1, d]` where all are
-        equal.
+        Averages where there are any, else `iterates`, in the run's dtype.
         """
         return self._calibrated(self.trained)
 
@@ -197,8 +195,8 @@ def begin(
     """Start, or pick up at the last step of which every process has a checkpoint.
 
     The folders are that of this process, and that of the whole run where this process writes it;
-    the ledger is that of this process's nodes. `is_new` says of a run that goes on that this
-    process had no folder of it, or nothing in it. `make_context` makes what executes its steps.
+    the ledger is that of this process's nodes. `is_new`: a run goes on of which this process had
+    nothing. `make_context` makes what executes its steps.
 
     Raises:
         InputError: a process had no folder, and steps were made: its ledger is missing; or they
@@ -271,9 +269,15 @@ def begin(
     # Of all processes or of none: rows are made of what every one says. And nobody begins before
     # all have set aside what is to be run again.
     known, *_ = peers.share(READY, bool(rows), FLAG)
-    evaluation_steps = _evaluation_steps(config, terms.first, terms.until)
+    every = config.train.evaluate_every or share_of(config.train.steps, EVALUATIONS)
+    between = [number for number in range(terms.first, terms.until) if number % every == 0]
+    evaluation_steps = (*between, terms.until)
+    # What is charged once every process has reserved what it draws again, if any step follows.
     charged = {node: tuple(intervals) for node, intervals in terms.charged.items()}
-    charged = _with_again(job, charged, terms.first, terms.until)
+    for rank in range(job.placement.processes if terms.first < terms.until else 0):
+        nodes = job.placement.hosted(rank)
+        drawn = drawn_again(job, nodes, terms.first)
+        charged |= {node: (*charged.get(node, ()), *drawn) for node in nodes}
     run = RunState(
         job=job,
         peers=peers,
@@ -314,8 +318,8 @@ def _from_server(
 ) -> tuple[Any, Averages | None]:
     """The server's state and averages, for a process that was left out; every process calls it.
 
-    The clients of the method keep nothing between rounds. The state and averages given are those of
-    this process, or any, where it was left out; `step` is the one from which the run goes on.
+    The clients of the method keep nothing between rounds. Those given are this process's, or any
+    where it was left out; `step` is the one from which the run goes on.
     """
     model = communication.from_server(Released(state.x))
     given = type(state)(model)
@@ -372,7 +376,6 @@ def _agreed_terms(
     resume: bool,
     is_new: bool,
 ) -> SessionTerms:
-    """Agree from which step to go on, and up to which; see `begin`."""
     plan, first = job.plan, 0
     lacking = None
     notes: tuple[str, ...] = ()
@@ -418,6 +421,15 @@ def _agreed_terms(
         )
         if until == first > 0:
             message += ": nothing is left, and the last checkpoint is the result"
+    # Of who was left out, in sessions before and now.
+    before = peers.session.earlier(_TERMS_NAME, _TERMS) if goes_on else None
+    absences = () if before is None else before.absences
+    absences += tuple(
+        f"{site.name} was left out of steps before {first}, and came back with the server's model: "
+        "its epsilon is as if it had made them all"
+        for site, back in zip(peers.seen(), rejoining, strict=False)
+        if back
+    )
     return SessionTerms(
         first=first,
         until=until,
@@ -430,18 +442,7 @@ def _agreed_terms(
         rejoining=any(rejoining),
         comes_back=left_out,
         notes=notes,
-        absences=_absences(peers, rejoining, first) if goes_on else (),
-    )
-
-
-def _absences(peers: Peers, rejoining: Sequence[bool], first: int) -> tuple[str, ...]:
-    """What people should know of sites that were left out, now and in sessions before."""
-    before = peers.session.earlier(_TERMS_NAME, _TERMS)
-    names = [site.name for site, back in zip(peers.seen(), rejoining, strict=False) if back]
-    return (() if before is None else before.absences) + tuple(
-        f"{name} was left out of steps before {first}, and came back with the server's model: its "
-        "epsilon is as if it had made them all"
-        for name in names
+        absences=absences,
     )
 
 
@@ -500,20 +501,6 @@ def _pay(plan: Plan, session: SessionMemory, ledger: RunLedger | None, first: in
 def drawn_again(job: Job, nodes: Sequence[int], first: int) -> tuple[Interval, ...]:
     """What the process of these nodes reserves beside the steps to come, where it goes on."""
     return job.plan.release.drawn_again([job.plan.nodes[node] for node in nodes], first)
-
-
-def _with_again(
-    job: Job, charged: Mapping[int, Sequence[Interval]], first: int, until: int
-) -> dict[int, tuple[Interval, ...]]:
-    """What is charged once every process has reserved what it draws again, if any step follows."""
-    found = {node: tuple(intervals) for node, intervals in charged.items()}
-    if first >= until:
-        return found
-    for rank in range(job.placement.processes):
-        nodes = job.placement.hosted(rank)
-        again = drawn_again(job, nodes, first)
-        found |= {node: (*found.get(node, ()), *again) for node in nodes}
-    return found
 
 
 def _check_reserved(
@@ -623,15 +610,11 @@ def _agreed_end(peers: Peers, plan: Plan, first: int, own: int) -> tuple[int, in
 
 
 def _run_id(ledger: RunLedger | None) -> str:
-    """Identity of the run in its ledger; empty where nothing is accounted."""
     return "" if ledger is None else ledger.own.run_id
 
 
 def record(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
-    """Measure where the run stands; the row follows when all processes have said theirs.
-
-    It returns what is new, as `take_rows` does.
-    """
+    """Measure where the run stands; returns new rows, as `take_rows`, once all have said theirs."""
     job, models = run.job, run.models
     part = measure(job, models, run.consensus, run.state, run.communication.exchange, whole=whole)
     run.communication.put(run.step, part)
@@ -645,18 +628,17 @@ def record(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
 
 
 def take_rows(run: RunState, *, whole: bool = False) -> list[PublicMeasurement]:
-    """Append the rows for which all parts have come to the series; in the process that writes.
-
-    It returns what everyone may know of these rows.
-    """
+    """Append the rows for which all parts have come, where they are written, and return them."""
     new: list[PublicMeasurement] = []
     for step, parts in run.communication.ready():
         run.measured = combined(run.job, parts, whole=whole)
         public = opened(_row(run, step, run.measured), "a row of metrics")
-        more = as_dict(_shown(run, step))
+        # The private part of a row is shown in a simulation, and empty across processes.
+        alone = run.peers.processes == 1
+        more = as_dict(_private(run, step) if alone else measured.private_metrics(step).value)
         if run.suboptimality is not None:
             found = {"suboptimality": run.suboptimality.at(step, run.measured.common)}
-            more |= found if run.peers.processes == 1 else {}
+            more |= found if alone else {}
             if run.folder is not None and step in run.own_rows:
                 own = run.own_rows.pop(step)
                 run.folder.append_metrics(own.model_copy(update=found))
@@ -696,15 +678,7 @@ def _private(run: RunState, step: int) -> PrivateMeasurement:
     return seen.model_copy(update={"augmented_lagrangian": lagrangian})
 
 
-def _shown(run: RunState, step: int) -> PrivateMeasurement:
-    """The private part of a row that all share: shown in a simulation, empty across processes."""
-    if run.peers.processes == 1:
-        return _private(run, step)
-    return measured.private_metrics(step).value
-
-
 def _row(run: RunState, step: int, run_evaluation: RunEvaluation) -> Released[dict[str, Any]]:
-    """What everyone may know of where the run stands."""
     plan = run.plan
     k = max(step - 1, 0)
     noise = [plan.release.noise_std(node, k) / node.divisor for node in plan.nodes]
@@ -762,10 +736,3 @@ def checkpoint_of(run: RunState) -> Checkpoint:
     exchanged = run.communication.exchange.tensors()
     tensors |= {f"{_EXCHANGE}{name}": value for name, value in exchanged.items()}
     return Checkpoint(run.step, tensors, run.seconds, run.job.digest, _run_id(run.ledger))
-
-
-def _evaluation_steps(config: Config, first: int, until: int) -> tuple[int, ...]:
-    """The steps after which the run is evaluated, its last one included."""
-    every = config.train.evaluate_every or share_of(config.train.steps, EVALUATIONS)
-    inner = [step for step in range(first, until) if step % every == 0]
-    return (*inner, until)

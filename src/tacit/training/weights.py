@@ -22,9 +22,9 @@ from tacit.algorithms import Activity, Algorithm
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.report.wording import node_list
-from tacit.training.release import NodeRelease
+from tacit.training.release import NodePlan
 
-Node = TypeVar("Node", bound=NodeRelease)
+Node = TypeVar("Node", bound=NodePlan)
 
 _MOST_OF_IT = 0.5  # of the variance of all noise
 _BESIDE_SIGNAL = 4.0  # times the odds of the signal: how much more of the noise is worth a warning
@@ -84,7 +84,7 @@ class Share:
     without: float | None
 
 
-def shares(nodes: Sequence[NodeRelease]) -> list[Share]:
+def shares(nodes: Sequence[NodePlan]) -> list[Share]:
     """Of each node, where all take part alike.
 
     Without node j the others count p_i / (1 - p_j), so that the deviation S of the noise in the
@@ -146,7 +146,7 @@ def named(config: Config, *nodes: int) -> str:
     return f"node {node_list(nodes, [names[node] for node in nodes] if names else ())}"
 
 
-def cautions(config: Config, nodes: Sequence[NodeRelease]) -> tuple[str, ...]:
+def cautions(config: Config, nodes: Sequence[NodePlan]) -> tuple[str, ...]:
     """That a node makes most of the noise, has steps too long for its weight, or one record."""
     found = shares(nodes)
     rate = config.algorithm.options.settled_rate

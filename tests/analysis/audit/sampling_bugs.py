@@ -8,7 +8,7 @@ from planting import Patch
 
 from tacit.privacy.noise import draws
 from tacit.training import sampling
-from tacit.training.plan import NodePlan
+from tacit.training.release import NodePlan
 
 Nodes = Sequence[NodePlan]
 

@@ -17,7 +17,7 @@ from tacit.analysis.audit.laboratory import ALONE, CANARY, in_small, set_up
 from tacit.analysis.audit.trade_off import Counts, epsilon_lower
 from tacit.errors import InputError
 from tacit.privacy import pairwise_multipliers
-from tacit.training.pair_noise import PairNoise
+from tacit.training.shared_noise import PairNoise
 from tacit.training.stacked_context import StackedContext
 
 CIRCLE = ((0, 1), (0, 4), (1, 2), (2, 3), (3, 4))

@@ -63,7 +63,8 @@ from tacit.analysis.audit.trade_off import (
 from tacit.errors import InputError
 from tacit.privacy import Relation
 from tacit.report.documents.claims import Attack, Comparison
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 Array = NDArray[np.float64]
 LIKELIHOOD_RATIO = "likelihood ratio"

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from tacit.analysis.audit.recorder import Trace, TracedRelease, pair_keys_of
 from tacit.privacy.noise import pairwise
 from tacit.privacy.noise.pairwise import PairKeys
-from tacit.training.pair_noise import PairNoise
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
+from tacit.training.shared_noise import PairNoise
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -60,8 +60,9 @@ from tacit.data import StackedData
 from tacit.data.units import UnitRule, Units
 from tacit.gradients import Loss, StackedModel
 from tacit.training.job import DTYPES
-from tacit.training.pair_noise import PairNoise
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
+from tacit.training.shared_noise import PairNoise
 
 CANARY, CROWD = 0, 1
 BARE = slice(2, 16)

@@ -29,7 +29,8 @@ from tacit.analysis.audit.laboratory import (
     Problem,
     table_signs,
 )
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 Array = NDArray[np.float64]
 

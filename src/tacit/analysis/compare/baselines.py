@@ -26,8 +26,8 @@ from tacit.config import Config, load_config, read_sections
 from tacit.errors import InputError
 from tacit.training.planner import build_plan
 from tacit.training.recommend.choices import path_of
+from tacit.training.recommend.complete import mean_noise
 from tacit.training.recommend.facts import Facts
-from tacit.training.recommend.forecast import mean_noise
 from tacit.training.recommend.rules import MOMENTUM, STEPS, rounded
 
 Baseline = Literal["alone", "alone-plain", "pooled-plain"]

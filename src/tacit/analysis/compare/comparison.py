@@ -23,8 +23,7 @@ from tacit.report.compare_panels import compared, panels, picture_note
 from tacit.report.documents.base import plain_json
 from tacit.report.documents.figure import CompareDocument
 from tacit.report.terminal import terminal
-from tacit.training.api import Source
-from tacit.training.arguments import check_arguments
+from tacit.training.api import Source, check_arguments
 
 _DRAWN = 12  # lines that can be told apart
 

@@ -19,8 +19,9 @@ from scipy.interpolate import PchipInterpolator
 from tacit import privacy
 from tacit.analysis.promise import noise_variances
 from tacit.config import Config
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
+from tacit.training.release import NodePlan
 
 Batch = int | Literal["all"]
 

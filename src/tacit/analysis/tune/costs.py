@@ -33,10 +33,11 @@ from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.accounting.choosing import choosing_epsilon
 from tacit.privacy.ledger.spent import combined, cost
 from tacit.privacy.mechanisms.known import KnownRelease
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
 from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
 from tacit.training.records import found_in, load_records, units_in, warn_of_private
+from tacit.training.release import NodePlan
 
 Value = TypeVar("Value")
 _LOWER = 0.999

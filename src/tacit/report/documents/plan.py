@@ -12,7 +12,7 @@ from tacit.report.documents.unit import UnitTerms
 class PlannedNode(Document):
     """What one node would do, and what that would cost.
 
-    As `tacit.training.plan.NodePlan` has it. Noise multipliers, and the node's own noise in a
+    As `tacit.training.release.NodePlan` has it. Noise multipliers, and the node's own noise in a
     coordinate of what it adds to the mean over all nodes (n p_i times its batch mean), are
     `(first, last)` of the run: `noise_multiplier` is what all noise counts for that hides the
     node's records, `own_noise_multiplier` that of its own noise. They differ where nodes hide

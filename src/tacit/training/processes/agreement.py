@@ -18,10 +18,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,32 +39,22 @@ from tacit.privacy.noise.gaussian import spacing
 from tacit.training.plan import Plan
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import check_new
+from tacit.training.run_folder.result import Result
 
 _LOG = logging.getLogger(__name__)
 _MEETINGS = 10  # in which no step is begun, until a site that ends each of them ends the run
 _RUNS = Path("runs")  # where a run is written that nobody named a folder for
 
 
-class Finished(Protocol):
-    """What a run came to."""
-
-    @property
-    def status(self) -> str:
-        """`done`, `stopped`, or how else it ended."""
-
-
-E = TypeVar("E", bound=Finished)
-
-
 def with_processes(
     config: Config,
-    take_part: Callable[[Crew | None, bool], E],
+    take_part: Callable[[Crew | None, bool], Result],
     *,
     resume: bool,
     allow_insecure_network: bool = False,
     site: Path | None = None,
     out: Path | None = None,
-) -> E:
+) -> Result:
     """Take part in a run with the other processes, and go on whenever all sites meet again.
 
     They do when one comes back that was left out: the others stop at a common step for it. They do
@@ -182,7 +171,6 @@ def _site_group(config: Config, folder: Path, out: Path | None, is_new: bool) ->
 
 @contextmanager
 def _reported(cluster: Crew) -> Iterator[None]:
-    """Within, an error that ends this process is told to the others."""
     try:
         yield
     except BaseException as error:
@@ -236,15 +224,8 @@ def run_name(folder: Path) -> str:
 
 Scalar = str | int | float
 
-_ORDER = (
-    "tacit",
-    "torch",
-    ".",
-    "algorithm",
-    "record",
-    "model",
-    "plan",
-)  # first words of what is compared
+# First words of what is compared.
+_ORDER = ("tacit", "torch", ".", "algorithm", "record", "model", "plan")
 _LONGEST = 200  # characters of a text; a longer one is stated by its beginning and a digest
 _LONGEST_NAME = 80  # characters
 _TOGETHER = 3  # of the values of a long list, in one text
@@ -319,11 +300,8 @@ def planned(plan: Plan) -> dict[str, Scalar]:
 def agree(identities: Sequence[Mapping[str, Scalar]], peers: Peers) -> None:
     """Refuse processes that do not run the same experiment: those that come back, alone.
 
-    The identities are what the ranks have reported of themselves, by rank.
-
-    Raises:
-        MeetAnewError: the others run the same, and go on without who has come back with another.
-        InputError: see `compare`.
+    The identities are what the ranks have reported of themselves. Errors are those of `compare`
+    and `do_without`.
     """
     words = [{name: _written(value) for name, value in one.items()} for one in identities]
     odd = [rank for rank, written in enumerate(words) if written != words[0]]
@@ -347,7 +325,7 @@ def do_without(peers: Peers, ranks: Collection[int], what: str) -> None:
 def stated_parts(parts: Mapping[str, str]) -> dict[str, str]:
     """What a schema declares of a record, by names and in texts that processes can share.
 
-    What is too long for one text is told in several. The order of the columns is told as well.
+    What is too long for one is told in several. The order of the columns is told as well.
     """
     columns = [name.removeprefix("column ") for name in parts if name.startswith("column ")]
     stated = {name: json.loads(text) for name, text in parts.items()} | {"order": columns}
@@ -372,9 +350,7 @@ def _pieces(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def compare(identities: Sequence[Mapping[str, Scalar]], names: Sequence[str] = ()) -> None:
-    """Refuse processes that do not run the same experiment.
-
-    Identities are by rank, and so are the processes' names (of sites, their own).
+    """Refuse processes that do not run the same experiment, as each one's identity says, by rank.
 
     Raises:
         InputError: two of them differ; names the first two things that differ, who has what, and
@@ -395,22 +371,15 @@ def compare(identities: Sequence[Mapping[str, Scalar]], names: Sequence[str] = (
     if not differing:
         return
     if any(name.startswith("record ") and name != WHOLE_SCHEMA for name in differing):
-        differing = [
-            name for name in differing if name != WHOLE_SCHEMA
-        ]  # a digest explains nothing
-    first, *others = (_difference(name, identities, names) for name in differing)
-    clauses = [first.who]
-    if others:
-        clauses.append(f"also {others[0].name} = {_short(others[0].value)}: {others[0].who}")
-    if len(others) > 1:
-        clauses.append(f"and {len(others) - 1} more")
-    reason = "; ".join(clauses)
-    raise InputError(
-        first.name,
-        first.value,
-        f"{reason}; all processes must run the same experiment",
-        public=True,
-    )
+        # A digest explains nothing.
+        differing = [name for name in differing if name != WHOLE_SCHEMA]
+    (value, who), *others = (_difference(name, identities, names) for name in differing[:2])
+    clauses = [who]
+    clauses += [f"also {differing[1]} = {_short(other)}: {its}" for other, its in others]
+    if len(differing) > 2:
+        clauses.append(f"and {len(differing) - 2} more")
+    expected = "; ".join([*clauses, "all processes must run the same experiment"])
+    raise InputError(differing[0], value, expected, public=True)
 
 
 def counts(
@@ -456,7 +425,6 @@ def _scalar(value: Any) -> Scalar:
 
 
 def _digest(parts: Iterable[bytes]) -> str:
-    """A digest of the parts and of where one ends."""
     whole = hashlib.blake2b(digest_size=16)
     for part in parts:
         whole.update(hashlib.blake2b(part, digest_size=16).digest())
@@ -478,22 +446,10 @@ def _written(value: Scalar | None) -> str:
     return json.dumps(value)
 
 
-@dataclass(frozen=True)
-class _Difference:
-    """One thing that not all processes have in common.
-
-    Its value is that of the first rank that differs from rank 0, None where that has none; `who`
-    says in words who has that, and who has what else.
-    """
-
-    name: str
-    value: Scalar | None
-    who: str
-
-
 def _difference(
     name: str, identities: Sequence[Mapping[str, Scalar]], names: Sequence[str]
-) -> _Difference:
+) -> tuple[Scalar | None, str]:
+    """What the first rank that differs from rank 0 has, or None; and who has what, in words."""
     values = _in_what([identity.get(name) for identity in identities])
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
@@ -505,7 +461,7 @@ def _difference(
     if rest[1:]:
         listed.append(f"others on {_ranks(sorted(chain(*rest[1:])), names)}")
     who = f"on {_ranks(differing, names)}, but {', '.join(listed)}"
-    return _Difference(name, values[differing[0]], who)
+    return values[differing[0]], who
 
 
 def _in_what(values: list[Scalar | None]) -> list[Scalar | None]:

@@ -18,11 +18,11 @@ from tacit.communication.exchange.protocol import Active, everybody
 from tacit.communication.marks import Gatherer
 from tacit.communication.masks import PairMasks
 from tacit.communication.pair_keys import agreed_pair_keys
-from tacit.errors import InputError
 from tacit.topology.graphs import reached
 from tacit.training.evaluation import Part, numbers_of, of_server, packed, unpacked
 from tacit.training.faults import effective
 from tacit.training.job import Job
+from tacit.training.shared_noise import check_pooled
 
 _MEASURED = "what a process measured of its nodes"
 
@@ -168,24 +168,11 @@ def _goes_on_without(job: Job) -> Callable[[frozenset[int]], bool] | None:
 
 
 def _masks(job: Job, cluster: Crew) -> PairMasks | None:
-    """This process's masks for secure sums, with keys of this start; None without such sums.
-
-    Raises:
-        InputError: on `privacy.colluding`, a process hosts more clients than that.
-    """
+    """This process's masks for secure sums, with keys of this start; None without such sums."""
     sums = job.plan.release.sums
     if sums is None:
         return None
-    hosted = [len(job.placement.hosted(rank)) for rank in range(cluster.processes)]
-    if sums.colluding < max(hosted):
-        raise InputError(
-            "privacy.colluding",
-            sums.colluding,
-            f"must be at least {max(hosted)}: the process of rank {hosted.index(max(hosted))} "
-            "hosts so many clients, and knows all that they know; or give each process fewer "
-            "(nodes.placement)",
-            public=True,
-        )
+    check_pooled(sums.colluding, "clients", job.placement, cluster)
     parties = [job.placement.hosted(rank)[0] for rank in range(cluster.processes)]
     pairs = list(combinations(sorted(parties), 2))
     keys = agreed_pair_keys(cluster, pairs, job.placement.ranks, "masks of sums")
@@ -221,5 +208,4 @@ def graphs_of(job: Job) -> Graphs:
 
 
 def _arrives(job: Job) -> Active:
-    """Whose messages reach the server."""
     return everybody if job.plan.faults is None else job.plan.faults.arrives

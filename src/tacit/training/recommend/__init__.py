@@ -1,7 +1,7 @@
 """What an experiment leaves open, chosen from public facts: one set of defaults for every door.
 
 `facts` (what may be known), `rules` (clip and rate), `choices` (every key and its reason),
-`forecast` (noise against signal), `complete` (all of them together).
+`complete` (all of them together, and noise against signal).
 """
 
 from tacit.training.recommend.choices import Proposal

@@ -68,10 +68,7 @@ _NOISE = ("guess", "noise_std", "epsilon_per_round")  # which set it in place of
 
 
 def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
-    """All but features, model, clip, rate and gossip rounds.
-
-    `config` is what the user has set, `given`, completed with defaults.
-    """
+    """All but features, model, clip, rate and gossip rounds; `config` is `given`, with defaults."""
     row = config.algorithm.definition
     steps = given.get("train", {}).get("steps", STEPS)
     delta = min(_USUAL_DELTA, _power_of_ten(0.1 / max(facts.records)))
@@ -129,10 +126,9 @@ def mixing_choices(given: Given, config: Config, rounds: int | str) -> list[Prop
 
 
 def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelPath:
-    """Clip and rate, with what the user has set of them.
+    """Clip and rate, with what the user has set of them, where the noise is s.
 
-    The experiment is complete but for these two, the facts are of what the model gets, and the
-    noise is s.
+    The facts are of what the model gets.
     """
     options, own = config.algorithm.options, given.get("algorithm", {})
     task, linear = config.task, config.task.model in LINEAR
@@ -153,11 +149,7 @@ def path_of(given: Given, config: Config, facts: Facts, noise: float) -> TravelP
 
 
 def _number(own: Mapping[str, Any], key: str) -> float | None:
-    """What the user has set of an option, None where it is open.
-
-    Raises:
-        InputError: it is a rule, whose number only a plan knows.
-    """
+    """What the user has set of an option, None where it is open; a rule is refused."""
     value = own.get(key)
     if isinstance(value, str):
         expected = "must be a number here, or left out: it is what is recommended"
@@ -187,10 +179,7 @@ def path_choices(given: Given, found: TravelPath, norm: float) -> list[Proposal]
 
 
 def conflicts(given: Given, config: Config, facts: Facts, noise: float) -> list[str]:
-    """What the user has set and the rules would not, each one line.
-
-    The facts are of what the model gets, and the noise is s.
-    """
+    """What the user has set and the rules would not, each one line; the rest is as in `path_of`."""
     told, norm = [], facts.norm
     own = given.get("algorithm", {})
     free = {**given, "algorithm": {k: v for k, v in own.items() if k != "learning_rate"}}
@@ -225,15 +214,11 @@ def conflicts(given: Given, config: Config, facts: Facts, noise: float) -> list[
 
 
 def _open(given: Given, choices: Iterable[Proposal]) -> list[Proposal]:
-    """Those of the choices whose keys the user has left open."""
     return [choice for choice in choices if choice.key not in given.get(choice.section, {})]
 
 
 def task_choices(given: Given, facts: Facts) -> list[Proposal]:
-    """Features, model, and what sets the level of its probabilities.
-
-    The facts are of the inputs as the data set has them.
-    """
+    """Features, model, and what sets the level of probabilities, of inputs as they are stored."""
     reason = "few parameters, and so little noise in all: d decides how long the noise is"
     name = "linear" if facts.loss in OF_NUMBERS else "logistic"
     choices = [Proposal("task", "model", name, reason)]
@@ -251,5 +236,4 @@ def task_choices(given: Given, facts: Facts) -> list[Proposal]:
 
 
 def _power_of_ten(value: float) -> float:
-    """The largest power of ten that is not above a value."""
     return float(f"1e{math.floor(math.log10(value))}")

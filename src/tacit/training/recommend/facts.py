@@ -74,11 +74,7 @@ class Facts:
         return math.sqrt(1 + math.prod(self.shape) * typical**2)
 
     def seen_through(self, features: str | None, dtype: torch.dtype) -> Facts:
-        """The facts of what the model gets, by the features of a task; None: inputs as they are.
-
-        Raises:
-            InputError: on `task.features`.
-        """
+        """The facts of what the model gets, by the features of a task; None: inputs as they are."""
         if features is None:
             return self
         none = torch.zeros(1, *self.shape, dtype=dtype)

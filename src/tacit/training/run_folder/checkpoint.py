@@ -44,7 +44,6 @@ class Checkpoint:
     Args:
         step: steps completed.
         tensors: the algorithm's state by field, and what the exchange counted.
-        seconds: spent in training so far.
         digest: of the plan it belongs to, and of which of its nodes.
         run: identity of the run in its ledger; empty where nothing is accounted.
     """
@@ -195,7 +194,6 @@ def _read_whole(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Digest of all that a checkpoint holds but itself: values, types, shapes and names."""
     digest = hashlib.blake2b(json.dumps(sorted(metadata.items())).encode(), digest_size=32)
     for name in sorted(tensors):
         value = tensors[name]

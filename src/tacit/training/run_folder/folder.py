@@ -144,15 +144,11 @@ def check_new(path: Path) -> None:
         raise InputError("out", str(path), expected, public=True)
 
 
-def _nothing(folder: RunFolder) -> None:
-    """Nothing besides."""
-
-
 @contextmanager
 def created(
     path: Path,
     config: Config,
-    fill: Callable[[RunFolder], None] = _nothing,
+    fill: Callable[[RunFolder], None] = lambda folder: None,
     schema: Schema | None = None,
 ) -> Iterator[RunFolder]:
     """A new run folder, held by this process within.

@@ -32,8 +32,7 @@ _SHARED = 1 << 15  # numbers of a sum that PyTorch shares among threads, in an o
 class Evaluation:
     """Scores on public test data: loss, accuracy if the loss has one, then `metrics` of the task.
 
-    `rows` are `[measures, nodes + 1]`, and what stands last is of the common model. An accuracy is
-    a share in [0, 1].
+    `rows` are `[measures, nodes + 1]`, the common model last. An accuracy is in [0, 1].
     """
 
     rows: tuple[tuple[float, ...], ...]
@@ -133,7 +132,6 @@ def _scores(metric: Metric, outputs: Tensor, targets: Tensor) -> list[float]:
 
 
 def _models_at_once(model: StackedModel, inputs: Tensor) -> int:
-    """Of how many models the outputs for all records are kept at a time, at least one."""
     numbers = max(1, len(inputs) * model.outputs_per_record)
     return max(1, model.memory_bytes // (8 * numbers))
 

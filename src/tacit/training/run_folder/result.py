@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,20 +23,18 @@ from tacit.gradients import with_output
 from tacit.privacy.published import FormulaCondition
 from tacit.report import write_report
 from tacit.report.compare_panels import run_panels
-from tacit.report.documents.base import plain_json
-from tacit.report.documents.metrics import Measurement, Scores
-from tacit.report.documents.run import (
-    ResultDocument,
-    Status,
-)
-from tacit.report.measures import Measure
+from tacit.report.documents.base import as_dict, plain_json
+from tacit.report.documents.metrics import Measurement, PublicMeasurement, Scores
+from tacit.report.documents.run import ResultDocument, Status
+from tacit.report.measures import Measure, measure_of
+from tacit.report.trust_words import person_text
+from tacit.report.wording import epsilon_text, number_text, percent_text, with_article
 from tacit.training.job import Job
 from tacit.training.plan import Plan
-from tacit.training.run_folder import summary
 from tacit.training.run_folder.folder import MODEL, NODES, RunFolder, created
 from tacit.training.run_folder.metrics import series
 from tacit.training.run_folder.predictor import Predictor
-from tacit.training.secure_sums import SUMMAND_BYTES
+from tacit.training.shared_noise import SUMMAND_BYTES
 
 
 @dataclass(frozen=True)
@@ -169,13 +168,16 @@ class Result:
         return self.job.plan
 
     def __repr__(self) -> str:
-        return summary.text_table(self._facts())
+        rows = _facts(self)
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
     def _repr_html_(self) -> str:
-        return summary.html_table(self._facts())
-
-    def _facts(self) -> list[tuple[str, str]]:
-        return summary.facts(self.plan, self.document, self.test_accuracy, self.test_loss)
+        cells = (
+            f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+            for name, value in _facts(self)
+        )
+        return f"<table>{''.join(cells)}</table>"
 
     def figure(self) -> Any:
         """Its scores over the steps, and over epsilon, as a `matplotlib.figure.Figure`.
@@ -186,7 +188,7 @@ class Result:
         optional("matplotlib")
         from tacit.report.pictures import picture
 
-        told = dict(self._facts())
+        told = dict(_facts(self))
         title = told["run"].partition(" in ")[0]
         return picture(title, run_panels(self.rows), f"privacy: {told['privacy']}")
 
@@ -199,12 +201,12 @@ class Result:
         Raises:
             InputError: pandas is not installed.
         """
-        frame = optional("pandas").DataFrame(summary.columns(self.metrics, private=private))
+        frame = optional("pandas").DataFrame(_columns(self.metrics, private=private))
         return frame.set_index("step")
 
     def to_polars(self, *, private: bool = False) -> Any:
         """The same as a `polars.DataFrame`, with the step as a column."""
-        return optional("polars").DataFrame(summary.columns(self.metrics, private=private))
+        return optional("polars").DataFrame(_columns(self.metrics, private=private))
 
     def model(self, node: int | Literal["consensus"] = "consensus") -> nn.Module:
         """A trained copy of the module, in evaluation mode: a node's, or of the consensus.
@@ -286,6 +288,71 @@ def _numbers(scores: Scores | None) -> dict[str, float] | None:
     }
 
 
+def _facts(result: Result) -> list[tuple[str, str]]:
+    """What there is to say of a result first, as names and values."""
+    plan, config = result.plan, result.job.config
+    title = f"{config.algorithm.definition.title} on {config.task.dataset}, {len(plan.nodes)} nodes"
+    steps = f"{result.steps} of {plan.steps} steps in {result.seconds:.1f} s"
+    ended = result.status if result.message is None else f"{result.status}: {result.message}"
+    rows = [("run", f"{title}, {steps}, {ended}")]
+    for name, scores in result.test_metrics.items():
+        measure = measure_of(name)
+        told = {key: measure.text(value) for key, value in as_dict(scores).items()}
+        rows.append((f"test {measure.title}", _scores(told)))
+    shown: tuple[tuple[str, Mapping[str, float] | None, Callable[[float], str]], ...] = (
+        ("test accuracy", result.test_accuracy, percent_text),
+        ("test loss", result.test_loss, number_text),
+    )
+    for name, values, text in shown:
+        if values is not None:
+            rows.append((name, _scores({key: text(value) for key, value in values.items()})))
+    rows.append(("privacy", _privacy(plan, result.document)))
+    return rows
+
+
+def _scores(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _privacy(plan: Plan, result: ResultDocument) -> str:
+    if plan.not_private_reason is not None:
+        return f"NOT PRIVATE: {plan.not_private_reason}"
+    deltas = {node.delta for node in plan.nodes}
+    at = f"delta {epsilon_text(max(delta or 0.0 for delta in deltas))}"
+    spent, unit = [value for value in result.epsilon if value is not None], result.unit
+    most, least = epsilon_text(max(spent)), epsilon_text(min(spent))
+    between = most if most == least else f"{most} (most) to {least} (least)"
+    told = f"certified epsilon {between} at {at}{' or less' if len(deltas) > 1 else ''}"
+    told += "" if unit.gradient is None else f" of {with_article(unit.name)} at one node"
+    return f"{told}; {person_text(unit)}" if unit.apart else told
+
+
+def _columns(metrics: Mapping[str, Sequence[Any]], *, private: bool) -> dict[str, list[Any]]:
+    """The series as flat columns, `test_accuracy.mean` and so on, or `private.train_loss`."""
+    flat: dict[str, list[Any]] = {}
+    for name, values in metrics.items():
+        public = name in PublicMeasurement.model_fields
+        if not public and not private:
+            continue
+        label = name if public else f"private.{name}"
+        flat |= _flat(label, values)
+    return flat
+
+
+def _flat(label: str, values: Sequence[Any]) -> dict[str, list[Any]]:
+    """One column, or one for each key of its mappings; where there is nothing, None."""
+    parts = list(dict.fromkeys(key for value in values if isinstance(value, dict) for key in value))
+    if not parts:
+        return {label: list(values)}
+    return {
+        column: found
+        for part in parts
+        for column, found in _flat(
+            f"{label}.{part}", [None if value is None else value.get(part) for value in values]
+        ).items()
+    }
+
+
 def mechanism_line(plan: Plan) -> str | None:
     """The mechanism of a node in one line, for people."""
     if not plan.noisy:
@@ -339,10 +406,7 @@ def shared_conditions(plan: Plan) -> tuple[FormulaCondition, ...]:
 
 
 def message_bytes(plan: Plan, size: int) -> float:
-    """Bytes of one message of a node that sends, as `tacit.communication.compression` writes it.
-
-    A number has `size` bytes.
-    """
+    """Bytes of one message of a node that sends, compressed or not; a number has `size`."""
     chosen, d = plan.config.algorithm, plan.parameters
     options: Any = chosen.options
     numbers = chosen.definition.graph.message_numbers(options, d)

@@ -42,10 +42,7 @@ class Standing:
 
 
 class StatusWriter:
-    """Writes the status of a process into its folder until `end`.
-
-    There are `between` seconds between two looks; `clock` gives the time with its zone.
-    """
+    """Writes the status of a process into its folder until `end`, every `between` seconds."""
 
     def __init__(
         self,
@@ -68,17 +65,11 @@ class StatusWriter:
         self._thread.start()
 
     def follow(self, standing: Callable[[], Standing]) -> None:
-        """Show from now on where this says that the run stands.
-
-        It is called in the thread that writes; it looks, and changes nothing.
-        """
+        """Show from now on where this says that the run stands; the thread calls it."""
         self._standing, self._state = standing, "running"
 
     def end(self, state: ProcessState, last_error: str | None = None) -> None:
-        """Write how the process ended, for good: in a state of `FINAL`.
-
-        `last_error` is a line that is public.
-        """
+        """Write how the process ended, for good: a state of `FINAL`, and a line that is public."""
         assert state in FINAL, state
         self._ending.set()
         self._thread.join(_TO_END)
@@ -151,8 +142,7 @@ def _iso(moment: datetime) -> str:
 def written_status(folder: Path | None, peers: Peers) -> Iterator[StatusWriter | None]:
     """The status of a process, written within; of one that fails within, why.
 
-    Without a folder nothing is written. Whoever leaves without an error has said before how the run
-    ended.
+    Without a folder nothing is written. Whoever leaves without an error has said how it ended.
     """
     if folder is None:
         yield None

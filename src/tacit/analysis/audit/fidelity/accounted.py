@@ -38,7 +38,8 @@ from tacit.privacy.mechanisms.steps import (
     SampledGaussian,
     schedule,
 )
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 _Pair = tuple[float, float]
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from tacit.analysis.audit.laboratory import rule_of
 from tacit.analysis.audit.recorder import Drawn, Sum, Trace
-from tacit.training.plan import NodePlan, Plan
+from tacit.training.plan import Plan
+from tacit.training.release import NodePlan
 
 Bools = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
