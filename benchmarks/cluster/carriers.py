@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from tacit.communication.secure.carrier import open_carrier
-from tacit.communication.secure.relay import run_relay
+from tacit.communication.secure.sessions import run_relay
 from tacit.identities import approve, create_site, join, load_site
 
 RUN = "0" * 32

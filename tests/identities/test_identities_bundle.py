@@ -24,7 +24,7 @@ from tacit.identities import (
 from tacit.identities.bundle import MOST_MEMBERS, Bundle, Member, bundle_text
 from tacit.identities.certificates import issue_certificate, new_authority
 from tacit.identities.consortium import AUTHORITY_FILE
-from tacit.identities.requests import new_request
+from tacit.identities.signing import new_request
 
 
 def test_an_older_bundle_is_refused_over_a_newer_one(own):

@@ -43,7 +43,7 @@ from tacit.identities.certificates import (
     shown_time,
 )
 from tacit.identities.names import host_of
-from tacit.identities.requests import MemberRequest, read_request
+from tacit.identities.signing import MemberRequest, read_request
 
 AUTHORITY_FILE = "authority.key"
 BUNDLE_FILE = "bundle.json"

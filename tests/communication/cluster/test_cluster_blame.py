@@ -2,8 +2,8 @@
 
 import pytest
 
-from tacit.communication.blame import awaited, describe_rank, first_failure
 from tacit.communication.cluster.watch import Heartbeat, Seen
+from tacit.communication.reports import awaited, describe_rank, first_failure
 
 HOSTS = [[0, 1], [2, 3, 4], [5], [6, 8, 9]]
 

@@ -27,7 +27,7 @@ from ways import (
 
 from ports import free_address
 from tacit.communication.secure.carrier import Carrier, open_carrier
-from tacit.communication.secure.relay import run_relay
+from tacit.communication.secure.sessions import run_relay
 from tacit.errors import InputError
 
 pytestmark = pytest.mark.process  # they wait for what does not come
@@ -112,7 +112,7 @@ def test_a_relay_that_starts_again_is_found_again(tmp_path):
 def test_the_engine_waits_where_a_line_is_full_and_drops_nothing(three):
     """By default it drops: frames of 20 MB vanish on an idle loopback, and nothing says so."""
     for end in three:
-        for way in end.carrier._ways:  # type: ignore[attr-defined]
+        for way in end.carrier._ways:
             for publisher in (*way.publishers.values(), *way.urgent.values()):
                 assert publisher.congestion_control == zenoh.CongestionControl.BLOCK
                 assert publisher.reliability == zenoh.Reliability.RELIABLE

@@ -14,7 +14,7 @@ from ways import LIMIT, RUN, approved_again, members, relaying
 from consortia import consortium
 from ports import free_address
 from tacit.communication.secure.carrier import open_carrier
-from tacit.communication.secure.diagnosis import explain
+from tacit.communication.secure.certificates import explain
 from tacit.errors import PeerError
 from tacit.identities import join, revoke
 

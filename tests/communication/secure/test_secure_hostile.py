@@ -96,7 +96,7 @@ def test_a_relay_that_floods_has_a_site_hold_what_others_have_signed(kind, tmp_p
         largest=LARGEST,
     )
     nonces = ("a" * 32, "b" * 32, "c" * 32)
-    wire._session = wire._session.model_copy(update={"nonces": nonces})
+    wire.session = wire.session.model_copy(update={"nonces": nonces})
     session = wire._digest()
     first, count = {
         "no head": (os.urandom(PIECE), 17_476),

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from consortia import consortium
 from ports import free_address
 from tacit.communication.secure.carrier import open_carrier
-from tacit.communication.secure.relay import run_relay
+from tacit.communication.secure.sessions import run_relay
 from tacit.identities import approve, join
 
 RUN = "a" * 32

@@ -130,6 +130,19 @@ class KeyValueStore:
         self._store = None
 
 
+def open_store(address: str, port: int, limit: float) -> Any:
+    """A connection to the store at this numeric address, of torch; `limit` is in seconds."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
+
+    return TCPStore(
+        address,
+        port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=limit),
+    )
+
+
 def open_board(
     address: str, port: int, *, prefix: str, keeper: str, opening: float, limit: float
 ) -> KeyValueStore:
@@ -150,19 +163,8 @@ def open_board(
             )
         time.sleep(0.1)
 
-    def open_store() -> Any:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
-
-        return TCPStore(
-            address,
-            port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=limit),
-        )
-
     return KeyValueStore(
-        open_store,
+        lambda: open_store(address, port, limit),
         place=f"{address}:{port}",
         keeper=keeper,
         prefix=prefix,

@@ -14,10 +14,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tacit.communication.blame import PeerProgress, describe_rank, lost
 from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.received import HEARTBEAT
-from tacit.communication.reports import read_report, write_report
+from tacit.communication.reports import PeerProgress, describe_rank, lost, read_report, write_report
 from tacit.errors import PeerError, TacitError
 
 _END = "end"

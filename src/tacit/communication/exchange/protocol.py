@@ -181,15 +181,12 @@ class Exchange(Protocol):
         """
 
 
-class Arrival(Protocol):
-    """A message that is on its way."""
+Arrival: TypeAlias = Callable[[], Tensor]
+"""Of a message on its way: waits for the bytes that came, uint8 `[at most the size announced]`.
 
-    def wait(self) -> Tensor:
-        """The bytes that came, uint8 `[at most the size announced]`.
-
-        Raises:
-            PeerError: nothing came in time, or the peer was lost; names the lost rank.
-        """
+However often it is asked, the answer is the same. It raises a PeerError that names the lost rank
+where nothing came in time, or the peer was lost.
+"""
 
 
 class Channel(Protocol):

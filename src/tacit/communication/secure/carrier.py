@@ -25,11 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import zenoh
 
-from tacit.communication.secure.diagnosis import explain
+from tacit.communication.secure.certificates import explain
 from tacit.communication.secure.sessions import (
     PIECE,
     RETRY,
@@ -51,35 +51,6 @@ _TO_EXPLAIN = 5.0  # seconds
 _TO_END = 4.0  # seconds; a thread that still tries to connect then ends by itself
 
 _log = logging.getLogger(__name__)
-
-
-class Carrier(Protocol):
-    """Takes frames to other sites."""
-
-    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
-        """Hand a frame over for a site; it may be lost. Waits while the way is congested.
-
-        An `urgent` one, of 60 KiB at most, overtakes what waits in the engine on the way, and may
-        be handed over while another thread hands over a long one.
-
-        Returns:
-            Whether there was a way, and the engine has taken all of it.
-        """
-
-    def connected(self) -> bool:
-        """Whether there is a way to any relay or site now."""
-
-    def reaches(self, rank: int) -> bool:
-        """Whether a site is known to listen now."""
-
-    def breaks(self, rank: int) -> int:
-        """How many times a site was known to listen on some way, and then was not any more."""
-
-    def revoked(self) -> InputError | None:
-        """What is wrong, where a relay has shown that this site was revoked; None: nothing."""
-
-    def close(self) -> None:
-        """End all connections; nothing is received afterwards."""
 
 
 def open_carrier(
@@ -116,7 +87,7 @@ def open_carrier(
         PeerError: no way could be opened in time; one line that says why.
     """
     own = site.own.addresses if listen is None else listen
-    carrier = _ZenohCarrier(site, run, receive, begins, moves, own)
+    carrier = Carrier(site, run, receive, begins, moves, own)
     try:
         carrier.open(timeout)
     except BaseException:
@@ -125,8 +96,8 @@ def open_carrier(
     return carrier
 
 
-class _ZenohCarrier:
-    """The sessions of one site in one run."""
+class Carrier:
+    """The sessions of one site in one run, which take frames to other sites; see `open_carrier`."""
 
     def __init__(
         self,
@@ -156,6 +127,7 @@ class _ZenohCarrier:
         self._threads: list[threading.Thread] = []
 
     def open(self, timeout: float) -> None:
+        """Begin all sessions; returns once there is one way."""
         deadline = time.monotonic() + timeout
         relays = [relay for relay in self._site.relays if relay.addresses and not relay.revoked]
         called = _called_directly(self._site)
@@ -174,6 +146,14 @@ class _ZenohCarrier:
             time.sleep(_POLL)
 
     def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
+        """Hand a frame over for a site; it may be lost. Waits while the way is congested.
+
+        An `urgent` one, of 60 KiB at most, overtakes what waits in the engine on the way, and may
+        be handed over while another thread hands over a long one.
+
+        Returns:
+            Whether there was a way, and the engine has taken all of it.
+        """
         for way in self._ways:
             if way.leads_to(rank):
                 pieces = _pieces(frame, next(self._numbers))
@@ -190,18 +170,23 @@ class _ZenohCarrier:
         return False
 
     def connected(self) -> bool:
+        """Whether there is a way to any relay or site now."""
         return any(way.leads_anywhere() for way in self._ways)
 
     def reaches(self, rank: int) -> bool:
+        """Whether a site is known to listen now."""
         return any(way.leads_to(rank) for way in self._ways)
 
     def breaks(self, rank: int) -> int:
+        """How many times a site was known to listen on some way, and then was not any more."""
         return self._breaks[rank]
 
     def revoked(self) -> InputError | None:
+        """What is wrong, where a relay has shown that this site was revoked; None: nothing."""
         return self._revoked
 
     def close(self) -> None:
+        """End all connections; nothing is received afterwards."""
         with self._changes:
             self._closed.set()
             ways, self._ways = self._ways, ()
@@ -309,9 +294,7 @@ class _Way:
     Args:
         session: with a relay, or with the sites that can be connected to directly.
         door: at a relay, to see whether it lets this site in.
-        publishers: of long frames, by the rank of the site that takes what they send.
-        urgent: likewise of what overtakes them.
-        subscriber: of the pieces that come.
+        publishers, urgent: of long frames, and of what overtakes them, by who takes them.
         unfinished: frames, by the key that their sender puts them to.
     """
 
