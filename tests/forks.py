@@ -32,7 +32,6 @@ _MODULES = (
     "tacit.cli.progress",
     "tacit.cli.tables",
     "tacit.communication.cluster.channel",
-    "tacit.communication.cluster.channel",
     "tacit.communication.secure.carrier",
     "tacit.communication.secure.certificates",
     "tacit.communication.secure.sites",

@@ -263,7 +263,9 @@ def reported(seat):
 
 def beaten(seat):
     """A heartbeat is one of bounded numbers, or none."""
-    heartbeat = Heartbeat.read(mutated(Heartbeat(3, 7, 2, False).text(), seat.outsider.draw), 1)
+    heartbeat = Heartbeat.read(
+        mutated(received.HEARTBEAT.write(Heartbeat(3, 7, 2, False)), seat.outsider.draw), 1
+    )
     assert -1 <= heartbeat.step <= 2**53
 
 

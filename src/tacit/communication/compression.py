@@ -68,10 +68,8 @@ class PublicDraw:
 def kept(keep: float, d: int) -> int:
     """How many of `d` coordinates are sent: k = ceil(keep * d), from 1 to d.
 
-    A `keep` that is the rounded quotient k / d gives that k.
-
-    Raises:
-        InputError: `keep` is not in (0, 1], or d is 0.
+    A `keep` that is the rounded quotient k / d gives that k. It is an InputError where `keep` is
+    not in (0, 1], or d is 0.
     """
     _check_keep(keep)
     if d < 1:
@@ -89,9 +87,6 @@ def message_bytes(
 
     `top-k` adds the cheaper of a bitmap and indices (of 4 bytes each, 8 if d > 2^32), and nothing
     where all are sent. What both sides know of the experiment (d, `keep`, dtype) is not sent.
-
-    Raises:
-        InputError: another compressor.
     """
     places = np.zeros_like(counts)
     if _find_compressor(compressor).located:
@@ -103,8 +98,7 @@ def message_bytes(
 def share_sent(compressor: str, keep: float, d: int) -> float:
     """Which share of a vector's d values one message carries; of `bernoulli`, on average.
 
-    Raises:
-        InputError: another compressor; `keep` is not in (0, 1], or d is 0.
+    It is an InputError where there is no such compressor, `keep` is not in (0, 1], or d is 0.
     """
     chosen = _find_compressor(compressor)
     count = kept(keep, d)  # which checks keep and d, whatever the compressor
@@ -115,10 +109,7 @@ def expected_bytes(compressor: str, keep: float, d: int, value_bytes: int) -> fl
     """Bytes of a message of d values, of `value_bytes` each, once it is compressed.
 
     `keep` is k / d, or the probability of `bernoulli`, of whose messages the bytes are an average;
-    all others carry the same number of values in every message.
-
-    Raises:
-        InputError: another compressor; `keep` is not in (0, 1], or d is 0.
+    all others carry the same number of values in every message. Errors are those of `share_sent`.
     """
     share = share_sent(compressor, keep, d)
     if not _find_compressor(compressor).located:
@@ -251,7 +242,8 @@ class Coding:
 
     `keep` is k / d, or the probability of `bernoulli`; `seed` is the public one, and `part` tells
     several messages of a node in one step apart. `bytes`, `[nodes]`, are those of each node's
-    message, as it is written; 0: it sends none.
+    message, as it is written; 0: it sends none. Another compressor, or a `keep` that is not in (0,
+    1], is an InputError.
     """
 
     compressor: str
@@ -273,9 +265,6 @@ class Coding:
 
         First where the values belong (little-endian indices, or a bitmap, lowest index in the
         lowest bit; `top-k` only), then the values, little-endian, in the order of their indices.
-
-        Raises:
-            InputError: another compressor, or `keep` is not in (0, 1].
         """
         chosen = _find_compressor(self.compressor)
         mask = chosen.select(row.unsqueeze(0), self.keep, [self._draw(node)])[0][0].cpu().numpy()
@@ -287,9 +276,7 @@ class Coding:
     def read(self, message: Tensor, d: int, dtype: torch.dtype, node: int) -> Tensor:
         """What another node wrote: uint8 `[n]` to `[d]`, on the CPU, zeros where nothing was sent.
 
-        Raises:
-            InputError: another compressor, `keep` is not in (0, 1], the message's length is wrong,
-                or places lie outside the vector.
+        It is an InputError where the message's length is wrong, or places lie outside the vector.
         """
         chosen, sent_bytes = _find_compressor(self.compressor), message.cpu().numpy().tobytes()
         values = torch.zeros(1, d, dtype=dtype)
@@ -343,18 +330,13 @@ def compress(
     or in any stack it comes out the same. NaN counts as larger than every number, so that it is
     sent and not hidden.
 
-    Args:
-        values: `[nodes, d]`, float32 or float64, on any device; kept as they are.
-        compressor: `none`, `top-k`, `rand-k` or `bernoulli`.
-        keep: k / d, or the probability of `bernoulli`; in (0, 1], of no effect on `none`.
-        seed: the public seed.
-        step: of the algorithm.
-        nodes: which nodes, in the order of the rows.
-        part: for several messages of a node in one step.
+    The `values`, `[nodes, d]` in the order of `nodes`, float32 or float64 on any device, are kept
+    as they are. `keep` is k / d, or the probability of `bernoulli`, and of no effect on `none`;
+    `seed` is the public one, and `part` tells several messages of a node in one step apart.
 
     Raises:
-        InputError: another compressor, `keep` is not in (0, 1], the rows are not the nodes', or
-            the dtype is another one.
+        InputError: another compressor, `keep` is not in (0, 1], the rows are not the nodes', or the
+            dtype is another one.
     """
     chosen = _find_compressor(compressor)
     _check_keep(keep)

@@ -126,10 +126,7 @@ class StopVote:
         """Whether the run stops before this step; the same answer on every rank.
 
         Every step from `first` on is asked for, in order; `asked` says whether this process was
-        asked to stop.
-
-        Raises:
-            PeerError: from waiting, reading or writing; also if a vote makes no sense.
+        asked to stop. A vote that makes no sense is a PeerError, as those of the link are.
         """
         self._asked = self._asked or asked
         if self.stopped or step < self._last.following:

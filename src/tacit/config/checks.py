@@ -183,12 +183,11 @@ def check_views(task: Task, train: Train, algorithm: AlgorithmSection) -> None:
     """Refuse views of records that are none, or that would be made of what is computed once."""
     if task.augmentation is None:
         if train.views is not None and train.views > 1:
-            raise InputError(
-                "train.views",
-                train.views,
+            expected = (
                 "are views of a record, and without augmentation all would be the same: set "
-                "task.augmentation, such as 'flip-shift', or leave it out",
+                "task.augmentation, such as 'flip-shift', or leave it out"
             )
+            raise InputError("train.views", train.views, expected)
         return
     moments = algorithm.definition.moments is not None
     reasons = {
@@ -286,11 +285,10 @@ def _check_nodes(nodes: Nodes) -> None:
         )
         raise InputError("nodes.part", list(nodes.part), expected)
     if nodes.data == "by-rank" and nodes.source is None:
-        raise InputError(
-            "nodes.source",
-            None,
-            "must say where a node's own records are: a path with {node} in it, or module:function",
+        expected = (
+            "must say where a node's own records are: a path with {node} in it, or module:function"
         )
+        raise InputError("nodes.source", None, expected)
     if nodes.data == "split" and nodes.source is not None:
         raise InputError(
             "nodes.source", nodes.source, "goes with nodes.data = 'by-rank': set that, or drop it"
@@ -298,12 +296,11 @@ def _check_nodes(nodes: Nodes) -> None:
     if nodes.data == "by-rank":
         for key in ("partition", "alpha", "per_node", "part"):
             if getattr(nodes, key) != Nodes.model_fields[key].default:
-                raise InputError(
-                    f"nodes.{key}",
-                    getattr(nodes, key),
+                expected = (
                     "divides one data set, and with nodes.data = 'by-rank' each node has its own: "
-                    "leave it out",
+                    "leave it out"
                 )
+                raise InputError(f"nodes.{key}", getattr(nodes, key), expected)
 
 
 def _check_options(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> None:
@@ -338,21 +335,19 @@ def _check_average(chosen: AlgorithmSection, train: Train) -> None:
         and definition.participation.one_pass
         and definition.graph.weights == "server"
     ):
-        raise InputError(
-            "train.average",
-            train.average,
+        expected = (
             f"is of the models after several steps, and the one of {definition.name} stays as its "
-            "first step made it: leave it out",
+            "first step made it: leave it out"
         )
+        raise InputError("train.average", train.average, expected)
     final: int = definition.graph.final_rounds(chosen.options)
     if train.average != "none" and final and not definition.restarts:
-        raise InputError(
-            "train.average",
-            train.average,
+        expected = (
             f"does not go with the {final} gossip rounds that follow the last step: "
             f"{definition.name} does not say how they begin with given models (`restart`); leave "
-            "one of them out",
+            "one of them out"
         )
+        raise InputError("train.average", train.average, expected)
 
 
 def _check_precision(chosen: AlgorithmSection, train: Train) -> None:
@@ -371,11 +366,8 @@ def _check_precision(chosen: AlgorithmSection, train: Train) -> None:
 
 def _check_warm_up(chosen: AlgorithmSection, train: Train) -> None:
     if chosen.options.warm_up >= train.steps:
-        raise InputError(
-            "algorithm.warm_up",
-            chosen.options.warm_up,
-            f"must be below train.steps = {train.steps}: the rate would never be reached",
-        )
+        expected = f"must be below train.steps = {train.steps}: the rate would never be reached"
+        raise InputError("algorithm.warm_up", chosen.options.warm_up, expected)
 
 
 def _check_budgets(privacy: Privacy, nodes: Nodes) -> None:
@@ -469,11 +461,8 @@ def _check_ledger(privacy: Privacy, *, assumed: bool) -> None:
     if privacy.ledger is None:
         for key in LEDGER_KEYS[1:]:
             if getattr(privacy, key) is not None:
-                raise InputError(
-                    f"privacy.{key}",
-                    getattr(privacy, key),
-                    "is for a ledger of the data: name its folder in privacy.ledger",
-                )
+                expected = "is for a ledger of the data: name its folder in privacy.ledger"
+                raise InputError(f"privacy.{key}", getattr(privacy, key), expected)
         return
     reasons = {
         "without noise nothing bounds what leaves a node": not privacy.noisy,
@@ -491,11 +480,8 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
     if privacy.noisy and not algorithm.private:
         keys = ("guess", "epsilon_per_round", "epsilon", "noise_std")
         key = next(key for key in keys if getattr(privacy, key) not in (None, "none"))
-        raise InputError(
-            f"privacy.{key}",
-            getattr(privacy, key),
-            f"{algorithm.name} adds no noise: leave it out, or choose a private algorithm",
-        )
+        expected = f"{algorithm.name} adds no noise: leave it out, or choose a private algorithm"
+        raise InputError(f"privacy.{key}", getattr(privacy, key), expected)
     if privacy.guess is not None:
         given = {
             "privacy.epsilon": privacy.epsilon is not None,
@@ -599,12 +585,11 @@ def _check_pairwise(
         expected = f"does not go with {definition.name}, which {reason}: use 'independent'"
         raise InputError("privacy.noise", "pairwise", expected)
     if privacy.accounting == "published":
-        raise InputError(
-            "privacy.noise",
-            "pairwise",
+        expected = (
             "does not go with privacy.accounting = 'published', whose formulas are of independent "
-            "noise: use 'certified'",
+            "noise: use 'certified'"
         )
+        raise InputError("privacy.noise", "pairwise", expected)
     if not privacy.noisy:
         expected = "needs noise: give privacy.epsilon or privacy.noise_std, or leave it out"
         raise InputError("privacy.noise", "pairwise", expected)

@@ -15,12 +15,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tacit.base.private_files import (
-    locked,
-    make_private_folder,
-    plain_errors,
-    write_private,
-)
+from tacit.base.private_files import locked, make_private_folder, plain_errors, write_private
 from tacit.errors import InputError
 from tacit.identities.bundle import Bundle, Member, read_bundle
 from tacit.identities.certificates import key_of, key_pem, pem, read_file
@@ -45,26 +40,6 @@ class Site:
     bundle: Bundle
     own: Member
     key: Ed25519PrivateKey = field(repr=False)
-
-    @property
-    def consortium(self) -> str:
-        """What the consortium is known by, in 32 hexadecimal digits."""
-        return self.bundle.consortium
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """All members in the order in which they were approved."""
-        return self.bundle.members
-
-    @property
-    def sites(self) -> tuple[Member, ...]:
-        """The sites by rank, revoked ones included."""
-        return self.bundle.sites
-
-    @property
-    def relays(self) -> tuple[Member, ...]:
-        """The relays, revoked ones included."""
-        return self.bundle.relays
 
     @property
     def key_file(self) -> Path:
@@ -117,11 +92,7 @@ def create_site(
 
 
 def asked_for(folder: Path) -> MemberRequest:
-    """What the member of a folder has asked for.
-
-    Raises:
-        InputError: the folder is no member's, or is damaged.
-    """
+    """What the member of a folder has asked for; an InputError where it is none, or damaged."""
     return _own_request(Path(folder))[1]
 
 

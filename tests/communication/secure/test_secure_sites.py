@@ -23,7 +23,6 @@ from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
 from tacit.communication.secure.meeting import differs
 from tacit.communication.secure.sites import (
-    SiteArrival,
     SiteChannel,
     SiteCluster,
     _taken_up,
@@ -57,7 +56,7 @@ def test_an_arrival_has_the_bytes_that_came(tmp_path, size):
         channel = SiteChannel(north, device, LIMIT)
         channel.send(1, sent)
         channel.send(1, channel.envelope(3).zero_())
-        arrival = SiteArrival(south, 0, device, LIMIT)
+        arrival = SiteChannel(south, device, LIMIT).receive(0, size)
         assert torch.equal(arrival(), sent)
         assert torch.equal(arrival(), sent)  # the same, however often it is asked
         expected = SiteChannel(south, device, LIMIT).receive(0, 1000)  # another size than came

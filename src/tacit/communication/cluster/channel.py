@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -54,6 +54,9 @@ Diagnose = Callable[[int, str], Exception]
 Waiting = Callable[[int | None], None]
 """Is told whom this process begins to wait for; None: for nobody any more."""
 
+Group: TypeAlias = Any
+"""A process group of torch.distributed, of gloo or NCCL; only the latter supports coalescing."""
+
 HEAD = 16
 """Bytes before the payload: the mark, then the payload's length."""
 
@@ -66,23 +69,6 @@ _PLAIN = {
     "Application timeout": "all connections were given up after a wait that took too long",
     "Timed out waiting": "nothing came to or from it within {timeout:g} s",
 }
-
-
-class Group(Protocol):
-    """What the channel needs of a process group of torch.distributed."""
-
-    @property
-    def supports_coalescing(self) -> bool:
-        """Whether several operations can be one: of NCCL, not of gloo."""
-
-    def send(self, tensors: list[Tensor], rank: int, tag: int, /) -> dist.Work:
-        """Begin to send."""
-
-    def recv(self, tensors: list[Tensor], rank: int, tag: int, /) -> dist.Work:
-        """Begin to receive."""
-
-    def abort(self) -> None:
-        """Give up all that is under way."""
 
 
 class TorchChannel:
@@ -112,7 +98,7 @@ class TorchChannel:
         batched: bool,
     ) -> None:
         self.rank, self.processes, self.bytes_sent = rank, processes, 0
-        self._group: Group | None = group
+        self._group: Group = group
         self._device, self._timeout = device, timeout
         self._wire = device if group.supports_coalescing else torch.device("cpu")
         self._diagnose, self._waiting = diagnose, waiting
@@ -217,7 +203,7 @@ class TorchChannel:
 
     def _begin_due(self) -> None:
         due, self._due = self._due, []
-        group: Any = self._group
+        group = self._group
         if not group.supports_coalescing:
             for operation in due:
                 operation.work = operation.begin()
@@ -338,8 +324,7 @@ def _assemble(
 
 
 def _gloo(store: Store, rank: int, processes: int, timeout: float) -> Group:
-    group = dist.ProcessGroupGloo(store, rank, processes, timedelta(seconds=timeout))
-    return cast(Group, group)
+    return dist.ProcessGroupGloo(store, rank, processes, timedelta(seconds=timeout))
 
 
 def _nccl(store: Store, rank: int, processes: int, timeout: float) -> Group:
@@ -348,7 +333,7 @@ def _nccl(store: Store, rank: int, processes: int, timeout: float) -> Group:
     os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=10 * timeout)
-    return cast(Group, dist.ProcessGroupNCCL(store, rank, processes, options))
+    return dist.ProcessGroupNCCL(store, rank, processes, options)
 
 
 def _greet(channel: Channel) -> None:

@@ -12,19 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from tacit.communication import reports
 from tacit.communication.cluster.store import KeyValueStore, open_store
 from tacit.communication.cluster.watch import Watch
 from tacit.communication.crew import Crew
 from tacit.communication.peers import PeerState
 from tacit.communication.received import STEP, TOKEN
-from tacit.communication.reports import (
-    PeerProgress,
-    awaited,
-    describe_rank,
-    first_failure,
-    peer_state,
-    write_report,
-)
 from tacit.errors import PeerError, TacitError
 
 if TYPE_CHECKING:
@@ -127,7 +120,7 @@ class Cluster(Crew):
             absent = missing() or list(keys)
             if not loading:
                 return self.diagnose(absent[0], f"no word from it for {limit:g} s")
-            named = ", ".join(describe_rank(rank, self.hosts) for rank in absent)
+            named = ", ".join(reports.describe_rank(rank, self.hosts) for rank in absent)
             return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
 
         try:
@@ -150,7 +143,7 @@ class Cluster(Crew):
         if not isinstance(error, TacitError):
             error = PeerError("it ended with an error of its own; see its own screen")
         try:
-            self._watch.end(write_report(error, self.rank))
+            self._watch.end(reports.write_report(error, self.rank))
         except PeerError:
             return
 
@@ -189,9 +182,9 @@ class Cluster(Crew):
                 return failure
             time.sleep(self._watch.beat / 5)
         progress = {rank: seen.progress for rank, seen in enumerate(self._watch.seen)}
-        names = [describe_rank(rank, self.hosts) for rank in progress]
-        waits = awaited(self.rank, waiting_for, progress)
-        return self._verdict(first_failure(waits, reason, progress, names))
+        names = [reports.describe_rank(rank, self.hosts) for rank in progress]
+        waits = reports.awaited(self.rank, waiting_for, progress)
+        return self._verdict(reports.first_failure(waits, reason, progress, names))
 
     def saved(self, step: int) -> int:
         """See `Peers.saved`; 0 before there is any checkpoint that every rank has."""
@@ -207,11 +200,13 @@ class Cluster(Crew):
     def seen(self) -> Sequence[PeerState]:
         """What the heartbeats say of every rank; see `Peers.seen`."""
         states = [
-            peer_state(rank, self.names[rank], seen.progress, seen.quiet, away=seen.missed >= _AWAY)
+            reports.peer_state(
+                rank, self.names[rank], seen.progress, seen.quiet, away=seen.missed >= _AWAY
+            )
             for rank, seen in enumerate(self._watch.seen)
         ]
-        own = PeerProgress(self._watch.step, self._watch.waiting)
-        shown = peer_state(self.rank, self.names[self.rank], own, 0.0)
+        own = reports.PeerProgress(self._watch.step, self._watch.waiting)
+        shown = reports.peer_state(self.rank, self.names[self.rank], own, 0.0)
         if self._absent:
             shown = replace(shown, waiting_for=self._absent)
         return [*states[: self.rank], shown, *states[self.rank + 1 :]]
@@ -277,7 +272,7 @@ class Cluster(Crew):
 
     def _verdict(self, error: PeerError) -> TacitError:
         try:
-            return self._watch.end(write_report(error))
+            return self._watch.end(reports.write_report(error))
         except PeerError as gone:
             return self._watch.failure() or gone
 

@@ -265,7 +265,7 @@ def _say(text: str) -> None:
 
 @contextmanager
 def _received_signals() -> Iterator[list[int]]:
-    """Within, signals that ask for a stop are listed and do nothing else; SIGTSTP does nothing."""
+    """Within, signals that ask for a stop are listed and do nothing else."""
     received: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -298,8 +298,7 @@ def _attempt(
     """Start all processes, and wait until they have ended.
 
     Python is called with `line`; `limits` are patience and grace, in seconds, and `received` the
-    signals that this process has got, kept up to date by their handler. Where it is `open_to_all`,
-    all write to this process's standard error.
+    signals that this process has got, kept up to date by their handler.
     """
     whole = ("-I", "-S", "-c", _TIED, str(os.getpid()), sys.executable, *line)
     workers: list[subprocess.Popen[bytes]] = []
@@ -341,19 +340,17 @@ def _end(workers: Sequence[subprocess.Popen[bytes]], number: int, seconds: float
     for worker in running:
         with suppress(ProcessLookupError):
             os.killpg(worker.pid, number)
-    until = time.monotonic() + seconds
     for worker in running:
-        with suppress(subprocess.TimeoutExpired):
-            worker.wait(max(0.0, until - time.monotonic()))
+        try:
+            worker.wait(seconds)
+        except subprocess.TimeoutExpired:
+            seconds = 0.0  # those after it had as long
 
 
 def _wait(
     workers: Sequence[subprocess.Popen[bytes]], patience: float, received: Sequence[int]
 ) -> list[int | None]:
-    """Until all have ended, or are to be ended; of each the exit code, None where it still runs.
-
-    Limited from the first failure on; a healthy run takes what it takes.
-    """
+    """Until all have ended, or are to be ended; of each the exit code, None where it still runs."""
     due, passed_on = math.inf, False
     while None in (codes := [worker.poll() for worker in workers]):
         if len(received) > 1 or time.monotonic() >= due:

@@ -135,11 +135,7 @@ def open_store(address: str, port: int, limit: float) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
 
     return TCPStore(
-        address,
-        port,
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=limit),
+        address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=limit)
     )
 
 
@@ -148,11 +144,8 @@ def open_board(
 ) -> KeyValueStore:
     """A connection to the store at this numeric address; messages name its `keeper`.
 
-    `opening` is the seconds to wait for the store to be there, `limit` those that a later call may
-    take. The prefix is put before every key.
-
-    Raises:
-        PeerError: nothing answers there.
+    `opening` is the seconds to wait for the store to be there (a PeerError says that nothing
+    answers), `limit` those that a later call may take. The prefix is put before every key.
     """
     deadline = time.monotonic() + opening
     while not _answers(address, port):
@@ -176,8 +169,7 @@ def open_board(
 def host_store(address: str, port: int, limit: float) -> Any:
     """Keep a store at this numeric address, and at no other, as long as what is returned lives.
 
-    Raises:
-        InputError: the address or port cannot be had.
+    It is an InputError where the address or port cannot be had.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
 

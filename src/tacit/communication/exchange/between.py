@@ -36,7 +36,6 @@ from tacit.communication.exchange.messages import (
     check,
     gossip_route,
     pair_route,
-    refused,
     server_route,
     unfinite,
     write_header,
@@ -290,13 +289,7 @@ class BetweenProcesses:
         return self._told(0, values)[0]
 
     def _averaged(
-        self,
-        k: int,
-        post: _Post,
-        own: Sequence[Tensor],
-        here: Nodes,
-        latest: bool,
-        everyone: bool,
+        self, k: int, post: _Post, own: Sequence[Tensor], here: Nodes, latest: bool, everyone: bool
     ) -> tuple[Tensor, ...]:
         """At the server: the mean of its own clients' rows and those that come."""
         others = post.route.others
@@ -380,8 +373,7 @@ class BetweenProcesses:
     ) -> _Post:
         """Begin to receive, then begin to send: rows of `values`, which are those of `rows_of`.
 
-        Raises:
-            DivergenceError: a number to be sent is not finite, and nobody tolerates that.
+        Where a number to be sent is not finite, and nobody tolerates that, it is a DivergenceError.
         """
         if route.sends and not self._tolerate:
             sent = {node for nodes in route.sends.values() for node in nodes}
@@ -523,7 +515,10 @@ def _rows_in(payload: Tensor, expected: Envelope, coding: Coding | None) -> list
             try:
                 read.append(coding.read(payload[at : at + size], d, expected.dtype, node))
             except InputError as error:
-                raise refused(error, expected.sender, expected.step) from None
+                sender, step = expected.sender, expected.step
+                raise PeerError(
+                    f"rank {sender} sent a bad message at step {step}: {error}"
+                ) from None
             at += size
         return [torch.stack(read).view(count, *shape).to(payload.device)]
     rows = []

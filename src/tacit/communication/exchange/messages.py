@@ -37,7 +37,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.errors import InputError, PeerError
+from tacit.errors import PeerError
 from tacit.topology.mixing import Weights
 
 Kind = Literal["mix", "swap", "average", "mean", "total", "masked"]
@@ -114,10 +114,9 @@ def read_header(message: bytes) -> tuple[int, ...] | None:
 
 
 def check(message: Tensor, expected: Envelope) -> None:
-    """Refuse a message, uint8 `[n]` as it came, that is not the expected one, but for its numbers.
+    """Refuse a message, uint8 `[n]` as it came, that is not the expected one but for its numbers.
 
-    Raises:
-        PeerError: naming the sender, and what is wrong.
+    The PeerError names the sender, and what is wrong.
     """
     where = f"rank {expected.sender} sent a bad message at step {expected.step}"
     found = read_header(message[:HEADER_BYTES].cpu().numpy().tobytes())
@@ -141,11 +140,6 @@ def unfinite(values: Sequence[Tensor]) -> list[int]:
         good &= torch.isfinite(value.reshape(rows, -1)).all(1)
     found: list[int] = (~good).nonzero().flatten().tolist()
     return found
-
-
-def refused(error: InputError, sender: int, step: int) -> PeerError:
-    """What is said of a compressed message that cannot be read."""
-    return PeerError(f"rank {sender} sent a bad message at step {step}: {error}")
 
 
 Nodes = tuple[int, ...]

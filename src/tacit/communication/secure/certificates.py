@@ -37,7 +37,9 @@ class Certificates:
     def __init__(self, site: Site, until: datetime) -> None:
         self.until = until
         self._site = site
-        self._members = [one for one in (*site.sites, *site.relays) if not one.revoked]
+        self._members = [
+            one for one in (*site.bundle.sites, *site.bundle.relays) if not one.revoked
+        ]
         self._told: set[tuple[str, bool]] = set()
         self._looked = datetime.min.replace(tzinfo=UTC)
 
@@ -65,25 +67,21 @@ class Certificates:
 
 
 def refuse_in_vain(site: Site, now: datetime) -> None:
-    """Refuse to begin a run in which a site cannot take part, or no relay can pass messages on.
-
-    Raises:
-        InputError: naming it, and why.
-    """
-    for one in site.sites:
+    """Refuse to begin a run in which a site cannot take part, or no relay can pass messages on."""
+    for one in site.bundle.sites:
         if (why := site.bundle.refusal(one, now)) is not None:
             expected = (
                 f"cannot take part, and a run needs every site: {why}; join the bundle in which "
                 "the coordinator has approved it again, or a consortium without it"
             )
             raise InputError("--site", one.name, expected)
-    faults = [site.bundle.refusal(relay, now) for relay in site.relays]
-    if faults and all(faults) and not any(one.addresses for one in site.sites):
+    faults = [site.bundle.refusal(relay, now) for relay in site.bundle.relays]
+    if faults and all(faults) and not any(one.addresses for one in site.bundle.sites):
         expected = (
             f"cannot pass messages on, and no other relay can: {faults[0]}; join the bundle in "
             "which the coordinator has approved it again"
         )
-        raise InputError("--site", site.relays[0].name, expected)
+        raise InputError("--site", site.bundle.relays[0].name, expected)
 
 
 # What OpenSSL says of the other end's certificate (X509_V_ERR_...).
@@ -147,7 +145,13 @@ def explain(site: Site, address: str, timeout: float) -> str | None:
         return f"{address}: no answer within {timeout:g} seconds"
     except OSError as error:
         return plain(f"{address}: {error.strerror or error}")
-    return _wrong_member(site, address, certificate)
+    # The authority has signed the certificate of who answers there.
+    expected = [member for member in site.bundle.members if address in member.addresses]
+    name = common_name(certificate) or "somebody"
+    if expected and name not in [member.name for member in expected]:
+        return f"{address}: {name} answers there, and it is the address of {expected[0].name}"
+    refused = site.bundle.refusal(certificate, datetime.now(UTC))
+    return None if refused is None else plain(f"{address}: {refused}")
 
 
 def _refused(error: ssl.SSLError) -> str:
@@ -158,13 +162,3 @@ def _refused(error: ssl.SSLError) -> str:
     if "ALERT" in reason:
         return f"it refuses this site ({reason.lower().replace('_', ' ')})"
     return "what answers there does not speak TLS"
-
-
-def _wrong_member(site: Site, address: str, certificate: x509.Certificate) -> str | None:
-    """What is wrong with who answers there, whose certificate the authority has signed."""
-    expected = [member for member in site.members if address in member.addresses]
-    name = common_name(certificate) or "somebody"
-    if expected and name not in [member.name for member in expected]:
-        return f"{address}: {name} answers there, and it is the address of {expected[0].name}"
-    refused = site.bundle.refusal(certificate, datetime.now(UTC))
-    return None if refused is None else plain(f"{address}: {refused}")

@@ -95,8 +95,8 @@ class Meeting:
     def left_by_rank_0(self, session: Session) -> set[int]:
         """The ranks without which rank 0 has begun, by its word.
 
-        Raises:
-            PeerError: this site does not let it, or is itself one of those whom rank 0 has met.
+        It is a PeerError where this site does not let it, or is itself one of those whom rank 0 has
+        met.
         """
         if self._first is None:
             return set()
@@ -131,13 +131,12 @@ class Meeting:
                 continue
             own = (None, ABSENT, session.nonce)
             if beat.nonce_of_receiver not in own and session.rejoins is None:
-                raise InputError(
-                    "--site",
-                    self.folder,
+                expected = (
                     f"{self.sites[rank]} is in the middle of this run with an earlier session of "
                     "this site, of which nothing is here: put the folder back, or stop all sites "
-                    "and start a new run",
+                    "and start a new run"
                 )
+                raise InputError("--site", self.folder, expected)
 
     def waiting(self, session: Session) -> Session:
         """The session of a site that waits to be taken in, from a step of which it sent nothing."""
@@ -150,9 +149,6 @@ class Meeting:
 
         It is of this site, and nobody has met in it. `has_part` says whether this site has a folder
         of the run, and a ledger in it.
-
-        Raises:
-            InputError: the others have begun without it, and it cannot tell what it has sent.
         """
         if session.sent is None and not has_part and not session.earlier:
             session = session.model_copy(update={"sent": 0})

@@ -31,16 +31,15 @@ ATTEMPT = 30.0  # seconds of one attempt of a client: on a line of 2 s each way,
 PIECE = 60 * 2**10  # bytes of a message of the engine, which divides what is longer than 65,535
 _LARGEST_MESSAGE = 2**17  # bytes that the engine collects of one message
 _WAITING_MESSAGES = 16  # on the way out, the engine's most: with its 2, a frame waits for itself
+_POLL = 0.2  # seconds
+_TELL = 2.0  # seconds between two times that one who is not let in is told why
 _STALLED_US = 5_000_000  # a connection on which a message has not gone out so long is given up
 
 
 def open_listening(config: zenoh.Config, where: str, listen: Sequence[str]) -> zenoh.Session:
     """A session at which others connect, at each HOST:PORT of `listen`.
 
-    `where` is the option that named the addresses.
-
-    Raises:
-        InputError: an address cannot be had.
+    `where` is the option that named the addresses; one that cannot be had is an InputError.
     """
     for address in listen:
         host, _, port = address.rpartition(":")
@@ -123,12 +122,12 @@ def session_config(
 
 def door(site: Site) -> str:
     """Where a relay listens, and nothing is sent: who sees it there has been let in."""
-    return f"tacit/{site.consortium}/door"
+    return f"tacit/{site.bundle.consortium}/door"
 
 
 def notice(site: Site, name: str) -> str:
     """Where a relay puts its bundle for a member that it does not let in."""
-    return f"tacit/{site.consortium}/notice/{name}"
+    return f"tacit/{site.bundle.consortium}/notice/{name}"
 
 
 def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]:
@@ -137,7 +136,7 @@ def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]
     They are told by the common names of their certificates. `own` is the rank whose frames this
     process takes and sends; `*` at a relay, which does so for all.
     """
-    place = f"tacit/{site.consortium}/*/to"
+    place = f"tacit/{site.bundle.consortium}/*/to"
     rules: list[dict[str, object]] = []
     policies: list[dict[str, object]] = []
     subjects: list[dict[str, object]] = []
@@ -186,10 +185,6 @@ def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]
     }
 
 
-_POLL = 0.2  # seconds
-_TELL = 2.0  # seconds between two times that one who is not let in is told why
-
-
 def run_relay(
     site: Site,
     listen: Sequence[str],
@@ -215,15 +210,19 @@ def run_relay(
     if site.own.role != "relay":
         expected = "must be the folder of a relay: `tacit site create NAME --role relay ...`"
         raise InputError("--site", site.own.name, expected)
-    admitted = {member.name for member in site.sites if not member.revoked}
-    config = session_config(site, "router", site.sites, "*", listen=listen)
+    admitted = {member.name for member in site.bundle.sites if not member.revoked}
+    config = session_config(site, "router", site.bundle.sites, "*", listen=listen)
     with open_listening(config, "--listen", listen) as session:
         session.declare_subscriber(door(site), lambda sample: None)
         tell("listening", ", ".join(listen))
         before: dict[str, str] = {}
         bundle, told = read_bundle(site.folder / BUNDLE_FILE)[1], 0.0
         while not until():
-            now = _connected(session)
+            # By connection, the common name of the certificate at its other end.
+            now = {
+                f"{link.zid} {link.dst}": link.auth_identifier or "unknown"
+                for link in session.info.links()
+            }
             if time.monotonic() - told > _TELL:
                 told = time.monotonic()
                 for name in set(now.values()) - admitted:  # it may not know that it was revoked
@@ -235,10 +234,3 @@ def run_relay(
                 tell("connected" if now[link] in admitted else "refused", now[link])
             before = now
             time.sleep(_POLL)
-
-
-def _connected(session: zenoh.Session) -> dict[str, str]:
-    """The common name of the certificate at each connection's other end."""
-    return {
-        f"{link.zid} {link.dst}": link.auth_identifier or "unknown" for link in session.info.links()
-    }

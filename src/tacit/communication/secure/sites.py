@@ -522,22 +522,22 @@ def join_sites(
             cannot begin was revoked, or its certificate does not hold now.
         PeerError: no way to the others is open, or not all have come in time.
     """
-    from tacit.communication.secure.carrier import open_carrier
+    from tacit.communication.secure.carrier import Carrier
     from tacit.identities import sign, verify
 
-    @lru_cache(maxsize=len(site.sites))
+    @lru_cache(maxsize=len(site.bundle.sites))
     def refused(rank: int, second: int) -> str | None:
         """Why a site is not accepted at a time: looked up once a second, not for every message."""
-        return site.bundle.refusal(site.sites[rank], datetime.fromtimestamp(second, UTC))
+        return site.bundle.refusal(site.bundle.sites[rank], datetime.fromtimestamp(second, UTC))
 
     def judged(rank: int, signature: bytes, data: bytes) -> str | None:
         """Why a message is not accepted as one of the site of this rank."""
-        if not verify(site.sites[rank], signature, data):
+        if not verify(site.bundle.sites[rank], signature, data):
             return "its signature is not that site's"
         return refused(rank, int(time.time()))
 
-    run = hashlib.sha256(f"tacit run {site.consortium} {name}".encode()).digest()[:16]
-    names = [member.name for member in site.sites]
+    run = hashlib.sha256(f"tacit run {site.bundle.consortium} {name}".encode()).digest()[:16]
+    names = [member.name for member in site.bundle.sites]
     assert site.own.rank is not None
     journal = Journal(folder)
     wire = Wire(
@@ -562,13 +562,8 @@ def join_sites(
         certificates.look(datetime.now(UTC))
         step = _taken_up(journal, checkpoints)
         limit = min(patience, _CONNECTING)
-        carrier = open_carrier(
-            site,
-            run.hex(),
-            wire.receive,
-            timeout=limit,
-            begins=wire.begins,
-            moves=wire.moves,
+        carrier = Carrier(
+            site, run.hex(), wire.receive, timeout=limit, begins=wire.begins, moves=wire.moves
         )
         stack.callback(carrier.close)
 
@@ -593,8 +588,7 @@ def session_folder(out: Path, rank: int) -> Path:
 def session_lasts(folder: Path) -> bool:
     """Whether a site has begun this session, and not ended it: others may wait for it.
 
-    Raises:
-        InputError: what is written of it is damaged.
+    What is written of it may be damaged: that is an InputError.
     """
     session = Journal(folder).session() if folder.is_dir() else None
     return session is not None and not session.ended
@@ -603,8 +597,7 @@ def session_lasts(folder: Path) -> bool:
 def _taken_up(journal: Journal, checkpoints: Sequence[int]) -> int | None:
     """The snapshot that fits a checkpoint; None where the run had not begun.
 
-    Raises:
-        InputError: there are snapshots, and a checkpoint of none of them.
+    It is an InputError where there are snapshots, and a checkpoint of none of them.
     """
     snapshots = journal.snapshots()
     fitting = [step for step in snapshots if step in checkpoints or step == 0]

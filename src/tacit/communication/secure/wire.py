@@ -39,6 +39,7 @@ from typing import Literal
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
 from tacit.communication.reports import awaited, error_of
+from tacit.communication.secure import meeting
 from tacit.communication.secure.frames import (
     BEAT,
     DATA,
@@ -61,22 +62,7 @@ from tacit.communication.secure.journal import (
     Record,
     Session,
 )
-from tacit.communication.secure.meeting import (
-    GRACE,
-    LEFT,
-    Meeting,
-    differs,
-    given_up,
-    left_behind,
-    left_out,
-    lost,
-    owes,
-    progress,
-    say_left,
-    since,
-    spared,
-    untold,
-)
+from tacit.communication.secure.meeting import Meeting, given_up, spared
 from tacit.communication.secure.streams import FACT_TOPIC, PeerView, Publisher, Streams, cost
 from tacit.errors import GoneError, PeerError
 
@@ -197,17 +183,14 @@ class Wire:
         """Take up the session at a snapshot, or at its beginning, and begin to speak.
 
         The publisher carries frames; it has been given `receive`, which drops what comes before.
-        `step` is that of the snapshot; None: there is none.
-
-        Raises:
-            InputError: the snapshot is damaged.
+        `step` is that of the snapshot; None: there is none. Errors are those of `Journal.load`.
         """
         self.session = self.session.model_copy(update={"starts": self.session.starts + 1})
         self._journal.write_session(self.session)
         self._unbegun = step is None
         self.streams.restore(*self._journal.load(step))
         self.largest = max(self.largest, int(self.streams.notes.get(_LARGEST_NOTE, "0")))
-        self.left = left_out(self.streams.stated)
+        self.left = meeting.left_out(self.streams.stated)
         self._journal.begin_segment(self._journal.last_segment())
         with self._changed:
             self._publisher = publisher
@@ -234,33 +217,33 @@ class Wire:
                 without it.
         """
         if self.session.nonces is None:
-            began, meeting = time.monotonic(), self._meeting
+            began = time.monotonic()
             spare: Collection[int] = self.others if is_new else self.session.without
             told: Sequence[str] = []
             with self._changed:
-                while not meeting.all_met(self.session):
+                while not self._meeting.all_met(self.session):
                     self._check_failure()
-                    self.session = meeting.checked(self.session, has_part=has_part)
-                    if meeting.begun_without and self.session.rejoins is None:
-                        self.session = meeting.waiting(self.session)
+                    self.session = self._meeting.checked(self.session, has_part=has_part)
+                    if self._meeting.begun_without and self.session.rejoins is None:
+                        self.session = self._meeting.waiting(self.session)
                         self._journal.write_session(self.session)
                     rejoins = self.session.rejoins
                     self.step = -1 if rejoins is None else rejoins
                     since = began if rejoins is None else max(began, self.peers[0].heard)
                     left = since + limit - time.monotonic()
-                    if left <= 0 and rejoins is None and meeting.rank_0_is_near:
-                        left += (GRACE - 1) * limit  # until it has said who meets
+                    if left <= 0 and rejoins is None and self._meeting.rank_0_is_near:
+                        left += (meeting.GRACE - 1) * limit  # until it has said who meets
                     at_once = self.session.absent if self.session.starts == 1 else ()
                     absent = at_once if left > 0 else spare
-                    if meeting.can_begin(self.session, absent):
+                    if self._meeting.can_begin(self.session, absent):
                         break
                     if left <= 0:
-                        meeting.refuse_forgotten(self.session, self.others)
-                        raise meeting.not_met(limit)
-                    told = meeting.say_unheard(told, time.monotonic() - began)
+                        self._meeting.refuse_forgotten(self.session, self.others)
+                        raise self._meeting.not_met(limit)
+                    told = self._meeting.say_unheard(told, time.monotonic() - began)
                     self._changed.wait(min(left, 0.5))
                 self.step = -1
-                gone = meeting.left_by_rank_0 if self.own else meeting.missing
+                gone = self._meeting.left_by_rank_0 if self.own else self._meeting.missing
                 self._write_met(gone(self.session))
         with self._changed:
             for stream in self._in.values():  # ask for what came too early, or while it was away
@@ -269,7 +252,7 @@ class Wire:
 
     def _write_met(self, without: Collection[int]) -> None:
         """Write down with whom this site begins, and without whom, before anybody hears of it."""
-        notes = {f"{LEFT}{rank}": "0" for rank in without}
+        notes = {f"{meeting.LEFT}{rank}": "0" for rank in without}
         if notes:
             with self._disk:
                 self._journal.add_sent(
@@ -279,9 +262,9 @@ class Wire:
         self.session = self._meeting.met(self.session, without)
         self._journal.write_session(self.session)
         self.streams.stated |= notes
-        self.left = left_out(notes)
+        self.left = meeting.left_out(notes)
         for rank in without:
-            say_left(self.sites[rank], 0)
+            meeting.say_left(self.sites[rank], 0)
         for view in self.peers.values():
             view.greeted = False  # they wait for word of it
 
@@ -311,7 +294,7 @@ class Wire:
             if rank in self.left:
                 return
             if out.number < out.before and self.streams.sent.get((rank, out.number)) != digest:
-                raise differs(self.sites[self.own], self.sites[rank], self.step)
+                raise meeting.differs(self.sites[self.own], self.sites[rank], self.step)
             record = Record(UNSENT, rank, out.number, topic, body, digest)
             if self.streams.sent.pop((rank, out.number), None) is None:
                 self._fresh.add(record)
@@ -356,13 +339,7 @@ class Wire:
             return len(self._in[rank].waiting.get(topic, ()))
 
     def take(self, rank: int, topic: str, *, limit: float) -> bytes:
-        """The next message of a site on a topic, in the order in which it was sent.
-
-        `limit` is the seconds for which the site, or one that it waits for, may come no further.
-
-        Raises:
-            PeerError: it has not come further in time, or has ended the run.
-        """
+        """The next message of a site on a topic, as it sent them in order; see `wait_for`."""
         self.wait_for(rank, lambda: self.messages(rank, topic) > 0, limit)
         with self._changed:
             stream = self._in[rank]
@@ -396,11 +373,11 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    culprit = awaited(self.own, rank, progress(self._here(), limit))[-1]
+                    culprit = awaited(self.own, rank, meeting.progress(self._here(), limit))[-1]
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
-                    quiet = now - max(since(self.peers[culprit], limit), began)
+                    quiet = now - max(meeting.since(self.peers[culprit], limit), began)
                     for late, without, most in (
                         (culprit, quiet, limit),
                         (rank, now - max(self.peers[rank].gained, began), _IDLE * limit),
@@ -410,7 +387,7 @@ class Wire:
                             if self.may_leave is None or not self.may_leave(out):
                                 why = self.barred(self.own) or self.barred(late)
                                 view = self.peers[late]
-                                error = lost(late, self.own, most, self.sites, view, why)
+                                error = meeting.lost(late, self.own, most, self.sites, view, why)
                                 raise spared(str(error), late) if self.can_spare({late}) else error
                             self._leave(late, self.step + len(self.sites) + 1)
                             break
@@ -438,12 +415,12 @@ class Wire:
     def _leave(self, rank: int, step: int) -> None:
         """Leave a site out for good, but for its messages that are here; all on the disk."""
         self._journal.sync_received()
-        record = Record(STATED, self.own, 0, f"{LEFT}{rank}", str(step).encode())
+        record = Record(STATED, self.own, 0, f"{meeting.LEFT}{rank}", str(step).encode())
         with self._disk:
             self._journal.add_sent([record])
         self.streams.stated[record.topic] = str(step)
         self.left = {**self.left, rank: step}  # others read it meanwhile
-        say_left(self.sites[rank], step)
+        meeting.say_left(self.sites[rank], step)
         self._changed.notify_all()
 
     def check(self) -> None:
@@ -494,10 +471,10 @@ class Wire:
         if ended:
             self.state = "done"
             deadline = time.monotonic() + linger
-            self._wait_while(lambda: owes(self._out, self._here()), deadline)
+            self._wait_while(lambda: meeting.owes(self._out, self._here()), deadline)
             # Who has not heard that this site is done waits for it: several beats say so.
             until = min(deadline, time.monotonic() + _FAREWELL)
-            self._wait_while(lambda: untold(self._here().values()), until)
+            self._wait_while(lambda: meeting.untold(self._here().values()), until)
         elif self.report is not None:
             self.state = "failed"
             # Nobody believes why before this site has heard what is to be echoed.
@@ -614,7 +591,7 @@ class Wire:
 
     def _leave_behind(self, step: int, takes_back: bool | None, *, here: bool) -> None:
         """Rank 0 says that this site is left out; see `left_behind`."""
-        error: Exception | None = left_behind(self.sites[self.own], step, takes_back, here)
+        error: Exception | None = meeting.left_behind(self.sites[self.own], step, takes_back, here)
         if not self._lets_leave:
             name = self.sites[self.own]
             error = PeerError(f"{self.sites[0]} leaves out {name}, which no setting allows")
